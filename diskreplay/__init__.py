@@ -1,0 +1,90 @@
+"""diskreplay: the replay store that long reinforcement-learning runs live on.
+
+Layers, each using only those below it::
+
+    integrations/            Gymnasium recorders
+    prefetch.py              batches read ahead
+    prioritized.py           PrioritizedReplayBuffer
+    buffer.py                ReplayBuffer: episodes, stacks, n-step transitions, save and load
+    batch.py  statistics.py  spaces.py  values.py
+    sampling/                row index, sum tree, samplers; knows nothing of files
+    store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
+    errors.py
+
+Importing this module loads neither Numba nor zarr; both are loaded when first used.
+"""
+
+__version__ = "0.1.0"
+
+from diskreplay.batch import Batch
+from diskreplay.buffer import ReplayBuffer, open
+from diskreplay.errors import (
+    CapacityError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    ClosedError,
+    CorruptCheckpointError,
+    CorruptSegmentError,
+    DiskFullError,
+    DiskReplayError,
+    DtypeError,
+    EmptyBufferError,
+    ExtrasError,
+    ForkedError,
+    FormatError,
+    IncompleteCheckpointError,
+    InvalidInputError,
+    LockedError,
+    NotFiniteError,
+    NotSampleableError,
+    PriorityError,
+    ReadOnlyError,
+    SchemaError,
+    ShapeError,
+    StorageError,
+    StoreError,
+    StorePermissionError,
+    SuffixError,
+    UnknownIdError,
+    UsageError,
+)
+from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+
+__all__ = [
+    "CHECKPOINT_DURATION",
+    "Batch",
+    "CapacityError",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "ClosedError",
+    "CorruptCheckpointError",
+    "CorruptSegmentError",
+    "DiskFullError",
+    "DiskReplayError",
+    "DtypeError",
+    "EmptyBufferError",
+    "ExtrasError",
+    "ForkedError",
+    "FormatError",
+    "IncompleteCheckpointError",
+    "InvalidInputError",
+    "LockedError",
+    "NotFiniteError",
+    "NotSampleableError",
+    "PrioritizedReplayBuffer",
+    "PriorityError",
+    "ReadOnlyError",
+    "ReplayBuffer",
+    "SchemaError",
+    "ShapeError",
+    "StorageError",
+    "StoreError",
+    "StorePermissionError",
+    "SuffixError",
+    "SumTree",
+    "UnknownIdError",
+    "UsageError",
+    "open",
+]

@@ -1,0 +1,1248 @@
+"""The replay buffer: episodes, stacks and n-step transitions over a store on disk."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from diskreplay import spaces, values
+from diskreplay.batch import Batch
+from diskreplay.errors import (
+    CapacityError,
+    ClosedError,
+    DtypeError,
+    ExtrasError,
+    ForkedError,
+    FormatError,
+    InvalidInputError,
+    NotFiniteError,
+    ReadOnlyError,
+    SchemaError,
+    ShapeError,
+)
+from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
+from diskreplay.store import checkpoint
+from diskreplay.store.format import Field
+from diskreplay.store.store import Store
+
+if TYPE_CHECKING:
+    from diskreplay.prefetch import Prefetcher
+    from diskreplay.sampling.prioritized import PrioritizedSampler
+    from diskreplay.sampling.row_index import Plan, RowIndex
+    from diskreplay.sampling.uniform import UniformSampler
+
+_PACKED_FROM = 1024  # bytes a row: smaller rows cost more to unpack than they save
+_RESERVED = frozenset(
+    "observation action reward next_observation discount terminated truncated steps id weight "
+    "probability step is_final priority tail state lock manifest mask next_observation_mask "
+    "keys asdict zarr".split()
+)
+_FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
+
+
+class Draft(NamedTuple):
+    """A batch that was drawn and not read yet. Holds the store's gate."""
+
+    ids: np.ndarray
+    probability: np.ndarray
+    weight: np.ndarray
+    plan: "Plan"
+    store: Store
+    epoch: int
+
+
+class ReplayBuffer:
+    """Experience replay on disk; transitions are drawn uniformly.
+
+    Parameters
+    ----------
+    path : str or Path or None
+        The store's directory: created, or reopened if it holds a store. None: a temporary one,
+        removed by `close` or when the process ends.
+    observation_space, action_space : gymnasium.Space
+        Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of them. An observation is one
+        frame: stacks are made when sampling.
+    capacity : int or None
+        Rows kept over all envs, final rows included; each env keeps ``capacity // num_envs``. None
+        keeps everything.
+    num_envs : int
+        Parallel environments. With more than one, every argument of `add` has a leading env axis.
+    stack_size : int
+        Frames in a sampled observation; 1 has no stack axis.
+    update_horizon : int
+        The n of n-step returns.
+    gamma : float
+        Discount of one step, in [0, 1].
+    batch_size : int
+        Default of `sample` and `prefetch`.
+    extras : dict, optional
+        Further fields of each step: name to ``(shape, dtype)``.
+    compressor : str or dict
+        ``"auto"`` (lz4 for uint8 fields of 1 KiB a row or more), ``"raw"``, ``"lz4"``, ``"zstd"``,
+        which the small per-step fields ignore; or a dict of these by field name. Chosen when a
+        store is created; one that exists keeps its own.
+    segment_rows : int, optional
+        Rows in one file, rounded up to what each field's format needs. None chooses; a store that
+        exists keeps its own.
+    seed : int or numpy.random.Generator, optional
+        Of every random draw. A store that exists goes on with the generator it saved, unless a
+        generator is given here.
+    name : str
+        Prefix of checkpoint directories.
+
+    Raises
+    ------
+    InvalidInputError, CapacityError
+        An argument makes no sense.
+    SchemaError
+        The store at `path` holds other fields, or another number of envs.
+    FormatError
+        The directory holds something else, or a newer format.
+    LockedError
+        Another writer has the store open.
+    StorageError
+        The file system refused, see ``errno``.
+
+    Notes
+    -----
+    Thread-safe for one adding thread and any number of sampling and updating threads: drawing and
+    bookkeeping hold a lock for microseconds; frames are read outside of it.
+
+    After a reopening, an episode that was open is over: the next `add` starts a new one, and the
+    rows of the cut episode whose n-step window is not whole are never sampled.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike | None,
+        *,
+        observation_space: gym_spaces.Space,
+        action_space: gym_spaces.Space,
+        capacity: int | None,
+        num_envs: int = 1,
+        stack_size: int = 1,
+        update_horizon: int = 1,
+        gamma: float = 0.99,
+        batch_size: int = 32,
+        extras: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        compressor: str | Mapping[str, str] = "auto",
+        segment_rows: int | None = None,
+        seed: int | np.random.Generator | None = None,
+        name: str = "replay",
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self._set_options(num_envs, stack_size, update_horizon, gamma, batch_size, capacity)
+        _positive("segment_rows", segment_rows, optional=True)
+        self.name = checkpoint.checked_suffix(name)
+        self.observation_space, self.action_space = observation_space, action_space
+        fields = self._declare(dict(extras or {}), compressor)
+        self.rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
+        temporary = path is None
+        self.path = Path(tempfile.mkdtemp(prefix="diskreplay-") if temporary else path).absolute()
+        if (self.path / "zarr.json").exists():
+            store = Store.open(self.path, mode="a", capacity=capacity)
+            try:
+                self._check_schema(store)
+            except BaseException:
+                store.close()
+                raise
+            keep_rng = isinstance(seed, np.random.Generator)
+        else:
+            store = Store.create(
+                self.path, fields, num_envs=num_envs, capacity=capacity,
+                segment_rows=segment_rows, meta=self._meta(),
+            )  # fmt: skip
+            keep_rng = True
+        self._start(store, keep_rng=keep_rng)
+        self._cleanup = None
+        if temporary:
+            self._cleanup = weakref.finalize(self, _remove_temporary, self.path, os.getpid())
+
+    # -- construction
+
+    def _set_options(
+        self,
+        num_envs: int,
+        stack_size: int,
+        update_horizon: int,
+        gamma: float,
+        batch_size: int,
+        capacity: int | None,
+    ) -> None:
+        for option, value in (
+            ("num_envs", num_envs), ("stack_size", stack_size),
+            ("update_horizon", update_horizon), ("batch_size", batch_size),
+        ):  # fmt: skip
+            _positive(option, value)
+        _positive("capacity", capacity, optional=True)
+        if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
+            raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
+        needed = stack_size + update_horizon
+        if capacity is not None and capacity // num_envs < needed:
+            raise CapacityError(
+                f"capacity {capacity} leaves {capacity // num_envs} rows for each of {num_envs} "
+                f"env(s); stack_size + update_horizon = {needed} are needed: at least "
+                f"{needed * num_envs}"
+            )
+        self.num_envs, self.stack_size, self.update_horizon = num_envs, stack_size, update_horizon
+        self.gamma, self.batch_size = float(gamma), batch_size
+
+    def _declare(
+        self, extras: dict[str, tuple[Sequence[int], Any]], compressor: str | Mapping[str, str]
+    ) -> list[Field]:
+        """The fields, in the order in which values are handed to the store."""
+        self.extras = extras
+        big = [
+            *spaces.leaves(self.observation_space, "observation"),
+            *spaces.leaves(self.action_space, "action"),
+        ]
+        small = [
+            ("reward", (), np.float32), ("terminated", (), np.bool_), ("truncated", (), np.bool_),
+            ("step", (), np.int32), ("is_final", (), np.bool_),
+        ]  # fmt: skip
+        more = []
+        for name, spec in extras.items():
+            if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+                raise ExtrasError(f"extras: {name!r} is no name for a field: an identifier expected")
+            if name in _RESERVED:
+                raise ExtrasError(f"extras: {name!r} is a name of the format; choose another one")
+            try:
+                shape, dtype = spec
+                more.append((name, tuple(int(n) for n in shape), np.dtype(dtype)))
+            except (TypeError, ValueError) as error:
+                raise ExtrasError(
+                    f"extras: {name!r} needs (shape, dtype), found {spec!r}"
+                ) from error
+        known = {name for name, *_ in (*big, *more)}
+        if not isinstance(compressor, str) and (unknown := set(compressor) - known):
+            raise InvalidInputError(f"compressor: {sorted(unknown)[0]!r} is no field one can choose")
+        fields = [
+            *(self._field(*spec, compressor) for spec in big),
+            *(Field(*spec) for spec in small),
+            *(self._field(*spec, compressor) for spec in more),
+        ]
+        self._observation_fields = [f for f in fields if f.name.split("/")[0] == "observation"]
+        self._action_fields = [f for f in fields if f.name.split("/")[0] == "action"]
+        self._extra_fields = {f.name: f for f in fields if f.name in extras}
+        self._names = [f.name for f in fields]
+        return fields
+
+    @staticmethod
+    def _field(
+        name: str, shape: tuple[int, ...], dtype: np.dtype, compressor: str | Mapping[str, str]
+    ) -> Field:
+        field = Field(name, shape, dtype)
+        chosen = compressor if isinstance(compressor, str) else compressor.get(name, "auto")
+        large = field.row_bytes >= _PACKED_FROM
+        if chosen == "auto":
+            chosen = "lz4" if large and field.dtype == np.uint8 else "raw"
+        elif isinstance(compressor, str) and not large and name.split("/")[0] != "observation":
+            chosen = "raw" if chosen in ("lz4", "zstd") else chosen
+        return Field(name, field.shape, field.dtype, chosen)
+
+    def _check_schema(self, store: Store) -> None:
+        mine = {f.name: (f.shape, f.dtype) for f in self._all_fields()}
+        theirs = {c.field.name: (c.field.shape, c.field.dtype) for c in store.columns.values()}
+        if store.num_envs != self.num_envs:
+            raise SchemaError(
+                f"{store.path}: the store has {store.num_envs} env(s), {self.num_envs} asked for"
+            )
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                raise SchemaError(
+                    f"{store.path}: field {name!r} is {_shown(theirs.get(name))} in the store and "
+                    f"{_shown(mine.get(name))} here; open it with the spaces and extras it was "
+                    "made with, or choose another directory"
+                )
+
+    def _all_fields(self) -> list[Field]:
+        small = {"reward": np.float32, "step": np.int32}
+        return [
+            *self._observation_fields,
+            *self._action_fields,
+            *(Field(n, (), small.get(n, np.bool_)) for n in ("reward", *_FLAG_FIELDS)),
+            *self._extra_fields.values(),
+        ]
+
+    def _start(self, store: Store, *, keep_rng: bool) -> None:
+        """Take over a store that was opened, its episodes being over."""
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._prefetchers: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+        self._ignored = 0
+        self._all_envs = np.arange(self.num_envs)
+        self._bind(store, keep_rng=keep_rng)
+        self._closed = False
+
+    def _bind(self, store: Store, *, keep_rng: bool = False, resume_episodes: bool = False) -> None:
+        store.columns = {name: store.columns[name] for name in self._names}
+        self._store = store
+        self._index: RowIndex | None = None
+        self._sampler: UniformSampler | PrioritizedSampler | None = None
+        self._add_count = int(store.transitions_at(store.count).sum())
+        self._next_step = np.zeros(self.num_envs, np.int32)
+        # Arrays that `add` writes its rows' small columns into, so that it allocates none.
+        self._envs = np.zeros(2, np.int64)
+        self._steps = np.zeros(2, np.int32)
+        self._marks = np.zeros(2, np.uint8)
+        self._rewards = np.zeros(2, np.float32)
+        self._zeros = [np.zeros((), c.field.dtype) for c in store.columns.values()]
+        if not keep_rng and "rng" in store.meta:
+            self._restore_rng(store.meta["rng"])
+        # How many batches to ask the kernel for in advance, see store.kernels.windows.
+        self._advice = np.array([0, 16], np.int64) if os.name == "posix" else np.zeros(2, np.int64)
+        self._rusage = np.zeros(32, np.int64)
+        if resume_episodes:
+            self._reopen_episodes()
+
+    def _reopen_episodes(self) -> None:
+        for env in range(self.num_envs):
+            last = int(self._store.count[env]) - 1
+            if last >= self._store.first[env]:
+                step, *ended = (
+                    self._store.read(name, env, last, last + 1)[0]
+                    for name in ("step", "terminated", "truncated", "is_final")
+                )
+                self._next_step[env] = 0 if any(ended) else step + 1
+
+    # -- the sampler's memory, made when first needed: Numba is not loaded before
+
+    def _make_sampler(self, index: "RowIndex") -> "UniformSampler | PrioritizedSampler":
+        from diskreplay.sampling.uniform import UniformSampler
+
+        return UniformSampler(index)
+
+    def _indexed(self) -> "RowIndex":
+        """The row index, built from the columns if it is not there yet. Needs the lock."""
+        if self._index is None:
+            from diskreplay.sampling.row_index import RowIndex
+
+            store = self._store
+            index = RowIndex(
+                store.rows_per_env, self.num_envs, self.stack_size, self.update_horizon, self.gamma
+            )
+            if index.growing:
+                index.grow(int(store.count.max()) + 2)
+            index.count[:], index.first[:] = store.count, store.first
+            for env in range(self.num_envs):
+                start, stop = int(store.first[env]), int(store.count[env])
+                index.load(env, start, *self._read_small(env, start, stop))
+            index.validate()
+            self._sampler = self._make_sampler(index)
+            self._restore_sampler(store)
+            # One array: what the index evicts, the store may delete.
+            store.first = index.first
+            self._index = index
+        return self._index
+
+    def _read_small(
+        self, env: int, start: int, stop: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        terminated, truncated, step, is_final = (
+            self._store.read(name, env, start, stop) for name in _FLAG_FIELDS
+        )
+        marks = terminated.view(np.uint8) | truncated.view(np.uint8) << 1
+        marks |= is_final.view(np.uint8) << 2
+        return step, marks, self._store.read("reward", env, start, stop)
+
+    def _restore_sampler(self, store: Store) -> None:
+        """Give the sampler what was saved for it; a uniform one needs nothing."""
+
+    # -- adding
+
+    def add(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        next_observation: Any = None,
+        *,
+        mask: np.ndarray | None = None,
+        next_observation_mask: np.ndarray | None = None,
+        **extras: Any,
+    ) -> np.ndarray:
+        """Record one step of each env.
+
+        Parameters
+        ----------
+        observation, action
+            What the agent saw and did, as in the spaces; one frame, not a stack.
+        reward : float
+        terminated, truncated : bool
+            Whether the episode ended with this step, as `gymnasium.Env.step` says.
+        next_observation : optional
+            What the step led to. Where the episode ends it is kept in a final row, and a truncated
+            episode can be bootstrapped from it; elsewhere the next `add` brings it anyway, and only
+            its shape is checked.
+        mask : ndarray of bool, shape (num_envs,), optional
+            Envs that record this step; the values of the others are not looked at.
+        next_observation_mask : ndarray of bool, shape (num_envs,), optional
+            Envs whose `next_observation` is one; all by default.
+        **extras
+            A value for each further field.
+
+        Returns
+        -------
+        ndarray of int64
+            The ids of the recorded rows, one for each env that recorded, in env order.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, ExtrasError
+            Nothing was recorded.
+        DiskFullError
+            Nothing was recorded; free some space and add the step again.
+        ReadOnlyError, ClosedError, ForkedError
+
+        Notes
+        -----
+        When this returns, the rows survive the death of the process. The values are copied.
+        """
+        with self._lock:
+            self._check_writable()
+            if extras.keys() != self._extra_fields.keys():
+                self._complain_extras(extras)
+            if self.num_envs > 1:
+                return self._add_rows(
+                    observation, action, reward, terminated, truncated, next_observation,
+                    mask, next_observation_mask, extras,
+                )  # fmt: skip
+            if mask is not None or next_observation_mask is not None:
+                keep = [
+                    values.fit_flags("mask", m, 1)[0] if m is not None else True
+                    for m in (mask, next_observation_mask)
+                ]
+                if not keep[0]:
+                    return np.empty(0, np.int64)
+                next_observation = next_observation if keep[1] else None
+            return self._add_row(
+                observation, action, reward, terminated, truncated, next_observation, extras
+            )
+
+    def _add_row(
+        self, observation, action, reward, terminated, truncated, next_observation, extras
+    ) -> np.ndarray:
+        index = self._index or self._indexed()
+        row_values = self._fit_leaves(self.observation_space, self._observation_fields, observation)
+        row_values += self._fit_leaves(self.action_space, self._action_fields, action)
+        reward = values.fit_reward(reward)
+        terminated = values.fit_flag("terminated", terminated)
+        truncated = values.fit_flag("truncated", truncated)
+        step = int(self._next_step[0])
+        row_values += (reward, terminated, truncated, step, False)
+        for name, field in self._extra_fields.items():
+            row_values.append(values.fit(field, extras[name]))
+        ended = terminated or truncated
+        final = None
+        if next_observation is not None:
+            leaves = self._fit_leaves(
+                self.observation_space, self._observation_fields, next_observation, used=ended
+            )
+            if ended:
+                final = [*leaves, *self._zeros[len(leaves) :]]
+                final[self._names.index("step")] = step + 1
+                final[self._names.index("is_final")] = True
+        if index.growing:
+            self._grow(index, 2)
+        store = self._store
+        row = int(store.count[0])
+        store.append_row(row_values, final)
+        self._steps[0], self._rewards[0] = step, reward
+        self._marks[0] = terminated + 2 * truncated
+        rows = 1
+        if final is not None:
+            self._steps[1], self._marks[1], self._rewards[1] = step + 1, 4, 0.0
+            rows = 2
+        self._take_in(
+            index, self._envs[:rows], self._steps[:rows], self._marks[:rows], self._rewards[:rows]
+        )
+        self._next_step[0] = 0 if ended else step + 1
+        self._add_count += 1
+        return np.array([row])
+
+    def _fit_leaves(
+        self, space: gym_spaces.Space, fields: list[Field], value: Any, *, used: bool = True
+    ) -> list[Any]:
+        if len(fields) == 1 and not isinstance(space, gym_spaces.Dict | gym_spaces.Tuple):
+            parts = (value,)
+        else:
+            parts = spaces.flatten(space, value, fields[0].name.split("/")[0] if fields else "")
+        if used:
+            return [values.fit(field, part) for field, part in zip(fields, parts, strict=True)]
+        for field, part in zip(fields, parts, strict=True):
+            if np.shape(part) != field.shape:
+                raise ShapeError(
+                    f"next_{field.name}: shape {field.shape} expected, found {np.shape(part)}"
+                )
+        return []
+
+    def _add_rows(
+        self, observation, action, reward, terminated, truncated, next_observation,
+        mask, next_observation_mask, extras,
+    ) -> np.ndarray:  # fmt: skip
+        index = self._index or self._indexed()
+        num_envs = self.num_envs
+        envs = self._all_envs
+        if mask is not None:
+            envs = np.flatnonzero(values.fit_flags("mask", mask, num_envs))
+        terminated = _masked_flags("terminated", terminated, num_envs, envs)
+        truncated = _masked_flags("truncated", truncated, num_envs, envs)
+        row_values = self._fit_rows(
+            self.observation_space, self._observation_fields, observation, envs
+        )
+        row_values += self._fit_rows(self.action_space, self._action_fields, action, envs)
+        columns = self._store.columns
+        rewards = values.fit_rows(columns["reward"].field, reward, num_envs, envs)
+        if not np.isfinite(rewards[envs]).all():
+            env = int(envs[~np.isfinite(rewards[envs])][0])
+            raise NotFiniteError(f"reward: {rewards[env]} of env {env}, a finite float32 expected")
+        steps = self._next_step
+        row_values += (rewards, terminated, truncated, steps, np.zeros(num_envs, np.bool_))
+        for name, field in self._extra_fields.items():
+            row_values.append(values.fit_rows(field, extras[name], num_envs, envs))
+        ended = terminated | truncated
+        final_envs, final = self._all_envs[:0], []
+        if next_observation is not None:
+            has = ended
+            if next_observation_mask is not None:
+                has = ended & values.fit_flags(
+                    "next_observation_mask", next_observation_mask, num_envs
+                )
+            final_envs = envs[has[envs]]
+            final = self._fit_rows(
+                self.observation_space, self._observation_fields, next_observation, final_envs
+            )
+            if len(final_envs):
+                final += [
+                    np.zeros((num_envs, *c.field.shape), c.field.dtype)
+                    for c in list(columns.values())[len(final) :]
+                ]
+                named = dict(zip(columns, final, strict=True))
+                named["step"][:] = steps + 1
+                named["is_final"][:] = True
+        if index.growing:
+            self._grow(index, 2)
+        rows = self._store.append(envs, row_values, final_envs, final)
+        count = len(envs)
+        total = count + len(final_envs)
+        order = np.concatenate([envs, final_envs])
+        marks = np.full(total, 4, np.uint8)
+        marks[:count] = terminated[envs] + 2 * truncated[envs].view(np.uint8)
+        new_steps = steps[order]
+        new_steps[count:] += 1
+        new_rewards = np.zeros(total, np.float32)
+        new_rewards[:count] = rewards[envs]
+        self._take_in(index, order, new_steps, marks, new_rewards)
+        self._next_step[envs] += 1
+        self._next_step[envs[ended[envs]]] = 0
+        self._add_count += count
+        return rows * num_envs + envs
+
+    def _fit_rows(
+        self, space: gym_spaces.Space, fields: list[Field], value: Any, envs: np.ndarray
+    ) -> list[np.ndarray]:
+        parts = spaces.flatten(space, value, fields[0].name.split("/")[0] if fields else "")
+        return [
+            values.fit_rows(field, part, self.num_envs, envs)
+            for field, part in zip(fields, parts, strict=True)
+        ]
+
+    def _grow(self, index: "RowIndex", rows: int) -> None:
+        if int(index.count.max()) + rows > index.size // self.num_envs:
+            index.grow(int(index.count.max()) + rows)
+            self._sampler.grow()
+
+    def _take_in(
+        self,
+        index: "RowIndex",
+        envs: np.ndarray,
+        steps: np.ndarray,
+        marks: np.ndarray,
+        rewards: np.ndarray,
+    ) -> None:
+        """Tell the index and the sampler of committed rows."""
+        left, entered = index.append(envs, steps, marks, rewards)
+        if len(left):
+            self._sampler.leave(left)
+        if len(entered):
+            self._sampler.enter(entered)
+
+    def _complain_extras(self, extras: Mapping[str, Any]) -> None:
+        missing = sorted(self._extra_fields.keys() - extras.keys())
+        unknown = sorted(extras.keys() - self._extra_fields.keys())
+        what = [f"{name!r} is missing" for name in missing]
+        what += [f"{name!r} is unknown" for name in unknown]
+        raise ExtrasError(
+            f"add: {', '.join(what)}; the extras of this buffer are {sorted(self._extra_fields)}"
+        )
+
+    # -- sampling
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        *,
+        beta: float | Callable[[int], float] | None = None,
+        out: Batch | None = None,
+    ) -> Batch:
+        """Draw transitions, with replacement.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Default: that of the constructor.
+        beta : float or callable, optional
+            Exponent of the importance weights, or a schedule: `add_count` to exponent. Without
+            meaning for a uniform buffer.
+        out : Batch, optional
+            A batch of this buffer and size whose frames may be overwritten; it is filled and
+            returned.
+
+        Returns
+        -------
+        Batch
+
+        Raises
+        ------
+        EmptyBufferError
+            Nothing can be sampled yet.
+        CorruptSegmentError
+            Stored bytes do not match their checksum.
+
+        Notes
+        -----
+        Costs little more than copying the frames. The lock is held while drawing only.
+        """
+        size = self.batch_size if batch_size is None else batch_size
+        if size is not self.batch_size:
+            _positive("batch_size", size)
+        while True:
+            batch = self._fill(self._draw(size, beta), out)
+            if batch is not None:
+                return batch
+
+    def gather(self, ids: np.ndarray, *, out: Batch | None = None) -> Batch:
+        """The transitions with these ids, as `sample` would return them, with weights of 1.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (batch,)
+
+        Raises
+        ------
+        UnknownIdError
+            An id was never handed out.
+        NotSampleableError
+            A row is evicted, pending, cut or final.
+        """
+        ids = _checked_ids(ids)
+        while True:
+            with self._lock:
+                self._check_open()
+                self._follow()
+                index = self._indexed()
+                index.check_known(ids)
+                plan = index.plan(ids)
+                probability = self._sampler.probability(ids)
+                draft = self._draft(ids, probability, np.ones(len(ids), np.float32), plan)
+            batch = self._fill(draft, out)
+            if batch is not None:
+                return batch
+
+    def _draw(self, size: int, beta: float | Callable[[int], float] | None) -> Draft:
+        with self._lock:
+            self._check_open()
+            self._follow()
+            index = self._index or self._indexed()
+            drawn = self._sampler.draw(self.rng, size, self._exponent(beta))
+            return self._draft(*drawn, index.plan(drawn[0]))
+
+    def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
+        return 0.0
+
+    def _draft(
+        self, ids: np.ndarray, probability: np.ndarray, weight: np.ndarray, plan: "Plan"
+    ) -> Draft:
+        # Entered under the buffer's lock: rows that were planned are not evicted in between.
+        self._store.gate.enter()
+        return Draft(ids, probability, weight, plan, self._store, self._store.mapped_epoch)
+
+    def _fill(self, draft: Draft, out: Batch | None = None) -> Batch | None:
+        """Read the frames of a draft; None if they changed meanwhile (a reader's draft only)."""
+        store, plan = draft.store, draft.plan
+        windows = {} if out is None else out._windows
+        try:
+            pairs = [
+                self._windows(store, field.name, plan, windows)
+                for field in self._observation_fields
+            ]
+            actions = [self._gather(store, field.name, plan) for field in self._action_fields]
+            extras = {name: self._gather(store, name, plan) for name in self._extra_fields}
+        finally:
+            store.gate.leave()
+        if store.mode == "r" and store.tail_epoch() != draft.epoch:
+            return None
+        arrays = {
+            "observation": spaces.unflatten(self.observation_space, [p[0] for p in pairs]),
+            "action": spaces.unflatten(self.action_space, actions),
+            "reward": plan.reward,
+            "next_observation": spaces.unflatten(self.observation_space, [p[1] for p in pairs]),
+            "discount": plan.discount,
+            "terminated": plan.terminated,
+            "truncated": plan.truncated,
+            "steps": plan.steps,
+            "id": draft.ids,
+            "weight": draft.weight,
+            "probability": draft.probability,
+            **extras,
+        }
+        if out is None:
+            return Batch(arrays, windows)
+        out._arrays = arrays
+        return out
+
+    def _windows(
+        self, store: Store, name: str, plan: "Plan", windows: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Observation and next observation stacks of one field."""
+        from diskreplay.store import kernels
+
+        column = store.columns[name]
+        field, stack, horizon = column.field, self.stack_size, self.update_horizon
+        shape = (len(plan.rows), stack + horizon, *field.shape)
+        window = _reused(windows, name, shape, field.dtype)
+        scratch = column.scratch()
+        apart = kernels.windows(
+            *column.table, plan.rows, stack, horizon, self._advice, self._rusage,
+            _flat(window), scratch,
+        )  # fmt: skip
+        if apart < 0:
+            column.complain(*divmod(-(1 + apart), self.num_envs))
+        if apart == 0:
+            following = window[:, horizon:]
+        else:
+            shape = (len(plan.rows), stack, *field.shape)
+            following = _reused(windows, f"{name} next", shape, field.dtype)
+            failed = kernels.next_stacks(
+                *column.table, plan.rows, stack, horizon, _flat(window), _flat(following), scratch
+            )
+            if failed:
+                column.complain(*divmod(-(1 + failed), self.num_envs))
+        if stack == 1:
+            return window[:, 0], following[:, 0] if apart else window[:, horizon]
+        return window[:, :stack], following
+
+    def _gather(self, store: Store, name: str, plan: "Plan") -> np.ndarray:
+        """One field's value in the row of each transition."""
+        from diskreplay.store import kernels
+
+        column = store.columns[name]
+        out = np.empty((len(plan.rows), *column.field.shape), column.field.dtype)
+        failed = kernels.gather(*column.table, plan.rows, _flat(out), column.scratch())
+        if failed:
+            column.complain(*divmod(-(1 + failed), self.num_envs))
+        return out
+
+    def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
+        """Only a `PrioritizedReplayBuffer` has priorities."""
+        raise InvalidInputError(
+            "update_priorities: this buffer samples uniformly; make a PrioritizedReplayBuffer"
+        )
+
+    def prefetch(
+        self,
+        depth: int = 2,
+        batch_size: int | None = None,
+        *,
+        beta: float | Callable[[int], float] | None = None,
+    ) -> "Prefetcher":
+        """Batches read ahead on a background thread.
+
+        Parameters
+        ----------
+        depth : int
+            How many batches are under way: the batch that is taken was drawn `depth` takes ago,
+            so its priorities are `depth` updates old. Never more and never less.
+        batch_size, beta
+            As for `sample`.
+
+        Returns
+        -------
+        Prefetcher
+            An endless iterator and context manager, with ``close()``. A batch is valid until the
+            next one is taken: its memory is used again.
+
+        Notes
+        -----
+        Batches are drawn when one is taken, on the taking thread; the background thread only reads
+        frames. So what is drawn does not depend on timing. `save` and `load` put the batches under
+        way back and draw them again, so that a run that goes on and a run that is resumed there get
+        the same ones.
+        """
+        from diskreplay.prefetch import Prefetcher
+
+        _positive("depth", depth)
+        _positive("batch_size", batch_size, optional=True)
+        with self._lock:
+            self._check_open()
+            prefetcher = Prefetcher(self, depth, batch_size or self.batch_size, beta)
+            self._prefetchers.add(prefetcher)
+        return prefetcher
+
+    # -- the disk
+
+    def flush(self) -> None:
+        """Make everything durable, also against a power cut, and visible to any Zarr reader.
+
+        Costs a sync of what is new, and for a prioritized buffer 8 bytes a row.
+        """
+        with self._lock:
+            self._check_writable()
+            self._store.record(self._meta(), self._leaves())
+
+    def close(self) -> None:
+        """Flush and release the store. A temporary store is removed. Closing twice is fine."""
+        if getattr(self, "_closed", True):
+            return
+        if os.getpid() != self._pid:
+            self._closed = True  # a child's copy: the store is the parent's
+            return
+        for prefetcher in list(self._prefetchers):
+            prefetcher.close()
+        with self._lock:
+            store = self._store
+            if store.mode != "r" and self._cleanup is None:
+                store.record(self._meta(), self._leaves())
+                store.mark_closed()
+            self._closed = True
+            store.close()
+            if self._cleanup is not None:
+                self._cleanup()
+
+    def save(self, checkpoint_dir: str | os.PathLike, iteration_number: int | str) -> Path:
+        """Write a checkpoint ``<checkpoint_dir>/<name>_ckpt.<iteration_number>``.
+
+        Parameters
+        ----------
+        checkpoint_dir : path
+            Created if it is missing.
+        iteration_number : int or str
+            The suffix. A checkpoint of the same suffix is replaced.
+
+        Returns
+        -------
+        Path
+            The checkpoint's directory.
+
+        Raises
+        ------
+        SuffixError
+        StorageError
+            The directory cannot be written, or is full. No half checkpoint is left.
+
+        Notes
+        -----
+        Full segments are hard-linked, so the cost follows the rows since the last full one; nothing
+        that happens later changes the checkpoint. It is there whole or not at all. Of numbered
+        checkpoints the newest four are kept (``CHECKPOINT_DURATION``, as in ReAgent and Dopamine).
+        Batches under way in a prefetcher are drawn again, see `prefetch`.
+        """
+        with self._lock:
+            self._check_writable()
+            directory = Path(checkpoint_dir)
+            checkpoint.checked_suffix(iteration_number)
+            with self._drained():
+                return checkpoint.save(
+                    self._store, directory, self.name, iteration_number, self._meta(),
+                    self._leaves(),
+                )  # fmt: skip
+
+    def load(
+        self,
+        checkpoint_dir: str | os.PathLike,
+        suffix: int | str | None = None,
+        *,
+        resume_episodes: bool = False,
+    ) -> None:
+        """Go back to a checkpoint; all or nothing.
+
+        Parameters
+        ----------
+        checkpoint_dir : path
+        suffix : int or str, optional
+            Default: the highest number there.
+        resume_episodes : bool
+            Go on with the episodes that were open, for environments that restore their own state.
+            Otherwise they are over, and rows whose n-step window is not whole are not sampled.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            There is none (a ``FileNotFoundError``).
+        IncompleteCheckpointError
+            A file of it is missing (a ``FileNotFoundError``).
+        CorruptCheckpointError, CorruptSegmentError, FormatError
+            It is damaged.
+        SchemaError
+            It holds other fields. In all these cases the buffer stays as it was.
+
+        Notes
+        -----
+        The rows of the live store are replaced, and row numbers go back: ids handed out since the
+        save are void. The generator, priorities and counts are those of the save, so the next batch
+        is bit for bit the one that the saved run drew next. With another capacity the newest rows
+        are kept.
+        """
+        with self._lock:
+            self._check_writable()
+            path = checkpoint.find(Path(checkpoint_dir), self.name, suffix)
+            entries = checkpoint.manifest(path)
+            saved = Store(path, mode="r")
+            try:
+                self._check_schema(saved)
+                self._check_meta(saved)
+            finally:
+                saved.close()
+            with self._drained():
+                store = checkpoint.load(self._store, path, entries)
+                self._bind(store, resume_episodes=resume_episodes)
+
+    def _check_meta(self, saved: Store) -> None:
+        """Refuse a saved state that could not be taken over, before anything changes."""
+        if "rng" in saved.meta:
+            _generator_of(saved.meta["rng"], saved.path)
+
+    @contextlib.contextmanager
+    def _drained(self):
+        """Put the batches under way back; draw them again at the end."""
+        prefetchers = list(self._prefetchers)
+        for prefetcher in prefetchers:
+            prefetcher.drain()
+        try:
+            yield
+        finally:
+            for prefetcher in prefetchers:
+                prefetcher.refill()
+
+    def _meta(self) -> dict[str, Any]:
+        """What the group's attributes hold besides the store's own."""
+        return {
+            "kind": "uniform",
+            "observation_space": spaces.describe(self.observation_space),
+            "action_space": spaces.describe(self.action_space),
+            "extras": {n: [list(f.shape), f.dtype.name] for n, f in self._extra_fields.items()},
+            "stack_size": self.stack_size,
+            "update_horizon": self.update_horizon,
+            "gamma": self.gamma,
+            "batch_size": self.batch_size,
+            "rng": _jsonable(self.rng.bit_generator.state),
+        }
+
+    def _leaves(self) -> np.ndarray | None:
+        return None
+
+    def _restore_rng(self, state: dict[str, Any]) -> None:
+        saved = _generator_of(state, self.path)
+        if type(saved) is type(self.rng.bit_generator):
+            self.rng.bit_generator.state = saved.state  # an injected generator stays the same one
+        else:
+            self.rng = np.random.Generator(saved)
+
+    # -- readers
+
+    @classmethod
+    def _open(cls, store: Store) -> Self:
+        """A buffer over a store whose attributes say everything."""
+        self = cls.__new__(cls)
+        self._closed = True
+        meta = store.meta
+        try:
+            self._set_options(
+                store.num_envs, meta["stack_size"], meta["update_horizon"], meta["gamma"],
+                meta["batch_size"], store.capacity,
+            )  # fmt: skip
+            self.observation_space = spaces.parse(meta["observation_space"])
+            self.action_space = spaces.parse(meta["action_space"])
+            self._declare(dict(meta["extras"]), "auto")
+            self._take_options(meta)
+        except (KeyError, TypeError, InvalidInputError) as error:
+            raise FormatError(f"{store.path}/zarr.json: damaged attributes ({error})") from error
+        self._check_schema(store)
+        self.name, self.path = "replay", store.path
+        self.rng = np.random.default_rng()
+        self._cleanup = None
+        self._start(store, keep_rng=False)
+        return self
+
+    def _take_options(self, meta: Mapping[str, Any]) -> None:
+        """Options of the kind of buffer."""
+
+    def _follow(self) -> None:
+        """For a reader: take over what the writer did since. Needs the lock."""
+        store = self._store
+        if store.mode != "r":
+            return
+        if store.replaced():
+            self._bind(Store.open(self.path, mode="r"), keep_rng=True)
+            store.close()
+            return
+        if not store.refresh() or self._index is None:
+            return
+        self._add_count = int(store.transitions_at(store.count).sum())
+        index = self._index
+        room = index.size // self.num_envs
+        new = store.count - index.count
+        if (new >= room).any() or (store.first > index.count).any():
+            self._index = None  # it has gone round: read all of it
+            return
+        if index.growing:
+            self._grow(index, int(new.max()))
+        chunk = max(1, room // 4)
+        for env in np.flatnonzero(new).tolist():
+            start, stop = int(index.count[env]), int(store.count[env])
+            for low in range(start, stop, chunk):
+                small = self._read_small(env, low, min(low + chunk, stop))
+                self._take_in(index, np.full(len(small[0]), env), *small)
+        store.first = np.maximum(store.first, index.first)
+
+    # -- looking
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled. O(1)."""
+        with self._lock:
+            self._check_open()
+            self._follow()
+            return self._indexed().sampleable
+
+    @property
+    def capacity(self) -> int | None:
+        """Rows kept, over all envs; None for everything."""
+        return self._store.capacity
+
+    @property
+    def add_count(self) -> int:
+        """Transitions ever recorded."""
+        with self._lock:
+            self._follow()
+            return self._add_count
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def mode(self) -> str:
+        """``"r"`` for a reader, else ``"a"``."""
+        return self._store.mode
+
+    def zarr(self) -> Any:
+        """The store as a read-only `zarr.Group`: all rows after `flush`, else full segments."""
+        import zarr
+
+        return zarr.open_group(self.path, mode="r")
+
+    def statistics(self) -> Statistics:
+        """Figures of this moment. O(rows) and a look at every file; not for the inner loop."""
+        with self._lock:
+            self._check_open()
+            self._follow()
+            index = self._indexed()
+            store = self._store
+            rows = int((store.count - index.first).sum())
+            episodes = 0
+            for env in range(self.num_envs):
+                step = store.read("step", env, int(index.first[env]), int(store.count[env]))
+                episodes += int(np.count_nonzero(step[1:] == 0)) + (len(step) > 0)
+            fields = {}
+            for name, (disk, segments) in store.disk_usage().items():
+                raw = rows * store.columns[name].field.row_bytes
+                fields[name] = FieldStatistics(raw, disk, raw / disk if disk else 0.0, segments)
+            raw = sum(f.raw_bytes for f in fields.values())
+            disk = sum(f.disk_bytes for f in fields.values())
+            return Statistics(
+                rows=rows,
+                sampleable=index.sampleable,
+                transitions=self._add_count,
+                episodes=episodes,
+                capacity=store.capacity,
+                num_envs=self.num_envs,
+                fields=fields,
+                raw_bytes=raw,
+                disk_bytes=disk,
+                ratio=raw / disk if disk else 0.0,
+                segments=sum(f.segments for f in fields.values()),
+                ignored_updates=self._ignored,
+                priorities=self._priority_statistics(),
+            )
+
+    def _priority_statistics(self) -> PriorityStatistics | None:
+        return None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._add_count} transitions recorded"
+        return f"{type(self).__name__}({str(self.path)!r}, capacity={self.capacity}, {state})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and os.getpid() == self._pid:
+            if self._cleanup is None and self._store.mode != "r":
+                warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2)
+            self._closed = True
+            self._store.close()
+
+    def __reduce__(self) -> tuple:
+        raise InvalidInputError(
+            "a buffer cannot be pickled or copied; pass its path and open it there with "
+            'diskreplay.open(path, mode="r")'
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.path}: the buffer is closed; open it again")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._store.mode == "r":
+            raise ReadOnlyError(f'{self.path}: opened with mode="r"; open it with mode="a" to write')
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                f"{self.path}: opened by process {self._pid}, and this is its child {os.getpid()}; "
+                'let the parent write, and open(path, mode="r") here'
+            )
+
+
+def open(path: str | os.PathLike, mode: str = "r") -> ReplayBuffer:
+    """Open a store or a checkpoint by its path alone.
+
+    Parameters
+    ----------
+    path : path
+    mode : {"r", "a"}
+        ``"r"`` reads along with a live store that another process writes to, or reads a checkpoint
+        directory; ``"a"`` goes on writing a store.
+
+    Returns
+    -------
+    ReplayBuffer or PrioritizedReplayBuffer
+        As the store was made. A reader follows the writer at each call; priorities are those of the
+        writer's last flush, later rows have the largest.
+
+    Raises
+    ------
+    FormatError
+        There is no store, or one of a newer format.
+    LockedError
+        With ``"a"``: another writer has it.
+    """
+    from diskreplay.prioritized import PrioritizedReplayBuffer
+
+    if mode not in ("r", "a"):
+        raise InvalidInputError(f"mode: 'r' or 'a' expected, found {mode!r}")
+    store = Store.open(Path(path).absolute(), mode=mode)
+    try:
+        kind = {"uniform": ReplayBuffer, "prioritized": PrioritizedReplayBuffer}.get(
+            store.meta.get("kind")
+        )
+        if kind is None:
+            raise FormatError(f"{path}: unknown kind of buffer {store.meta.get('kind')!r}")
+        return kind._open(store)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _positive(name: str, value: Any, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
+
+
+def _checked_ids(ids: Any) -> np.ndarray:
+    ids = np.asarray(ids)
+    if ids.size == 0:
+        return np.empty(0, np.int64)
+    if ids.dtype.kind not in "iu":
+        raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
+    if ids.ndim != 1:
+        raise ShapeError(f"ids: one axis expected, found shape {ids.shape}")
+    return np.ascontiguousarray(ids, np.int64)
+
+
+def _masked_flags(name: str, value: Any, num_envs: int, envs: np.ndarray) -> np.ndarray:
+    """Flags with False for envs that do not record."""
+    flags = np.asarray(value)
+    if len(envs) != num_envs and flags.shape == (num_envs,):
+        cleared = np.zeros(num_envs, flags.dtype)
+        cleared[envs] = flags[envs]
+        flags = cleared
+    return np.ascontiguousarray(values.fit_flags(name, flags, num_envs))
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _reused(
+    arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+    """An array of this shape: the one kept under `name` if it fits, else a new one."""
+    array = arrays.get(name)
+    if array is None or array.shape != shape or array.dtype != dtype:
+        array = arrays[name] = np.empty(shape, dtype)
+    return array
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.name, "values": value.tolist()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _generator_of(state: Any, path: Path) -> np.random.BitGenerator:
+    """The bit generator of a saved state."""
+
+    def restored(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() == {"dtype", "values"}:
+                return np.array(value["values"], value["dtype"])
+            return {key: restored(inner) for key, inner in value.items()}
+        return value
+
+    try:
+        kind = getattr(np.random, state["bit_generator"])
+        if not issubclass(kind, np.random.BitGenerator):
+            raise TypeError(f"{kind} is no bit generator")
+        generator = kind()
+        generator.state = restored(state)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise FormatError(f"{path}: the generator's state is damaged ({error})") from error
+    return generator
+
+
+def _shown(spec: tuple | None) -> str:
+    return "missing" if spec is None else f"{spec[1]} of shape {spec[0]}"
+
+
+def _remove_temporary(path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not a forked child
+        shutil.rmtree(path, ignore_errors=True)

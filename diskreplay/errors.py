@@ -1,0 +1,147 @@
+"""Every error that diskreplay raises of its own accord.
+
+::
+
+    DiskReplayError
+    ├── InvalidInputError (ValueError)     an argument; nothing was changed
+    │   ├── ShapeError                     an array of the wrong shape
+    │   ├── DtypeError (TypeError)         a dtype that cannot be cast without loss
+    │   ├── NotFiniteError                 a NaN or infinite reward
+    │   ├── ExtrasError                    an unknown or a missing extra
+    │   ├── PriorityError                  a NaN, infinite or negative priority
+    │   ├── UnknownIdError                 an id that was never handed out
+    │   ├── NotSampleableError             a row that is no complete, retained transition
+    │   ├── CapacityError                  a capacity that holds no transition
+    │   └── SuffixError                    a checkpoint suffix that is no plain name
+    ├── EmptyBufferError                   nothing can be sampled (yet)
+    ├── StoreError                         the directory as a whole
+    │   ├── FormatError                    no store, a damaged one, or one of a newer format
+    │   ├── SchemaError (ValueError)       a store that holds other fields
+    │   ├── LockedError                    another writer holds it
+    │   └── CorruptSegmentError            bytes that do not match their checksum
+    ├── CheckpointError
+    │   ├── CheckpointNotFoundError (FileNotFoundError)
+    │   └── CorruptCheckpointError         a file is short or rotten
+    │       └── IncompleteCheckpointError (FileNotFoundError)   a file is missing
+    ├── UsageError (RuntimeError)          a call that this object does not take now
+    │   ├── ClosedError                    after close()
+    │   ├── ReadOnlyError                  on a buffer opened with mode="r"
+    │   └── ForkedError                    in a child process of the one that opened it
+    └── StorageError (OSError)             the operating system refused; errno says why
+        ├── DiskFullError                  ENOSPC or EDQUOT
+        └── StorePermissionError (PermissionError)
+
+A message says where, what was found, what was expected and what to do next.
+"""
+
+
+class DiskReplayError(Exception):
+    """Base of all of them."""
+
+
+class InvalidInputError(DiskReplayError, ValueError):
+    """An argument was refused; nothing was changed."""
+
+
+class ShapeError(InvalidInputError):
+    """An array has the wrong shape."""
+
+
+class DtypeError(InvalidInputError, TypeError):
+    """A dtype or value cannot be cast to its field's dtype without loss."""
+
+
+class NotFiniteError(InvalidInputError):
+    """A reward is NaN or infinite."""
+
+
+class ExtrasError(InvalidInputError):
+    """An extra field is unknown, missing or badly named."""
+
+
+class PriorityError(InvalidInputError):
+    """A priority is NaN, infinite or negative."""
+
+
+class UnknownIdError(InvalidInputError):
+    """An id was never handed out."""
+
+
+class NotSampleableError(InvalidInputError):
+    """A row is pending, cut, final or evicted: it is no transition one could train on."""
+
+
+class CapacityError(InvalidInputError):
+    """The capacity cannot hold one whole transition for each env."""
+
+
+class SuffixError(InvalidInputError):
+    """A checkpoint suffix is not a plain name."""
+
+
+class EmptyBufferError(DiskReplayError):
+    """Nothing can be sampled (yet)."""
+
+
+class StoreError(DiskReplayError):
+    """A store directory cannot be used as asked."""
+
+
+class FormatError(StoreError):
+    """The directory is no diskreplay store, or is damaged, or of a newer format."""
+
+
+class SchemaError(StoreError, ValueError):
+    """The store holds other fields than those asked for."""
+
+
+class LockedError(StoreError):
+    """Another writer holds the store."""
+
+
+class CorruptSegmentError(StoreError):
+    """Stored bytes do not match their checksum or cannot be decoded."""
+
+
+class CheckpointError(DiskReplayError):
+    """A checkpoint cannot be used."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """There is no such checkpoint."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """A file of the checkpoint is short, rotten or (see the subclass) missing."""
+
+
+class IncompleteCheckpointError(CorruptCheckpointError, FileNotFoundError):
+    """A file of the checkpoint is missing."""
+
+
+class UsageError(DiskReplayError, RuntimeError):
+    """The object does not take this call now."""
+
+
+class ClosedError(UsageError):
+    """The buffer was closed."""
+
+
+class ReadOnlyError(UsageError):
+    """The buffer was opened for reading only."""
+
+
+class ForkedError(UsageError):
+    """A child process tried to write to its parent's buffer."""
+
+
+class StorageError(DiskReplayError, OSError):
+    """The operating system refused a file operation; ``errno`` says why."""
+
+
+class DiskFullError(StorageError):
+    """The file system or the quota is full."""
+
+
+class StorePermissionError(StorageError, PermissionError):
+    """The directory or file cannot be written or read by this user."""

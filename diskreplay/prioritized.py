@@ -1,0 +1,146 @@
+"""The prioritized replay buffer."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer, _checked_ids
+from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.sampling.prioritized import PrioritizedSampler
+from diskreplay.sampling.row_index import RowIndex
+from diskreplay.statistics import PriorityStatistics
+from diskreplay.store.store import Store
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Experience replay on disk; transitions are drawn in proportion to ``priority ** alpha``.
+
+    Proportional prioritization with importance weights: Schaul et al., "Prioritized Experience
+    Replay", 2016. Draws are stratified. New transitions get the largest priority seen so far.
+
+    Parameters
+    ----------
+    path, **options
+        As for `ReplayBuffer`.
+    alpha : float
+        0 draws uniformly, 1 in full proportion. A store that is reopened with another alpha keeps
+        its priorities.
+    beta : float or callable
+        Default exponent of the importance weights, or a schedule: `add_count` to exponent.
+    weight_normalization : {"batch", "buffer"}
+        Divide the weights by the largest one of the batch, or of the whole buffer.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike | None,
+        *,
+        alpha: float = 0.6,
+        beta: float | Callable[[int], float] = 0.4,
+        weight_normalization: Literal["batch", "buffer"] = "batch",
+        **options: Any,
+    ) -> None:
+        self._closed = True
+        if not isinstance(alpha, int | float | np.number) or not 0 <= alpha < np.inf:
+            raise InvalidInputError(f"alpha: a finite number from 0 on expected, found {alpha!r}")
+        if weight_normalization not in ("batch", "buffer"):
+            raise InvalidInputError(
+                f"weight_normalization: 'batch' or 'buffer' expected, found "
+                f"{weight_normalization!r}"
+            )
+        self.alpha, self.weight_normalization = float(alpha), weight_normalization
+        self.beta = beta if callable(beta) else _exponent(beta)
+        super().__init__(path, **options)
+
+    def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
+        """Set the priorities of transitions.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (batch,)
+            As in ``batch.id``; of duplicates the last counts.
+        priorities : array_like of float, shape (batch,)
+            Finite and not negative; 0 is never drawn.
+
+        Returns
+        -------
+        int
+            How many rows were ignored: evicted since, pending, cut or final.
+
+        Raises
+        ------
+        PriorityError, UnknownIdError, ShapeError
+            Nothing was changed.
+        """
+        ids = _checked_ids(ids)
+        priorities = np.ascontiguousarray(priorities, np.float64)
+        if priorities.shape != ids.shape:
+            raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
+        with self._lock:
+            self._check_writable()
+            self._indexed()
+            ignored = self._sampler.update(ids, priorities)
+            self._ignored += ignored
+        return ignored
+
+    @property
+    def tree(self):
+        """The `SumTree` of ``priority ** alpha``, by ring place; for looking, not for setting."""
+        with self._lock:
+            self._indexed()
+            return self._sampler.tree
+
+    def _make_sampler(self, index: RowIndex) -> PrioritizedSampler:
+        return PrioritizedSampler(index, self.alpha, self.weight_normalization)
+
+    def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
+        beta = self.beta if beta is None else beta
+        return _exponent(beta(self._add_count) if callable(beta) else beta)
+
+    def _restore_sampler(self, store: Store) -> None:
+        sampler: PrioritizedSampler = self._sampler
+        sampler.largest = float(store.meta.get("largest_priority", 1.0))
+        sampler.restore(store.read_priorities(), float(store.meta.get("alpha", self.alpha)))
+
+    def _meta(self) -> dict[str, Any]:
+        meta = super()._meta() | {
+            "kind": "prioritized",
+            "alpha": self.alpha,
+            "weight_normalization": self.weight_normalization,
+            "beta": None if callable(self.beta) else self.beta,
+        }
+        if getattr(self, "_index", None) is not None:
+            meta["largest_priority"] = self._sampler.largest
+        elif "largest_priority" in (getattr(self, "_store", None) and self._store.meta or {}):
+            meta["largest_priority"] = self._store.meta["largest_priority"]
+        return meta
+
+    def _leaves(self) -> np.ndarray | None:
+        self._indexed()
+        return self._sampler.leaves()
+
+    def _take_options(self, meta: Mapping[str, Any]) -> None:
+        self.alpha = float(meta["alpha"])
+        self.weight_normalization = meta["weight_normalization"]
+        self.beta = _exponent(0.4 if meta["beta"] is None else meta["beta"])
+
+    def _priority_statistics(self) -> PriorityStatistics | None:
+        leaves = self._sampler.tree.leaves
+        positive = leaves[leaves > 0]
+        if not len(positive):
+            return None
+        return PriorityStatistics(
+            total=self._sampler.tree.total,
+            min=float(positive.min()),
+            max=float(positive.max()),
+            mean=float(positive.mean()),
+            largest_seen=self._sampler.largest,
+        )
+
+
+def _exponent(beta: Any) -> float:
+    if not isinstance(beta, int | float | np.number) or not 0 <= beta < np.inf:
+        raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r}")
+    return float(beta)

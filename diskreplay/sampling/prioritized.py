@@ -1,0 +1,139 @@
+"""Transitions in proportion to a power of their priority."""
+
+from typing import Literal
+
+import numpy as np
+
+from diskreplay.errors import EmptyBufferError, PriorityError, UnknownIdError
+from diskreplay.sampling.row_index import RowIndex
+from diskreplay.sampling.sum_tree import SumTree
+
+
+class PrioritizedSampler:
+    """Proportional prioritization, Schaul et al. 2016, equations 1 and following.
+
+    ``P(i) = p_i^alpha / sum_k p_k^alpha``, drawn stratified; weights ``(N P(i))^-beta``, divided
+    by the largest of the batch or of the whole buffer. A row that becomes sampleable gets the
+    largest priority seen so far (1 before any).
+
+    Attributes
+    ----------
+    tree : SumTree
+        Leaf ``place`` holds ``p^alpha`` of the row there, 0 while it cannot be sampled.
+    largest : float
+        The largest priority seen.
+    """
+
+    def __init__(
+        self, index: RowIndex, alpha: float, normalization: Literal["batch", "buffer"]
+    ) -> None:
+        self.alpha, self.normalization = alpha, normalization
+        self.largest = 1.0
+        self.tree = SumTree(index.size)
+        self._index = index
+
+    def grow(self) -> None:
+        """Follow the index when it has grown."""
+        old = self.tree
+        self.tree = SumTree(self._index.size)
+        self.tree.leaves[: old.capacity] = old.leaves
+        self.tree.rebuild()
+
+    def enter(self, places: np.ndarray) -> None:
+        """Rows became sampleable: they get the largest priority seen."""
+        tree = self.tree
+        leaf = self.leaf(self.largest)
+        tree._kernels.tree_fill(tree.nodes, tree.least, tree.starts, places, leaf)
+
+    def leave(self, places: np.ndarray) -> None:
+        """Rows stopped being sampleable: they cannot be drawn."""
+        tree = self.tree
+        tree._kernels.tree_fill(tree.nodes, tree.least, tree.starts, places, 0.0)
+
+    def leaf(self, priority: float) -> float:
+        """The leaf of a priority; always the same bits for the same number."""
+        return self.tree._kernels.leaf_of(priority, self.alpha)
+
+    def leaves(self) -> np.ndarray:
+        """The leaves of all retained rows, to be saved.
+
+        Returns
+        -------
+        ndarray of float64, shape (rows, num_envs)
+            From the oldest retained row of any env on; NaN where a row cannot be sampled.
+        """
+        index = self._index
+        start, stop = int(index.first.min()), int(index.count.max())
+        out = np.empty((stop - start, index.num_envs))
+        self.tree._kernels.leaves_out(self.tree.leaves, *index.state, start, out)
+        return out
+
+    def restore(self, saved: tuple[int, np.ndarray] | None, alpha: float) -> None:
+        """Take over saved leaves; a row that has none gets the largest priority.
+
+        Parameters
+        ----------
+        saved : tuple of int and ndarray, optional
+            The row of the first leaf, and what `leaves` returned.
+        alpha : float
+            What they were raised to.
+        """
+        tree = self.tree
+        start, leaves = saved or (0, np.empty((0, self._index.num_envs)))
+        if alpha != self.alpha and alpha > 0:
+            leaves = leaves ** (self.alpha / alpha)
+        tree._kernels.leaves_in(
+            tree.leaves, *self._index.state, start, leaves, self.leaf(self.largest)
+        )
+        tree.rebuild()
+
+    def draw(
+        self, rng: np.random.Generator, size: int, beta: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, probabilities (float64) and importance weights (float32) of `size` transitions.
+
+        Raises
+        ------
+        EmptyBufferError
+            Nothing can be sampled, or all priorities are zero.
+        """
+        tree, index = self.tree, self._index
+        total = tree.total
+        if not total > 0:
+            what = "all priorities are 0" if index.sampleable else "no complete transition yet"
+            raise EmptyBufferError(f"nothing to sample: {what}")
+        ids = np.empty(size, np.int64)
+        probability, weight = np.empty(size), np.empty(size, np.float32)
+        whole = tree.min / total if self.normalization == "buffer" else 0.0
+        tree._kernels.tree_draw(
+            tree.nodes, tree.starts, rng.random(size), float(index.sampleable), float(beta), whole,
+            index.count, index.num_envs, index.size // index.num_envs, ids, probability, weight,
+        )  # fmt: skip
+        return ids, probability, weight
+
+    def probability(self, ids: np.ndarray) -> np.ndarray:
+        """The probability of each id in one draw."""
+        return self.tree.leaves[ids % self._index.size] / (self.tree.total or 1.0)
+
+    def update(self, ids: np.ndarray, priorities: np.ndarray) -> int:
+        """Set priorities; returns how many rows were ignored since they cannot be sampled.
+
+        Raises
+        ------
+        PriorityError, UnknownIdError
+            Nothing is changed.
+        """
+        tree, index = self.tree, self._index
+        wrong, at, largest = tree._kernels.tree_update(
+            tree.nodes, tree.least, tree.starts, *index.state, ids, priorities, self.alpha
+        )
+        if wrong == 1:
+            raise PriorityError(
+                f"priority {priorities[at]} at position {at}: finite and not negative expected "
+                "(|td_error| plus a small constant, say)"
+            )
+        if wrong == 2:
+            index.check_known(ids)
+            raise UnknownIdError(f"id {ids[at]} at position {at} was never handed out")
+        self.largest = max(self.largest, largest)
+        return at

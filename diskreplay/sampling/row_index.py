@@ -1,0 +1,195 @@
+"""The small per-step columns in memory: which rows are transitions, and what each one needs."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from diskreplay.errors import NotSampleableError, UnknownIdError
+
+_MARKS_PER_ROW = 8  # a row can end the waiting, and the retention, of a stack and a horizon of rows
+
+
+class Plan(NamedTuple):
+    """What a batch consists of before any frame is read.
+
+    Attributes
+    ----------
+    rows : ndarray of int64, shape (batch, 5)
+        Env, row, frames of the stack before it, rows ahead, frames before the next row (-1 when
+        there is no next observation); see `store.kernels`.
+    reward, discount : ndarray of float32, shape (batch,)
+    terminated, truncated : ndarray of bool, shape (batch,)
+    steps : ndarray of int32, shape (batch,)
+    """
+
+    rows: np.ndarray
+    reward: np.ndarray
+    discount: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    steps: np.ndarray
+
+
+class RowIndex:
+    """Steps, flags and rewards of the retained rows, and which of them can be sampled.
+
+    A ring of ``rows_per_env * num_envs`` places; row ``t`` of env ``e``, which has the id
+    ``t * num_envs + e``, sits in place ``id % size``.
+
+    Parameters
+    ----------
+    rows_per_env : int or None
+        None grows without end.
+    num_envs, stack_size, update_horizon : int
+    gamma : float
+
+    Attributes
+    ----------
+    count, first : ndarray of int64, shape (num_envs,)
+    sampleable : int
+        How many rows can be sampled.
+
+    Notes
+    -----
+    13 bytes a row: int32 step, uint8 flags, float32 reward, and the sampler's own 8.
+    """
+
+    def __init__(
+        self,
+        rows_per_env: int | None,
+        num_envs: int,
+        stack_size: int,
+        update_horizon: int,
+        gamma: float,
+    ) -> None:
+        from diskreplay.sampling import kernels
+
+        self._kernels = kernels
+        self.growing = rows_per_env is None
+        self.num_envs = num_envs
+        self.count = np.zeros(num_envs, np.int64)
+        self.first = np.zeros(num_envs, np.int64)
+        self.sampleable = 0
+        self._powers = float(gamma) ** np.arange(update_horizon + 1)
+        self._per_row = _MARKS_PER_ROW + stack_size + update_horizon
+        self._left = np.empty(2 * num_envs * self._per_row, np.int64)
+        self._entered = np.empty_like(self._left)
+        self._figures = np.array(
+            [rows_per_env or 1024, num_envs, stack_size, update_horizon], np.int64
+        )
+        self._allocate()
+
+    def _allocate(self) -> None:
+        size = self.size
+        self.step = np.zeros(size, np.int32)
+        self.flags = np.zeros(size, np.uint8)
+        self.reward = np.zeros(size, np.float32)
+
+    @property
+    def size(self) -> int:
+        """Places in the ring."""
+        return int(self._figures[0] * self._figures[1])
+
+    @property
+    def state(self) -> tuple[np.ndarray, ...]:
+        """Flags, count, first and figures, as the samplers' kernels take them."""
+        return self.flags, self.count, self.first, self._figures
+
+    def grow(self, rows: int) -> None:
+        """Make room for so many rows of each env; only while nothing ever wraps around."""
+        if rows <= self._figures[0]:
+            return
+        old = self.step, self.flags, self.reward
+        self._figures[0] = max(rows, 2 * self._figures[0])
+        self._allocate()
+        for new, values in zip((self.step, self.flags, self.reward), old, strict=True):
+            new[: len(values)] = values
+
+    def append(
+        self, envs: np.ndarray, steps: np.ndarray, marks: np.ndarray, rewards: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Add rows, at most two an env, in order.
+
+        Returns
+        -------
+        left, entered : ndarray of int64
+            Places that stopped, and that began, being sampleable: views, valid until the next call.
+            Let go of the first before taking in the second: a new row may sit in an old one's place.
+        """
+        if len(envs) * self._per_row > len(self._left):
+            self._left = np.empty(len(envs) * self._per_row, np.int64)
+            self._entered = np.empty_like(self._left)
+        gone, came = self._kernels.index_append(
+            self.step, self.flags, self.reward, self.count, self.first, self._figures,
+            envs, steps, marks, rewards, self._left, self._entered,
+        )  # fmt: skip
+        self.sampleable += came - gone
+        return self._left[:gone], self._entered[:came]
+
+    def load(
+        self, env: int, start: int, steps: np.ndarray, marks: np.ndarray, rewards: np.ndarray
+    ) -> None:
+        """Put consecutive rows in their places; `validate` when all are there."""
+        self._kernels.index_load(
+            self.step, self.flags, self.reward, self._figures, env, start, steps, marks, rewards
+        )
+
+    def validate(self) -> None:
+        """Find out anew which rows can be sampled. O(rows)."""
+        self.sampleable = self._kernels.index_validate(
+            self.step, self.flags, self.count, self.first, self._figures
+        )
+
+    def sampleable_ids(self) -> np.ndarray:
+        """The ids of all rows that can be sampled, env by env, oldest first. O(rows)."""
+        return self._kernels.index_list(*self.state)
+
+    def plan(self, ids: np.ndarray) -> Plan:
+        """What to read for each id, and its n-step return.
+
+        The return is ``sum_i gamma^i r[t+i]`` over the window, in float64; Sutton (1988).
+
+        Raises
+        ------
+        UnknownIdError, NotSampleableError
+        """
+        size = len(ids)
+        plan = Plan(
+            np.empty((size, 5), np.int64),
+            np.empty(size, np.float32),
+            np.empty(size, np.float32),
+            np.empty(size, np.bool_),
+            np.empty(size, np.bool_),
+            np.empty(size, np.int32),
+        )
+        bad = self._kernels.index_plan(
+            self.step, self.flags, self.reward, self.count, self.first, self._figures,
+            self._powers, ids, *plan,
+        )  # fmt: skip
+        if bad >= 0:
+            self._complain(int(ids[bad]), bad)
+        return plan
+
+    def check_known(self, ids: np.ndarray) -> None:
+        """Raise `UnknownIdError` if an id was never handed out."""
+        unknown = (ids < 0) | (ids // self.num_envs >= self.count[ids % self.num_envs])
+        if unknown.any():
+            at = int(unknown.argmax())
+            self._complain(int(ids[at]), at)
+
+    def _complain(self, id_: int, at: int) -> None:
+        row, env = divmod(id_, self.num_envs)
+        if id_ < 0 or row >= self.count[env]:
+            raise UnknownIdError(
+                f"id {id_} at position {at} was never handed out: env {env} has "
+                f"{self.count[env]} rows; ids are row * num_envs + env"
+            )
+        if row < self.first[env]:
+            why = f"evicted: env {env} keeps rows from {self.first[env]} on"
+        elif self.flags[id_ % self.size] & self._kernels.FINAL:
+            why = "a final row, which holds an observation and no transition"
+        else:
+            why = (
+                "pending, cut or its stack is evicted: its n-step window or its stack is not whole"
+            )
+        raise NotSampleableError(f"id {id_} at position {at} cannot be sampled: {why}")

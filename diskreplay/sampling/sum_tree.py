@@ -1,0 +1,178 @@
+"""A wide sum tree: many weights, of which one is drawn in proportion to its size."""
+
+import numpy as np
+
+from diskreplay.errors import EmptyBufferError, InvalidInputError, PriorityError
+
+_FANOUT = 64
+
+
+class SumTree:
+    """Non-negative float64 leaves under sums of 64 children each.
+
+    Parents are recomputed from their children and never adjusted by differences, so the sums
+    cannot drift, and a leaf of zero can never be drawn. The idea of drawing from a sum tree is
+    from Schaul et al., "Prioritized Experience Replay", 2016; a wide one touches fewer cache lines.
+
+    Parameters
+    ----------
+    capacity : int
+        Number of leaves, all zero at first.
+
+    Notes
+    -----
+    Not thread-safe by itself. All methods take and return arrays and hold no GIL while they work.
+    Memory: 8 bytes a leaf, and 1/32 of that for sums and minima.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tree = SumTree(100)
+    >>> tree.set([3, 7], [1.0, 3.0])
+    >>> tree.total
+    4.0
+    >>> set(tree.sample(50, np.random.default_rng(0)).tolist())
+    {3, 7}
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
+            raise InvalidInputError(f"capacity: a positive integer expected, found {capacity!r}")
+        from diskreplay.sampling import kernels  # Numba: loaded when the first tree is made
+
+        self._kernels = kernels
+        self.capacity = int(capacity)
+        sizes = [self.capacity]
+        while sizes[-1] > 1 or len(sizes) == 1:
+            sizes.append(-(-sizes[-1] // _FANOUT))
+        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.nodes = np.zeros(self.starts[-1], np.float64)
+        self.least = np.full(self.starts[-1] - self.capacity, np.inf)
+
+    def __repr__(self) -> str:
+        return f"SumTree(capacity={self.capacity}, total={self.total:g})"
+
+    def __len__(self) -> int:
+        return self.capacity
+
+    @property
+    def leaves(self) -> np.ndarray:
+        """A view of the leaves, shape ``(capacity,)``; call `rebuild` after writing to it."""
+        return self.nodes[: self.capacity]
+
+    @property
+    def total(self) -> float:
+        """The sum of all leaves. O(1)."""
+        return float(self.nodes[-1])
+
+    @property
+    def min(self) -> float:
+        """The smallest positive leaf, infinity if there is none. O(1)."""
+        return float(self.least[-1])
+
+    def set(self, indices: np.ndarray, values: np.ndarray) -> None:
+        """Set leaves.
+
+        Parameters
+        ----------
+        indices : array_like of int
+            In ``[0, capacity)``; where one occurs twice, its last value counts.
+        values : array_like of float
+            Finite and not negative; a single number is set at every index.
+
+        Raises
+        ------
+        InvalidInputError
+            An index is out of range, or the two differ in length. Nothing is changed.
+        PriorityError
+            A value is negative, NaN or infinite. Nothing is changed.
+        """
+        indices = self._checked(indices)
+        values = np.asarray(values, np.float64)
+        if values.ndim == 0:
+            values = np.full(len(indices), values)
+        values = np.ascontiguousarray(values.ravel())
+        if len(values) != len(indices):
+            raise InvalidInputError(f"{len(indices)} indices for {len(values)} values")
+        bad = ~(np.isfinite(values) & (values >= 0))
+        if bad.any():
+            at = int(bad.argmax())
+            raise PriorityError(
+                f"value {values[at]} at position {at}: finite and not negative expected"
+            )
+        self._kernels.tree_set(self.nodes, self.least, self.starts, indices, values)
+
+    def get(self, indices: np.ndarray) -> np.ndarray:
+        """A copy of leaves, float64, in the shape of `indices`."""
+        return self.leaves[self._checked(indices)].reshape(np.shape(indices))
+
+    def sample(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw leaves independently, each with probability leaf / total.
+
+        Returns
+        -------
+        ndarray of int64, shape (size,)
+
+        Raises
+        ------
+        EmptyBufferError
+            All leaves are zero.
+        """
+        return self._find(rng.random(size))
+
+    def stratified_sample(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw one leaf from each of `size` equal parts of the total: same odds, less variance.
+
+        Returns
+        -------
+        ndarray of int64, shape (size,)
+            Not decreasing.
+
+        Raises
+        ------
+        EmptyBufferError
+            All leaves are zero.
+        """
+        return self._find((np.arange(size) + rng.random(size)) / max(size, 1))
+
+    def _find(self, shares: np.ndarray) -> np.ndarray:
+        if not self.total > 0:
+            raise EmptyBufferError("every leaf is zero: nothing can be drawn")
+        out = np.empty(len(shares), np.int64)
+        self._kernels.tree_find(self.nodes, self.starts, shares * self.total, out)
+        return out
+
+    def rebuild(self) -> None:
+        """Recompute all sums from the leaves. O(capacity)."""
+        self._kernels.tree_rebuild(self.nodes, self.least, self.starts)
+
+    def check(self) -> None:
+        """Verify every node against its children.
+
+        Raises
+        ------
+        AssertionError
+            A leaf is negative or not finite, or a sum is not that of its children.
+        """
+        if not (np.isfinite(self.leaves).all() and (self.leaves >= 0).all()):
+            raise AssertionError("a leaf is negative or not finite")
+        again, least = self.nodes.copy(), self.least.copy()
+        self._kernels.tree_rebuild(again, least, self.starts)
+        for found, expected in ((self.nodes, again), (self.least, least)):
+            if not np.array_equal(found, expected):
+                at = int((found != expected).argmax())
+                raise AssertionError(f"node {at}: {found[at]} found, {expected[at]} expected")
+
+    def _checked(self, indices: np.ndarray) -> np.ndarray:
+        indices = np.asarray(indices)
+        if indices.size == 0:
+            return np.empty(0, np.int64)
+        if indices.dtype.kind not in "iu":
+            raise InvalidInputError(f"indices: integers expected, found {indices.dtype}")
+        flat = np.ascontiguousarray(indices.ravel(), np.int64)
+        bad = (flat < 0) | (flat >= self.capacity)
+        if bad.any():
+            raise InvalidInputError(
+                f"index {flat[bad.argmax()]} is out of range: 0 to {self.capacity - 1} expected"
+            )
+        return flat

@@ -1,0 +1,53 @@
+"""Every transition with the same probability."""
+
+import numpy as np
+
+from diskreplay.errors import EmptyBufferError
+from diskreplay.sampling.row_index import RowIndex
+
+_PATIENCE = 8  # rounds of picking rows blindly before listing the ones that can be sampled
+
+
+class UniformSampler:
+    """Draws ids evenly, with replacement."""
+
+    def __init__(self, index: RowIndex) -> None:
+        from diskreplay.sampling import kernels
+
+        self._kernels, self._index = kernels, index
+
+    def enter(self, places: np.ndarray) -> None:
+        """Rows became sampleable; the index knows, nothing else to do."""
+
+    def leave(self, places: np.ndarray) -> None:
+        """Rows stopped being sampleable."""
+
+    def draw(
+        self, rng: np.random.Generator, size: int, _beta: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, probabilities and weights (all 1) of `size` transitions.
+
+        Raises
+        ------
+        EmptyBufferError
+            Nothing can be sampled.
+        """
+        index = self._index
+        if not index.sampleable:
+            raise EmptyBufferError("no complete transition to sample yet: add more steps")
+        ids = np.empty(size, np.int64)
+        found = rounds = 0
+        while found < size:
+            uniform = rng.random(size - found)
+            if rounds < _PATIENCE:
+                found += self._kernels.index_draw(*index.state, uniform, ids[found:])
+                rounds += 1
+            else:  # nearly no row can be sampled
+                there = index.sampleable_ids()
+                ids[found:] = there[(uniform * len(there)).astype(np.int64)]
+                break
+        return ids, np.full(size, 1 / index.sampleable), np.ones(size, np.float32)
+
+    def probability(self, ids: np.ndarray) -> np.ndarray:
+        """The probability of each id in one draw."""
+        return np.full(len(ids), 1 / max(self._index.sampleable, 1))

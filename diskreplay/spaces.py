@@ -1,0 +1,144 @@
+"""Gymnasium spaces as flat lists of fields, and as JSON."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from diskreplay.errors import FormatError, InvalidInputError, ShapeError
+
+_PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def leaves(space: spaces.Space, name: str) -> Iterator[tuple[str, tuple[int, ...], np.dtype]]:
+    """``(field name, row shape, dtype)`` of each leaf; parts of a nested name are joined by ``/``."""
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            if not isinstance(key, str) or "/" in key:
+                raise InvalidInputError(
+                    f"{name}: the key {key!r} of a Dict space becomes a directory: a string "
+                    "without '/' expected"
+                )
+            yield from leaves(inner, f"{name}/{key}")
+    elif isinstance(space, spaces.Tuple):
+        for i, inner in enumerate(space.spaces):
+            yield from leaves(inner, f"{name}/{i}")
+    elif isinstance(space, _PLAIN):
+        yield name, tuple(space.shape), np.dtype(space.dtype)
+    else:
+        raise InvalidInputError(
+            f"{name}: {type(space).__name__} spaces cannot be stored; expected Box, Discrete, "
+            "MultiDiscrete, MultiBinary, or Dict or Tuple of them"
+        )
+
+
+def flatten(space: spaces.Space, value: Any, name: str) -> list[Any]:
+    """The parts of `value` in the order of `leaves`."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, dict) or value.keys() != space.spaces.keys():
+            found = sorted(value) if isinstance(value, dict) else type(value).__name__
+            raise ShapeError(f"{name}: a dict with keys {sorted(space.spaces)} expected, found {found}")
+        return [
+            part
+            for key, inner in space.spaces.items()
+            for part in flatten(inner, value[key], f"{name}/{key}")
+        ]
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            raise ShapeError(f"{name}: a tuple of {len(space.spaces)} expected, found {value!r:.60}")
+        return [
+            part
+            for i, inner in enumerate(space.spaces)
+            for part in flatten(inner, value[i], f"{name}/{i}")
+        ]
+    return [value]
+
+
+def unflatten(space: spaces.Space, parts: Sequence[Any]) -> Any:
+    """The opposite of `flatten`: a dict, a tuple or a single array."""
+    value, rest = _unflatten(space, list(parts))
+    assert not rest
+    return value
+
+
+def _unflatten(space: spaces.Space, parts: list[Any]) -> tuple[Any, list[Any]]:
+    if isinstance(space, spaces.Dict):
+        nested = {}
+        for key, inner in space.spaces.items():
+            nested[key], parts = _unflatten(inner, parts)
+        return nested, parts
+    if isinstance(space, spaces.Tuple):
+        items = []
+        for inner in space.spaces:
+            item, parts = _unflatten(inner, parts)
+            items.append(item)
+        return tuple(items), parts
+    return parts[0], parts[1:]
+
+
+def describe(space: spaces.Space) -> dict[str, Any]:
+    """A space as JSON."""
+    if isinstance(space, spaces.Dict):
+        inside = {key: describe(inner) for key, inner in space.spaces.items()}
+        return {"type": "Dict", "spaces": inside, "order": list(inside)}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [describe(inner) for inner in space.spaces]}
+    dtype = np.dtype(space.dtype).name
+    if isinstance(space, spaces.Box):
+        return {
+            "type": "Box", "shape": list(space.shape), "dtype": dtype,
+            "low": _describe_array(space.low), "high": _describe_array(space.high),
+        }  # fmt: skip
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": dtype}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {
+            "type": "MultiDiscrete", "nvec": np.asarray(space.nvec).tolist(),
+            "start": np.asarray(space.start).tolist(), "dtype": dtype,
+        }  # fmt: skip
+    return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
+
+
+def parse(document: dict[str, Any]) -> spaces.Space:
+    """The opposite of `describe`."""
+    try:
+        kind = document["type"]
+        if kind == "Dict":
+            inside = document["spaces"]
+            order = document.get("order", list(inside))
+            return spaces.Dict([(key, parse(inside[key])) for key in order])
+        if kind == "Tuple":
+            return spaces.Tuple([parse(inner) for inner in document["spaces"]])
+        if kind == "Box":
+            shape, dtype = tuple(document["shape"]), np.dtype(document["dtype"])
+            bounds = [_parse_array(document[end], shape, dtype) for end in ("low", "high")]
+            return spaces.Box(*bounds, shape, dtype.type)
+        if kind == "Discrete":
+            dtype = np.dtype(document["dtype"]).type
+            return spaces.Discrete(document["n"], start=document["start"], dtype=dtype)
+        if kind == "MultiDiscrete":
+            dtype = np.dtype(document["dtype"]).type
+            return spaces.MultiDiscrete(document["nvec"], dtype=dtype, start=document["start"])
+        if kind == "MultiBinary":
+            return spaces.MultiBinary(document["n"])
+        raise ValueError(f"unknown type {kind!r}")
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise FormatError(f"the description of a space is damaged ({error})") from error
+
+
+def _describe_array(values: np.ndarray) -> dict[str, Any]:
+    flat = np.ascontiguousarray(values).ravel()
+    if (flat == flat[0]).all():
+        flat = flat[:1]  # one bound for all, as nearly always
+    little = flat.astype(flat.dtype.newbyteorder("<"))
+    return {"base64": base64.b64encode(little.tobytes()).decode(), "count": len(flat)}
+
+
+def _parse_array(document: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    data = base64.b64decode(document["base64"], validate=True)
+    flat = np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)
+    if len(flat) != document["count"]:
+        raise ValueError("a bound has the wrong length")
+    return np.full(shape, flat[0]) if len(flat) == 1 else flat.reshape(shape)

@@ -1,0 +1,359 @@
+"""Checkpoints: immutable directories that share their full segments with the live store."""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    IncompleteCheckpointError,
+    SuffixError,
+)
+from diskreplay.store import codec, files, format, priorities
+from diskreplay.store.column import Column
+from diskreplay.store.mapping import Mapping as Memory
+from diskreplay.store.state import State
+from diskreplay.store.store import Store
+
+CHECKPOINT_DURATION = 4  # as in ReAgent and Dopamine: so many numbered checkpoints are kept
+
+_SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+def checked_suffix(suffix: int | str) -> str:
+    """`suffix` as text, or a `SuffixError`: it becomes part of a directory's name."""
+    text = str(suffix)
+    if isinstance(suffix, bool) or not _SUFFIX.fullmatch(text):
+        raise SuffixError(
+            f"checkpoint suffix {suffix!r}: expected letters, digits, '.', '_' and '-', not "
+            "starting with a dot (an iteration number, say)"
+        )
+    return text
+
+
+def path_of(directory: Path, name: str, suffix: int | str) -> Path:
+    """``<directory>/<name>_ckpt.<suffix>``."""
+    return directory / f"{name}_ckpt.{checked_suffix(suffix)}"
+
+
+def numbered(directory: Path, name: str) -> dict[int, Path]:
+    """The checkpoints whose suffix is a number, oldest number first."""
+    pattern = re.compile(re.escape(name) + r"_ckpt\.(\d+)")
+    found = {}
+    if directory.is_dir():
+        for path in directory.iterdir():
+            match = pattern.fullmatch(path.name)
+            if match and path.is_dir():
+                found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def find(directory: Path, name: str, suffix: int | str | None) -> Path:
+    """The checkpoint directory; of the highest number if `suffix` is None."""
+    there = numbered(directory, name)
+    if suffix is None:
+        if not there:
+            raise CheckpointNotFoundError(f"{directory}: no numbered checkpoint of {name!r} in it")
+        return next(reversed(there.values()))
+    path = path_of(directory, name, suffix)
+    if not path.is_dir():
+        aside = files.aside_name(path)  # a save over it was killed halfway
+        if aside.is_dir():
+            return aside
+        has = ", ".join(map(str, there)) or "none"
+        raise CheckpointNotFoundError(f"{path}: no such checkpoint (numbered ones there: {has})")
+    return path
+
+
+# -- saving
+
+
+def save(
+    store: Store,
+    directory: Path,
+    name: str,
+    suffix: int | str,
+    meta: Mapping[str, Any],
+    leaves: np.ndarray | None,
+) -> Path:
+    """Write a checkpoint of all rows, whole or not at all, and remove numbered ones beyond four.
+
+    Full segments are hard-linked (copied where the file system cannot), so the cost follows the
+    rows since the last full segment.
+    """
+    target = path_of(directory, name, suffix)
+    files.make_dirs(directory)
+    _sweep(directory, name)
+    build = directory / f".{target.name}.tmp-{os.getpid()}"
+    files.remove_tree(build)
+    store.maintain()
+    try:
+        with store.maintenance:
+            _build(store, build, meta, leaves)
+        if target.exists():
+            files.exchange(build, target)
+            files.remove_tree(build)
+        else:
+            files.rename(build, target)
+    except BaseException:
+        files.remove_tree(build)
+        raise
+    files.sync_dirs([directory])
+    _retire(directory, name, target)
+    return target
+
+
+def _build(
+    store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarray | None
+) -> None:
+    count, first = store.count.copy(), store.first.copy()
+    manifest: dict[str, list[int]] = {}
+    copies = _Copies()
+    written: list[Path] = []
+    for column in store.columns.values():
+        for segment, env in column.mapped():
+            if segment < first[env] // column.field.segment_rows:
+                continue  # left the capacity, and waits to be deleted
+            key = f"{column.field.name}/{column.field.chunk_key(segment, env)}"
+            files.make_dirs((build / key).parent)
+            if segment < column.sealed[env]:
+                copies.link(column.chunk_path(segment, env), build / key)
+                manifest[key] = list(column.seals[segment, env])
+            else:
+                used = int(count[env]) - segment * column.field.segment_rows
+                if used > 0:
+                    manifest[key] = _write_partial(column, segment, env, used, build / key)
+                    written.append(build / key)
+        document = column.document(int(count.max()))
+        written += _write_documents(build, column, document)
+    written += copies.run()
+    if leaves is not None:
+        written += priorities.write(build / "priority", leaves, int(first.min()))
+    group = build / "zarr.json"
+    attributes = {**store.attributes(count, first), **meta}
+    files.write(group, [format.encode(format.group_document(attributes))])
+    written.append(group)
+    for path in written:
+        key = path.relative_to(build).as_posix()
+        if key not in manifest:
+            data = path.read_bytes()
+            manifest[key] = [len(data), codec.crc32c(data)]
+    listing = build / "manifest.json"
+    files.write(listing, [format.encode({"files": manifest})])
+    files.sync([*written, listing])
+    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
+
+
+def _write_partial(column: Column, segment: int, env: int, used: int, path: Path) -> list[int]:
+    field = column.field
+    memory = column.mapping(segment, env).array
+    if field.packed:
+        data, length = codec.encode(field, memory, used), None
+    else:
+        data, length = memory[: used * field.row_bytes], field.segment_bytes
+    files.write(path, [data.data], length=length)
+    if length is None:
+        return [len(data), codec.crc32c(data)]
+    # The zeros behind the used rows are a hole in the file but part of its checksum.
+    return [length, codec.crc32c(data, zeros=length - len(data))]
+
+
+def _write_documents(build: Path, column: Column, document: dict) -> list[Path]:
+    contents = {build / column.field.name / "zarr.json": format.encode(document)}
+    for depth in range(1, column.field.name.count("/") + 1):
+        parent = build.joinpath(*column.field.name.split("/")[:depth])
+        contents[parent / "zarr.json"] = format.encode(format.group_document())
+    for path, data in contents.items():
+        files.make_dirs(path.parent)
+        files.write(path, [data])
+    return list(contents)
+
+
+class _Copies:
+    """Files that could not be linked; copied at the end, with a progress bar on a terminal."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[Path, Path]] = []
+
+    def link(self, source: Path, target: Path) -> None:
+        if self._pending or not files.link(source, target):
+            self._pending.append((source, target))
+
+    def run(self) -> list[Path]:
+        for source, target in _shown(self._pending):
+            files.copy(source, target)
+        return [target for _source, target in self._pending]
+
+
+def _shown(jobs: list[tuple[Path, Path]]) -> Iterable[tuple[Path, Path]]:
+    if not jobs:
+        return jobs
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(file=sys.stderr)
+    what = "copying segments (the file systems differ, or cannot link)"
+    return track(jobs, what, console=console, disable=not console.is_terminal)
+
+
+def _sweep(directory: Path, name: str) -> None:
+    """Remove what a killed save or removal left behind; a living process keeps its own."""
+    for path in directory.glob(f".{name}_ckpt.*"):
+        found = re.search(r"\.(?:tmp|old)-(\d+)$", path.name)
+        if found and not _is_alive(int(found[1])):
+            files.remove_tree(path)
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # this process is not saving right now: the caller is about to
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _retire(directory: Path, name: str, written: Path) -> None:
+    """Keep the highest numbers. A rename first: a checkpoint is never seen half removed."""
+    for path in list(numbered(directory, name).values())[:-CHECKPOINT_DURATION]:
+        if path != written:
+            aside = directory / f".{path.name}.old-{os.getpid()}"
+            files.rename(path, aside)
+            files.remove_tree(aside)
+
+
+# -- loading
+
+
+def manifest(path: Path) -> dict[str, list[int]]:
+    """The files of a checkpoint with their sizes and checksums; each is there in full, or an error.
+
+    Raises
+    ------
+    IncompleteCheckpointError
+        A file is missing (it is a ``FileNotFoundError`` too).
+    CorruptCheckpointError
+        A file is short or long, or the list itself is damaged.
+    """
+    listing = path / "manifest.json"
+    if not listing.is_file():
+        raise IncompleteCheckpointError(
+            f"{listing}: missing, so this is no whole checkpoint; load another one"
+        )
+    entries = format.read_document(listing).get("files")
+    if not isinstance(entries, dict) or "zarr.json" not in entries:
+        raise CorruptCheckpointError(f"{listing}: does not list the files of a checkpoint")
+    missing = []
+    for key, entry in entries.items():
+        if key.startswith("/") or ".." in key.split("/") or not isinstance(entry, list):
+            raise CorruptCheckpointError(f"{listing}: entry {key!r} is damaged")
+        try:
+            found = os.stat(path / key, follow_symlinks=False).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            missing.append(key)
+            continue
+        if found != entry[0]:
+            raise CorruptCheckpointError(
+                f"{path / key}: {found} bytes found, {entry[0]} expected; load another checkpoint"
+            )
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise IncompleteCheckpointError(
+            f"{path}: {missing[0]}{more} missing; nothing was loaded: restore it, or load another "
+            "checkpoint"
+        )
+    return entries
+
+
+def load(store: Store, path: Path, entries: dict[str, list[int]]) -> Store:
+    """Put the checkpoint's rows in the place of the live store's, and open the result.
+
+    The new directory is built beside and exchanged in one step; until then, and if opening it
+    fails, the live store is as it was. The lock is held throughout: both directories share it.
+    """
+    build = store.path.parent / f".{store.path.name}.load-{os.getpid()}"
+    files.remove_tree(build)
+    with store.maintenance:
+        try:
+            _build_live(store, build, path, entries)
+            files.exchange(build, store.path)
+            try:
+                loaded = Store(store.path, mode="a", lock=store.lock)
+            except BaseException:
+                files.exchange(build, store.path)
+                raise
+        except BaseException:
+            files.remove_tree(build)
+            raise
+        store.stop_maintenance()
+    store.abandon()
+    files.sync_dirs([store.path.parent])
+    files.remove_tree(build)
+    return loaded
+
+
+def _build_live(store: Store, build: Path, path: Path, entries: dict[str, list[int]]) -> None:
+    source = Store(path, mode="r")  # opens every segment it needs, so checks their indices
+    try:
+        attributes = format.read_attributes(path)
+        first = source.first
+        if store.rows_per_env is not None:
+            first = np.maximum(first, source.count - store.rows_per_env)
+        attributes |= {"capacity": store.capacity, "first": first.tolist()}
+        copies = _Copies()
+        for column in source.columns.values():
+            _link_column(column, build, first, source.count, copies)
+            document = format.read_document(column.directory / "zarr.json")
+            _write_documents(build, column, document)
+        for key in entries:
+            if key.startswith("priority/"):
+                files.make_dirs((build / key).parent)
+                copies.link(path / key, build / key)
+        copies.run()
+        files.make_dirs(build / "tail")
+        State.create(build / "state", source.count)
+        files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
+        if not files.link(store.lock_path, build / "lock"):
+            raise CorruptCheckpointError(
+                f"{store.lock_path}: the file system cannot link it, so load cannot keep the lock"
+            )
+        files.sync(_files_below(build))
+        files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
+    finally:
+        source.close()
+
+
+def _link_column(
+    column: Column, build: Path, first: np.ndarray, count: np.ndarray, copies: _Copies
+) -> None:
+    rows = column.field.segment_rows
+    for env in range(column.num_envs):
+        for segment in range(int(first[env]) // rows, -(-int(count[env]) // rows)):
+            chunk = column.chunk_path(segment, env)
+            target = build / column.field.name / column.field.chunk_key(segment, env)
+            files.make_dirs(target.parent)
+            used = int(count[env]) - segment * rows
+            if used >= rows:
+                copies.link(chunk, target)
+            elif column.field.packed:
+                files.copy(chunk, target)
+            else:  # allocated in full, not a file with holes: rows will be written to it
+                memory = Memory.create(target, column.field.segment_bytes)
+                memory.array[: used * column.field.row_bytes] = column.mapping(
+                    segment, env
+                ).array[: used * column.field.row_bytes]
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    for base, _dirs, names in os.walk(directory):
+        for name in names:
+            yield Path(base, name)

@@ -1,0 +1,87 @@
+"""Packed segments: Zarr shards of small Blosc blocks, each with its CRC-32C, index at the end."""
+
+import ctypes
+
+import numpy as np
+from google_crc32c import _crc32c
+
+from diskreplay.errors import CorruptSegmentError, StoreError
+from diskreplay.store.format import BLOCK_ROWS, Field
+from diskreplay.store.mapping import Mapping
+
+_MISSING = np.uint64(2**64 - 1)
+
+
+_extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
+_extend.restype = ctypes.c_uint32
+_extend.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def crc32c(data: np.ndarray | bytes, *, zeros: int = 0) -> int:
+    """The CRC-32C (Castagnoli) of some bytes and `zeros` more, as Zarr's ``crc32c`` codec has it.
+
+    The C function of google-crc32c: its Python one takes copies only, and holds the GIL.
+    """
+    flat = np.frombuffer(data, np.uint8)
+    crc = _extend(0, flat.ctypes.data, len(flat))
+    while zeros > 0:
+        part = np.zeros(min(zeros, 1 << 20), np.uint8)
+        crc = _extend(crc, part.ctypes.data, len(part))
+        zeros -= len(part)
+    return crc
+
+
+def encode(field: Field, rows: np.ndarray, used: int) -> np.ndarray:
+    """The shard that holds the first `used` rows of a tail.
+
+    Parameters
+    ----------
+    rows : ndarray of uint8
+        The tail's memory, at least ``field.segment_bytes`` long.
+    used : int
+        Rows that count; blocks behind them are left out, zeros fill the last one.
+
+    Returns
+    -------
+    ndarray of uint8
+        The file's bytes.
+
+    Notes
+    -----
+    One kernel call without the GIL: a Python loop would fight the adding thread for it, block by
+    block.
+    """
+    from diskreplay.store import kernels
+
+    block = BLOCK_ROWS * field.row_bytes
+    index = 16 * field.blocks + 4
+    filled = -(-used // BLOCK_ROWS)
+    out = np.empty(filled * (block + 20) + 2 * index, np.uint8)
+    name = np.frombuffer(field.compressor.encode() + b"\0", np.uint8)
+    scratch = np.empty(block, np.uint8)
+    length = kernels.encode(
+        rows, used, field.row_bytes, BLOCK_ROWS, field.blocks, name, scratch, out
+    )
+    if length < 0:
+        raise StoreError(f"field {field.name!r}: C-Blosc cannot compress with {field.compressor}")
+    return out[:length]
+
+
+def check_index(field: Field, shard: Mapping) -> None:
+    """Refuse a shard whose index is cut or rotten; its blocks are checked when first read."""
+    index = 16 * field.blocks
+    if shard.size < index + 4:
+        raise CorruptSegmentError(
+            f"{shard.path}: {shard.size} bytes are too few for the index of {field.blocks} blocks"
+        )
+    tail = shard.array[shard.size - index - 4 :]
+    if crc32c(tail[:index]) != int(tail[index:].view("<u4")[0]):
+        raise CorruptSegmentError(
+            f"{shard.path}: the checksum of the shard index does not match; restore the file, or "
+            "load a checkpoint"
+        )
+    entries = tail[:index].view("<u8").reshape(-1, 2)
+    here = entries[entries[:, 0] != _MISSING]
+    limit = np.uint64(shard.size - index - 4)
+    if len(here) and (here.max() > limit or (here[:, 0] + here[:, 1]).max() > limit):
+        raise CorruptSegmentError(f"{shard.path}: a block of the shard lies outside the file")

@@ -1,0 +1,344 @@
+"""One field's segments: where they are on disk and in memory, how rows get in and out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from diskreplay.errors import CorruptSegmentError
+from diskreplay.store import codec, files
+from diskreplay.store.format import BLOCK_ROWS, Field, array_document
+from diskreplay.store.mapping import Mapping
+
+_SPARE_SLOTS = 4  # segments that may be full and not yet sealed, or left and not yet deleted
+
+
+class Seal(NamedTuple):
+    """What is known of a sealed file: its length and its CRC-32C, taken once."""
+
+    size: int
+    crc32c: int
+
+
+class Column:
+    """The segments of one field, of every env.
+
+    Attributes
+    ----------
+    field : Field
+    table : tuple of four arrays
+        The segment table as `store.kernels` wants it: addresses and sizes, int64 of shape
+        ``(num_envs, slots)``, where segment ``s`` sits in slot ``s % slots``; blocks whose checksum
+        was checked; and the field's figures. One tuple, replaced as a whole when it grows, so that
+        a reader without the lock never mixes two sizes.
+    sealed : ndarray of int64, shape (num_envs,)
+        Segments below this number are sealed: their chunk file is complete and read-only, and a
+        tail of that number is a leftover.
+    seals : dict
+        ``(segment, env)`` to `Seal`.
+    """
+
+    def __init__(self, root: Path, field: Field, num_envs: int, rows_per_env: int | None) -> None:
+        self.root, self.field, self.num_envs = root, field, num_envs
+        self.directory = root / field.name
+        self.tails = root / "tail" / field.name
+        slots = 16 if rows_per_env is None else -(-rows_per_env // field.segment_rows) + 1
+        self.growing = rows_per_env is None
+        self.sealed = np.zeros(num_envs, np.int64)
+        self.seals: dict[tuple[int, int], Seal] = {}
+        self._mapped: dict[tuple[int, int], Mapping] = {}
+        self._lowest = np.full(num_envs, np.iinfo(np.int64).max)
+        self._spares: list[Mapping] = []
+        self._set_slots(slots + _SPARE_SLOTS)
+        # The segment under the hand of a single env: writing a row is one assignment.
+        self._rows, self._first_row = np.empty((0, *field.shape), field.dtype), 0
+
+    def _set_slots(self, slots: int) -> None:
+        field = self.field
+        blocks = field.blocks if field.packed else 1
+        self.slots = slots
+        table = (
+            np.zeros((self.num_envs, slots), np.int64),
+            np.zeros((self.num_envs, slots), np.int64),
+            np.zeros((self.num_envs, slots, blocks), np.uint8),
+            np.array([slots, field.segment_rows, field.row_bytes, BLOCK_ROWS, blocks], np.int64),
+        )
+        for (segment, env), mapping in self._mapped.items():
+            self._point(table, segment, env, mapping)
+        self.table = table
+
+    def chunk_path(self, segment: int, env: int) -> Path:
+        """The Zarr chunk (or shard) of a segment."""
+        return self.directory / self.field.chunk_key(segment, env)
+
+    def tail_path(self, segment: int, env: int) -> Path:
+        """The private raw file of a packed field's newest segments."""
+        return self.tails / f"{segment}.{env}"
+
+    def open_path(self, segment: int, env: int) -> Path:
+        """Where the rows of a segment that is not sealed are written."""
+        path = self.tail_path if self.field.packed else self.chunk_path
+        return path(segment, env)
+
+    # -- the segment table
+
+    def _point(self, table: tuple, segment: int, env: int, mapping: Mapping | None) -> None:
+        addresses, sizes, checked, _layout = table
+        slot = segment % self.slots
+        is_shard = mapping is not None and self._is_shard(mapping)
+        checked[env, slot] = 0
+        sizes[env, slot] = mapping.size if is_shard else 0
+        addresses[env, slot] = mapping.address if mapping is not None else 0
+
+    def _is_shard(self, mapping: Mapping) -> bool:
+        return self.field.packed and mapping.path.parent != self.tails
+
+    def _install(self, segment: int, env: int, mapping: Mapping) -> None:
+        self._lowest[env] = min(self._lowest[env], segment)
+        while self.growing and segment - self._lowest[env] >= self.slots:
+            self._set_slots(2 * self.slots)
+        self._mapped[segment, env] = mapping
+        self._point(self.table, segment, env, mapping)
+
+    def has(self, segment: int, env: int) -> bool:
+        """Whether a segment is mapped."""
+        return (segment, env) in self._mapped
+
+    def has_room(self, segment: int, env: int) -> bool:
+        """Whether a new segment's slot is free; it is not while sealing lags far behind."""
+        return self.growing or not self.table[0][env, segment % self.slots]
+
+    def mapped(self) -> list[tuple[int, int]]:
+        """``(segment, env)`` of all mapped segments, oldest first."""
+        return sorted(self._mapped)
+
+    def mapping(self, segment: int, env: int) -> Mapping:
+        """The memory of one segment."""
+        return self._mapped[segment, env]
+
+    # -- writing
+
+    def open_segment(self, segment: int, env: int) -> None:
+        """Make a new segment that rows can be written to."""
+        path = self.open_path(segment, env)
+        files.make_dirs(path.parent)
+        if self._spares:
+            mapping = self._spares.pop()
+            files.rename(mapping.path, path)
+            mapping.path = path
+        else:
+            mapping = Mapping.create(path, self.open_bytes)
+        self._install(segment, env, mapping)
+
+    @property
+    def open_bytes(self) -> int:
+        """Length of a file that rows are written to: tails are rounded up to pages."""
+        if self.field.packed:
+            return -(-self.field.segment_bytes // 4096) * 4096
+        return self.field.segment_bytes
+
+    def keep_spares(self, wanted: int) -> None:
+        """Have that many files ready, so that `open_segment` is a rename."""
+        while len(self._spares) < wanted:
+            directory = self.root / "tail"
+            name = f"spare.{self.field.name.replace('/', '.')}.{len(self._spares)}"
+            while (directory / name).exists():
+                name += "+"
+            self._spares.append(Mapping.create(directory / name, self.open_bytes))
+
+    def put(self, row: int, value: np.ndarray | float) -> None:
+        """Write one row of the only env, of the field's shape and castable to its dtype."""
+        at = row - self._first_row
+        if not 0 <= at < len(self._rows):
+            segment = row // self.field.segment_rows
+            self._rows = self.rows(segment, 0)
+            self._first_row = segment * self.field.segment_rows
+            at = row - self._first_row
+        self._rows[at] = value
+
+    def rows(self, segment: int, env: int) -> np.ndarray:
+        """A view of an unpacked segment, shape ``(segment_rows, *field.shape)``."""
+        field = self.field
+        flat = self._mapped[segment, env].array[: field.segment_bytes]
+        return flat.view(field.dtype).reshape(field.segment_rows, *field.shape)
+
+    def forget_hand(self) -> None:
+        """Let go of the segment that `put` holds."""
+        self._rows, self._first_row = self._rows[:0], 0
+
+    # -- sealing
+
+    def full(self, count: np.ndarray) -> Iterator[tuple[int, int]]:
+        """``(segment, env)`` of full segments that are not sealed, in the order to seal them."""
+        for env in range(self.num_envs):
+            for segment in range(self.sealed[env], count[env] // self.field.segment_rows):
+                yield int(segment), env
+
+    def pack(self, segment: int, env: int) -> tuple[Path, Seal]:
+        """Write a full segment's final bytes beside their place, for raw ones in place already."""
+        mapping = self._mapped[segment, env]
+        path = self.chunk_path(segment, env)
+        if not self.field.packed:
+            return path, Seal(mapping.size, codec.crc32c(mapping.array))
+        shard = codec.encode(self.field, mapping.array, self.field.segment_rows)
+        files.make_dirs(path.parent)
+        beside = path.with_name(path.name + ".tmp")
+        files.write(beside, [shard.data])
+        return beside, Seal(len(shard), codec.crc32c(shard))
+
+    def write_partial(self, segment: int, env: int, used: int) -> Path:
+        """Pack the first `used` rows of a tail beside its chunk, for plain readers."""
+        path = self.chunk_path(segment, env)
+        files.make_dirs(path.parent)
+        beside = path.with_name(path.name + ".tmp")
+        files.write(beside, [codec.encode(self.field, self._mapped[segment, env].array, used).data])
+        return beside
+
+    def swap_in(self, segment: int, env: int, seal: Seal) -> Mapping | None:
+        """Read a sealed segment from its chunk; returns a tail that is of no use any more.
+
+        Call it with the gate held: a batch may be reading the tail.
+        """
+        old = self._mapped[segment, env]
+        self.seals[segment, env] = seal
+        self.sealed[env] = segment + 1
+        if not self.field.packed:
+            old.protect()
+            old.expect_random_access()
+            return None
+        self._install(segment, env, self._map_sealed(segment, env))
+        return old
+
+    def recycle(self, tail: Mapping, most: int) -> None:
+        """Keep a sealed segment's tail as a spare: its pages are at hand already."""
+        if len(self._spares) < most:
+            self._spares.append(tail)
+        else:
+            files.remove(tail.path)
+
+    # -- opening and leaving
+
+    def _map_sealed(self, segment: int, env: int) -> Mapping:
+        field, path = self.field, self.chunk_path(segment, env)
+        mapping = Mapping.open(path, size=None if field.packed else field.segment_bytes)
+        if field.packed:
+            codec.check_index(field, mapping)
+        mapping.expect_random_access()
+        return mapping
+
+    def adopt(self, segment: int, env: int, *, writable: bool) -> None:
+        """Map a segment that is on disk: its tail where there is one, else its chunk."""
+        if self.field.packed:
+            tail = self.tail_path(segment, env)
+            if tail.exists():
+                mapping = Mapping.open(tail, size=self.open_bytes, writable=writable)
+            else:
+                mapping = self._map_sealed(segment, env)
+        elif writable:
+            path = self.chunk_path(segment, env)
+            mapping = Mapping.open(path, size=self.field.segment_bytes, writable=True)
+        else:
+            mapping = self._map_sealed(segment, env)
+        self._install(segment, env, mapping)
+
+    def adopt_sealed(self, segment: int, env: int) -> None:
+        """Map a sealed segment's chunk."""
+        self._install(segment, env, self._map_sealed(segment, env))
+
+    def drop(self, segment: int, env: int) -> None:
+        """Unmap a segment. Call it with the gate held."""
+        self._mapped.pop((segment, env))
+        self.seals.pop((segment, env), None)
+        self._point(self.table, segment, env, None)
+
+    def remove_files(self, segment: int, env: int) -> None:
+        """Delete a segment that was dropped, and directories that are empty then."""
+        path = self.chunk_path(segment, env)
+        files.remove(path)
+        if self.field.packed:
+            files.remove(self.tail_path(segment, env))
+        for parent in path.parents:
+            if parent.name == "c" or not files.remove_empty_dir(parent):
+                break
+
+    def close(self) -> None:
+        """Unmap everything and remove the spares."""
+        for key in list(self._mapped):
+            self.drop(*key)
+        self.forget_hand()
+        for spare in self._spares:
+            files.remove(spare.path)
+        self._spares.clear()
+
+    def abandon_spares(self) -> None:
+        """Leave the spares to whoever removes the directory."""
+        self._spares.clear()
+
+    # -- reading
+
+    def is_tail(self, segment: int, env: int) -> bool:
+        """Whether a mapped segment's memory may be reused for another one."""
+        return self._mapped[segment, env].path.parent == self.tails
+
+    def scratch(self) -> np.ndarray:
+        """Memory for one decoded block."""
+        return np.empty(BLOCK_ROWS * self.field.row_bytes if self.field.packed else 0, np.uint8)
+
+    def read(self, env: int, start: int, stop: int) -> np.ndarray:
+        """A copy of rows ``start..stop`` of one env, shape ``(stop - start, *field.shape)``."""
+        field = self.field
+        out = np.empty((max(stop - start, 0), *field.shape), field.dtype)
+        row = start
+        while row < stop:
+            segment, at = divmod(row, field.segment_rows)
+            rows = min(stop - row, field.segment_rows - at)
+            mapping = self._mapped.get((segment, env))
+            if mapping is None:
+                raise CorruptSegmentError(
+                    f"{self.chunk_path(segment, env)}: rows {row} to {row + rows - 1} are needed "
+                    "and their segment is not there"
+                )
+            if self._is_shard(mapping):
+                self._decode(env, row, row + rows, out[row - start :])
+            else:
+                out[row - start : row - start + rows] = self.rows(segment, env)[at : at + rows]
+            row += rows
+        return out
+
+    def _decode(self, env: int, start: int, stop: int, out: np.ndarray) -> None:
+        from diskreplay.store import kernels
+
+        failed = kernels.read(
+            *self.table, env, start, stop, out.reshape(-1).view(np.uint8), self.scratch()
+        )
+        if failed:
+            self.complain(-(1 + failed), env)
+
+    def complain(self, row: int, env: int) -> None:
+        """Raise the error for a row that a kernel could not read."""
+        segment = row // self.field.segment_rows
+        path = self.chunk_path(segment, env)
+        block = row % self.field.segment_rows // BLOCK_ROWS
+        first = segment * self.field.segment_rows + block * BLOCK_ROWS
+        raise CorruptSegmentError(
+            f"{path}: field {self.field.name!r}, env {env}, rows {first} to "
+            f"{first + BLOCK_ROWS - 1} cannot be read: the block is rotten or missing; restore "
+            "the file, or load a checkpoint"
+        )
+
+    # -- metadata
+
+    def document(self, rows: int) -> dict:
+        """The field's ``zarr.json``."""
+        seals = {f"{s}/{e}": list(seal) for (s, e), seal in sorted(self.seals.items())}
+        attributes = {"sealed": self.sealed.tolist(), "seals": seals}
+        return array_document(self.field, rows, self.num_envs, attributes)
+
+    def load_seals(self, document: dict) -> None:
+        """Take over what a ``zarr.json`` says of sealed segments."""
+        attributes = document["attributes"]["diskreplay"]
+        self.sealed[:] = attributes["sealed"]
+        for key, (size, crc) in attributes["seals"].items():
+            segment, env = key.split("/")
+            self.seals[int(segment), int(env)] = Seal(int(size), int(crc))

@@ -1,0 +1,249 @@
+"""The only place where diskreplay touches the disk in a way that must last.
+
+Every durable operation (create, allocate, write, sync, link, rename, exchange, remove, lock) is a
+function here and is called as ``files.name(...)``, so that a test can replace any one of them to
+fail, delay or lose it. ``OSError`` leaves this module as a `StorageError` that names the path.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from diskreplay.errors import (
+    DiskFullError,
+    LockedError,
+    StorageError,
+    StorePermissionError,
+)
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_SYNC_ONE_BY_ONE = 16  # more files than this are cheaper to sync as a whole file system
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def explained(path: Path | str, doing: str) -> Iterator[None]:
+    """Turn an ``OSError`` raised inside into a `StorageError` that says where and what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise translated(error, path, doing) from error
+
+
+def translated(error: OSError, path: Path | str, doing: str) -> StorageError:
+    """`error` as one of ours, with the same errno."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        kind, hint = DiskFullError, "free some space and call again; nothing was lost"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        kind, hint = StorePermissionError, "check the owner and mode of the directory"
+    else:
+        kind, hint = StorageError, "nothing that was acknowledged is lost; mend the cause, call again"
+    return kind(error.errno, f"{doing}: {reason} ({hint})", str(path))
+
+
+def make_dirs(path: Path) -> None:
+    """Create a directory and its parents."""
+    with explained(path, "cannot create the directory"):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def allocate(path: Path, size: int) -> int:
+    """Create `path` with `size` bytes that the file system has promised; return its descriptor.
+
+    A full disk is an error here, before a row is accepted, and never a SIGBUS later on.
+    """
+    with explained(path, "cannot allocate the segment"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, size)
+            else:  # macOS: writing zeros is the one portable promise
+                zeros = bytes(1 << 20)
+                for start in range(0, size, len(zeros)):
+                    os.write(fd, zeros[: size - start])
+        except BaseException:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        return fd
+
+
+def write(path: Path, pieces: Iterable[bytes | memoryview], *, length: int | None = None) -> None:
+    """Write a new file in one go; `length` extends it with a hole of zeros. Not synced."""
+    with explained(path, "cannot write the file"):
+        with open(path, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            if length is not None:
+                file.truncate(length)
+
+
+def replace(contents: dict[Path, bytes]) -> None:
+    """Replace each file as a whole and durably: write beside, sync, rename, sync the directory.
+
+    One file is replaced or not; of several, any may be when a crash comes between.
+    """
+    beside = {path: path.with_name(path.name + ".tmp") for path in contents}
+    for path, data in contents.items():
+        make_dirs(path.parent)
+        write(beside[path], [data])
+    sync(beside.values())
+    for path in contents:
+        rename(beside[path], path)
+    sync_dirs({path.parent for path in contents})
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync(paths: Iterable[Path]) -> None:
+    """Make the contents of files durable, memory-mapped writes included.
+
+    Each fsync costs a barrier of its own; past a handful, one ``syncfs`` of the file system that
+    holds them is hundreds of times cheaper and promises more.
+    """
+    paths = list(paths)
+    if len(paths) > _SYNC_ONE_BY_ONE and sys.platform == "linux":
+        with explained(paths[0].parent, "cannot sync the file system"):
+            fd = os.open(paths[0].parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if _libc.syncfs(fd) == 0:
+                    return
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            finally:
+                os.close(fd)
+    for path in paths:
+        with explained(path, "cannot sync the file"):
+            _fsync(path)
+
+
+def sync_dirs(paths: Iterable[Path]) -> None:
+    """Make the names in directories durable."""
+    sync(sorted(paths))
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename over whatever is there."""
+    with explained(target, f"cannot rename {source.name} to it"):
+        os.rename(source, target)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Swap two directories in one step; with three renames where the system has no such call."""
+    with explained(other, f"cannot exchange it with {one.name}"):
+        if sys.platform == "linux" and hasattr(_libc, "renameat2"):
+            failed = _libc.renameat2(
+                _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
+            )
+            if not failed:
+                return
+            code = ctypes.get_errno()
+            if code not in (errno.EINVAL, errno.ENOSYS):
+                raise OSError(code, os.strerror(code))
+        elif sys.platform == "darwin":
+            if not _libc.renamex_np(os.fsencode(one), os.fsencode(other), 2):
+                return
+        # A kill between these leaves `other` only under its aside name; opening looks for that.
+        aside = aside_name(other)
+        os.rename(other, aside)
+        os.rename(one, other)
+        os.rename(aside, one)
+
+
+def aside_name(path: Path) -> Path:
+    """Where `exchange` parks a directory on file systems that cannot swap."""
+    return path.with_name(f".{path.name}.aside")
+
+
+def link(source: Path, target: Path) -> bool:
+    """Hard-link a file; False where the file system cannot (the caller copies then)."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            return False
+        raise translated(error, target, f"cannot link {source}") from error
+    return True
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file's bytes. Not synced."""
+    with explained(target, f"cannot copy {source} to it"):
+        shutil.copyfile(source, target)
+
+
+def seal(path: Path) -> None:
+    """Make a file read-only: checkpoints share it from now on."""
+    with explained(path, "cannot make the segment read-only"):
+        os.chmod(path, 0o444)
+
+
+def remove(path: Path) -> None:
+    """Remove a file that may be gone already."""
+    with explained(path, "cannot remove the file"), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def remove_empty_dir(path: Path) -> bool:
+    """Remove a directory if nothing is in it; says whether it is gone."""
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise translated(error, path, "cannot remove the directory") from error
+    return True
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory that may be gone already."""
+    with explained(path, "cannot remove the directory"), contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def lock(path: Path) -> int:
+    """Hold `path` for this writer; the descriptor keeps it held. The holder's pid is inside."""
+    with explained(path, "cannot open the lock file"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise LockedError(
+            f"{path.parent}: already open for writing by process {holder}; "
+            'close it there, or read along with diskreplay.open(path, mode="r")'
+        ) from None
+    except OSError as error:
+        os.close(fd)
+        raise translated(error, path, "cannot lock the store") from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def boot_id() -> str:
+    """A name for this run of the kernel: when it changes, unsynced writes may be gone."""
+    if sys.platform == "linux":
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    size = ctypes.c_size_t(64)
+    name = ctypes.create_string_buffer(64)
+    _libc.sysctlbyname(b"kern.bootsessionuuid", name, ctypes.byref(size), None, 0)
+    return name.value.decode()

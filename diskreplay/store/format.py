@@ -1,0 +1,256 @@
+"""Format version 1: names, metadata documents and segment sizes. `docs/format.md` specifies it."""
+
+import json
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import DtypeError, FormatError, InvalidInputError
+from diskreplay.store import files
+
+VERSION = 1
+BLOCK_ROWS = 8
+CODECS = ("raw", "lz4", "zstd")
+DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
+
+_LARGE_SEGMENT = 32 << 20
+_ALL_NEWEST = 256 << 20
+_MOST_ROWS = 131_072
+_PAGE, _LARGE_PAGE = 4096, 16_384
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]*")
+_LARGEST_JSON = 64 << 20
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named column.
+
+    Attributes
+    ----------
+    name : str
+        ``/`` separates the leaves of a nested observation.
+    shape : tuple of int
+        Of one row.
+    dtype : numpy.dtype
+    compressor : {"raw", "lz4", "zstd"}
+    segment_rows : int
+        Rows in one file; 0 until `sized` chooses it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    compressor: str = "raw"
+    segment_rows: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        if self.dtype.name not in DTYPES:
+            raise DtypeError(
+                f"field {self.name!r}: dtype {self.dtype} cannot be stored; expected one of "
+                f"{', '.join(sorted(DTYPES))}"
+            )
+        if not all(_PART.fullmatch(part) and ".." not in part for part in self.name.split("/")):
+            raise InvalidInputError(
+                f"field {self.name!r}: a name becomes a directory, so each part of it must start "
+                "with a letter, digit or underscore and hold only those, '.', '-' and spaces"
+            )
+        if self.compressor not in CODECS:
+            raise InvalidInputError(
+                f"field {self.name!r}: compressor {self.compressor!r} is unknown; expected one of "
+                f"{', '.join(CODECS)}"
+            )
+        if not self.row_bytes:
+            raise InvalidInputError(
+                f"field {self.name!r}: a row of shape {self.shape} holds nothing"
+            )
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of one segment before compression."""
+        return self.segment_rows * self.row_bytes
+
+    @property
+    def packed(self) -> bool:
+        return self.compressor != "raw"
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in one segment."""
+        return -(-self.segment_rows // BLOCK_ROWS)
+
+    def sized(self, rows_per_env: int | None, num_envs: int, asked: int | None) -> "Field":
+        """The same field with its `segment_rows`: chosen, or `asked` rounded up to what fits.
+
+        About 32 MiB, at most an eighth of the capacity and of 256 MiB over all envs. Raw segments
+        are whole pages (of 16 KiB where the budget allows), packed ones whole blocks.
+        """
+        if self.packed:
+            granule = BLOCK_ROWS
+        else:
+            granule = _PAGE // math.gcd(self.row_bytes, _PAGE)
+        if asked is not None:
+            return replace(self, segment_rows=-(-asked // granule) * granule)
+        budget = min(_LARGE_SEGMENT, _ALL_NEWEST // num_envs) // self.row_bytes
+        budget = min(budget, _MOST_ROWS, (rows_per_env or 8 * _MOST_ROWS) // 8)
+        if self.packed:
+            rows = 1 << max(budget, granule).bit_length() - 1
+        else:
+            large = _LARGE_PAGE // math.gcd(self.row_bytes, _LARGE_PAGE)
+            if budget >= large:
+                granule = large
+            rows = max(granule, budget // granule * granule)
+        return replace(self, segment_rows=rows)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON, for the group's attributes."""
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": self.dtype.name,
+            "compressor": self.compressor,
+            "segment_rows": self.segment_rows,
+        }
+
+    @classmethod
+    def parse(cls, document: dict[str, Any]) -> "Field":
+        """The opposite of `describe`."""
+        field = cls(
+            str(document["name"]),
+            tuple(document["shape"]),
+            np.dtype(str(document["dtype"])),
+            str(document["compressor"]),
+            int(document["segment_rows"]),
+        )
+        granule = BLOCK_ROWS if field.packed else 1
+        if field.segment_rows <= 0 or field.segment_rows % granule or min((1, *field.shape)) < 1:
+            raise ValueError(f"field {field.name!r}: segment_rows or shape is out of range")
+        return field
+
+    def chunk_key(self, segment: int, env: int) -> str:
+        """The Zarr key of a segment, below the field's directory."""
+        return "/".join(["c", str(segment), str(env), *("0" for _ in self.shape)])
+
+
+def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> dict[str, Any]:
+    """The ``zarr.json`` of one field."""
+    endian = {"name": "bytes", "configuration": {"endian": "little"}}
+    checksum = {"name": "crc32c"}
+    codecs: list[dict] = [endian]
+    if field.packed:
+        blosc = {
+            "name": "blosc",
+            "configuration": {
+                "typesize": 1,
+                "cname": field.compressor,
+                "clevel": 5,
+                "shuffle": "noshuffle",
+                "blocksize": 0,
+            },
+        }
+        codecs = [
+            {
+                "name": "sharding_indexed",
+                "configuration": {
+                    "chunk_shape": [BLOCK_ROWS, 1, *field.shape],
+                    "codecs": [endian, blosc, checksum],
+                    "index_codecs": [endian, checksum],
+                    "index_location": "end",
+                },
+            }
+        ]
+    leaf = field.name.replace("/", "_")
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows, num_envs, *field.shape],
+        "data_type": field.dtype.name,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [field.segment_rows, 1, *field.shape]},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": False if field.dtype == np.bool_ else 0,
+        "codecs": codecs,
+        "attributes": {"diskreplay": attributes},
+        "dimension_names": ["row", "env", *(f"{leaf}_{i}" for i in range(len(field.shape)))],
+    }
+
+
+def priority_document(rows: int, num_envs: int, chunk_rows: int) -> dict[str, Any]:
+    """The ``zarr.json`` of the leaf priorities; NaN where a row has none."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows, num_envs],
+        "data_type": "float64",
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [chunk_rows, num_envs]},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": "NaN",
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {},
+        "dimension_names": ["row", "env"],
+    }
+
+
+def group_document(attributes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The ``zarr.json`` of a group."""
+    inside = {} if attributes is None else {"diskreplay": attributes}
+    return {"zarr_format": 3, "node_type": "group", "attributes": inside}
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    """A metadata document as the bytes of its file."""
+    return json.dumps(document, indent=1, allow_nan=False).encode()
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A JSON object of bounded size, or a `FormatError`."""
+    with files.explained(path, "cannot read the metadata"):
+        if path.stat().st_size > _LARGEST_JSON:
+            raise FormatError(f"{path}: larger than any metadata of this format")
+        data = path.read_bytes()
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise FormatError(f"{path}: a JSON object was expected, found {type(document).__name__}")
+    return document
+
+
+def read_attributes(path: Path) -> dict[str, Any]:
+    """The ``diskreplay`` object of a store's group, its version checked."""
+    metadata = path / "zarr.json"
+    if not metadata.is_file():
+        what = "no such directory" if not path.exists() else "it has no zarr.json"
+        raise FormatError(f"{path}: not a diskreplay store ({what})")
+    document = read_document(metadata)
+    attributes = document.get("attributes")
+    attributes = attributes.get("diskreplay") if isinstance(attributes, dict) else None
+    if not isinstance(attributes, dict):
+        raise FormatError(
+            f"{path}: a Zarr node, but not a diskreplay store (no 'diskreplay' attribute)"
+        )
+    version = attributes.get("format_version")
+    if not isinstance(version, int) or version < 1:
+        raise FormatError(f"{metadata}: format version {version!r} is none of ours")
+    if version > VERSION:
+        raise FormatError(
+            f"{path}: format version {version}; this diskreplay reads up to {VERSION}: upgrade it"
+        )
+    return attributes

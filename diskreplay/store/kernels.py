@@ -1,0 +1,312 @@
+"""Numba kernels that move rows between segments and arrays, holding no GIL.
+
+A segment table says where the rows of one field are: ``addresses[env, segment % slots]`` is the
+memory of a segment, ``sizes`` is 0 for plain rows and the length of the shard for packed ones.
+``layout`` is that field's `Column.layout`. Kernels return 0, or ``-(1 + row * num_envs + env)`` of
+the first row that could not be read.
+"""
+
+from numba import njit
+
+from diskreplay.store.native import (
+    blosc_decode,
+    blosc_encode,
+    crc32c_extend,
+    getrusage,
+    load_i64,
+    load_u32,
+    lz4_decode,
+    madvise,
+    memcpy,
+    memset,
+    store_u8,
+)
+
+_SLOTS, _SEGMENT_ROWS, _ROW_BYTES, _BLOCK_ROWS, _BLOCKS = 0, 1, 2, 3, 4
+
+ENV, ROW, BEFORE, AHEAD, BEFORE_NEXT = 0, 1, 2, 3, 4  # columns of a plan
+
+_HEADER = 16  # of a Blosc chunk; then the start of its one block, then the length of its stream
+_ONE_STREAM = _HEADER + 8
+_STORED, _LZ4, _SHUFFLES = 0x2, 1, 0x5
+_WILLNEED, _RUSAGE_THREAD, _MAJOR_FAULTS_AT = 3, 1, 72
+_MOST_BATCHES_ADVISED = 1024
+
+
+@njit(nogil=True, cache=True)
+def scatter(addresses, layout, envs, rows, source):  # noqa: ANN001, ANN201
+    """Write ``source[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``."""
+    slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
+    start = source.ctypes.data
+    for i in range(len(envs)):
+        env, row = envs[i], rows[i]
+        segment = row // segment_rows
+        target = addresses[env, segment % slots] + (row - segment * segment_rows) * row_bytes
+        memcpy(target, start + env * row_bytes, row_bytes)
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):  # noqa: ANN001, ANN202
+    """Rows low..high of one Blosc chunk. LZ4 is stopped after the last row that is wanted."""
+    whole = block_rows * row_bytes
+    wanted = (high - low) * row_bytes
+    if size < _HEADER:
+        return -1
+    flags = (load_u32(source) >> 16) & 0xFF
+    if load_u32(source + 4) != whole or load_u32(source + 12) != size:
+        return -1
+    if flags & _STORED:
+        if size < _HEADER + whole:
+            return -1
+        memcpy(target, source + _HEADER + low * row_bytes, wanted)
+        return 0
+    if flags >> 5 == _LZ4 and not flags & _SHUFFLES and load_u32(source + 8) == whole:
+        stream = load_u32(source + _HEADER + 4)
+        if load_u32(source + _HEADER) == _HEADER + 4 and stream <= size - _ONE_STREAM:
+            if stream == whole:  # did not compress
+                memcpy(target, source + _ONE_STREAM + low * row_bytes, wanted)
+                return 0
+            end = high * row_bytes
+            if low == 0:
+                got = lz4_decode(source + _ONE_STREAM, target, stream, end, end)
+                return 0 if got == end else -1
+            if lz4_decode(source + _ONE_STREAM, scratch, stream, end, whole) < end:
+                return -1
+            memcpy(target, scratch + low * row_bytes, wanted)
+            return 0
+    if blosc_decode(source, scratch, whole, 1) != whole:
+        return -1
+    memcpy(target, scratch + low * row_bytes, wanted)
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _copy(addresses, sizes, checked, layout, env, start, stop, target, scratch):  # noqa: ANN001, ANN202
+    """Rows start..stop of one env to the memory at `target`, across segments and blocks."""
+    slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
+    block_rows, blocks = layout[_BLOCK_ROWS], layout[_BLOCKS]
+    row = start
+    while row < stop:
+        segment = row // segment_rows
+        slot = segment % slots
+        base = addresses[env, slot]
+        if base == 0:
+            return -(1 + row)
+        at = row - segment * segment_rows
+        rows = min(stop - row, segment_rows - at)
+        size = sizes[env, slot]
+        if size == 0:
+            memcpy(target, base + at * row_bytes, rows * row_bytes)
+        else:
+            block = at // block_rows
+            low = at - block * block_rows
+            rows = min(rows, block_rows - low)
+            entry = base + size - 4 - 16 * (blocks - block)
+            offset, length = load_i64(entry), load_i64(entry + 8)
+            if offset < 0 or length < 4 or offset > size - length:
+                return -(1 + row)
+            source = base + offset
+            length -= 4
+            if not checked[env, slot, block]:
+                if crc32c_extend(0, source, length) != load_u32(source + length):
+                    return -(1 + row)
+                checked[env, slot, block] = 1
+            if _decode(
+                source, length, low, low + rows, row_bytes, block_rows, target, scratch
+            ):
+                return -(1 + row)
+        row += rows
+        target += rows * row_bytes
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def read(addresses, sizes, checked, layout, env, start, stop, out, scratch):  # noqa: ANN001, ANN201
+    """Consecutive rows of one env into `out`."""
+    return _copy(
+        addresses, sizes, checked, layout, env, start, stop, out.ctypes.data, scratch.ctypes.data
+    )
+
+
+@njit(nogil=True, cache=True)
+def gather(addresses, sizes, checked, layout, plan, out, scratch):  # noqa: ANN001, ANN201
+    """The row of each planned transition into ``out[i]``."""
+    row_bytes = layout[_ROW_BYTES]
+    target, spare = out.ctypes.data, scratch.ctypes.data
+    for i in range(len(plan)):
+        env, row = plan[i, ENV], plan[i, ROW]
+        failed = _copy(
+            addresses, sizes, checked, layout, env, row, row + 1, target + i * row_bytes, spare
+        )
+        if failed:
+            return failed * addresses.shape[0] + addresses.shape[0] - 1 - env
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _advise(addresses, sizes, layout, env, start, stop):  # noqa: ANN001, ANN202
+    """Ask the kernel for the pages of one window, without waiting for them."""
+    slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
+    block_rows, blocks = layout[_BLOCK_ROWS], layout[_BLOCKS]
+    row = start
+    while row < stop:
+        segment = row // segment_rows
+        at = row - segment * segment_rows
+        rows = min(stop - row, segment_rows - at)
+        base, size = addresses[env, segment % slots], sizes[env, segment % slots]
+        if base != 0:
+            low, high = base + at * row_bytes, base + (at + rows) * row_bytes
+            if size != 0:
+                entry = base + size - 4 - 16 * blocks
+                first, last = at // block_rows, (at + rows - 1) // block_rows
+                low = base + load_i64(entry + 16 * first)
+                high = base + load_i64(entry + 16 * last) + load_i64(entry + 16 * last + 8)
+            if base <= low < high:
+                low -= low % 4096
+                madvise(low, high - low, _WILLNEED)
+        row += rows
+
+
+@njit(nogil=True, cache=True)
+def windows(  # noqa: ANN201
+    addresses, sizes, checked, layout, plan, stack, horizon, advice, rusage, out, scratch  # noqa: ANN001
+):
+    """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
+
+    The observation stack ends at place ``stack - 1``, the next one at ``stack + horizon - 1``;
+    places before the episode's start are zeros. Where an episode ended before the horizon and the
+    two stacks overlap, they do not fit into one window: those are counted, their next stacks
+    are left out here, and `next_stacks` makes them.
+
+    ``advice`` holds how many batches to ask the kernel for in advance, and how many after the
+    next major fault: pages that are at hand need no asking, which costs a system call a window.
+    """
+    row_bytes = layout[_ROW_BYTES]
+    places = stack + horizon
+    spare, usage = scratch.ctypes.data, rusage.ctypes.data
+    if advice[0] > 0:
+        advice[0] -= 1
+        for i in range(len(plan)):
+            row = plan[i, ROW]
+            _advise(
+                addresses, sizes, layout,
+                plan[i, ENV], row - plan[i, BEFORE], row + plan[i, AHEAD] + 1,
+            )  # fmt: skip
+    elif advice[1] > 0:
+        getrusage(_RUSAGE_THREAD, usage)
+    faults = load_i64(usage + _MAJOR_FAULTS_AT)
+    apart = 0
+    for i in range(len(plan)):
+        env, row, before, ahead = plan[i, ENV], plan[i, ROW], plan[i, BEFORE], plan[i, AHEAD]
+        next_before = plan[i, BEFORE_NEXT]
+        window = out.ctypes.data + i * places * row_bytes
+        empty = stack - 1 - before
+        if empty:
+            memset(window, 0, empty * row_bytes)
+        stop = row + 1
+        if next_before >= 0 and ahead == horizon and horizon <= stack:
+            stop = row + ahead + 1  # the two stacks touch or overlap: one copy makes both
+        failed = _copy(
+            addresses, sizes, checked, layout, env, row - before, stop,
+            window + empty * row_bytes, spare,
+        )  # fmt: skip
+        if not failed and stop == row + 1:
+            if horizon < stack:
+                apart += 1
+            else:
+                failed = _next_stack(
+                    addresses, sizes, checked, layout, env, row + ahead, next_before, stack,
+                    window + horizon * row_bytes, spare,
+                )  # fmt: skip
+        if failed:
+            return failed * addresses.shape[0] + addresses.shape[0] - 1 - env
+    if advice[0] == 0 and advice[1] > 0:
+        getrusage(_RUSAGE_THREAD, usage)
+        if load_i64(usage + _MAJOR_FAULTS_AT) > faults:
+            advice[0] = advice[1]
+            advice[1] = min(2 * advice[1], _MOST_BATCHES_ADVISED)
+        else:
+            advice[1] = max(advice[1] // 2, 16)
+    return apart
+
+
+@njit(nogil=True, cache=True)
+def _next_stack(  # noqa: ANN202
+    addresses, sizes, checked, layout, env, row, before, stack, target, spare  # noqa: ANN001
+):
+    """One stack that ends at `row`; all zeros where `before` is negative."""
+    row_bytes = layout[_ROW_BYTES]
+    empty = stack - 1 - before
+    if empty:
+        memset(target, 0, empty * row_bytes)
+    return _copy(
+        addresses, sizes, checked, layout, env, row - before, row + 1,
+        target + empty * row_bytes, spare,
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def next_stacks(  # noqa: ANN201
+    addresses, sizes, checked, layout, plan, stack, horizon, window, out, scratch  # noqa: ANN001
+):
+    """The next stacks of a batch in which some do not fit into their windows."""
+    row_bytes = layout[_ROW_BYTES]
+    stack_bytes = stack * row_bytes
+    for i in range(len(plan)):
+        env, row, ahead = plan[i, ENV], plan[i, ROW], plan[i, AHEAD]
+        target = out.ctypes.data + i * stack_bytes
+        if ahead == horizon and plan[i, BEFORE_NEXT] >= 0:
+            source = window.ctypes.data + (i * (stack + horizon) + horizon) * row_bytes
+            memcpy(target, source, stack_bytes)
+            continue
+        failed = _next_stack(
+            addresses, sizes, checked, layout, env, row + ahead, plan[i, BEFORE_NEXT], stack,
+            target, scratch.ctypes.data,
+        )  # fmt: skip
+        if failed:
+            return failed * addresses.shape[0] + addresses.shape[0] - 1 - env
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _store_integer(target, value, size):  # noqa: ANN001, ANN202
+    for i in range(size):
+        store_u8(target + i, (value >> (8 * i)) & 0xFF)
+
+
+@njit(nogil=True, cache=True)
+def encode(rows, used, row_bytes, block_rows, blocks, name, scratch, out):  # noqa: ANN001, ANN201
+    """A shard of the first `used` rows; returns its length, or -1 if Blosc failed.
+
+    Blocks that hold no used row are marked missing; the rest of the last one is zeros.
+    """
+    whole = block_rows * row_bytes
+    target = out.ctypes.data
+    room = len(out)
+    index = 0
+    entries = target + room - 16 * blocks - 4  # moved down behind the blocks at the end
+    for block in range(blocks):
+        entry = entries + 16 * block
+        if block * block_rows >= used:
+            memset(entry, 0xFF, 16)
+            continue
+        source = rows.ctypes.data + block * whole
+        here = (used - block * block_rows) * row_bytes
+        if here < whole:  # behind the last row a recycled tail holds rows of another segment
+            memset(scratch.ctypes.data, 0, whole)
+            memcpy(scratch.ctypes.data, source, here)
+            source = scratch.ctypes.data
+        size = blosc_encode(
+            5, 0, 1, whole, source, target + index, whole + 16, name.ctypes.data, 0, 1
+        )
+        if size <= 0:
+            return -1
+        _store_integer(target + index + size, crc32c_extend(0, target + index, size), 4)
+        _store_integer(entry, index, 8)
+        _store_integer(entry + 8, size + 4, 8)
+        index += size + 4
+    length = 16 * blocks
+    _store_integer(entries + length, crc32c_extend(0, entries, length), 4)
+    memcpy(target + index, entries, length + 4)
+    return index + length + 4

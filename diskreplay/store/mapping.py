@@ -1,0 +1,104 @@
+"""A file mapped into memory as one flat array of bytes."""
+
+import ctypes
+import mmap
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.errors import CorruptSegmentError
+from diskreplay.store import files
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
+_FAILED = ctypes.c_void_p(-1).value
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+]  # fmt: skip
+for _name in ("munmap", "mprotect", "madvise"):
+    getattr(_libc, _name).argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * (
+        _name != "munmap"
+    )
+
+
+class Mapping:
+    """A shared mapping of a whole file, unmapped when nothing refers to it any more.
+
+    `mmap.mmap` keeps a descriptor open for each mapping; a store has hundreds, so this one calls
+    the C library and keeps none.
+
+    Attributes
+    ----------
+    path : Path
+        The file; a renamed file keeps its mapping, and the owner updates `path`.
+    address, size : int
+        Where the bytes are, and how many.
+    array : ndarray of uint8
+        The bytes. Views of it keep the mapping alive.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "address", "path", "size")
+
+    def __init__(self, path: Path, fd: int, size: int, *, writable: bool) -> None:
+        self.address = 0
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        with files.explained(path, "cannot map the file"):
+            address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
+            if address == _FAILED:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+        self.path, self.address, self.size = path, address, size
+        self.__array_interface__ = {
+            "data": (address, not writable), "shape": (size,), "typestr": "|u1", "version": 3,
+        }  # fmt: skip
+
+    @classmethod
+    def create(cls, path: Path, size: int) -> "Mapping":
+        """A new file of zeros, allocated and with its pages at hand, mapped for writing.
+
+        A first write to each page of a fresh file costs the writer microseconds in the file
+        system; taken in advance, off the adding thread, it costs `add` nothing.
+        """
+        fd = files.allocate(path, size)
+        try:
+            mapping = cls(path, fd, size, writable=True)
+        finally:
+            os.close(fd)
+        if sys.platform == "linux":  # older kernels refuse the advice: the pages come when touched
+            _libc.madvise(mapping.address, size, _MADV_POPULATE_WRITE)
+        return mapping
+
+    @classmethod
+    def open(cls, path: Path, *, size: int | None = None, writable: bool = False) -> "Mapping":
+        """Map a file that exists; with `size`, refuse one of another length."""
+        with files.explained(path, "cannot open the segment"):
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd).st_size
+            if found == 0 or (size is not None and found != size):
+                raise CorruptSegmentError(
+                    f"{path}: {found} bytes found, {size or 'some'} expected; the file was cut or "
+                    "replaced: restore it, or load a checkpoint"
+                )
+            return cls(path, fd, found, writable=writable)
+        finally:
+            os.close(fd)
+
+    @property
+    def array(self) -> np.ndarray:
+        return np.asarray(self)
+
+    def protect(self) -> None:
+        """No more writes through this mapping: the file is sealed."""
+        _libc.mprotect(self.address, self.size, mmap.PROT_READ)
+
+    def expect_random_access(self) -> None:
+        """Ask for no read-ahead: a cold window should not drag its neighbours in."""
+        _libc.madvise(self.address, self.size, mmap.MADV_RANDOM)
+
+    def __del__(self) -> None:
+        if self.address:
+            _libc.munmap(self.address, self.size)

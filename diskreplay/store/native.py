@@ -1,0 +1,81 @@
+"""The C functions that kernels call, under names of our own.
+
+numcodecs' Blosc extension carries C-Blosc and LZ4, google-crc32c the CRC-32C that Zarr uses; both
+are dependencies of zarr and export their C functions. A kernel calls them without the GIL.
+"""
+
+import ctypes
+
+import llvmlite.binding
+import numcodecs.blosc
+from google_crc32c import _crc32c
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _register(library: ctypes.CDLL, symbol: str, returns: types.Type, *arguments: types.Type):
+    """Make a C function callable from kernels; a name, unlike an address, can be cached."""
+    try:
+        address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    except AttributeError as error:
+        raise ImportError(
+            f"{library._name} does not export {symbol}; diskreplay needs the builds of numcodecs "
+            "and google-crc32c that are on PyPI: pip install --force-reinstall numcodecs "
+            "google-crc32c"
+        ) from error
+    name = f"diskreplay_{symbol}"
+    llvmlite.binding.add_symbol(name, address)
+    return types.ExternalFunction(name, returns(*arguments))
+
+
+_pointer, _size, _int = types.intp, types.uintp, types.int32
+_libc = ctypes.CDLL(None)
+_blosc = ctypes.CDLL(numcodecs.blosc.__file__)
+# dlsym looks through the extension's own dependencies too, where the function really is.
+_crc = ctypes.CDLL(_crc32c.__file__)
+
+memcpy = _register(_libc, "memcpy", _pointer, _pointer, _pointer, _size)
+memset = _register(_libc, "memset", _pointer, _pointer, _int, _size)
+madvise = _register(_libc, "madvise", _int, _pointer, _size, _int)
+getrusage = _register(_libc, "getrusage", _int, _int, _pointer)
+lz4_decode = _register(
+    _blosc, "LZ4_decompress_safe_partial", _int, _pointer, _pointer, _int, _int, _int
+)
+blosc_decode = _register(_blosc, "blosc_decompress_ctx", _int, _pointer, _pointer, _size, _int)
+blosc_encode = _register(
+    _blosc, "blosc_compress_ctx",
+    _int, _int, _int, _size, _size, _pointer, _pointer, _size, _pointer, _size, _int,
+)  # fmt: skip
+crc32c_extend = _register(_crc, "crc32c_extend", types.uint32, types.uint32, _pointer, _size)
+
+
+def _loader(kind: types.Type):
+    @intrinsic
+    def load(_typing, address):  # noqa: ANN001, ANN202
+        def emit(context, builder, _signature, arguments):  # noqa: ANN001, ANN202
+            pointer = builder.inttoptr(
+                arguments[0], ir.PointerType(context.get_value_type(kind))
+            )
+            return builder.load(pointer, align=1)
+
+        return kind(types.intp), emit
+
+    return load
+
+
+load_u32 = _loader(types.uint32)
+load_i64 = _loader(types.int64)
+
+
+@intrinsic
+def store_u8(_typing, address, value):  # noqa: ANN001, ANN201
+    """Write one byte at an address."""
+
+    def emit(_context, builder, _signature, arguments):  # noqa: ANN001, ANN202
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(cgutils.int8_t))
+        builder.store(arguments[1], pointer, align=1)
+        return cgutils.get_null_value(cgutils.intp_t)
+
+    return types.intp(types.intp, types.uint8), emit

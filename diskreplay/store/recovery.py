@@ -1,0 +1,221 @@
+"""Opening a store: which rows count, which files hold them, what is left over from a crash."""
+
+import os
+import re
+import shutil
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
+from diskreplay.store import files, format
+from diskreplay.store.column import Column
+from diskreplay.store.mapping import Mapping
+from diskreplay.store.state import State
+
+if TYPE_CHECKING:
+    from diskreplay.store.store import Store
+
+_TRIES = 50  # of a reader that finds the writer sealing or deleting under its hands
+
+
+def recover(store: "Store") -> None:
+    """Bring a store that the caller has locked into a state that can be written to.
+
+    After a clean close the record says which rows count. After a kill in the same run of the
+    kernel all writes are there, and the counts in ``state`` do. After a power cut they may be ahead
+    of the data, so the record does again, and what is dropped is said.
+    """
+    state = State(store.path / "state", store.num_envs, writable=False)
+    seen = np.array(state.count)
+    clean = state.closed
+    if clean or not state.same_boot:
+        count = store.recorded.copy()
+        dropped = int(np.maximum(seen - count, 0).sum())
+        if not clean and dropped:
+            warnings.warn(
+                f"{store.path}: the machine went down while the store was open; at least {dropped} "
+                f"rows, added after the last durable point at row {count.tolist()} of each env, "
+                "are dropped",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    else:
+        count = np.maximum(seen, store.recorded)
+    del state
+    if not clean:
+        _sweep(store.path)
+    for leftover in store.path.parent.glob(f".{store.path.name}.load-*"):
+        files.remove_tree(leftover)
+    if store.rows_per_env is not None:
+        store.first = np.maximum(store.first, count - store.rows_per_env)
+    for column in store.columns.values():
+        _read_seals(column)
+        for env in range(store.num_envs):
+            _adopt_env(column, env, int(store.first[env]), int(count[env]))
+        _remove_strays(column, clean)
+    store.begin_writing(count)
+
+
+def _read_seals(column: Column) -> None:
+    path = column.directory / "zarr.json"
+    try:
+        column.load_seals(format.read_document(path))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{path}: damaged attributes ({error})") from error
+
+
+def _adopt_env(column: Column, env: int, first: int, count: int) -> None:
+    rows = column.field.segment_rows
+    for segment in range(first // rows, -(-count // rows)):
+        used = min(rows, count - segment * rows)
+        if segment < column.sealed[env] and used == rows:
+            column.adopt_sealed(segment, env)
+        else:
+            _make_writable(column, segment, env, used)
+            column.sealed[env] = min(column.sealed[env], segment)
+            column.seals.pop((segment, env), None)
+    column.sealed[env] = max(column.sealed[env], first // rows)
+
+
+def _make_writable(column: Column, segment: int, env: int, used: int) -> None:
+    """Map a segment that is not full, or not sealed yet, so that rows can go on.
+
+    A packed one has its rows in the tail. Where there is none (a checkpoint that was loaded), or
+    where its shard was named by a field but not by the record (a power cut between the two), the
+    shard is unpacked into a new tail. A raw chunk that a checkpoint shares is copied.
+    """
+    chunk, tail = column.chunk_path(segment, env), column.tail_path(segment, env)
+    if column.field.packed:
+        if segment >= column.sealed[env] and tail.exists():
+            column.adopt(segment, env, writable=True)
+            return
+    elif chunk.exists() and _is_ours_alone(chunk):
+        column.adopt(segment, env, writable=True)
+        return
+    if not chunk.exists():
+        raise CorruptSegmentError(
+            f"{chunk}: {used} rows of env {env} should be in it and neither it nor a tail is there; "
+            "restore the file, or load a checkpoint"
+        )
+    column.adopt_sealed(segment, env)
+    start = segment * column.field.segment_rows
+    values = column.read(env, start, start + used)
+    column.drop(segment, env)
+    path = column.open_path(segment, env)
+    files.make_dirs(path.parent)
+    beside = column.root / "tail" / "unsealed"
+    mapping = Mapping.create(beside, column.open_bytes)
+    flat = values.reshape(-1).view(np.uint8)
+    mapping.array[: len(flat)] = flat
+    files.sync([beside])
+    files.rename(beside, path)
+    files.sync_dirs([path.parent])
+    column.adopt(segment, env, writable=True)
+
+
+def _is_ours_alone(path: Path) -> bool:
+    found = path.stat()
+    return found.st_nlink == 1 and bool(found.st_mode & 0o200)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what a killed writer had half written."""
+    for base, _dirs, names in os.walk(root):
+        for name in names:
+            if name.endswith(".tmp"):
+                files.remove(Path(base, name))
+
+
+def _remove_strays(column: Column, clean: bool) -> None:
+    """Remove tails and chunks that no retained row is in."""
+    for spare in column.tails.parent.glob("spare.*"):
+        files.remove(spare)
+    kept = set(column.mapped())
+    if column.tails.is_dir():
+        for path in column.tails.iterdir():
+            found = re.fullmatch(r"(\d+)\.(\d+)", path.name)
+            if found is None:
+                continue
+            segment, env = int(found[1]), int(found[2])
+            if (segment, env) not in kept or segment < column.sealed[env]:
+                files.remove(path)
+    chunks = column.directory / "c"
+    if clean or not chunks.is_dir():
+        return
+    for segment_dir in chunks.iterdir():
+        for env_dir in segment_dir.iterdir():
+            key = int(segment_dir.name), int(env_dir.name)
+            if key not in kept:
+                shutil.rmtree(env_dir) if env_dir.is_dir() else files.remove(env_dir)
+        files.remove_empty_dir(segment_dir)
+
+
+# -- readers
+
+
+def map_for_reading(store: "Store") -> None:
+    """Map what a reader needs, starting over when the writer seals or deletes in between."""
+    for attempt in range(_TRIES):
+        epoch = store.tail_epoch()
+        try:
+            for column in store.columns.values():
+                for env in range(store.num_envs):
+                    _map_env(store, column, env)
+        except (StorageError, CorruptSegmentError):
+            if attempt == _TRIES - 1 or store.state is None:
+                raise
+        else:
+            if epoch == store.tail_epoch():
+                store.mapped_epoch = epoch
+                return
+            _drop_tails(store)
+        store.first = np.maximum(store.first, _first_of(store))
+    raise StorageError(f"{store.path}: the writer is too fast to follow")
+
+
+def _first_of(store: "Store") -> np.ndarray:
+    if store.state is not None and not store.state.closed:
+        store.count = np.maximum(store.state.count, store.count)
+    if store.rows_per_env is None:
+        return store.first
+    return np.maximum(store.first, store.count - store.rows_per_env)
+
+
+def _map_env(store: "Store", column: Column, env: int) -> None:
+    rows = column.field.segment_rows
+    for segment in range(int(store.first[env]) // rows, -(-int(store.count[env]) // rows)):
+        if not column.has(segment, env):
+            column.adopt(segment, env, writable=False)
+
+
+def _drop_tails(store: "Store") -> None:
+    """Forget mapped tails: any of them may have got other rows."""
+    with store.gate:
+        for column in store.columns.values():
+            if column.field.packed:
+                for segment, env in column.mapped():
+                    if column.is_tail(segment, env):
+                        column.drop(segment, env)
+
+
+def follow(store: "Store") -> bool:
+    """Take over what the writer has added since; True if there is anything new."""
+    if store.state is None:
+        return False
+    before = store.count
+    if store.tail_epoch() == store.mapped_epoch and (store.state.count <= before).all():
+        return False
+    store.first = _first_of(store)
+    if store.tail_epoch() != store.mapped_epoch:
+        _drop_tails(store)
+    with store.gate:
+        for column in store.columns.values():
+            gone = store.first // column.field.segment_rows
+            for segment, env in column.mapped():
+                if segment < gone[env]:
+                    column.drop(segment, env)
+    map_for_reading(store)
+    return True

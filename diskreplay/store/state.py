@@ -1,0 +1,74 @@
+"""The memory-mapped page that says how many rows count."""
+
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.errors import FormatError
+from diskreplay.store import files
+from diskreplay.store.mapping import Mapping
+
+_MAGIC = b"DREPLAY1"
+_HEADER = np.dtype(
+    [("magic", "S8"), ("closed", "<u8"), ("boot_id", "S48"), ("tail_epoch", "<u8")], align=False
+)
+_COUNTS_AT = 4096
+
+
+class State:
+    """Committed row counts, the boot they were written in, and the tail epoch.
+
+    Attributes
+    ----------
+    count : ndarray of int64, shape (num_envs,)
+        A view of the mapped file: raising an element is the commit of a row, one aligned
+        8-byte store after all fields of the row are written.
+    """
+
+    def __init__(self, path: Path, num_envs: int, *, writable: bool) -> None:
+        self.mapping = Mapping.open(path, size=self.size(num_envs), writable=writable)
+        bytes_ = self.mapping.array
+        self._header = bytes_[: _HEADER.itemsize].view(_HEADER)
+        if self._header["magic"][0] != _MAGIC:
+            raise FormatError(f"{path}: not a diskreplay state page (its first bytes differ)")
+        self.count = bytes_[_COUNTS_AT : _COUNTS_AT + 8 * num_envs].view("<i8")
+        # A view made once: reading a field of a structured array costs a microsecond.
+        epoch_at = _HEADER.fields["tail_epoch"][1]
+        self.tail_epoch = bytes_[epoch_at : epoch_at + 8].view("<u8")
+
+    @staticmethod
+    def size(num_envs: int) -> int:
+        """Bytes of the file: a header page, then whole pages of counts."""
+        return _COUNTS_AT + -(-8 * num_envs // 4096) * 4096
+
+    @classmethod
+    def create(cls, path: Path, count: np.ndarray) -> None:
+        """Write the page of a store that was closed in good order with `count` rows."""
+        page = np.zeros(cls.size(len(count)), np.uint8)
+        header = page[: _HEADER.itemsize].view(_HEADER)
+        header["magic"], header["closed"] = _MAGIC, 1
+        header["boot_id"] = files.boot_id().encode()
+        page[_COUNTS_AT : _COUNTS_AT + 8 * len(count)].view("<i8")[:] = count
+        files.write(path, [page.data])
+        files.sync([path])
+
+    @property
+    def closed(self) -> bool:
+        """Whether the last writer closed the store in good order."""
+        return bool(self._header["closed"][0])
+
+    @property
+    def same_boot(self) -> bool:
+        """Whether the kernel that saw the last writes still runs, and so has all of them."""
+        return self._header["boot_id"][0].decode(errors="replace") == files.boot_id()
+
+    def mark_open(self) -> None:
+        """Say, durably and before the first row, that the counts here are ahead of the record."""
+        self._header["boot_id"] = files.boot_id().encode()
+        self._header["closed"] = 0
+        files.sync([self.mapping.path])
+
+    def mark_closed(self) -> None:
+        """Say, durably, that the record in ``zarr.json`` is the whole truth."""
+        self._header["closed"] = 1
+        files.sync([self.mapping.path])

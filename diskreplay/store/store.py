@@ -1,0 +1,572 @@
+"""The store: columns of rows on disk, with one commit point and one writer.
+
+What happens when, and why it is safe:
+
+=====================  =====================================================================
+a row is added         all its fields are written to mapped segments, then its env's count in
+                       ``state`` is raised: a killed process leaves whole rows only
+a segment is full      the keeper thread packs it, syncs it, renames it into place, then writes
+                       the record (``zarr.json``), and only then lets go of the tail
+rows leave             the record says so first; only then are their segments deleted, so a
+                       power cut never finds a record that counts on files that are gone
+after a power cut      the record is the truth; after a kill the counts in ``state`` are
+=====================  =====================================================================
+"""
+
+import os
+import threading
+from collections.abc import Mapping as MappingType
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import (
+    DiskReplayError,
+    FormatError,
+    LockedError,
+)
+from diskreplay.store import files, format, priorities, recovery
+from diskreplay.store.column import Column
+from diskreplay.store.format import Field
+from diskreplay.store.gate import Gate
+from diskreplay.store.state import State
+
+_OWN_KEYS = frozenset(
+    "format_version created_by num_envs capacity block_rows fields first count transitions".split()
+)
+_WORTH_A_SPARE = 1 << 20
+
+
+class Store:
+    """A directory of columns. Knows rows, envs and fields; nothing of episodes.
+
+    Use `create` or `open`. All methods but `read` belong to one writing thread at a time (the
+    buffer's lock sees to that); the keeper thread works beside it.
+
+    Attributes
+    ----------
+    path : Path
+    columns : dict of str to Column
+    num_envs : int
+    rows_per_env : int or None
+        Rows that each env keeps; None keeps all.
+    count, first : ndarray of int64, shape (num_envs,)
+        Rows ever recorded, and the oldest row that is retained.
+    recorded, recorded_transitions : ndarray of int64, shape (num_envs,)
+        Rows that the record names as durable, and how many of all those were no final rows.
+    meta : dict
+        What the buffer keeps in the group's attributes; opaque here, JSON.
+    gate : Gate
+        Entered while batches are copied.
+    """
+
+    def __init__(
+        self, path: Path, *, mode: str, lock: int | None = None, capacity: int | None = -1
+    ) -> None:
+        attributes = format.read_attributes(path)
+        if capacity != -1:
+            attributes["capacity"] = capacity
+        try:
+            self.num_envs = int(attributes["num_envs"])
+            capacity = attributes["capacity"]
+            self.rows_per_env = None if capacity is None else int(capacity) // self.num_envs
+            self.capacity = None if capacity is None else int(capacity)
+            fields = [Field.parse(document) for document in attributes["fields"]]
+            recorded = np.array(attributes["count"], np.int64)
+            self.first = np.array(attributes["first"], np.int64)
+            self.recorded_transitions = np.array(attributes["transitions"], np.int64)
+            shapes = {a.shape for a in (recorded, self.first, self.recorded_transitions)}
+            if shapes != {(self.num_envs,)} or (self.first < 0).any() \
+                    or (recorded < self.first).any():  # fmt: skip
+                raise ValueError("first and count do not fit together")
+        except (KeyError, TypeError, ValueError, OverflowError, DiskReplayError) as error:
+            raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
+        self.path, self.mode = path, mode
+        self.meta = {k: v for k, v in attributes.items() if k not in _OWN_KEYS}
+        self.recorded = recorded
+        self.gate = Gate()
+        self.columns = {
+            field.name: Column(path, field, self.num_envs, self.rows_per_env) for field in fields
+        }
+        self.lock = lock
+        self._pid = os.getpid()
+        self._ready = np.zeros(self.num_envs, np.int64)
+        self.maintenance = threading.RLock()
+        self._wake = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._closing = False
+        self._failure: DiskReplayError | None = None
+        self._flushed: dict[tuple[str, int], tuple[int, int]] = {}
+        self._state: State | None = None
+        self._identity: tuple[int, int] | None = None
+        self.mapped_epoch = 0  # of a reader: the tail epoch its mappings belong to
+        if mode == "r":
+            self._open_for_reading()
+        else:
+            recovery.recover(self)
+
+    # -- opening and closing
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        fields: Sequence[Field],
+        *,
+        num_envs: int,
+        capacity: int | None,
+        segment_rows: int | None,
+        meta: MappingType[str, Any],
+    ) -> "Store":
+        """Make an empty store at `path`, which is missing, empty or a creation that was cut."""
+        files.make_dirs(path)
+        lock = files.lock(path / "lock")
+        try:
+            if (path / "zarr.json").exists():
+                raise LockedError(f"{path}: another process has just created a store here; try again")
+            ours = {"lock", "tail", "state", *(f.name.split("/")[0] for f in fields)}
+            foreign = [p.name for p in path.iterdir() if p.name.removesuffix(".tmp") not in ours]
+            if foreign and foreign != ["zarr.json.tmp"]:
+                raise FormatError(
+                    f"{path}: holds {foreign[0]!r} and no store; choose an empty or a new directory"
+                )
+            rows_per_env = None if capacity is None else capacity // num_envs
+            fields = [f.sized(rows_per_env, num_envs, segment_rows) for f in fields]
+            zeros = [0] * num_envs
+            State.create(path / "state", np.zeros(num_envs, np.int64))
+            files.make_dirs(path / "tail")
+            documents = {}
+            for field in fields:
+                for depth in range(1, field.name.count("/") + 1):
+                    parent = path.joinpath(*field.name.split("/")[:depth])
+                    documents[parent / "zarr.json"] = format.group_document()
+                attributes = {"sealed": zeros, "seals": {}}
+                documents[path / field.name / "zarr.json"] = format.array_document(
+                    field, 0, num_envs, attributes
+                )
+            files.replace({at: format.encode(d) for at, d in documents.items()})
+            # Last: a directory with this file is a store, and all it names is there.
+            attributes = {
+                **_head(fields, num_envs, capacity),
+                "first": zeros, "count": zeros, "transitions": zeros, **meta,
+            }  # fmt: skip
+            files.replace({path / "zarr.json": format.encode(format.group_document(attributes))})
+            return cls(path, mode="a", lock=lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @classmethod
+    def open(cls, path: Path, *, mode: str, capacity: int | None = -1) -> "Store":
+        """Open a store: ``"a"`` to go on writing, ``"r"`` to read along (or a checkpoint).
+
+        `capacity` replaces the stored one; -1 keeps it.
+        """
+        aside = files.aside_name(path)
+        if not path.exists() and aside.exists() and mode == "a":
+            files.rename(aside, path)
+        if mode == "r":
+            return cls(path, mode="r")
+        format.read_attributes(path)
+        if (path / "manifest.json").exists():
+            raise FormatError(
+                f"{path}: a checkpoint, which never changes; open it with mode='r', or load() it "
+                "into a live store"
+            )
+        lock = files.lock(path / "lock")
+        try:
+            return cls(path, mode="a", lock=lock, capacity=capacity)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def begin_writing(self, count: np.ndarray) -> None:
+        """Called by recovery: from here on `count` rows are there and more may come."""
+        self._state = State(self.path / "state", self.num_envs, writable=True)
+        self._state.count[:] = count
+        self._state.mark_open()
+        self.count = self._state.count
+
+    @property
+    def state(self) -> State | None:
+        return self._state
+
+    def close(self) -> None:
+        """Stop the keeper, unmap everything, release the lock. Rows are safe from kills, and from
+        power cuts up to the last `record`; call that first."""
+        self._closing = True
+        self._wake.set()
+        if self._keeper is not None and self._pid == os.getpid():
+            self._keeper.join()
+        self.count = np.array(self.count)
+        with self.maintenance, self.gate:
+            for column in self.columns.values():
+                column.close()
+        self._state = None
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+    def stop_maintenance(self) -> None:
+        """From here on the keeper touches no file: they are about to be another store's."""
+        self._closing = True
+
+    def abandon(self) -> None:
+        """Close a store that another one has replaced, with the lock, in its directory."""
+        self.lock = None
+        for column in self.columns.values():
+            column.abandon_spares()
+        self.close()
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "lock"
+
+    # -- adding rows
+
+    def reserve(self, envs: np.ndarray, stop: np.ndarray) -> None:
+        """See to it that rows below ``stop[i]`` of ``envs[i]`` can be written; all or an error."""
+        if (stop <= self._ready[envs]).all():
+            return
+        for env, last in zip(envs.tolist(), (stop - 1).tolist(), strict=True):
+            self.reserve_env(env, last)
+
+    def reserve_env(self, env: int, last: int) -> None:
+        """`reserve` for one env, up to and including row `last`."""
+        if last < self._ready[env]:
+            return
+        for column in self.columns.values():
+            rows = column.field.segment_rows
+            for segment in range(int(self.count[env]) // rows, last // rows + 1):
+                if not column.has(segment, env):
+                    if not column.has_room(segment, env):
+                        self._make_room(column, segment, env)
+                    column.open_segment(segment, env)
+        self._ready[env] = min(
+            (last // c.field.segment_rows + 1) * c.field.segment_rows
+            for c in self.columns.values()
+        )
+        self._wake_keeper()
+
+    def _make_room(self, column: Column, segment: int, env: int) -> None:
+        """Sealing lags: wait for it, and say why if it fails."""
+        self.maintain()
+        if not column.has_room(segment, env):
+            raise self._failure or DiskReplayError(
+                f"{column.directory}: segment {segment} of env {env} has no slot"
+            )
+
+    def append_row(self, values: Sequence[Any], final: Sequence[Any] | None) -> None:
+        """Add one row of the only env, and with `final` a second one, in one commit.
+
+        Parameters
+        ----------
+        values, final : sequence
+            A value for each column, in the order of `columns`.
+        """
+        row = int(self.count[0])
+        rows = 1 if final is None else 2
+        self.reserve_env(0, row + rows - 1)
+        for column, value in zip(self.columns.values(), values, strict=True):
+            column.put(row, value)
+        if final is not None:
+            for column, value in zip(self.columns.values(), final, strict=True):
+                column.put(row + 1, value)
+        self.count[0] = row + rows  # the commit
+
+    def append(
+        self,
+        envs: np.ndarray,
+        values: Sequence[np.ndarray],
+        final_envs: np.ndarray,
+        final: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Add one row to each of `envs` and a final row to each of `final_envs` (a subset).
+
+        Parameters
+        ----------
+        values, final : sequence of ndarray, each of shape (num_envs, *field.shape)
+            An array for each column, in the order of `columns`, C-contiguous.
+
+        Returns
+        -------
+        ndarray of int64
+            The rows' numbers, in the order of `envs`.
+        """
+        from diskreplay.store import kernels
+
+        rows = self.count[envs]
+        stop = self.count.copy()
+        stop[envs] += 1
+        final_rows = stop[final_envs]
+        stop[final_envs] += 1
+        self.reserve(envs, stop[envs])
+        for column, value in zip(self.columns.values(), values, strict=True):
+            kernels.scatter(column.table[0], column.table[3], envs, rows, _bytes(value))
+        if len(final_envs):
+            for column, value in zip(self.columns.values(), final, strict=True):
+                kernels.scatter(
+                    column.table[0], column.table[3], final_envs, final_rows, _bytes(value)
+                )
+        self.count[:] = stop  # the commit: each env's count is raised by one store
+        return rows
+
+    def retain(self) -> None:
+        """Advance `first` to what the capacity keeps. The keeper deletes what is left behind."""
+        if self.rows_per_env is not None:
+            np.maximum(self.first, self.count - self.rows_per_env, out=self.first)
+
+    # -- the keeper
+
+    def _wake_keeper(self) -> None:
+        if self._keeper is None:
+            self._keeper = threading.Thread(
+                target=self._keep, name=f"diskreplay keeper {self.path.name}", daemon=True
+            )
+            self._keeper.start()
+        self._wake.set()
+
+    def _keep(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            if self._closing:
+                return
+            try:
+                self.maintain(spares=True)
+                self._failure = None
+            except DiskReplayError as failure:
+                # The segment stays a tail. The next pass tries again; flush and save raise.
+                self._failure = failure
+
+    def maintain(self, *, spares: bool = False) -> None:
+        """Seal what is full, delete what has left, and record both."""
+        with self.maintenance:
+            if self._closing:
+                return
+            count = self.count.copy()
+            first = np.minimum(self.first, count)
+            full, left = [], []
+            for column in self.columns.values():
+                gone = first // column.field.segment_rows
+                left += [(column, s, e) for s, e in column.mapped() if s < gone[e]]
+                full += [(column, s, e) for s, e in column.full(count) if s >= gone[e]]
+            if full or left:
+                tails = self._seal(full)
+                for column, segment, env in left:
+                    column.sealed[env] = max(column.sealed[env], segment + 1)
+                self._write_record(count, first)
+                self._discard(tails, left)
+            if spares:
+                for column in self.columns.values():
+                    if not column.field.packed and not self._closing:
+                        if column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
+                            column.keep_spares(self.num_envs)
+
+    def _seal(self, full: list[tuple[Column, int, int]]) -> list[tuple[Column, Any]]:
+        """Bring full segments into their final form; returns tails that are of no use any more."""
+        packed = [(*job, *job[0].pack(*job[1:])) for job in full]
+        files.sync([written for *_job, written, _seal in packed] + self._open_files())
+        for column, segment, env, written, _seal in packed:
+            path = column.chunk_path(segment, env)
+            if written != path:
+                files.rename(written, path)
+            files.seal(path)
+        self._sync_names([column.chunk_path(s, e) for column, s, e in full])
+        tails = []
+        with self.gate:
+            for column, segment, env, _written, seal in packed:
+                tail = column.swap_in(segment, env, seal)
+                if tail is not None:
+                    tails.append((column, tail))
+        return tails
+
+    def _discard(self, tails: list[tuple[Column, Any]], left: list[tuple[Column, int, int]]) -> None:
+        """Reuse tails and delete segments that the record no longer names."""
+        if tails:
+            # A reader in another process may still map a tail that is about to get other rows:
+            # it compares the epoch before and after reading.
+            self._state.tail_epoch[0] += 1
+            for column, tail in tails:
+                column.recycle(tail, self.num_envs)
+        if left:
+            with self.gate:
+                for column, segment, env in left:
+                    column.drop(segment, env)
+            for column, segment, env in left:
+                column.remove_files(segment, env)
+
+    def _open_files(self) -> list[Path]:
+        return [
+            column.open_path(segment, env)
+            for column in self.columns.values()
+            for segment, env in column.mapped()
+            if segment >= column.sealed[env]
+        ]
+
+    def _sync_names(self, paths: Sequence[Path]) -> None:
+        """Make the names of these files, and of all open segments, durable up to the root."""
+        directories = {
+            parent
+            for path in [*paths, *self._open_files()]
+            for parent in path.parents
+            if parent.is_relative_to(self.path)
+        }
+        files.sync_dirs(sorted(directories))
+
+    # -- the record
+
+    def attributes(self, count: np.ndarray, first: np.ndarray) -> dict[str, Any]:
+        """The ``diskreplay`` object of the group's ``zarr.json``."""
+        return {
+            **_head([c.field for c in self.columns.values()], self.num_envs, self.capacity),
+            "first": first.tolist(),
+            "count": count.tolist(),
+            "transitions": self.transitions_at(count).tolist(),
+            **self.meta,
+        }
+
+    def transitions_at(self, count: np.ndarray) -> np.ndarray:
+        """How many of each env's first `count` rows were no final rows.
+
+        Rows since the last record are counted one by one: none of them is deleted before the next.
+        """
+        total = self.recorded_transitions.copy()
+        for env in np.flatnonzero(count > self.recorded).tolist():
+            is_final = self.read("is_final", env, int(self.recorded[env]), int(count[env]))
+            total[env] += np.count_nonzero(~is_final)
+        return total
+
+    def _write_record(self, count: np.ndarray, first: np.ndarray) -> None:
+        """Name `count` rows as durable. Their data and names are synced already."""
+        rows = int(count.max(initial=0))
+        files.replace(
+            {
+                column.directory / "zarr.json": format.encode(column.document(rows))
+                for column in self.columns.values()
+            }
+        )
+        attributes = self.attributes(count, first)
+        files.replace({self.path / "zarr.json": format.encode(format.group_document(attributes))})
+        self.recorded_transitions = np.array(attributes["transitions"], np.int64)
+        self.recorded = count
+
+    def record(self, meta: MappingType[str, Any], leaves: np.ndarray | None = None) -> None:
+        """Make every row durable and visible to plain Zarr readers.
+
+        Parameters
+        ----------
+        meta : mapping
+            Replaces `meta`.
+        leaves : ndarray of float64, shape (rows, num_envs), optional
+            Priorities of the rows from ``first.min()`` on; NaN where a row has none.
+        """
+        with self.maintenance:
+            self.maintain()
+            count, first = self.count.copy(), self.first.copy()
+            written = self._write_partial_shards(count)
+            files.sync(written + self._open_files())
+            for beside in written:
+                files.rename(beside, beside.with_suffix(""))
+            self._sync_names(written)
+            if leaves is not None:
+                priorities.replace(self.path, leaves, int(first.min()))
+            self.meta = dict(meta)
+            self._write_record(count, first)
+
+    def _write_partial_shards(self, count: np.ndarray) -> list[Path]:
+        written = []
+        for column in self.columns.values():
+            if not column.field.packed:
+                continue
+            for env, rows in enumerate(count.tolist()):
+                segment, used = divmod(rows, column.field.segment_rows)
+                key = column.field.name, env
+                if used and self._flushed.get(key) != (segment, used):
+                    written.append(column.write_partial(segment, env, used))
+                    self._flushed[key] = segment, used
+        return written
+
+    def mark_closed(self) -> None:
+        """Say that the record is the whole truth; only after `record`."""
+        self._state.mark_closed()
+
+    # -- reading
+
+    def read(self, name: str, env: int, start: int, stop: int) -> np.ndarray:
+        """A copy of the rows ``start..stop`` of one env of one field."""
+        return self.columns[name].read(env, start, stop)
+
+    def read_priorities(self) -> tuple[int, np.ndarray] | None:
+        """The saved leaves and the row they start at, or None if none were saved."""
+        return priorities.read(self.path / "priority", self.num_envs)
+
+    def _open_for_reading(self) -> None:
+        path = self.path / "state"
+        if path.exists():
+            self._state = State(path, self.num_envs, writable=False)
+        self._identity = self._find_identity()
+        self.count = self.recorded.copy()
+        if self._state is not None and not self._state.closed and self._state.same_boot:
+            self.count = np.maximum(self._state.count, self.first)
+        recovery.map_for_reading(self)
+
+    def _find_identity(self) -> tuple[int, int] | None:
+        found = (self.path / "zarr.json").stat() if self._state is None else os.stat(
+            self.path / "state"
+        )
+        return found.st_dev, found.st_ino
+
+    def replaced(self) -> bool:
+        """Whether another store has been put in this one's place (by `load`)."""
+        try:
+            return self._find_identity() != self._identity
+        except FileNotFoundError:
+            return True
+
+    def tail_epoch(self) -> int:
+        """Changes whenever a tail that a reader may have mapped gets new rows."""
+        return 0 if self._state is None else int(self._state.tail_epoch[0])
+
+    def refresh(self) -> bool:
+        """For a reader: follow the writer; True if there are new rows."""
+        return recovery.follow(self)
+
+    # -- figures
+
+    def disk_usage(self) -> dict[str, tuple[int, int]]:
+        """For each field the bytes its files take on disk, tails included, and its segments."""
+        usage = {}
+        for name, column in self.columns.items():
+            total = 0
+            for path in (*_walk(column.directory), *_walk(column.tails)):
+                try:
+                    total += path.stat().st_blocks * 512
+                except FileNotFoundError:  # sealed or deleted since it was listed
+                    continue
+            usage[name] = total, len(column.mapped())
+        return usage
+
+
+def _walk(directory: Path) -> list[Path]:
+    return [Path(base, name) for base, _dirs, names in os.walk(directory) for name in names]
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _head(fields: Sequence[Field], num_envs: int, capacity: int | None) -> dict[str, Any]:
+    from diskreplay import __version__
+
+    return {
+        "format_version": format.VERSION,
+        "created_by": f"diskreplay {__version__}",
+        "num_envs": num_envs,
+        "capacity": capacity,
+        "block_rows": format.BLOCK_ROWS,
+        "fields": [field.describe() for field in fields],
+    }
+

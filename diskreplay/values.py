@@ -1,0 +1,114 @@
+"""Values that come in, checked against their field and cast without loss."""
+
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import DtypeError, NotFiniteError, ShapeError
+from diskreplay.store.format import Field
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
+    """`value` as an array of the field's dtype and of shape ``lead + field.shape``.
+
+    Casting follows NumPy's ``same_kind``; integers also go into narrower integers and into floats
+    when every value fits.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+    """
+    if type(value) is not np.ndarray:
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ShapeError(f"{field.name}: not an array ({error})") from error
+    if value.shape != lead + field.shape:
+        raise ShapeError(f"{field.name}: shape {lead + field.shape} expected, found {value.shape}")
+    if value.dtype == field.dtype:
+        return value
+    return cast(field, value)
+
+
+def cast(field: Field, value: np.ndarray) -> np.ndarray:
+    """`value` in the field's dtype, or a `DtypeError`."""
+    source, target = value.dtype, field.dtype
+    if source.kind in "iu" and target.kind in "iuf":
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = value.astype(target)
+            # Back and compare; a float that rounds up past the integers' range would wrap around.
+            same = (result == value).all() if target.kind != "f" else (
+                result.astype(np.float64) == value.astype(np.float64)
+            ).all() and (abs(value.astype(np.float64)) <= 2.0**53).all()  # fmt: skip
+        if target.kind in "iu" and value.size and same:
+            same = (result < 0).any() == (value < 0).any()
+        if same:
+            return result
+        raise DtypeError(
+            f"{field.name}: a value of dtype {source} does not fit into {target} (found "
+            f"{value.min()} to {value.max()})"
+        )
+    if source.kind in "biufc" and np.can_cast(source, target, "same_kind"):
+        with np.errstate(over="ignore"):
+            return value.astype(target)
+    raise DtypeError(
+        f"{field.name}: dtype {source} cannot be cast to {target} without loss; convert it first"
+    )
+
+
+def fit_reward(value: Any) -> float:
+    """A reward of one step, finite as float32."""
+    if type(value) is not float:
+        array = np.asarray(value)
+        if array.shape != ():
+            raise ShapeError(f"reward: a number expected, found shape {array.shape}")
+        if array.dtype.kind not in "biuf":
+            raise DtypeError(f"reward: a number expected, found dtype {array.dtype}")
+        value = float(array)
+    if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
+        raise NotFiniteError(f"reward: {value} found, a finite float32 expected")
+    return value
+
+
+def fit_flag(name: str, value: Any) -> bool:
+    """`terminated` or `truncated` of one step."""
+    if value is True or value is False:
+        return value
+    array = np.asarray(value)
+    if array.shape != ():
+        raise ShapeError(f"{name}: a bool expected, found shape {array.shape}")
+    if array.dtype.kind == "b" or (array.dtype.kind in "iu" and array in (0, 1)):
+        return bool(array)
+    raise DtypeError(f"{name}: a bool expected, found {value!r:.60}")
+
+
+def fit_flags(name: str, value: Any, num_envs: int) -> np.ndarray:
+    """`terminated` or `truncated` of a vector step, or a mask."""
+    array = np.asarray(value)
+    if array.shape != (num_envs,):
+        raise ShapeError(f"{name}: shape ({num_envs},) expected, found {array.shape}")
+    if array.dtype.kind == "b":
+        return array
+    if array.dtype.kind in "iu" and ((array == 0) | (array == 1)).all():
+        return array.astype(np.bool_)
+    raise DtypeError(f"{name}: bools expected, found dtype {array.dtype}")
+
+
+def fit_rows(field: Field, value: Any, num_envs: int, envs: np.ndarray) -> np.ndarray:
+    """A value for each env, C-contiguous; only those of `envs` are looked at."""
+    if type(value) is not np.ndarray:
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ShapeError(f"{field.name}: not an array ({error})") from error
+    if value.shape != (num_envs, *field.shape):
+        raise ShapeError(
+            f"{field.name}: shape {(num_envs, *field.shape)} expected, found {value.shape}"
+        )
+    if value.dtype == field.dtype:
+        return np.ascontiguousarray(value)
+    result = np.zeros(value.shape, field.dtype)
+    result[envs] = cast(field, value[envs])
+    return result
