@@ -5,7 +5,6 @@ import os
 import shutil
 import tempfile
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import spaces, values
+from diskreplay import process, spaces, values
 from diskreplay.batch import Batch
 from diskreplay.errors import (
     CapacityError,
@@ -146,8 +145,8 @@ class ReplayBuffer:
         self.observation_space, self.action_space = observation_space, action_space
         fields = self._declare(dict(extras or {}), compressor)
         self.rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
-        temporary = path is None
-        self.path = Path(tempfile.mkdtemp(prefix="diskreplay-") if temporary else path).absolute()
+        self._temporary = path is None
+        self.path = Path(tempfile.mkdtemp(prefix="diskreplay-") if self._temporary else path).absolute()
         if (self.path / "zarr.json").exists():
             store = Store.open(self.path, mode="a", capacity=capacity)
             try:
@@ -163,9 +162,6 @@ class ReplayBuffer:
             )  # fmt: skip
             keep_rng = True
         self._start(store, keep_rng=keep_rng)
-        self._cleanup = None
-        if temporary:
-            self._cleanup = weakref.finalize(self, _remove_temporary, self.path, os.getpid())
 
     # -- construction
 
@@ -234,6 +230,7 @@ class ReplayBuffer:
         self._action_fields = [f for f in fields if f.name.split("/")[0] == "action"]
         self._extra_fields = {f.name: f for f in fields if f.name in extras}
         self._names = [f.name for f in fields]
+        self._is_flat = self._names[:2] == ["observation", "action"]
         return fields
 
     @staticmethod
@@ -276,25 +273,31 @@ class ReplayBuffer:
     def _start(self, store: Store, *, keep_rng: bool) -> None:
         """Take over a store that was opened, its episodes being over."""
         self._lock = threading.RLock()
-        self._pid = os.getpid()
+        self._pid = process.pid
         self._prefetchers: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
         self._ignored = 0
         self._all_envs = np.arange(self.num_envs)
+        self._holder: list[Store] = []
         self._bind(store, keep_rng=keep_rng)
         self._closed = False
+        # A buffer that is dropped, or still open when the process ends, lets go of its store as a
+        # killed process would: nothing is lost, and the next opening recovers it. At exit this
+        # runs while the keeper can still be joined; a __del__ would come too late for that.
+        removed = self.path if self._temporary else None
+        self._release = weakref.finalize(self, _let_go, self._holder, removed, process.pid)
 
     def _bind(self, store: Store, *, keep_rng: bool = False, resume_episodes: bool = False) -> None:
         store.columns = {name: store.columns[name] for name in self._names}
         self._store = store
+        self._holder[:] = [store]
         self._index: RowIndex | None = None
         self._sampler: UniformSampler | PrioritizedSampler | None = None
         self._add_count = int(store.transitions_at(store.count).sum())
         self._next_step = np.zeros(self.num_envs, np.int32)
-        # Arrays that `add` writes its rows' small columns into, so that it allocates none.
-        self._envs = np.zeros(2, np.int64)
-        self._steps = np.zeros(2, np.int32)
-        self._marks = np.zeros(2, np.uint8)
+        # What `add` tells the index of a row and a final row; made once, it allocates nothing.
+        self._added = np.array([[0, 0, 0], [0, 0, 4]], np.int64)
         self._rewards = np.zeros(2, np.float32)
+        self._one_row = self._added[:1], self._rewards[:1]
         self._zeros = [np.zeros((), c.field.dtype) for c in store.columns.values()]
         if not keep_rng and "rng" in store.meta:
             self._restore_rng(store.meta["rng"])
@@ -350,9 +353,9 @@ class ReplayBuffer:
         terminated, truncated, step, is_final = (
             self._store.read(name, env, start, stop) for name in _FLAG_FIELDS
         )
-        marks = terminated.view(np.uint8) | truncated.view(np.uint8) << 1
-        marks |= is_final.view(np.uint8) << 2
-        return step, marks, self._store.read("reward", env, start, stop)
+        flags = terminated.view(np.uint8) | truncated.view(np.uint8) << 1
+        flags |= is_final.view(np.uint8) << 2
+        return step, flags, self._store.read("reward", env, start, stop)
 
     def _restore_sampler(self, store: Store) -> None:
         """Give the sampler what was saved for it; a uniform one needs nothing."""
@@ -411,7 +414,7 @@ class ReplayBuffer:
         """
         with self._lock:
             self._check_writable()
-            if extras.keys() != self._extra_fields.keys():
+            if (extras or self._extra_fields) and extras.keys() != self._extra_fields.keys():
                 self._complain_extras(extras)
             if self.num_envs > 1:
                 return self._add_rows(
@@ -434,8 +437,16 @@ class ReplayBuffer:
         self, observation, action, reward, terminated, truncated, next_observation, extras
     ) -> np.ndarray:
         index = self._index or self._indexed()
-        row_values = self._fit_leaves(self.observation_space, self._observation_fields, observation)
-        row_values += self._fit_leaves(self.action_space, self._action_fields, action)
+        if self._is_flat:  # by far the most common, and worth two microseconds
+            row_values = [
+                values.fit(self._observation_fields[0], observation),
+                values.fit(self._action_fields[0], action),
+            ]
+        else:
+            row_values = self._fit_leaves(
+                self.observation_space, self._observation_fields, observation
+            )
+            row_values += self._fit_leaves(self.action_space, self._action_fields, action)
         reward = values.fit_reward(reward)
         terminated = values.fit_flag("terminated", terminated)
         truncated = values.fit_flag("truncated", truncated)
@@ -458,15 +469,13 @@ class ReplayBuffer:
         store = self._store
         row = int(store.count[0])
         store.append_row(row_values, final)
-        self._steps[0], self._rewards[0] = step, reward
-        self._marks[0] = terminated + 2 * truncated
-        rows = 1
-        if final is not None:
-            self._steps[1], self._marks[1], self._rewards[1] = step + 1, 4, 0.0
-            rows = 2
-        self._take_in(
-            index, self._envs[:rows], self._steps[:rows], self._marks[:rows], self._rewards[:rows]
-        )
+        self._added[0, 1], self._added[0, 2] = step, terminated + 2 * truncated
+        self._rewards[0] = reward
+        if final is None:
+            self._take_in(index, *self._one_row)
+        else:
+            self._added[1, 1] = step + 1
+            self._take_in(index, self._added, self._rewards)
         self._next_step[0] = 0 if ended else step + 1
         self._add_count += 1
         return np.array([row])
@@ -474,10 +483,7 @@ class ReplayBuffer:
     def _fit_leaves(
         self, space: gym_spaces.Space, fields: list[Field], value: Any, *, used: bool = True
     ) -> list[Any]:
-        if len(fields) == 1 and not isinstance(space, gym_spaces.Dict | gym_spaces.Tuple):
-            parts = (value,)
-        else:
-            parts = spaces.flatten(space, value, fields[0].name.split("/")[0] if fields else "")
+        parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
         if used:
             return [values.fit(field, part) for field, part in zip(fields, parts, strict=True)]
         for field, part in zip(fields, parts, strict=True):
@@ -536,14 +542,15 @@ class ReplayBuffer:
         rows = self._store.append(envs, row_values, final_envs, final)
         count = len(envs)
         total = count + len(final_envs)
-        order = np.concatenate([envs, final_envs])
-        marks = np.full(total, 4, np.uint8)
-        marks[:count] = terminated[envs] + 2 * truncated[envs].view(np.uint8)
-        new_steps = steps[order]
-        new_steps[count:] += 1
+        added = np.empty((total, 3), np.int64)
+        added[:count, 0], added[count:, 0] = envs, final_envs
+        added[:, 1] = steps[added[:, 0]]
+        added[count:, 1] += 1
+        added[:count, 2] = terminated[envs] + 2 * truncated[envs].view(np.uint8)
+        added[count:, 2] = 4
         new_rewards = np.zeros(total, np.float32)
         new_rewards[:count] = rewards[envs]
-        self._take_in(index, order, new_steps, marks, new_rewards)
+        self._take_in(index, added, new_rewards)
         self._next_step[envs] += 1
         self._next_step[envs[ended[envs]]] = 0
         self._add_count += count
@@ -552,7 +559,7 @@ class ReplayBuffer:
     def _fit_rows(
         self, space: gym_spaces.Space, fields: list[Field], value: Any, envs: np.ndarray
     ) -> list[np.ndarray]:
-        parts = spaces.flatten(space, value, fields[0].name.split("/")[0] if fields else "")
+        parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
         return [
             values.fit_rows(field, part, self.num_envs, envs)
             for field, part in zip(fields, parts, strict=True)
@@ -563,16 +570,9 @@ class ReplayBuffer:
             index.grow(int(index.count.max()) + rows)
             self._sampler.grow()
 
-    def _take_in(
-        self,
-        index: "RowIndex",
-        envs: np.ndarray,
-        steps: np.ndarray,
-        marks: np.ndarray,
-        rewards: np.ndarray,
-    ) -> None:
+    def _take_in(self, index: "RowIndex", added: np.ndarray, rewards: np.ndarray) -> None:
         """Tell the index and the sampler of committed rows."""
-        left, entered = index.append(envs, steps, marks, rewards)
+        left, entered = index.append(added, rewards)
         if len(left):
             self._sampler.leave(left)
         if len(entered):
@@ -815,20 +815,18 @@ class ReplayBuffer:
         """Flush and release the store. A temporary store is removed. Closing twice is fine."""
         if getattr(self, "_closed", True):
             return
-        if os.getpid() != self._pid:
+        if process.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
         for prefetcher in list(self._prefetchers):
             prefetcher.close()
         with self._lock:
             store = self._store
-            if store.mode != "r" and self._cleanup is None:
+            if store.mode != "r" and not self._temporary:
                 store.record(self._meta(), self._leaves())
                 store.mark_closed()
             self._closed = True
-            store.close()
-            if self._cleanup is not None:
-                self._cleanup()
+            self._release()
 
     def save(self, checkpoint_dir: str | os.PathLike, iteration_number: int | str) -> Path:
         """Write a checkpoint ``<checkpoint_dir>/<name>_ckpt.<iteration_number>``.
@@ -981,7 +979,7 @@ class ReplayBuffer:
         self._check_schema(store)
         self.name, self.path = "replay", store.path
         self.rng = np.random.default_rng()
-        self._cleanup = None
+        self._temporary = False
         self._start(store, keep_rng=False)
         return self
 
@@ -1012,8 +1010,9 @@ class ReplayBuffer:
         for env in np.flatnonzero(new).tolist():
             start, stop = int(index.count[env]), int(store.count[env])
             for low in range(start, stop, chunk):
-                small = self._read_small(env, low, min(low + chunk, stop))
-                self._take_in(index, np.full(len(small[0]), env), *small)
+                steps, flags, rewards = self._read_small(env, low, min(low + chunk, stop))
+                added = np.stack([np.full(len(steps), env), steps, flags], axis=1).astype(np.int64)
+                self._take_in(index, added, rewards)
         store.first = np.maximum(store.first, index.first)
 
     # -- looking
@@ -1100,13 +1099,6 @@ class ReplayBuffer:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and os.getpid() == self._pid:
-            if self._cleanup is None and self._store.mode != "r":
-                warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2)
-            self._closed = True
-            self._store.close()
-
     def __reduce__(self) -> tuple:
         raise InvalidInputError(
             "a buffer cannot be pickled or copied; pass its path and open it there with "
@@ -1121,9 +1113,9 @@ class ReplayBuffer:
         self._check_open()
         if self._store.mode == "r":
             raise ReadOnlyError(f'{self.path}: opened with mode="r"; open it with mode="a" to write')
-        if os.getpid() != self._pid:
+        if process.pid != self._pid:
             raise ForkedError(
-                f"{self.path}: opened by process {self._pid}, and this is its child {os.getpid()}; "
+                f"{self.path}: opened by process {self._pid}, and this is its child {process.pid}; "
                 'let the parent write, and open(path, mode="r") here'
             )
 
@@ -1243,6 +1235,11 @@ def _shown(spec: tuple | None) -> str:
     return "missing" if spec is None else f"{spec[1]} of shape {spec[0]}"
 
 
-def _remove_temporary(path: Path, pid: int) -> None:
-    if os.getpid() == pid:  # not a forked child
-        shutil.rmtree(path, ignore_errors=True)
+def _let_go(holder: list[Store], temporary: Path | None, pid: int) -> None:
+    """Release the store of a buffer that is gone; the parent's is not a forked child's to close."""
+    if process.pid != pid:
+        return
+    for store in holder:
+        store.close()
+    if temporary is not None:
+        shutil.rmtree(temporary, ignore_errors=True)

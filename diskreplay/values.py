@@ -10,7 +10,7 @@ from diskreplay.store.format import Field
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
+def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | int:
     """`value` as an array of the field's dtype and of shape ``lead + field.shape``.
 
     Casting follows NumPy's ``same_kind``; integers also go into narrower integers and into floats
@@ -21,9 +21,12 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
     ShapeError, DtypeError
     """
     if type(value) is not np.ndarray:
+        if type(value) is int and not lead and field.dtype == np.int64 and field.shape == ():
+            if -(2**63) <= value < 2**63:
+                return value  # a Discrete action: an array would only be taken apart again
         try:
             value = np.asarray(value)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ShapeError(f"{field.name}: not an array ({error})") from error
     if value.shape != lead + field.shape:
         raise ShapeError(f"{field.name}: shape {lead + field.shape} expected, found {value.shape}")

@@ -10,6 +10,12 @@ TERMINATED, TRUNCATED, FINAL, SAMPLEABLE = 1, 2, 4, 8
 # The figures of a row index: rows kept for each env, envs, stack size, horizon.
 ROWS, ENVS, STACK, HORIZON = 0, 1, 2, 3
 
+# A place of the ring is three int32 side by side, so that looking at a row is one cache miss: its
+# step, its flags, and the bits of its float32 reward. ``bounds[env]`` is the oldest retained row
+# and the number of rows ever.
+STEP, FLAGS, REWARD = 0, 1, 2
+FIRST, COUNT = 0, 1
+
 
 # -- the sum tree: nodes of all levels in one array, leaves first; starts[k] is where level k begins
 
@@ -127,7 +133,7 @@ def tree_find(nodes, starts, masses, out):  # noqa: ANN001, ANN201
 
 @njit(nogil=True, cache=True)
 def tree_update(  # noqa: ANN201
-    nodes, least, starts, flags, count, first, figures, ids, priorities, alpha  # noqa: ANN001
+    nodes, least, starts, ring, bounds, figures, ids, priorities, alpha  # noqa: ANN001
 ):
     """Set the leaves of sampleable rows to ``priority ** alpha``.
 
@@ -138,7 +144,7 @@ def tree_update(  # noqa: ANN201
     for i in range(len(ids)):
         if not 0.0 <= priorities[i] < np.inf:
             return 1, i, 0.0
-        if ids[i] < 0 or ids[i] // envs >= count[ids[i] % envs]:
+        if ids[i] < 0 or ids[i] // envs >= bounds[ids[i] % envs, COUNT]:
             return 2, i, 0.0
     places = np.empty(len(ids), np.int64)
     taken = 0
@@ -146,7 +152,7 @@ def tree_update(  # noqa: ANN201
     for i in range(len(ids)):
         env, row = ids[i] % envs, ids[i] // envs
         place = ids[i] % (rows * envs)
-        if row >= first[env] and flags[place] & SAMPLEABLE:
+        if row >= bounds[env, FIRST] and ring[place, FLAGS] & SAMPLEABLE:
             nodes[place] = leaf_of(priorities[i], alpha)
             places[taken] = place
             taken += 1
@@ -163,7 +169,7 @@ def leaf_of(priority, alpha):  # noqa: ANN001, ANN201
 
 @njit(nogil=True, cache=True)
 def tree_draw(  # noqa: ANN201
-    nodes, starts, uniform, scale, beta, whole, count, envs, rows, ids, probability, weight  # noqa: ANN001
+    nodes, starts, uniform, scale, beta, whole, bounds, figures, ids, probability, weight  # noqa: ANN001
 ):
     """A stratified draw: ids, probabilities and importance weights of ``len(uniform)`` rows.
 
@@ -171,12 +177,13 @@ def tree_draw(  # noqa: ANN201
     normalise the weights by, or 0 to normalise by the batch's largest weight.
     """
     size = len(uniform)
+    rows, envs = figures[ROWS], figures[ENVS]
     total = nodes[starts[len(starts) - 2]]
     least = np.inf
     for i in range(size):
         leaf = _find(nodes, starts, (i + uniform[i]) / size * total)
         env = leaf % envs
-        last = count[env] - 1
+        last = bounds[env, COUNT] - 1
         # The newest row of that env that sits in this place of the ring.
         ids[i] = (last - (last - leaf // envs) % rows) * envs + env
         probability[i] = nodes[leaf] / total
@@ -189,26 +196,27 @@ def tree_draw(  # noqa: ANN201
 
 
 @njit(nogil=True, cache=True)
-def leaves_out(leaves, flags, count, first, figures, start, out):  # noqa: ANN001, ANN201
+def leaves_out(leaves, ring, bounds, figures, start, out):  # noqa: ANN001, ANN201
     """The leaf of each retained row, by row and env; NaN for rows that cannot be sampled."""
     rows, envs = figures[ROWS], figures[ENVS]
     for i in range(out.shape[0]):
         for env in range(envs):
             row = start + i
             place = (row * envs + env) % (rows * envs)
-            there = first[env] <= row < count[env] and flags[place] & SAMPLEABLE
+            there = bounds[env, FIRST] <= row < bounds[env, COUNT]
+            there = there and ring[place, FLAGS] & SAMPLEABLE
             out[i, env] = leaves[place] if there else np.nan
 
 
 @njit(nogil=True, cache=True)
-def leaves_in(leaves, flags, count, first, figures, start, saved, largest):  # noqa: ANN001, ANN201
+def leaves_in(leaves, ring, bounds, figures, start, saved, largest):  # noqa: ANN001, ANN201
     """The opposite; sampleable rows without a leaf get `largest`, all others 0."""
     rows, envs = figures[ROWS], figures[ENVS]
     leaves[:] = 0.0
     for env in range(envs):
-        for row in range(first[env], count[env]):
+        for row in range(bounds[env, FIRST], bounds[env, COUNT]):
             place = (row * envs + env) % (rows * envs)
-            if flags[place] & SAMPLEABLE:
+            if ring[place, FLAGS] & SAMPLEABLE:
                 leaf = np.nan
                 if 0 <= row - start < saved.shape[0]:
                     leaf = saved[row - start, env]
@@ -219,7 +227,7 @@ def leaves_in(leaves, flags, count, first, figures, start, saved, largest):  # n
 
 
 @njit(nogil=True, cache=True)
-def _steps_ahead(step, flags, count, first, figures, env, row):  # noqa: ANN001, ANN202
+def _steps_ahead(ring, bounds, figures, env, row):  # noqa: ANN001, ANN202
     """Rows in the n-step window of a row, 0 if the row cannot be sampled.
 
     A row is a transition if its stack is retained and, going on from it, the episode terminates
@@ -229,114 +237,122 @@ def _steps_ahead(step, flags, count, first, figures, env, row):  # noqa: ANN001,
     rows, envs, stack, horizon = figures[ROWS], figures[ENVS], figures[STACK], figures[HORIZON]
     size = rows * envs
     place = (row * envs + env) % size
-    start = step[place]
-    if flags[place] & FINAL or row - min(start, stack - 1) < first[env]:
+    start = ring[place, STEP]
+    if ring[place, FLAGS] & FINAL or row - min(start, stack - 1) < bounds[env, FIRST]:
         return 0
     for ahead in range(1, horizon + 1):
-        if flags[place] & TERMINATED:
+        flags = ring[place, FLAGS]
+        if flags & TERMINATED:
             return ahead
         following = row + ahead
-        if following >= count[env]:
+        if following >= bounds[env, COUNT]:
             return 0
-        truncated = flags[place] & TRUNCATED
         place = (following * envs + env) % size
-        if step[place] != start + ahead:
+        if ring[place, STEP] != start + ahead:
             return 0
-        if truncated:
-            return ahead if flags[place] & FINAL else 0
+        if flags & TRUNCATED:
+            return ahead if ring[place, FLAGS] & FINAL else 0
     return horizon
 
 
 @njit(nogil=True, cache=True)
-def index_append(  # noqa: ANN201
-    step, flags, reward, count, first, figures, envs, steps, marks, rewards, left, entered  # noqa: ANN001
-):
-    """Add rows in order; list the places that stopped, and that began, being sampleable."""
-    rows, num_envs, stack, horizon = (
-        figures[ROWS], figures[ENVS], figures[STACK], figures[HORIZON],
-    )  # fmt: skip
+def index_append(ring, bounds, figures, added, rewards, changed):  # noqa: ANN001, ANN201
+    """Add rows in order: ``added`` holds env, step and flags of each, ``rewards`` float32 bits.
+
+    Lists the places that stopped being sampleable in ``changed[0]``, those that began in
+    ``changed[1]``, and returns how many of each.
+    """
+    rows, num_envs = figures[ROWS], figures[ENVS]
+    stack, horizon = figures[STACK], figures[HORIZON]
     size = rows * num_envs
     gone = came = 0
-    for i in range(len(envs)):
-        env = envs[i]
-        row = count[env]
-        while row - first[env] >= rows:
-            oldest = first[env]
-            first[env] = oldest + 1
+    for i in range(len(added)):
+        env = added[i, 0]
+        row = bounds[env, COUNT]
+        while row - bounds[env, FIRST] >= rows:
+            oldest = bounds[env, FIRST]
+            bounds[env, FIRST] = oldest + 1
             for other in range(oldest, min(oldest + stack, row)):
                 place = (other * num_envs + env) % size
-                if flags[place] & SAMPLEABLE and other - min(step[place], stack - 1) <= oldest:
-                    flags[place] &= ~np.uint8(SAMPLEABLE)
-                    left[gone] = place
-                    gone += 1
+                if ring[place, FLAGS] & SAMPLEABLE:
+                    if other - min(ring[place, STEP], stack - 1) <= oldest:
+                        ring[place, FLAGS] &= ~SAMPLEABLE
+                        changed[0, gone] = place
+                        gone += 1
         place = (row * num_envs + env) % size
-        step[place], flags[place], reward[place] = steps[i], marks[i], rewards[i]
-        count[env] = row + 1
-        for other in range(max(first[env], row - horizon), row + 1):
+        ring[place, STEP] = added[i, 1]
+        ring[place, FLAGS] = added[i, 2]
+        ring[place, REWARD] = rewards[i]
+        bounds[env, COUNT] = row + 1
+        for other in range(max(bounds[env, FIRST], row - horizon), row + 1):
             place = (other * num_envs + env) % size
-            if not flags[place] & SAMPLEABLE and _steps_ahead(
-                step, flags, count, first, figures, env, other
-            ):
-                flags[place] |= SAMPLEABLE
-                entered[came] = place
-                came += 1
+            if not ring[place, FLAGS] & SAMPLEABLE:
+                if _steps_ahead(ring, bounds, figures, env, other):
+                    ring[place, FLAGS] |= SAMPLEABLE
+                    changed[1, came] = place
+                    came += 1
     return gone, came
 
 
 @njit(nogil=True, cache=True)
-def index_validate(step, flags, count, first, figures):  # noqa: ANN001, ANN201
+def index_validate(ring, bounds, figures):  # noqa: ANN001, ANN201
     """Mark every retained row that can be sampled; returns how many."""
     rows, envs = figures[ROWS], figures[ENVS]
     total = 0
     for env in range(envs):
-        for row in range(first[env], count[env]):
+        for row in range(bounds[env, FIRST], bounds[env, COUNT]):
             place = (row * envs + env) % (rows * envs)
-            flags[place] &= ~np.uint8(SAMPLEABLE)
-            if _steps_ahead(step, flags, count, first, figures, env, row):
-                flags[place] |= SAMPLEABLE
+            ring[place, FLAGS] &= ~SAMPLEABLE
+            if _steps_ahead(ring, bounds, figures, env, row):
+                ring[place, FLAGS] |= SAMPLEABLE
                 total += 1
     return total
 
 
 @njit(nogil=True, cache=True)
-def index_load(step, flags, reward, figures, env, start, steps, marks, rewards):  # noqa: ANN001, ANN201
+def index_load(ring, figures, env, start, steps, flags, rewards):  # noqa: ANN001, ANN201
     """Put consecutive rows of one env in their places, without looking at them."""
     rows, envs = figures[ROWS], figures[ENVS]
     for i in range(len(steps)):
         place = ((start + i) * envs + env) % (rows * envs)
-        step[place], flags[place], reward[place] = steps[i], marks[i], rewards[i]
+        ring[place, STEP] = steps[i]
+        ring[place, FLAGS] = flags[i]
+        ring[place, REWARD] = rewards[i]
 
 
 @njit(nogil=True, cache=True)
 def index_plan(  # noqa: ANN201
-    step, flags, reward, count, first, figures, powers, ids,  # noqa: ANN001
+    ring, rewards, bounds, figures, powers, ids,  # noqa: ANN001
     plan, returns, discount, terminated, truncated, steps,  # noqa: ANN001
 ):  # fmt: skip
-    """What to read for each id, and its n-step return; the position of the first bad id, or -1."""
+    """What to read for each id, and its n-step return; the position of the first bad id, or -1.
+
+    ``rewards`` is the ring seen as float32.
+    """
     rows, envs, stack = figures[ROWS], figures[ENVS], figures[STACK]
     size = rows * envs
     for i in range(len(ids)):
         env, row = ids[i] % envs, ids[i] // envs
-        if row < first[env] or row >= count[env]:
+        if row < bounds[env, FIRST] or row >= bounds[env, COUNT]:
             return i
         place = (row * envs + env) % size
-        if not flags[place] & SAMPLEABLE:
+        if not ring[place, FLAGS] & SAMPLEABLE:
             return i
-        ahead = _steps_ahead(step, flags, count, first, figures, env, row)
-        start = step[place]
+        ahead = _steps_ahead(ring, bounds, figures, env, row)
+        start = ring[place, STEP]
         total = 0.0
         last = place
         for k in range(ahead):
             last = ((row + k) * envs + env) % size
-            total += powers[k] * reward[last]
-        ended = flags[last] & TERMINATED != 0
+            total += powers[k] * rewards[last, REWARD]
+        ended = ring[last, FLAGS] & TERMINATED != 0
         before_next = min(start + ahead, stack - 1)
         if ended:
             following = ((row + ahead) * envs + env) % size
             if (
-                row + ahead >= count[env]
-                or step[following] != start + ahead
-                or not flags[following] & FINAL
+                row + ahead >= bounds[env, COUNT]
+                or ring[following, STEP] != start + ahead
+                or not ring[following, FLAGS] & FINAL
             ):
                 before_next = -1
         plan[i, 0] = env
@@ -347,13 +363,13 @@ def index_plan(  # noqa: ANN201
         returns[i] = total
         discount[i] = 0.0 if ended else powers[ahead]
         terminated[i] = ended
-        truncated[i] = flags[last] & TRUNCATED != 0
+        truncated[i] = ring[last, FLAGS] & TRUNCATED != 0
         steps[i] = ahead
     return -1
 
 
 @njit(nogil=True, cache=True)
-def index_draw(flags, count, first, figures, uniform, ids):  # noqa: ANN001, ANN201
+def index_draw(ring, bounds, figures, uniform, ids):  # noqa: ANN001, ANN201
     """Ids of sampleable rows for as many numbers of ``[0, 1)`` as hit one; returns how many.
 
     Each number picks one retained row of all envs; rows that cannot be sampled are passed over,
@@ -363,35 +379,31 @@ def index_draw(flags, count, first, figures, uniform, ids):  # noqa: ANN001, ANN
     size = rows * envs
     retained = 0
     for env in range(envs):
-        retained += count[env] - first[env]
+        retained += bounds[env, COUNT] - bounds[env, FIRST]
     found = 0
     for i in range(len(uniform)):
         at = int(uniform[i] * retained)
         env = 0
-        while at >= count[env] - first[env]:
-            at -= count[env] - first[env]
+        while at >= bounds[env, COUNT] - bounds[env, FIRST]:
+            at -= bounds[env, COUNT] - bounds[env, FIRST]
             env += 1
-        id_ = (first[env] + at) * envs + env
-        if flags[id_ % size] & SAMPLEABLE:
+        id_ = (bounds[env, FIRST] + at) * envs + env
+        if ring[id_ % size, FLAGS] & SAMPLEABLE:
             ids[found] = id_
             found += 1
     return found
 
 
 @njit(nogil=True, cache=True)
-def index_list(flags, count, first, figures):  # noqa: ANN001, ANN201
+def index_list(ring, bounds, figures):  # noqa: ANN001, ANN201
     """All sampleable ids, env by env, oldest first."""
     rows, envs = figures[ROWS], figures[ENVS]
     size = rows * envs
+    ids = np.empty(size, np.int64)
     total = 0
     for env in range(envs):
-        for row in range(first[env], count[env]):
-            total += flags[(row * envs + env) % size] & SAMPLEABLE != 0
-    ids = np.empty(total, np.int64)
-    at = 0
-    for env in range(envs):
-        for row in range(first[env], count[env]):
-            if flags[(row * envs + env) % size] & SAMPLEABLE:
-                ids[at] = row * envs + env
-                at += 1
-    return ids
+        for row in range(bounds[env, FIRST], bounds[env, COUNT]):
+            if ring[(row * envs + env) % size, FLAGS] & SAMPLEABLE:
+                ids[total] = row * envs + env
+                total += 1
+    return ids[:total].copy()

@@ -107,7 +107,7 @@ class PrioritizedSampler:
         whole = tree.min / total if self.normalization == "buffer" else 0.0
         tree._kernels.tree_draw(
             tree.nodes, tree.starts, rng.random(size), float(index.sampleable), float(beta), whole,
-            index.count, index.num_envs, index.size // index.num_envs, ids, probability, weight,
+            index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
         return ids, probability, weight
 

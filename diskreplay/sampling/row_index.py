@@ -6,8 +6,6 @@ import numpy as np
 
 from diskreplay.errors import NotSampleableError, UnknownIdError
 
-_MARKS_PER_ROW = 8  # a row can end the waiting, and the retention, of a stack and a horizon of rows
-
 
 class Plan(NamedTuple):
     """What a batch consists of before any frame is read.
@@ -46,12 +44,13 @@ class RowIndex:
     Attributes
     ----------
     count, first : ndarray of int64, shape (num_envs,)
+        Rows ever, and the oldest retained row; views of one array.
     sampleable : int
         How many rows can be sampled.
 
     Notes
     -----
-    13 bytes a row: int32 step, uint8 flags, float32 reward, and the sampler's own 8.
+    12 bytes a row.
     """
 
     def __init__(
@@ -67,48 +66,49 @@ class RowIndex:
         self._kernels = kernels
         self.growing = rows_per_env is None
         self.num_envs = num_envs
-        self.count = np.zeros(num_envs, np.int64)
-        self.first = np.zeros(num_envs, np.int64)
+        self.bounds = np.zeros((num_envs, 2), np.int64)
+        self.first, self.count = self.bounds[:, 0], self.bounds[:, 1]
         self.sampleable = 0
         self._powers = float(gamma) ** np.arange(update_horizon + 1)
-        self._per_row = _MARKS_PER_ROW + stack_size + update_horizon
-        self._left = np.empty(2 * num_envs * self._per_row, np.int64)
-        self._entered = np.empty_like(self._left)
-        self._figures = np.array(
+        self.figures = np.array(
             [rows_per_env or 1024, num_envs, stack_size, update_horizon], np.int64
         )
+        # A row can end the retention of a stack of rows, and the waiting of a horizon of them.
+        self._changes = stack_size + update_horizon + 1
+        self._changed = np.empty((2, 2 * num_envs * self._changes), np.int64)
         self._allocate()
 
     def _allocate(self) -> None:
-        size = self.size
-        self.step = np.zeros(size, np.int32)
-        self.flags = np.zeros(size, np.uint8)
-        self.reward = np.zeros(size, np.float32)
+        self.ring = np.zeros((self.size, 3), np.int32)
+        self._rewards = self.ring.view(np.float32)
 
     @property
     def size(self) -> int:
         """Places in the ring."""
-        return int(self._figures[0] * self._figures[1])
+        return int(self.figures[0] * self.figures[1])
 
     @property
-    def state(self) -> tuple[np.ndarray, ...]:
-        """Flags, count, first and figures, as the samplers' kernels take them."""
-        return self.flags, self.count, self.first, self._figures
+    def state(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ring, bounds and figures, as the kernels take them."""
+        return self.ring, self.bounds, self.figures
 
     def grow(self, rows: int) -> None:
         """Make room for so many rows of each env; only while nothing ever wraps around."""
-        if rows <= self._figures[0]:
+        if rows <= self.figures[0]:
             return
-        old = self.step, self.flags, self.reward
-        self._figures[0] = max(rows, 2 * self._figures[0])
+        old = self.ring
+        self.figures[0] = max(rows, 2 * self.figures[0])
         self._allocate()
-        for new, values in zip((self.step, self.flags, self.reward), old, strict=True):
-            new[: len(values)] = values
+        self.ring[: len(old)] = old
 
-    def append(
-        self, envs: np.ndarray, steps: np.ndarray, marks: np.ndarray, rewards: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Add rows, at most two an env, in order.
+    def append(self, added: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Add rows in order.
+
+        Parameters
+        ----------
+        added : ndarray of int64, shape (rows, 3)
+            Env, step and flags of each.
+        rewards : ndarray of float32, shape (rows,)
 
         Returns
         -------
@@ -116,29 +116,25 @@ class RowIndex:
             Places that stopped, and that began, being sampleable: views, valid until the next call.
             Let go of the first before taking in the second: a new row may sit in an old one's place.
         """
-        if len(envs) * self._per_row > len(self._left):
-            self._left = np.empty(len(envs) * self._per_row, np.int64)
-            self._entered = np.empty_like(self._left)
+        if len(added) * self._changes > self._changed.shape[1]:
+            self._changed = np.empty((2, len(added) * self._changes), np.int64)
+        changed = self._changed
         gone, came = self._kernels.index_append(
-            self.step, self.flags, self.reward, self.count, self.first, self._figures,
-            envs, steps, marks, rewards, self._left, self._entered,
-        )  # fmt: skip
+            self.ring, self.bounds, self.figures, added, rewards.view(np.int32), changed
+        )
         self.sampleable += came - gone
-        return self._left[:gone], self._entered[:came]
+        return changed[0, :gone], changed[1, :came]
 
     def load(
-        self, env: int, start: int, steps: np.ndarray, marks: np.ndarray, rewards: np.ndarray
+        self, env: int, start: int, steps: np.ndarray, flags: np.ndarray, rewards: np.ndarray
     ) -> None:
         """Put consecutive rows in their places; `validate` when all are there."""
-        self._kernels.index_load(
-            self.step, self.flags, self.reward, self._figures, env, start, steps, marks, rewards
-        )
+        bits = rewards.view(np.int32)
+        self._kernels.index_load(self.ring, self.figures, env, start, steps, flags, bits)
 
     def validate(self) -> None:
         """Find out anew which rows can be sampled. O(rows)."""
-        self.sampleable = self._kernels.index_validate(
-            self.step, self.flags, self.count, self.first, self._figures
-        )
+        self.sampleable = self._kernels.index_validate(*self.state)
 
     def sampleable_ids(self) -> np.ndarray:
         """The ids of all rows that can be sampled, env by env, oldest first. O(rows)."""
@@ -163,9 +159,8 @@ class RowIndex:
             np.empty(size, np.int32),
         )
         bad = self._kernels.index_plan(
-            self.step, self.flags, self.reward, self.count, self.first, self._figures,
-            self._powers, ids, *plan,
-        )  # fmt: skip
+            self.ring, self._rewards, self.bounds, self.figures, self._powers, ids, *plan
+        )
         if bad >= 0:
             self._complain(int(ids[bad]), bad)
         return plan
@@ -186,7 +181,7 @@ class RowIndex:
             )
         if row < self.first[env]:
             why = f"evicted: env {env} keeps rows from {self.first[env]} on"
-        elif self.flags[id_ % self.size] & self._kernels.FINAL:
+        elif self.ring[id_ % self.size, self._kernels.FLAGS] & self._kernels.FINAL:
             why = "a final row, which holds an observation and no transition"
         else:
             why = (

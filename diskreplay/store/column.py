@@ -51,8 +51,6 @@ class Column:
         self._lowest = np.full(num_envs, np.iinfo(np.int64).max)
         self._spares: list[Mapping] = []
         self._set_slots(slots + _SPARE_SLOTS)
-        # The segment under the hand of a single env: writing a row is one assignment.
-        self._rows, self._first_row = np.empty((0, *field.shape), field.dtype), 0
 
     def _set_slots(self, slots: int) -> None:
         field = self.field
@@ -147,25 +145,11 @@ class Column:
                 name += "+"
             self._spares.append(Mapping.create(directory / name, self.open_bytes))
 
-    def put(self, row: int, value: np.ndarray | float) -> None:
-        """Write one row of the only env, of the field's shape and castable to its dtype."""
-        at = row - self._first_row
-        if not 0 <= at < len(self._rows):
-            segment = row // self.field.segment_rows
-            self._rows = self.rows(segment, 0)
-            self._first_row = segment * self.field.segment_rows
-            at = row - self._first_row
-        self._rows[at] = value
-
     def rows(self, segment: int, env: int) -> np.ndarray:
         """A view of an unpacked segment, shape ``(segment_rows, *field.shape)``."""
         field = self.field
         flat = self._mapped[segment, env].array[: field.segment_bytes]
         return flat.view(field.dtype).reshape(field.segment_rows, *field.shape)
-
-    def forget_hand(self) -> None:
-        """Let go of the segment that `put` holds."""
-        self._rows, self._first_row = self._rows[:0], 0
 
     # -- sealing
 
@@ -266,7 +250,6 @@ class Column:
         """Unmap everything and remove the spares."""
         for key in list(self._mapped):
             self.drop(*key)
-        self.forget_hand()
         for spare in self._spares:
             files.remove(spare.path)
         self._spares.clear()

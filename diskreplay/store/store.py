@@ -91,8 +91,10 @@ class Store:
             field.name: Column(path, field, self.num_envs, self.rows_per_env) for field in fields
         }
         self.lock = lock
-        self._pid = os.getpid()
         self._ready = np.zeros(self.num_envs, np.int64)
+        self._hand: list[np.ndarray] = []
+        self._hand_first: list[int] = []
+        self._hand_until = 0
         self.maintenance = threading.RLock()
         self._wake = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -198,9 +200,10 @@ class Store:
         power cuts up to the last `record`; call that first."""
         self._closing = True
         self._wake.set()
-        if self._keeper is not None and self._pid == os.getpid():
+        if self._keeper is not None:
             self._keeper.join()
         self.count = np.array(self.count)
+        self._hand = []
         with self.maintenance, self.gate:
             for column in self.columns.values():
                 column.close()
@@ -268,13 +271,29 @@ class Store:
         """
         row = int(self.count[0])
         rows = 1 if final is None else 2
-        self.reserve_env(0, row + rows - 1)
-        for column, value in zip(self.columns.values(), values, strict=True):
-            column.put(row, value)
+        if row + rows > self._hand_until:
+            self.reserve_env(0, row + rows - 1)
+            if row >= self._hand_until:
+                self._take_in_hand(row)
+        for rows_of, first, value in zip(self._hand, self._hand_first, values, strict=True):
+            rows_of[row - first] = value
         if final is not None:
-            for column, value in zip(self.columns.values(), final, strict=True):
-                column.put(row + 1, value)
+            if row + 1 >= self._hand_until:
+                self._take_in_hand(row + 1)
+            for rows_of, first, value in zip(self._hand, self._hand_first, final, strict=True):
+                rows_of[row + 1 - first] = value
         self.count[0] = row + rows  # the commit
+
+    def _take_in_hand(self, row: int) -> None:
+        """Hold the segments that `row` of the only env goes to: writing it is then an assignment
+        for each column, until the first of them is full."""
+        self._hand, self._hand_first, until = [], [], []
+        for column in self.columns.values():
+            segment = row // column.field.segment_rows
+            self._hand.append(column.rows(segment, 0))
+            self._hand_first.append(segment * column.field.segment_rows)
+            until.append((segment + 1) * column.field.segment_rows)
+        self._hand_until = min(until)
 
     def append(
         self,
