@@ -155,13 +155,16 @@ class ReplayBuffer:
                 store.close()
                 raise
             keep_rng = isinstance(seed, np.random.Generator)
+            reopened = True
         else:
             store = Store.create(
                 self.path, fields, num_envs=num_envs, capacity=capacity,
                 segment_rows=segment_rows, meta=self._meta(),
             )  # fmt: skip
-            keep_rng = True
+            keep_rng, reopened = True, False
         self._start(store, keep_rng=keep_rng)
+        if reopened:
+            self._record_options()
 
     # -- construction
 
@@ -260,6 +263,12 @@ class ReplayBuffer:
                     f"{_shown(mine.get(name))} here; open it with the spaces and extras it was "
                     "made with, or choose another directory"
                 )
+
+    def _record_options(self) -> None:
+        """Readers go by the attributes: they should not see the options of another run."""
+        saved = self._store.meta
+        if any(saved.get(k) != v for k, v in self._meta().items() if k != "rng"):
+            self._store.record(self._meta(), self._leaves())
 
     def _all_fields(self) -> list[Field]:
         small = {"reward": np.float32, "step": np.int32}
@@ -577,6 +586,24 @@ class ReplayBuffer:
             self._sampler.leave(left)
         if len(entered):
             self._sampler.enter(entered)
+
+    def end_episode(self, mask: np.ndarray | None = None) -> None:
+        """Cut the episode under way: the next `add` starts a new one.
+
+        For an environment that was reset in the middle of an episode. The cut episode's last
+        transitions, whose n-step window is not whole, are not sampled.
+
+        Parameters
+        ----------
+        mask : ndarray of bool, shape (num_envs,), optional
+            Envs whose episode is cut; all by default.
+        """
+        with self._lock:
+            self._check_writable()
+            if mask is None:
+                self._next_step[:] = 0
+            else:
+                self._next_step[values.fit_flags("mask", mask, self.num_envs)] = 0
 
     def _complain_extras(self, extras: Mapping[str, Any]) -> None:
         missing = sorted(self._extra_fields.keys() - extras.keys())
@@ -915,6 +942,7 @@ class ReplayBuffer:
             with self._drained():
                 store = checkpoint.load(self._store, path, entries)
                 self._bind(store, resume_episodes=resume_episodes)
+                self._record_options()
 
     def _check_meta(self, saved: Store) -> None:
         """Refuse a saved state that could not be taken over, before anything changes."""

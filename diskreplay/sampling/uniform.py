@@ -22,6 +22,9 @@ class UniformSampler:
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable."""
 
+    def grow(self) -> None:
+        """The index has grown; there is nothing to grow with it."""
+
     def draw(
         self, rng: np.random.Generator, size: int, _beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

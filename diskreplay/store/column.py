@@ -11,6 +11,7 @@ from diskreplay.store import codec, files
 from diskreplay.store.format import BLOCK_ROWS, Field, array_document
 from diskreplay.store.mapping import Mapping
 
+_LARGE = 1 << 20  # bytes
 _SPARE_SLOTS = 4  # segments that may be full and not yet sealed, or left and not yet deleted
 
 
@@ -50,6 +51,8 @@ class Column:
         self._mapped: dict[tuple[int, int], Mapping] = {}
         self._lowest = np.full(num_envs, np.iinfo(np.int64).max)
         self._spares: list[Mapping] = []
+        self._spares_made = 0
+        self._new: list[Path] = []
         self._set_slots(slots + _SPARE_SLOTS)
 
     def _set_slots(self, slots: int) -> None:
@@ -127,7 +130,18 @@ class Column:
             mapping.path = path
         else:
             mapping = Mapping.create(path, self.open_bytes)
+        self._new.append(path)
         self._install(segment, env, mapping)
+
+    def new_files(self) -> list[Path]:
+        """Segments opened since this was last asked; their names are not durable yet."""
+        new, self._new = self._new, []
+        return new
+
+    @property
+    def large(self) -> bool:
+        """Whether a segment is too large to be synced again and again while it is written to."""
+        return self.open_bytes >= _LARGE
 
     @property
     def open_bytes(self) -> int:
@@ -139,11 +153,18 @@ class Column:
     def keep_spares(self, wanted: int) -> None:
         """Have that many files ready, so that `open_segment` is a rename."""
         while len(self._spares) < wanted:
-            directory = self.root / "tail"
-            name = f"spare.{self.field.name.replace('/', '.')}.{len(self._spares)}"
-            while (directory / name).exists():
-                name += "+"
-            self._spares.append(Mapping.create(directory / name, self.open_bytes))
+            self._spares.append(Mapping.create(self._spare_path(), self.open_bytes))
+
+    def _spare_path(self) -> Path:
+        self._spares_made += 1
+        name = f"spare.{self.field.name.replace('/', '.')}.{self._spares_made}"
+        return self.root / "tail" / name
+
+    def retire_tail(self, tail: Mapping) -> None:
+        """Take a sealed segment's tail out of its place."""
+        path = self._spare_path()
+        files.rename(tail.path, path)
+        tail.path = path
 
     def rows(self, segment: int, env: int) -> np.ndarray:
         """A view of an unpacked segment, shape ``(segment_rows, *field.shape)``."""
@@ -195,7 +216,7 @@ class Column:
         return old
 
     def recycle(self, tail: Mapping, most: int) -> None:
-        """Keep a sealed segment's tail as a spare: its pages are at hand already."""
+        """Keep a retired tail as a spare: its pages are at hand already."""
         if len(self._spares) < most:
             self._spares.append(tail)
         else:

@@ -54,7 +54,7 @@ def recover(store: "Store") -> None:
     for column in store.columns.values():
         _read_seals(column)
         for env in range(store.num_envs):
-            _adopt_env(column, env, int(store.first[env]), int(count[env]))
+            _adopt_env(column, env, int(store.first[env]), int(count[env]), clean)
         _remove_strays(column, clean)
     store.begin_writing(count)
 
@@ -67,7 +67,7 @@ def _read_seals(column: Column) -> None:
         raise FormatError(f"{path}: damaged attributes ({error})") from error
 
 
-def _adopt_env(column: Column, env: int, first: int, count: int) -> None:
+def _adopt_env(column: Column, env: int, first: int, count: int, clean: bool) -> None:
     rows = column.field.segment_rows
     for segment in range(first // rows, -(-count // rows)):
         used = min(rows, count - segment * rows)
@@ -75,6 +75,10 @@ def _adopt_env(column: Column, env: int, first: int, count: int) -> None:
             column.adopt_sealed(segment, env)
         else:
             _make_writable(column, segment, env, used)
+            if not clean:
+                # A row that was being written when the process died was never added.
+                memory = column.mapping(segment, env).array
+                memory[used * column.field.row_bytes :] = 0
             column.sealed[env] = min(column.sealed[env], segment)
             column.seals.pop((segment, env), None)
     column.sealed[env] = max(column.sealed[env], first // rows)
@@ -131,7 +135,7 @@ def _sweep(root: Path) -> None:
 
 def _remove_strays(column: Column, clean: bool) -> None:
     """Remove tails and chunks that no retained row is in."""
-    for spare in column.tails.parent.glob("spare.*"):
+    for spare in (column.root / "tail").glob("spare.*"):
         files.remove(spare)
     kept = set(column.mapped())
     if column.tails.is_dir():

@@ -16,7 +16,7 @@ after a power cut      the record is the truth; after a kill the counts in ``sta
 import os
 import threading
 from collections.abc import Mapping as MappingType
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -366,28 +366,44 @@ class Store:
             if self._closing:
                 return
             count = self.count.copy()
-            first = np.minimum(self.first, count)
-            full, left = [], []
-            for column in self.columns.values():
-                gone = first // column.field.segment_rows
-                left += [(column, s, e) for s, e in column.mapped() if s < gone[e]]
-                full += [(column, s, e) for s, e in column.full(count) if s >= gone[e]]
+            gone = {c: self.first // c.field.segment_rows for c in self.columns.values()}
+            full = [
+                (column, s, e)
+                for column, below in gone.items()
+                for s, e in column.full(count)
+                if s >= below[e]
+            ]
+            left = any(s < gone[c][e] for c in gone for s, e in c.mapped())
             if full or left:
                 tails = self._seal(full)
-                for column, segment, env in left:
-                    column.sealed[env] = max(column.sealed[env], segment + 1)
-                self._write_record(count, first)
-                self._discard(tails, left)
+                for column, below in gone.items():
+                    np.maximum(column.sealed, below, out=column.sealed)
+                count = self._durable(count)
+                self._write_record(count, np.minimum(self.first, count))
+                self._discard(tails)
             if spares:
                 for column in self.columns.values():
                     if not column.field.packed and not self._closing:
                         if column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
                             column.keep_spares(self.num_envs)
 
+    def _durable(self, count: np.ndarray) -> np.ndarray:
+        """The rows of each env that a record may name after `_seal`: of large columns those in
+        sealed segments (or named before), of small ones all `count`."""
+        for column in self.columns.values():
+            if column.large:
+                count = np.minimum(count, column.sealed * column.field.segment_rows)
+        return np.maximum(count, self.recorded)
+
     def _seal(self, full: list[tuple[Column, int, int]]) -> list[tuple[Column, Any]]:
-        """Bring full segments into their final form; returns tails that are of no use any more."""
+        """Bring full segments into their final form; returns tails that are of no use any more.
+
+        The open segments of large columns are not synced here: the adding thread is writing to
+        them, and would have to wait for the disk whenever it touches a page that is being synced.
+        """
         packed = [(*job, *job[0].pack(*job[1:])) for job in full]
-        files.sync([written for *_job, written, _seal in packed] + self._open_files())
+        small = [c for c in self.columns.values() if not c.large]
+        files.sync([written for *_job, written, _seal in packed] + self._open_files(small))
         for column, segment, env, written, _seal in packed:
             path = column.chunk_path(segment, env)
             if written != path:
@@ -402,14 +418,24 @@ class Store:
                     tails.append((column, tail))
         return tails
 
-    def _discard(self, tails: list[tuple[Column, Any]], left: list[tuple[Column, int, int]]) -> None:
-        """Reuse tails and delete segments that the record no longer names."""
+    def _discard(self, tails: list[tuple[Column, Any]]) -> None:
+        """Reuse tails, and delete segments that the record does not name any more."""
         if tails:
-            # A reader in another process may still map a tail that is about to get other rows:
-            # it compares the epoch before and after reading.
+            # A reader in another process may map a tail that is about to get other rows. Renamed
+            # first, none can be mapped any more by the old name; then the epoch changes, which a
+            # reader compares before and after reading; and only then is a tail written to again.
+            for column, tail in tails:
+                column.retire_tail(tail)
             self._state.tail_epoch[0] += 1
             for column, tail in tails:
                 column.recycle(tail, self.num_envs)
+        first = np.minimum(self.first, self.recorded)
+        left = [
+            (column, segment, env)
+            for column in self.columns.values()
+            for segment, env in column.mapped()
+            if segment < first[env] // column.field.segment_rows
+        ]
         if left:
             with self.gate:
                 for column, segment, env in left:
@@ -417,23 +443,20 @@ class Store:
             for column, segment, env in left:
                 column.remove_files(segment, env)
 
-    def _open_files(self) -> list[Path]:
+    def _open_files(self, columns: Iterable[Column]) -> list[Path]:
         return [
             column.open_path(segment, env)
-            for column in self.columns.values()
+            for column in columns
             for segment, env in column.mapped()
             if segment >= column.sealed[env]
         ]
 
-    def _sync_names(self, paths: Sequence[Path]) -> None:
-        """Make the names of these files, and of all open segments, durable up to the root."""
-        directories = {
-            parent
-            for path in [*paths, *self._open_files()]
-            for parent in path.parents
-            if parent.is_relative_to(self.path)
-        }
-        files.sync_dirs(sorted(directories))
+    def _sync_names(self, paths: Iterable[Path]) -> None:
+        """Make the names of these files, and of segments opened since, durable up to the root."""
+        new = {*paths, *(path for column in self.columns.values() for path in column.new_files())}
+        files.sync_dirs(
+            {parent for path in new for parent in path.parents if parent.is_relative_to(self.path)}
+        )
 
     # -- the record
 
@@ -486,7 +509,7 @@ class Store:
             self.maintain()
             count, first = self.count.copy(), self.first.copy()
             written = self._write_partial_shards(count)
-            files.sync(written + self._open_files())
+            files.sync(written + self._open_files(self.columns.values()))
             for beside in written:
                 files.rename(beside, beside.with_suffix(""))
             self._sync_names(written)

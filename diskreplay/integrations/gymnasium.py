@@ -1,0 +1,396 @@
+"""Recorders: Gymnasium environments whose steps go into a replay buffer.
+
+`Recorder` wraps a single environment, `VectorRecorder` a vector one. Both hand on what the
+environment returns, untouched, and add a row for each step that was one::
+
+    env = Recorder(gymnasium.make("CartPole-v1"), buffer)
+    observation, info = env.reset(seed=0)
+    while training:
+        action = policy(observation)
+        observation, reward, terminated, truncated, info = env.step(action)
+        if terminated or truncated:
+            observation, info = env.reset()
+
+Episodes
+    A row is what the agent saw and did and what came of it; where an episode ends, the observation
+    it ended with is stored too. The three autoreset modes of vector environments give the same
+    rows: the step in which ``NEXT_STEP`` only resets is not recorded, ``SAME_STEP``'s final
+    observations are taken from ``infos["final_obs"]``, and with ``DISABLED`` an env whose episode
+    is over is not recorded until ``reset(options={"reset_mask": ...})`` begins another one. A reset
+    in the middle of an episode cuts it, see `diskreplay.ReplayBuffer.end_episode`.
+
+Stacked observations
+    Of observations that are stacks already, as of `gymnasium.wrappers.FrameStackObservation`, the
+    newest frame alone is stored when the buffer's observation space is that of one frame. The
+    buffer's ``stack_size`` makes the stacks again.
+
+Extras
+    What is known before the step, such as the log-probability of the action, is given by
+    ``recorder.annotate(log_prob=...)`` before each `step`; what follows from the step is returned
+    by the function `extras`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces as gym_spaces
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.wrappers import Autoreset
+
+from diskreplay import spaces
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
+
+ExtrasFunction = Callable[[Any, Any, Any, Any, Any, Any], Mapping[str, Any] | None]
+
+_RESET_NEEDED = "Cannot call env.step() before env.reset(): there is no episode under way to record"
+
+
+class _Recording:
+    """What both recorders share: values of the environment become values of the buffer."""
+
+    _lead: int  # axes before an observation's own
+
+    def __init__(
+        self,
+        env: Any,
+        buffer: ReplayBuffer,
+        *,
+        extras: ExtrasFunction | None = None,
+        frame_axis: str | int | None = "auto",
+    ) -> None:
+        super().__init__(env)
+        num_envs, found = 1, (env.observation_space, env.action_space)
+        if isinstance(env, VectorEnv):
+            num_envs, found = env.num_envs, (env.single_observation_space, env.single_action_space)
+        if buffer.num_envs != num_envs:
+            raise SchemaError(
+                f"{type(self).__name__}: {num_envs} env(s) found and {buffer.num_envs} in the "
+                "buffer; the same number expected"
+            )
+        self._axes = _frame_axes(found[0], buffer.observation_space, frame_axis)
+        if _outline(found[1]) != _outline(buffer.action_space):
+            raise SchemaError(
+                f"the environment's action space is {found[1]}, the buffer's "
+                f"{buffer.action_space}; make the buffer with the environment's"
+            )
+        self.buffer = buffer
+        self._extras = extras
+        self._annotations: dict[str, Any] = {}
+        self._held: list[np.ndarray] | None = None  # the frames that the next action is chosen for
+        self._over = np.zeros(num_envs, np.bool_)  # ended and not begun anew (vector only)
+        self._look_at(env)
+
+    def annotate(self, **values: Any) -> None:
+        """Give extras of the next step, before it is made.
+
+        Parameters
+        ----------
+        **values
+            A value for some or all of the buffer's extras, with a leading env axis for a vector
+            environment. They hold for one step, and a reset forgets them.
+
+        Raises
+        ------
+        ExtrasError
+            The buffer has no such field.
+        """
+        if unknown := sorted(values.keys() - self.buffer.extras.keys()):
+            raise ExtrasError(
+                f"annotate: {unknown[0]!r} is unknown; the extras of this buffer are "
+                f"{sorted(self.buffer.extras)}"
+            )
+        self._annotations.update(values)
+
+    def resume(self, observation: Any, over: np.ndarray | None = None) -> None:
+        """Go on with the episode under way, without a reset.
+
+        For an environment that restored its own state, after
+        ``buffer.load(..., resume_episodes=True)``.
+
+        Parameters
+        ----------
+        observation
+            What the environment returned last.
+        over : ndarray of bool, shape (num_envs,), optional
+            Of a vector environment, the envs that await a reset; none by default.
+        """
+        self._held, self._annotations = self._frames(observation, self._lead), {}
+        self._over[:] = False if over is None else over
+
+    def _frames(self, observation: Any, lead: int) -> list[np.ndarray]:
+        """The newest frame of each leaf, copied: environments write into what they returned."""
+        parts = spaces.flatten(self.buffer.observation_space, observation, "observation")
+        picks = {None: (...,), 0: (*(slice(None),) * lead, -1, ...), -1: (..., -1)}
+        pairs = zip(parts, self._axes, strict=True)
+        return [np.asarray(part)[picks[axis]].copy() for part, axis in pairs]
+
+    def _observation(self, frames: list[np.ndarray] | None) -> Any:
+        return None if frames is None else spaces.unflatten(self.buffer.observation_space, frames)
+
+    def _copied_action(self, action: Any) -> Any:
+        """The action as it was chosen: environments may clip or scale it in place."""
+        space = self.buffer.action_space
+        parts = spaces.flatten(space, action, "action")
+        return spaces.unflatten(space, [np.asarray(part).copy() for part in parts])
+
+    def _all_extras(self, *step: Any) -> dict[str, Any]:
+        """What was annotated, and what the function makes of (observation, ..., info)."""
+        return {**self._annotations, **((self._extras and self._extras(*step)) or {})}
+
+
+class Recorder(_Recording, gymnasium.Wrapper):
+    """A single environment whose steps are recorded.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        Also one with `gymnasium.wrappers.Autoreset`.
+    buffer : ReplayBuffer
+        With ``num_envs=1``. It stays the caller's to close.
+    extras : callable, optional
+        ``(observation, action, reward, terminated, truncated, info)`` of a step to a dict of
+        extras. The observation is the recorded one, before the step. Its values go before those of
+        `annotate`.
+    frame_axis : {"auto", None, 0, -1}
+        Where an observation that is a stack has its frames, oldest first: along the first axis or
+        the last one; None: it is no stack. ``"auto"`` compares the spaces.
+
+    Raises
+    ------
+    SchemaError
+        The environment's spaces are not those of the buffer.
+    InvalidInputError
+        `frame_axis` must be said, or is none of these.
+
+    Notes
+    -----
+    When a step was made and could not be recorded (a full disk, a missing extra), the error is
+    raised, the episode is cut there and recording can go on with the next step. After an error of
+    the environment's own a reset is needed.
+    """
+
+    _lead = 0
+
+    def _look_at(self, env: gymnasium.Env) -> None:
+        while isinstance(env, gymnasium.Wrapper) and not isinstance(env, Autoreset):
+            env = env.env
+        self._autoreset = env if isinstance(env, Autoreset) else None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; one that is under way is cut."""
+        self._held, self._annotations = None, {}
+        result = observation, _ = self.env.reset(seed=seed, options=options)
+        self.buffer.end_episode()
+        self._held = self._frames(observation, 0)
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Make a step and record it.
+
+        Raises
+        ------
+        gymnasium.error.ResetNeeded
+            No episode is under way.
+        """
+        only_resets = self._autoreset is not None and self._autoreset.autoreset
+        if self._held is None and not only_resets:
+            raise ResetNeeded(_RESET_NEEDED)
+        taken = self._copied_action(action)
+        before, self._held = self._held, None
+        result = observation, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            frames = self._frames(observation, 0)
+            ended = terminated or truncated
+            self._held = None if ended else frames
+            if only_resets:
+                self.buffer.end_episode()
+                return result
+            seen = self._observation(before)
+            extras = self._all_extras(seen, taken, reward, terminated, truncated, info)
+            final = self._observation(frames) if ended else None
+            self.buffer.add(seen, taken, reward, terminated, truncated, final, **extras)
+        except BaseException:
+            self.buffer.end_episode()  # a row is missing in it
+            raise
+        finally:
+            self._annotations = {}
+        return result
+
+
+class VectorRecorder(_Recording, VectorWrapper):
+    """A vector environment whose steps are recorded.
+
+    Parameters
+    ----------
+    env : gymnasium.vector.VectorEnv
+        In any autoreset mode; it is read from ``env.metadata["autoreset_mode"]``.
+    buffer : ReplayBuffer
+        With as many envs. It stays the caller's to close.
+    extras : callable, optional
+        As for `Recorder`; all values have a leading env axis. Those of envs that do not record this
+        step are not looked at.
+    frame_axis : {"auto", None, 0, -1}
+        As for `Recorder`, not counting the env axis.
+
+    Raises
+    ------
+    SchemaError
+        The environment's spaces or number of envs are not those of the buffer.
+    InvalidInputError
+        `frame_axis` is none of these or must be said, or the autoreset mode is not known.
+
+    Notes
+    -----
+    Errors are as for `Recorder`. A wrapper that makes ``infos`` something else than a dict goes
+    around the recorder, not into it. Where a ``SAME_STEP`` environment gives no final observation
+    none is stored, and a transition that was truncated there is not sampled.
+    """
+
+    _lead = 1
+
+    def _look_at(self, env: VectorEnv) -> None:
+        mode = env.metadata.get("autoreset_mode")
+        try:
+            self._mode = AutoresetMode(mode)
+        except ValueError:
+            raise InvalidInputError(
+                f"VectorRecorder: env.metadata['autoreset_mode'] is {mode!r}; an AutoresetMode "
+                "expected, since the rows depend on it: set the one that the environment has"
+            ) from None
+
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in all envs, or those of ``options["reset_mask"]``; cut open ones."""
+        mask = (options or {}).get("reset_mask")  # the environment takes it out of the dict
+        held, self._held, self._annotations = self._held, None, {}
+        result = observations, _ = self.env.reset(seed=seed, options=options)
+        frames = self._frames(observations, 1)
+        begun = np.ones_like(self._over) if mask is None or held is None else mask
+        self.buffer.end_episode(begun)
+        self._held = held or frames
+        for kept, new in zip(self._held, frames, strict=True):
+            kept[begun] = new[begun]
+        self._over[... if mask is None else mask] = False
+        return result
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Make a step in each env and record it where it was one; see `Recorder.step`."""
+        if self._held is None:
+            raise ResetNeeded(_RESET_NEEDED)
+        taken = self._copied_action(actions)
+        before, self._held = self._held, None
+        result = observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        mask = ~self._over
+        try:
+            self._held = frames = self._frames(observations, 1)
+            ended = np.logical_or(terminated, truncated)
+            final, given = (frames if ended.any() else None), None
+            if self._mode is AutoresetMode.NEXT_STEP:
+                self._over = ended
+            elif self._mode is AutoresetMode.DISABLED:
+                self._over = self._over | ended
+            elif final is not None:
+                final, given = self._final_frames(frames, infos, ended)
+            step = self._observation(before), taken, rewards, terminated, truncated
+            extras = self._all_extras(*step, infos)
+            following = self._observation(final)
+            if self.num_envs == 1:
+                step, following, extras = (_of_only_env(part) for part in (step, following, extras))
+            if mask.any():
+                masks = {"mask": mask, "next_observation_mask": given}
+                self.buffer.add(*step, following, **masks, **extras)
+        except BaseException:
+            self.buffer.end_episode(mask)  # a row is missing in them
+            raise
+        finally:
+            self._annotations = {}
+        return result
+
+    def _final_frames(
+        self, frames: list[np.ndarray], infos: dict[str, Any], ended: np.ndarray
+    ) -> tuple[list[np.ndarray] | None, np.ndarray | None]:
+        """The frames that episodes ended with, and the envs that gave one, from ``infos``.
+
+        Gymnasium's own environments give an array of objects, one for each env that ended; others,
+        such as ALE's, an observation of all envs.
+        """
+        final = infos.get("final_obs")
+        if final is None:
+            return None, None
+        given = ended & infos.get("_final_obs", True)
+        if isinstance(final, np.ndarray) and final.dtype == object:
+            each = [self._frames(observation, 0) for observation in final[given]]
+            parts = [np.stack(leaf) for leaf in zip(*each, strict=True)]
+        else:
+            parts = [leaf[given] for leaf in self._frames(final, 1)]
+        final_frames = [frame.copy() for frame in frames]
+        for leaf, part in zip(final_frames, parts, strict=False):  # no parts: none was given
+            leaf[given] = part
+        return final_frames, given
+
+
+def _of_only_env(value: Any) -> Any:
+    """A value of a vector environment of one env, without the env axis."""
+    if isinstance(value, dict):
+        return {key: _of_only_env(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_of_only_env(part) for part in value)
+    return None if value is None else np.asarray(value)[0]
+
+
+def _frame_axes(
+    found: gym_spaces.Space, expected: gym_spaces.Space, frame_axis: str | int | None
+) -> list[int | None]:
+    """For each leaf of `expected` the axis of `found` that has its frames; None: it is one."""
+    if frame_axis not in ("auto", None, 0, -1):
+        raise InvalidInputError(f"frame_axis: 'auto', None, 0 or -1 expected, found {frame_axis!r}")
+    where = f"the environment's observation space is {found}, the buffer's {expected}"
+    leaves = {name: spec for name, *spec in spaces.leaves(found, "observation")}
+    frames = {name: spec for name, *spec in spaces.leaves(expected, "observation")}
+    if leaves.keys() != frames.keys():
+        raise SchemaError(f"{where}: {list(frames)} expected, found {list(leaves)}")
+    axes: list[int | None] = []
+    for name, (shape, dtype) in frames.items():
+        stack, found_dtype = leaves[name]
+        fitting = [None] if stack == shape else []
+        if len(stack) == len(shape) + 1:
+            fitting = [axis for axis in (0, -1) if np.delete(stack, axis).tolist() == list(shape)]
+        if frame_axis != "auto":
+            fitting = [axis for axis in fitting if axis in (None, frame_axis)]
+        if len(stack) == 1:
+            fitting = fitting[:1]  # its first axis is its last one
+        integers = found_dtype.kind in "iu" and dtype.kind in "iuf"  # taken where each value fits
+        if not fitting or not (integers or np.can_cast(found_dtype, dtype, "same_kind")):
+            raise SchemaError(
+                f"{where}: with frame_axis={frame_axis!r}, {name} of shape {stack} and dtype "
+                f"{found_dtype} is neither a frame of shape {shape} and dtype {dtype} nor a stack"
+            )
+        if len(fitting) > 1:
+            raise InvalidInputError(
+                f"{where}: the frames of {name} may lie along the first axis or the last one; say "
+                "frame_axis=0 or frame_axis=-1"
+            )
+        axes += fitting
+    if frame_axis in (0, -1) and set(axes) == {None}:
+        raise SchemaError(f"{where}: no stack of frames, which frame_axis={frame_axis} says")
+    return axes
+
+
+def _outline(space: gym_spaces.Space) -> Any:
+    """What must agree of action spaces; the bounds and the width of a Box need not."""
+    if isinstance(space, gym_spaces.Dict):
+        return {key: _outline(inner) for key, inner in space.spaces.items()}
+    if isinstance(space, gym_spaces.Tuple):
+        return [_outline(inner) for inner in space.spaces]
+    if isinstance(space, gym_spaces.Discrete):
+        return int(space.n), int(space.start)
+    if isinstance(space, gym_spaces.MultiDiscrete):
+        return space.nvec.tolist(), space.start.tolist()
+    return space.shape, np.dtype(space.dtype).kind

@@ -1,0 +1,277 @@
+"""The scripts in tools/, short of running them: they take minutes, and set up environments."""
+
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ("tools/demo", "tools/test", ".ci/run")
+BASH = shutil.which("bash") or "bash"
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """The demonstration's modules, which are no part of any installation."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from demo_parts import evidence, journal, report, resumer, training
+
+    yield types.SimpleNamespace(
+        evidence=evidence, journal=journal, report=report, resumer=resumer, training=training
+    )
+    for name in [name for name in sys.modules if name.split(".")[0] == "demo_parts"]:
+        del sys.modules[name]
+
+
+def bash(script, **environment):
+    """Run some lines of bash with nothing else in the environment."""
+    return subprocess.run(
+        [BASH, "-c", script], env={"PATH": "/usr/bin:/bin", **environment}, cwd="/",
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+# -- the scripts
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_are_executable(script):
+    assert os.access(ROOT / script, os.X_OK)
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "tools/setup.sh"])
+def test_scripts_parse(script):
+    checked = subprocess.run([BASH, "-n", str(ROOT / script)], capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A repository with a pretended environment: its pip writes down what it is asked for."""
+    for name in ("tools/setup.sh", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = -m ] || exit 0\n'
+        f'echo "$@" >>"{tmp_path}/asked"\n'
+        f'[ ! -e "{tmp_path}/broken" ] || {{ echo no such package; exit 1; }}\n'
+    )
+    python.chmod(0o755)
+    return tmp_path
+
+
+def set_up(clone, *extras):
+    return bash(f'set -euo pipefail; source "{clone}/tools/setup.sh"; set_up {" ".join(extras)}')
+
+
+def asked(clone):
+    """The extras that pip was asked for, for each time it was called."""
+    path = clone / "asked"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.rpartition("[")[2].rstrip("]") for line in lines]
+
+
+def test_set_up_installs_when_something_changed_only(clone):
+    for _ in range(2):
+        assert set_up(clone, "atari").returncode == 0
+    assert asked(clone) == ["atari"]
+    for extras in (["test", "atari"], ["atari"], ["test"]):
+        assert set_up(clone, *extras).returncode == 0
+    assert asked(clone) == ["atari", "atari,test"]
+    with (clone / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    assert set_up(clone, "test").returncode == 0
+    assert asked(clone) == ["atari", "atari,test", "atari,test"]
+
+
+def test_set_up_is_quiet_when_there_is_nothing_to_do(clone):
+    set_up(clone, "atari")
+    done = set_up(clone, "atari")
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_set_up_tells_why_an_installation_failed_and_tries_again(clone):
+    (clone / "broken").touch()
+    failed = set_up(clone, "atari")
+    assert failed.returncode == 2
+    assert "no such package" in failed.stderr
+    (clone / "broken").unlink()
+    assert set_up(clone, "atari").returncode == 0
+    assert len(asked(clone)) == 2
+
+
+def test_set_up_without_a_python_says_what_is_needed(clone):
+    shutil.rmtree(clone / ".venv")
+    tools = clone / "bin"
+    tools.mkdir()
+    for name in ("bash", "cksum", "dirname", "head"):
+        (tools / name).symlink_to(shutil.which(name))
+    failed = bash(f'source "{clone}/tools/setup.sh"; set_up test', PATH=str(tools))
+    assert failed.returncode == 2
+    assert "Python 3.11 or later" in failed.stderr
+    assert "no python3 was found" in failed.stderr
+
+
+# -- what the demonstration judges by
+
+
+def make_rows(count, *, final=()):
+    """Rows as zarr-python reads them; those of `final` are final rows."""
+    is_final = np.isin(np.arange(count), final)
+    return {
+        "observation": np.arange(count * 4, dtype=np.uint8).reshape(count, 2, 2),
+        "action": np.where(is_final, 0, np.arange(count) % 6),
+        "reward": np.where(is_final, 0, 0.5).astype(np.float32),
+        "terminated": np.isin(np.arange(count), np.array(final, int) - 1),
+        "truncated": np.zeros(count, bool),
+        "is_final": is_final,
+    }
+
+
+def as_group(rows):
+    return {name: values[:, None] for name, values in rows.items()}
+
+
+@pytest.fixture
+def run(parts):
+    """Seven rows, two of them final ones, and the journal of the process that added them."""
+    rows = make_rows(7, final=[3, 6])
+    journal = parts.journal.Journal()
+    journal.rows = dict(enumerate(parts.evidence.row_checksums(rows)))
+    return rows, journal
+
+
+def compare(parts, rows, journal, stored=7):
+    return parts.evidence.compare_rows(as_group(rows), stored, journal, lambda _: None)
+
+
+def test_rows_that_are_there_are_found(parts, run):
+    found = compare(parts, *run)
+    assert (found.missing, found.different, found.unacknowledged) == (0, 0, 0)
+    assert found.holds
+
+
+def test_lost_rows_are_noticed(parts, run):
+    found = compare(parts, *run, stored=6)
+    assert (found.missing, found.different) == (1, 0)
+    assert not found.holds
+
+
+@pytest.mark.parametrize("field", ["observation", "action", "reward", "terminated", "is_final"])
+def test_changed_rows_are_noticed(parts, run, field):
+    rows, journal = run
+    value = rows[field].reshape(7, -1)
+    value[4, 0] = not value[4, 0] if value.dtype == bool else value[4, 0] + 1
+    found = compare(parts, rows, journal)
+    assert (found.missing, found.different) == (0, 1)
+    assert not found.holds
+
+
+def test_one_add_may_lack_its_acknowledgement(parts, run):
+    rows, journal = run
+    del journal.rows[5], journal.rows[6]
+    assert compare(parts, rows, journal).holds
+    del journal.rows[4]
+    assert not compare(parts, rows, journal).holds
+
+
+@pytest.mark.parametrize(
+    ("resumed", "compared", "different"),
+    [
+        ({8: 1, 12: 2, 16: 3}, 2, 0),
+        ({8: 1, 12: 9}, 2, 1),
+        ({8: 1}, 2, 1),  # a batch that was not drawn
+    ],
+)
+def test_batches_are_compared_from_the_save_on(parts, resumed, compared, different):
+    journals = parts.journal.Journal(), parts.journal.Journal()
+    journals[0].batches, journals[1].batches = {4: 0, 8: 1, 12: 2}, resumed
+    found = parts.evidence.compare_batches(*journals, suffix=1, since=8)
+    assert (found.compared, found.different, found.added) == (compared, different, 4)
+    assert found.holds == (not different)
+
+
+def test_no_batches_prove_nothing(parts):
+    journals = parts.journal.Journal(), parts.journal.Journal()
+    assert not parts.evidence.compare_batches(*journals, suffix=1, since=8).holds
+
+
+def test_steps_are_made_of_rows_again(parts):
+    rows = make_rows(7, final=[3, 6])
+    steps = list(parts.resumer.steps_of(rows))
+    assert len(steps) == 5
+    assert [step.terminated for step in steps] == [False, False, True, False, True]
+    assert [step.next_observation is not None for step in steps] == [s.terminated for s in steps]
+    np.testing.assert_array_equal(steps[2].next_observation, rows["observation"][3])
+    np.testing.assert_array_equal(steps[3].observation, rows["observation"][4])
+
+
+def test_a_journal_takes_any_cut(parts):
+    reading, writing = os.pipe()
+    kind, record = parts.journal.Kind, parts.journal.Record
+    report = parts.journal.Reporter(writing)
+    report(record(kind.READY, 0, 0, 0.25, 0))
+    report(record(kind.ROW, 17, 0, 1e-6, 0), record(kind.FINAL, 2**32 - 1, 1, 0, 0))
+    report(record(kind.BATCH, 5, 4, 2e-4, 1e-5))
+    report(record(kind.SAVED, 0, 3, 0.5, 0), record(kind.DONE, 0, 0, 0, 0))
+    os.close(writing)
+    with open(reading, "rb") as file:
+        data = file.read()
+    journal = parts.journal.Journal()
+    for start in range(0, len(data), 5):
+        journal.feed(data[start : start + 5])
+    assert journal.rows == {0: 17, 1: 2**32 - 1}
+    assert journal.batches == {4: 5}
+    assert (journal.frames, journal.last_saved, journal.done) == (1, 3, True)
+
+
+def test_training_is_the_same_whenever_it_is_cut(parts, tmp_path, monkeypatch):
+    """The demonstration's twin in small: recorded in one go, and resumed after the first save."""
+    for name, value in (("LEARN_FROM", 8), ("SAVE_EVERY", 16), ("SHAPE", (2, 2))):
+        monkeypatch.setattr(parts.training, name, value)
+    rows = make_rows(40, final=[13, 30])
+    journals = [parts.journal.Journal(), parts.journal.Journal()]
+
+    def train(buffer, steps, number):
+        reading, writing = os.pipe()
+        parts.training.train(
+            buffer, steps, parts.journal.Reporter(writing), tmp_path / f"checkpoints-{number}"
+        )
+        os.close(writing)
+        with open(reading, "rb") as file:
+            journals[number].feed(file.read())
+
+    steps = list(parts.resumer.steps_of(rows))
+    with parts.training.make_buffer(tmp_path / "replay") as buffer:
+        train(buffer, steps, 0)
+        buffer.load(tmp_path / "checkpoints-0", 1, resume_episodes=True)
+        train(buffer, steps[16:], 1)
+    found = parts.evidence.compare_batches(*journals, suffix=1, since=16)
+    assert found.compared == 6
+    assert found.holds
+
+
+# -- what the reader sees
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 B"), (999, "999 B"), (223_500_000, "223.5 MB"), (7e9, "7.00 GB")]
+)
+def test_sizes(parts, count, shown):
+    assert parts.report.size(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(2e-6, "2 us"), (0.0012, "1.2 ms"), (0.025, "25 ms"), (0.71, "710 ms"), (1.25, "1.2 s")],
+)
+def test_durations(parts, seconds, shown):
+    assert parts.report.duration(seconds) == shown
