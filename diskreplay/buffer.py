@@ -45,6 +45,7 @@ _RESERVED = frozenset(
     "probability step is_final priority tail state lock manifest mask next_observation_mask "
     "keys asdict zarr".split()
 )
+_CHANGING = frozenset(("rng", "next_step", "largest_priority"))  # of the attributes
 _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
 
 
@@ -143,6 +144,7 @@ class ReplayBuffer:
         _positive("segment_rows", segment_rows, optional=True)
         self.name = checkpoint.checked_suffix(name)
         self.observation_space, self.action_space = observation_space, action_space
+        self._next_step = np.zeros(num_envs, np.int32)
         fields = self._declare(dict(extras or {}), compressor)
         self.rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
         self._temporary = path is None
@@ -267,7 +269,7 @@ class ReplayBuffer:
     def _record_options(self) -> None:
         """Readers go by the attributes: they should not see the options of another run."""
         saved = self._store.meta
-        if any(saved.get(k) != v for k, v in self._meta().items() if k != "rng"):
+        if any(saved.get(k) != v for k, v in self._meta().items() if k not in _CHANGING):
             self._store.record(self._meta(), self._leaves())
 
     def _all_fields(self) -> list[Field]:
@@ -302,7 +304,10 @@ class ReplayBuffer:
         self._index: RowIndex | None = None
         self._sampler: UniformSampler | PrioritizedSampler | None = None
         self._add_count = int(store.transitions_at(store.count).sum())
+        # The step that each env's next row has: 0 where no episode is open.
         self._next_step = np.zeros(self.num_envs, np.int32)
+        if resume_episodes:
+            self._next_step[:] = store.meta.get("next_step", 0)
         # What `add` tells the index of a row and a final row; made once, it allocates nothing.
         self._added = np.array([[0, 0, 0], [0, 0, 4]], np.int64)
         self._rewards = np.zeros(2, np.float32)
@@ -313,18 +318,6 @@ class ReplayBuffer:
         # How many batches to ask the kernel for in advance, see store.kernels.windows.
         self._advice = np.array([0, 16], np.int64) if os.name == "posix" else np.zeros(2, np.int64)
         self._rusage = np.zeros(32, np.int64)
-        if resume_episodes:
-            self._reopen_episodes()
-
-    def _reopen_episodes(self) -> None:
-        for env in range(self.num_envs):
-            last = int(self._store.count[env]) - 1
-            if last >= self._store.first[env]:
-                step, *ended = (
-                    self._store.read(name, env, last, last + 1)[0]
-                    for name in ("step", "terminated", "truncated", "is_final")
-                )
-                self._next_step[env] = 0 if any(ended) else step + 1
 
     # -- the sampler's memory, made when first needed: Numba is not loaded before
 
@@ -948,6 +941,9 @@ class ReplayBuffer:
         """Refuse a saved state that could not be taken over, before anything changes."""
         if "rng" in saved.meta:
             _generator_of(saved.meta["rng"], saved.path)
+        steps = saved.meta.get("next_step", [0] * self.num_envs)
+        if np.shape(steps) != (self.num_envs,) or np.asarray(steps).dtype.kind != "i":
+            raise FormatError(f"{saved.path}/zarr.json: next_step is damaged ({steps!r:.60})")
 
     @contextlib.contextmanager
     def _drained(self):
@@ -973,6 +969,7 @@ class ReplayBuffer:
             "gamma": self.gamma,
             "batch_size": self.batch_size,
             "rng": _jsonable(self.rng.bit_generator.state),
+            "next_step": self._next_step.tolist(),
         }
 
     def _leaves(self) -> np.ndarray | None:

@@ -48,6 +48,12 @@ ExtrasFunction = Callable[[Any, Any, Any, Any, Any, Any], Mapping[str, Any] | No
 
 _RESET_NEEDED = "Cannot call env.step() before env.reset(): there is no episode under way to record"
 
+# The newest frame of observations, without and with an env axis, by the axis of its frames.
+_PICKS = (
+    {None: (...,), 0: (-1, ...), -1: (..., -1)},
+    {None: (...,), 0: (slice(None), -1), -1: (..., -1)},
+)
+
 
 class _Recording:
     """What both recorders share: values of the environment become values of the buffer."""
@@ -78,6 +84,7 @@ class _Recording:
                 f"{buffer.action_space}; make the buffer with the environment's"
             )
         self.buffer = buffer
+        self._nested = isinstance(buffer.observation_space, gym_spaces.Dict | gym_spaces.Tuple)
         self._extras = extras
         self._annotations: dict[str, Any] = {}
         self._held: list[np.ndarray] | None = None  # the frames that the next action is chosen for
@@ -123,16 +130,21 @@ class _Recording:
 
     def _frames(self, observation: Any, lead: int) -> list[np.ndarray]:
         """The newest frame of each leaf, copied: environments write into what they returned."""
-        parts = spaces.flatten(self.buffer.observation_space, observation, "observation")
-        picks = {None: (...,), 0: (*(slice(None),) * lead, -1, ...), -1: (..., -1)}
+        parts = [observation]
+        if self._nested:
+            parts = spaces.flatten(self.buffer.observation_space, observation, "observation")
         pairs = zip(parts, self._axes, strict=True)
-        return [np.asarray(part)[picks[axis]].copy() for part, axis in pairs]
+        return [np.asarray(part)[_PICKS[lead][axis]].copy() for part, axis in pairs]
 
     def _observation(self, frames: list[np.ndarray] | None) -> Any:
-        return None if frames is None else spaces.unflatten(self.buffer.observation_space, frames)
+        if frames and self._nested:
+            return spaces.unflatten(self.buffer.observation_space, frames)
+        return frames and frames[0]
 
     def _copied_action(self, action: Any) -> Any:
         """The action as it was chosen: environments may clip or scale it in place."""
+        if isinstance(action, int | np.integer):
+            return action
         space = self.buffer.action_space
         parts = spaces.flatten(space, action, "action")
         return spaces.unflatten(space, [np.asarray(part).copy() for part in parts])
@@ -180,9 +192,7 @@ class Recorder(_Recording, gymnasium.Wrapper):
             env = env.env
         self._autoreset = env if isinstance(env, Autoreset) else None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begin an episode; one that is under way is cut."""
         self._held, self._annotations = None, {}
         result = observation, _ = self.env.reset(seed=seed, options=options)
@@ -240,10 +250,8 @@ class VectorRecorder(_Recording, VectorWrapper):
 
     Raises
     ------
-    SchemaError
-        The environment's spaces or number of envs are not those of the buffer.
-    InvalidInputError
-        `frame_axis` is none of these or must be said, or the autoreset mode is not known.
+    SchemaError, InvalidInputError
+        As for `Recorder`; also for another number of envs, and when the mode is not known.
 
     Notes
     -----
@@ -264,9 +272,7 @@ class VectorRecorder(_Recording, VectorWrapper):
                 "expected, since the rows depend on it: set the one that the environment has"
             ) from None
 
-    def reset(
-        self, *, seed: Any = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begin an episode in all envs, or those of ``options["reset_mask"]``; cut open ones."""
         mask = (options or {}).get("reset_mask")  # the environment takes it out of the dict
         held, self._held, self._annotations = self._held, None, {}
@@ -302,7 +308,8 @@ class VectorRecorder(_Recording, VectorWrapper):
             extras = self._all_extras(*step, infos)
             following = self._observation(final)
             if self.num_envs == 1:
-                step, following, extras = (_of_only_env(part) for part in (step, following, extras))
+                step, following = _of_only_env((step, following))
+                extras = {name: np.asarray(value)[0] for name, value in extras.items()}
             if mask.any():
                 masks = {"mask": mask, "next_observation_mask": given}
                 self.buffer.add(*step, following, **masks, **extras)
@@ -316,19 +323,15 @@ class VectorRecorder(_Recording, VectorWrapper):
     def _final_frames(
         self, frames: list[np.ndarray], infos: dict[str, Any], ended: np.ndarray
     ) -> tuple[list[np.ndarray] | None, np.ndarray | None]:
-        """The frames that episodes ended with, and the envs that gave one, from ``infos``.
-
-        Gymnasium's own environments give an array of objects, one for each env that ended; others,
-        such as ALE's, an observation of all envs.
-        """
+        """The frames that episodes ended with, from ``infos``, and the envs that gave one."""
         final = infos.get("final_obs")
         if final is None:
             return None, None
         given = ended & infos.get("_final_obs", True)
-        if isinstance(final, np.ndarray) and final.dtype == object:
+        if isinstance(final, np.ndarray) and final.dtype == object:  # one for each env that ended
             each = [self._frames(observation, 0) for observation in final[given]]
             parts = [np.stack(leaf) for leaf in zip(*each, strict=True)]
-        else:
+        else:  # one of all envs, as ALE's environment gives it
             parts = [leaf[given] for leaf in self._frames(final, 1)]
         final_frames = [frame.copy() for frame in frames]
         for leaf, part in zip(final_frames, parts, strict=False):  # no parts: none was given

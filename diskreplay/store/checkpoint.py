@@ -285,6 +285,7 @@ def load(store: Store, path: Path, entries: dict[str, list[int]]) -> Store:
     with store.maintenance:
         try:
             _build_live(store, build, path, entries)
+            store.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
             files.exchange(build, store.path)
             try:
                 loaded = Store(store.path, mode="a", lock=store.lock)
@@ -292,6 +293,7 @@ def load(store: Store, path: Path, entries: dict[str, list[int]]) -> Store:
                 files.exchange(build, store.path)
                 raise
         except BaseException:
+            store.state.replaced[0] = 0
             files.remove_tree(build)
             raise
         store.stop_maintenance()

@@ -236,7 +236,28 @@ def lock(path: Path) -> int:
         raise translated(error, path, "cannot lock the store") from error
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    _held.add(fd)
     return fd
+
+
+def unlock(fd: int) -> None:
+    """Let go of a lock."""
+    _held.discard(fd)
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
+_held: set[int] = set()
+
+
+def _drop_locks_of_parent() -> None:
+    # A forked child shares its parent's lock: closing its copy does not free it, and without that
+    # a child that outlives its parent (an environment's worker, say) would keep the store locked.
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_drop_locks_of_parent)
 
 
 def boot_id() -> str:

@@ -10,7 +10,13 @@ from diskreplay.store.mapping import Mapping
 
 _MAGIC = b"DREPLAY1"
 _HEADER = np.dtype(
-    [("magic", "S8"), ("closed", "<u8"), ("boot_id", "S48"), ("tail_epoch", "<u8")], align=False
+    [
+        ("magic", "S8"),
+        ("closed", "<u8"),
+        ("boot_id", "S48"),
+        ("tail_epoch", "<u8"),
+        ("replaced", "<u8"),
+    ]
 )
 _COUNTS_AT = 4096
 
@@ -23,6 +29,9 @@ class State:
     count : ndarray of int64, shape (num_envs,)
         A view of the mapped file: raising an element is the commit of a row, one aligned
         8-byte store after all fields of the row are written.
+    tail_epoch, replaced : ndarray of uint64, shape (1,)
+        What readers in other processes look at: the first changes whenever a tail that they may
+        have mapped gets other rows, the second is set when `load` puts another store here.
     """
 
     def __init__(self, path: Path, num_envs: int, *, writable: bool) -> None:
@@ -32,9 +41,11 @@ class State:
         if self._header["magic"][0] != _MAGIC:
             raise FormatError(f"{path}: not a diskreplay state page (its first bytes differ)")
         self.count = bytes_[_COUNTS_AT : _COUNTS_AT + 8 * num_envs].view("<i8")
-        # A view made once: reading a field of a structured array costs a microsecond.
-        epoch_at = _HEADER.fields["tail_epoch"][1]
-        self.tail_epoch = bytes_[epoch_at : epoch_at + 8].view("<u8")
+        # Views made once: reading a field of a structured array costs a microsecond.
+        self.tail_epoch, self.replaced = (
+            bytes_[at : at + 8].view("<u8")
+            for at in (_HEADER.fields[name][1] for name in ("tail_epoch", "replaced"))
+        )
 
     @staticmethod
     def size(num_envs: int) -> int:
@@ -66,6 +77,7 @@ class State:
         """Say, durably and before the first row, that the counts here are ahead of the record."""
         self._header["boot_id"] = files.boot_id().encode()
         self._header["closed"] = 0
+        self._header["replaced"] = 0
         files.sync([self.mapping.path])
 
     def mark_closed(self) -> None:

@@ -102,7 +102,6 @@ class Store:
         self._failure: DiskReplayError | None = None
         self._flushed: dict[tuple[str, int], tuple[int, int]] = {}
         self._state: State | None = None
-        self._identity: tuple[int, int] | None = None
         self.mapped_epoch = 0  # of a reader: the tail epoch its mappings belong to
         if mode == "r":
             self._open_for_reading()
@@ -157,7 +156,7 @@ class Store:
             files.replace({path / "zarr.json": format.encode(format.group_document(attributes))})
             return cls(path, mode="a", lock=lock)
         except BaseException:
-            os.close(lock)
+            files.unlock(lock)
             raise
 
     @classmethod
@@ -181,7 +180,7 @@ class Store:
         try:
             return cls(path, mode="a", lock=lock, capacity=capacity)
         except BaseException:
-            os.close(lock)
+            files.unlock(lock)
             raise
 
     def begin_writing(self, count: np.ndarray) -> None:
@@ -209,7 +208,7 @@ class Store:
                 column.close()
         self._state = None
         if self.lock is not None:
-            os.close(self.lock)
+            files.unlock(self.lock)
             self.lock = None
 
     def stop_maintenance(self) -> None:
@@ -549,24 +548,16 @@ class Store:
         path = self.path / "state"
         if path.exists():
             self._state = State(path, self.num_envs, writable=False)
-        self._identity = self._find_identity()
         self.count = self.recorded.copy()
         if self._state is not None and not self._state.closed and self._state.same_boot:
             self.count = np.maximum(self._state.count, self.first)
+        if self.rows_per_env is not None:  # the record may be a little older than the count
+            self.first = np.maximum(self.first, self.count - self.rows_per_env)
         recovery.map_for_reading(self)
 
-    def _find_identity(self) -> tuple[int, int] | None:
-        found = (self.path / "zarr.json").stat() if self._state is None else os.stat(
-            self.path / "state"
-        )
-        return found.st_dev, found.st_ino
-
     def replaced(self) -> bool:
-        """Whether another store has been put in this one's place (by `load`)."""
-        try:
-            return self._find_identity() != self._identity
-        except FileNotFoundError:
-            return True
+        """For a reader: whether `load` has put another store in this one's place."""
+        return self._state is not None and bool(self._state.replaced[0])
 
     def tail_epoch(self) -> int:
         """Changes whenever a tail that a reader may have mapped gets new rows."""
