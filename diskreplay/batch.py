@@ -1,9 +1,50 @@
 """What `sample` and `gather` return."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+
+class WindowMemory:
+    """Gathered windows that nobody looks at any more, to be filled again.
+
+    A batch of frames is large enough for the C library to fetch fresh pages for it each time, which
+    takes as long as a quarter of the copying. An array is free again when the batch, and every view
+    of it, is gone: when this list holds the only reference.
+    """
+
+    _MOST = 3  # a loop holds one batch while it takes the next; a few sampling threads share these
+
+    def __init__(self) -> None:
+        self._kept: list[dict[str, np.ndarray]] = []
+
+    def take(self) -> dict[str, np.ndarray]:
+        """Windows by field that may be overwritten; empty if there are none."""
+        for _ in range(len(self._kept)):
+            try:
+                windows = self._kept.pop(0)  # atomic: no other thread gets these
+            except IndexError:
+                break
+            if _references(windows) <= _NOBODY_ELSE:
+                return dict(windows)
+            self._kept.append(windows)
+        return {}
+
+    def give(self, windows: dict[str, np.ndarray]) -> None:
+        """Remember windows that a batch is about to show."""
+        self._kept.append(dict(windows))
+        if len(self._kept) > self._MOST:
+            self._kept.pop(0)
+
+
+def _references(windows: dict[str, np.ndarray]) -> int:
+    return max((sys.getrefcount(window) for window in windows.values()), default=0)
+
+
+# What an array has that only such a dict refers to; interpreters count their own differently.
+_NOBODY_ELSE = _references({"": np.empty(1)})
 
 
 class Batch:

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import process, spaces, values
-from diskreplay.batch import Batch
+from diskreplay.batch import Batch, WindowMemory
 from diskreplay.errors import (
     CapacityError,
     ClosedError,
@@ -28,6 +28,8 @@ from diskreplay.errors import (
     SchemaError,
     ShapeError,
 )
+from diskreplay.sampling.stream import Stream
+from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
 from diskreplay.store import checkpoint
 from diskreplay.store.format import Field
@@ -50,7 +52,10 @@ _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
 
 
 class Draft(NamedTuple):
-    """A batch that was drawn and not read yet. Holds the store's gate."""
+    """A batch that was drawn and not read yet. Holds the store's gate.
+
+    `numbers` are the random numbers it was drawn with.
+    """
 
     ids: np.ndarray
     probability: np.ndarray
@@ -58,6 +63,7 @@ class Draft(NamedTuple):
     plan: "Plan"
     store: Store
     epoch: int
+    numbers: list[np.ndarray]
 
 
 class ReplayBuffer:
@@ -146,7 +152,8 @@ class ReplayBuffer:
         self.observation_space, self.action_space = observation_space, action_space
         self._next_step = np.zeros(num_envs, np.int32)
         fields = self._declare(dict(extras or {}), compressor)
-        self.rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
+        # A Generator passes through default_rng as it is.
+        self._stream = Stream(np.random.default_rng(seed))
         self._temporary = path is None
         self.path = Path(tempfile.mkdtemp(prefix="diskreplay-") if self._temporary else path).absolute()
         if (self.path / "zarr.json").exists():
@@ -289,6 +296,7 @@ class ReplayBuffer:
         self._ignored = 0
         self._all_envs = np.arange(self.num_envs)
         self._holder: list[Store] = []
+        self._memory = WindowMemory()
         self._bind(store, keep_rng=keep_rng)
         self._closed = False
         # A buffer that is dropped, or still open when the process ends, lets go of its store as a
@@ -314,7 +322,7 @@ class ReplayBuffer:
         self._one_row = self._added[:1], self._rewards[:1]
         self._zeros = [np.zeros((), c.field.dtype) for c in store.columns.values()]
         if not keep_rng and "rng" in store.meta:
-            self._restore_rng(store.meta["rng"])
+            self._stream.restore(store.meta["rng"])
         # How many batches to ask the kernel for in advance, see store.kernels.windows.
         self._advice = np.array([0, 16], np.int64) if os.name == "posix" else np.zeros(2, np.int64)
         self._rusage = np.zeros(32, np.int64)
@@ -330,7 +338,9 @@ class ReplayBuffer:
         """The row index, built from the columns if it is not there yet. Needs the lock."""
         if self._index is None:
             from diskreplay.sampling.row_index import RowIndex
+            from diskreplay.store import kernels
 
+            self._kernels = kernels
             store = self._store
             index = RowIndex(
                 store.rows_per_env, self.num_envs, self.stack_size, self.update_horizon, self.gamma
@@ -685,7 +695,8 @@ class ReplayBuffer:
             self._check_open()
             self._follow()
             index = self._index or self._indexed()
-            drawn = self._sampler.draw(self.rng, size, self._exponent(beta))
+            self._stream.taken()
+            drawn = self._sampler.draw(self._stream, size, self._exponent(beta))
             return self._draft(*drawn, index.plan(drawn[0]))
 
     def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
@@ -696,12 +707,15 @@ class ReplayBuffer:
     ) -> Draft:
         # Entered under the buffer's lock: rows that were planned are not evicted in between.
         self._store.gate.enter()
-        return Draft(ids, probability, weight, plan, self._store, self._store.mapped_epoch)
+        return Draft(
+            ids, probability, weight, plan, self._store, self._store.mapped_epoch,
+            self._stream.taken(),
+        )  # fmt: skip
 
     def _fill(self, draft: Draft, out: Batch | None = None) -> Batch | None:
         """Read the frames of a draft; None if they changed meanwhile (a reader's draft only)."""
         store, plan = draft.store, draft.plan
-        windows = {} if out is None else out._windows
+        windows = self._memory.take() if out is None else out._windows
         try:
             pairs = [
                 self._windows(store, field.name, plan, windows)
@@ -728,6 +742,7 @@ class ReplayBuffer:
             **extras,
         }
         if out is None:
+            self._memory.give(windows)
             return Batch(arrays, windows)
         out._arrays = arrays
         return out
@@ -736,8 +751,7 @@ class ReplayBuffer:
         self, store: Store, name: str, plan: "Plan", windows: dict[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Observation and next observation stacks of one field."""
-        from diskreplay.store import kernels
-
+        kernels = self._kernels
         column = store.columns[name]
         field, stack, horizon = column.field, self.stack_size, self.update_horizon
         shape = (len(plan.rows), stack + horizon, *field.shape)
@@ -765,11 +779,9 @@ class ReplayBuffer:
 
     def _gather(self, store: Store, name: str, plan: "Plan") -> np.ndarray:
         """One field's value in the row of each transition."""
-        from diskreplay.store import kernels
-
         column = store.columns[name]
         out = np.empty((len(plan.rows), *column.field.shape), column.field.dtype)
-        failed = kernels.gather(*column.table, plan.rows, _flat(out), column.scratch())
+        failed = self._kernels.gather(*column.table, plan.rows, _flat(out), column.scratch())
         if failed:
             column.complain(*divmod(-(1 + failed), self.num_envs))
         return out
@@ -940,7 +952,7 @@ class ReplayBuffer:
     def _check_meta(self, saved: Store) -> None:
         """Refuse a saved state that could not be taken over, before anything changes."""
         if "rng" in saved.meta:
-            _generator_of(saved.meta["rng"], saved.path)
+            parse_stream(saved.meta["rng"])
         steps = saved.meta.get("next_step", [0] * self.num_envs)
         if np.shape(steps) != (self.num_envs,) or np.asarray(steps).dtype.kind != "i":
             raise FormatError(f"{saved.path}/zarr.json: next_step is damaged ({steps!r:.60})")
@@ -968,19 +980,12 @@ class ReplayBuffer:
             "update_horizon": self.update_horizon,
             "gamma": self.gamma,
             "batch_size": self.batch_size,
-            "rng": _jsonable(self.rng.bit_generator.state),
+            "rng": self._stream.state(),
             "next_step": self._next_step.tolist(),
         }
 
     def _leaves(self) -> np.ndarray | None:
         return None
-
-    def _restore_rng(self, state: dict[str, Any]) -> None:
-        saved = _generator_of(state, self.path)
-        if type(saved) is type(self.rng.bit_generator):
-            self.rng.bit_generator.state = saved.state  # an injected generator stays the same one
-        else:
-            self.rng = np.random.Generator(saved)
 
     # -- readers
 
@@ -1003,7 +1008,7 @@ class ReplayBuffer:
             raise FormatError(f"{store.path}/zarr.json: damaged attributes ({error})") from error
         self._check_schema(store)
         self.name, self.path = "replay", store.path
-        self.rng = np.random.default_rng()
+        self._stream = Stream(np.random.default_rng())
         self._temporary = False
         self._start(store, keep_rng=False)
         return self
@@ -1053,6 +1058,11 @@ class ReplayBuffer:
     def capacity(self) -> int | None:
         """Rows kept, over all envs; None for everything."""
         return self._store.capacity
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of every random draw."""
+        return self._stream.rng
 
     @property
     def add_count(self) -> int:
@@ -1225,35 +1235,6 @@ def _reused(
     if array is None or array.shape != shape or array.dtype != dtype:
         array = arrays[name] = np.empty(shape, dtype)
     return array
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _jsonable(inner) for key, inner in value.items()}
-    if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.name, "values": value.tolist()}
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _generator_of(state: Any, path: Path) -> np.random.BitGenerator:
-    """The bit generator of a saved state."""
-
-    def restored(value: Any) -> Any:
-        if isinstance(value, dict):
-            if value.keys() == {"dtype", "values"}:
-                return np.array(value["values"], value["dtype"])
-            return {key: restored(inner) for key, inner in value.items()}
-        return value
-
-    try:
-        kind = getattr(np.random, state["bit_generator"])
-        if not issubclass(kind, np.random.BitGenerator):
-            raise TypeError(f"{kind} is no bit generator")
-        generator = kind()
-        generator.state = restored(state)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FormatError(f"{path}: the generator's state is damaged ({error})") from error
-    return generator
 
 
 def _shown(spec: tuple | None) -> str:

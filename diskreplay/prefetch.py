@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 class _Job:
     """A draft on its way to becoming a batch."""
 
-    __slots__ = ("batch", "done", "draft", "error", "rng_state")
+    __slots__ = ("batch", "done", "draft", "error")
 
-    def __init__(self, draft: "Draft", rng_state: dict) -> None:
-        self.draft, self.rng_state = draft, rng_state
+    def __init__(self, draft: "Draft") -> None:
+        self.draft = draft
         self.batch: Batch | None = None
         self.error: BaseException | None = None
         self.done = threading.Lock()
@@ -87,11 +87,7 @@ class Prefetcher:
         return job.batch
 
     def _draw(self) -> None:
-        buffer = self._buffer
-        with buffer._lock:
-            # Before the draw: putting a batch back means going back to this.
-            state = buffer.rng.bit_generator.state
-            job = _Job(buffer._draw(self._size, self._beta), state)
+        job = _Job(self._buffer._draw(self._size, self._beta))
         self._jobs.append(job)
         self._work.put(job)
 
@@ -109,11 +105,11 @@ class Prefetcher:
                 job.done.release()
 
     def drain(self) -> None:
-        """Put all batches under way back, newest first, and the generator to before their draws."""
+        """Put all batches under way back: the numbers they were drawn with come again."""
         while self._jobs:
             job = self._jobs.pop()
             job.done.acquire()  # its gate is left
-            self._buffer.rng.bit_generator.state = job.rng_state
+            self._buffer._stream.put_back(job.draft.numbers)
             if job.batch is not None:
                 self._spare.append(job.batch)
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from diskreplay.errors import EmptyBufferError
 from diskreplay.sampling.row_index import RowIndex
+from diskreplay.sampling.stream import Stream
 
 _PATIENCE = 8  # rounds of picking rows blindly before listing the ones that can be sampled
 
@@ -26,7 +27,7 @@ class UniformSampler:
         """The index has grown; there is nothing to grow with it."""
 
     def draw(
-        self, rng: np.random.Generator, size: int, _beta: float
+        self, stream: Stream, size: int, _beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, probabilities and weights (all 1) of `size` transitions.
 
@@ -41,7 +42,7 @@ class UniformSampler:
         ids = np.empty(size, np.int64)
         found = rounds = 0
         while found < size:
-            uniform = rng.random(size - found)
+            uniform = stream.random(size - found)
             if rounds < _PATIENCE:
                 found += self._kernels.index_draw(*index.state, uniform, ids[found:])
                 rounds += 1

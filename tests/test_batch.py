@@ -1,0 +1,90 @@
+"""A batch's memory is used again when, and only when, nobody can see it any more."""
+
+import copy
+import gc
+import pickle
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+
+
+@pytest.fixture
+def buffer():
+    with diskreplay.ReplayBuffer(
+        None,
+        observation_space=Box(0, 255, (4, 4), "uint8"),
+        action_space=Discrete(3),
+        capacity=500,
+        stack_size=2,
+        update_horizon=2,
+        extras={"log_prob": ((), "float32")},
+        seed=0,
+    ) as made:
+        for row in range(300):
+            made.add(np.full((4, 4), row % 256, "uint8"), row % 3, 1.0, False, False, log_prob=row)
+        yield made
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_a_batch_that_is_kept_is_never_overwritten(buffer):
+    kept = [buffer.sample(8) for _ in range(20)]
+    copies = [batch.observation.copy() for batch in kept]
+    for _ in range(50):
+        buffer.sample(8)
+    for batch, observation in zip(kept, copies, strict=True):
+        np.testing.assert_array_equal(batch.observation, observation)
+
+
+@pytest.mark.parametrize(
+    "look", [lambda b: b.observation, lambda b: b.next_observation[3], lambda b: b.observation[0].T]
+)
+def test_a_view_outlives_its_batch(buffer, look):
+    views = [look(buffer.sample(8)) for _ in range(10)]
+    copies = [view.copy() for view in views]
+    gc.collect()
+    for _ in range(50):
+        buffer.sample(8)
+    for view, before in zip(views, copies, strict=True):
+        np.testing.assert_array_equal(view, before)
+
+
+def test_the_memory_of_a_batch_that_is_gone_is_used_again(buffer):
+    places = set()
+    for _ in range(30):
+        batch = buffer.sample(8)
+        places.add(address(batch.observation))
+    assert len(places) <= 3
+
+
+def test_out_is_filled_and_returned(buffer):
+    out = buffer.sample(8)
+    place = address(out.observation)
+    again = buffer.sample(8, out=out)
+    assert again is out
+    assert address(again.observation) == place
+    expected = buffer.gather(again.id)
+    np.testing.assert_array_equal(again.observation, expected.observation)
+
+
+def test_everything_is_an_attribute_and_an_item(buffer):
+    batch = buffer.sample(8)
+    assert len(batch) == 8
+    assert batch.log_prob is batch["log_prob"]
+    assert list(batch) == list(batch.keys()) == list(batch.asdict())
+    assert "log_prob" in dir(batch)
+    assert "log_prob" in repr(batch)
+    with pytest.raises(AttributeError, match="no 'nothing'"):
+        _ = batch.nothing
+
+
+def test_a_batch_can_be_sent_to_another_process(buffer):
+    batch = buffer.sample(8)
+    for other in (pickle.loads(pickle.dumps(batch)), copy.copy(batch), copy.deepcopy(batch)):
+        for name in batch:
+            np.testing.assert_array_equal(other[name], batch[name])
