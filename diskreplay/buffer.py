@@ -938,16 +938,16 @@ class ReplayBuffer:
             self._check_writable()
             path = checkpoint.find(Path(checkpoint_dir), self.name, suffix)
             entries = checkpoint.manifest(path)
-            saved = Store(path, mode="r")
+            saved = Store(path, mode="r")  # opens every segment, so checks their indices
             try:
                 self._check_schema(saved)
                 self._check_meta(saved)
+                with self._drained():
+                    store = checkpoint.load(self._store, saved, entries)
+                    self._bind(store, resume_episodes=resume_episodes)
+                    self._record_options()
             finally:
                 saved.close()
-            with self._drained():
-                store = checkpoint.load(self._store, path, entries)
-                self._bind(store, resume_episodes=resume_episodes)
-                self._record_options()
 
     def _check_meta(self, saved: Store) -> None:
         """Refuse a saved state that could not be taken over, before anything changes."""

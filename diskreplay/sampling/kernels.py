@@ -107,20 +107,24 @@ def _find(nodes, starts, mass):  # noqa: ANN001, ANN202
     """The leaf in whose share of the total `mass` falls; never one of zero."""
     index = 0
     for level in range(len(starts) - 3, -1, -1):
-        low = starts[level] + index * FANOUT
-        high = min(low + FANOUT, starts[level + 1])
-        chosen = -1
-        for child in range(low, high):
-            value = nodes[child]
-            if value > 0.0:
-                chosen = child
-                if mass < value:
-                    break
-                mass -= value
-        # Rounding can carry the mass past the last child: the last positive one takes it.
-        if mass >= nodes[chosen]:
-            mass = np.nextafter(nodes[chosen], 0.0)
-        index = chosen - starts[level]
+        child = starts[level] + index * FANOUT
+        high = min(child + FANOUT, starts[level + 1])
+        # Four at a time: one subtraction that waits for the one before, in place of four.
+        while child + 4 <= high:
+            four = (nodes[child] + nodes[child + 1]) + (nodes[child + 2] + nodes[child + 3])
+            if mass < four:
+                break
+            mass -= four
+            child += 4
+        while child < high and mass >= nodes[child]:
+            mass -= nodes[child]
+            child += 1
+        if child == high:  # rounding carried the mass past the end: the last positive one takes it
+            child -= 1
+            while not nodes[child] > 0.0:
+                child -= 1
+            mass = np.nextafter(nodes[child], 0.0)
+        index = child - starts[level]
     return index
 
 

@@ -274,8 +274,8 @@ def manifest(path: Path) -> dict[str, list[int]]:
     return entries
 
 
-def load(store: Store, path: Path, entries: dict[str, list[int]]) -> Store:
-    """Put the checkpoint's rows in the place of the live store's, and open the result.
+def load(store: Store, saved: Store, entries: dict[str, list[int]]) -> Store:
+    """Put a checkpoint's rows in the place of the live store's, and open the result.
 
     The new directory is built beside and exchanged in one step; until then, and if opening it
     fails, the live store is as it was. The lock is held throughout: both directories share it.
@@ -284,7 +284,7 @@ def load(store: Store, path: Path, entries: dict[str, list[int]]) -> Store:
     files.remove_tree(build)
     with store.maintenance:
         try:
-            _build_live(store, build, path, entries)
+            _build_live(store, build, saved, entries)
             store.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
             files.exchange(build, store.path)
             try:
@@ -303,35 +303,31 @@ def load(store: Store, path: Path, entries: dict[str, list[int]]) -> Store:
     return loaded
 
 
-def _build_live(store: Store, build: Path, path: Path, entries: dict[str, list[int]]) -> None:
-    source = Store(path, mode="r")  # opens every segment it needs, so checks their indices
-    try:
-        attributes = format.read_attributes(path)
-        first = source.first
-        if store.rows_per_env is not None:
-            first = np.maximum(first, source.count - store.rows_per_env)
-        attributes |= {"capacity": store.capacity, "first": first.tolist()}
-        copies = _Copies()
-        for column in source.columns.values():
-            _link_column(column, build, first, source.count, copies)
-            document = format.read_document(column.directory / "zarr.json")
-            _write_documents(build, column, document)
-        for key in entries:
-            if key.startswith("priority/"):
-                files.make_dirs((build / key).parent)
-                copies.link(path / key, build / key)
-        copies.run()
-        files.make_dirs(build / "tail")
-        State.create(build / "state", source.count)
-        files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
-        if not files.link(store.lock_path, build / "lock"):
-            raise CorruptCheckpointError(
-                f"{store.lock_path}: the file system cannot link it, so load cannot keep the lock"
-            )
-        files.sync(_files_below(build))
-        files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
-    finally:
-        source.close()
+def _build_live(store: Store, build: Path, saved: Store, entries: dict[str, list[int]]) -> None:
+    first = saved.first
+    if store.rows_per_env is not None:
+        first = np.maximum(first, saved.count - store.rows_per_env)
+    attributes = format.read_attributes(saved.path)
+    attributes |= {"capacity": store.capacity, "first": first.tolist()}
+    copies = _Copies()
+    for column in saved.columns.values():
+        _link_column(column, build, first, saved.count, copies)
+        document = format.read_document(column.directory / "zarr.json")
+        _write_documents(build, column, document)
+    for key in entries:
+        if key.startswith("priority/"):
+            files.make_dirs((build / key).parent)
+            copies.link(saved.path / key, build / key)
+    copies.run()
+    files.make_dirs(build / "tail")
+    State.create(build / "state", saved.count)
+    files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
+    if not files.link(store.lock_path, build / "lock"):
+        raise CorruptCheckpointError(
+            f"{store.lock_path}: the file system cannot link it, so load cannot keep the lock"
+        )
+    files.sync(_files_below(build))
+    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
 
 
 def _link_column(
