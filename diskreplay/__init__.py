@@ -6,7 +6,7 @@ Layers, each using only those below it::
     prefetch.py              batches read ahead
     prioritized.py           PrioritizedReplayBuffer
     buffer.py                ReplayBuffer: episodes, stacks, n-step transitions, save and load
-    batch.py  statistics.py  spaces.py  values.py
+    batch.py  statistics.py  spaces.py  values.py  process.py
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
     errors.py

@@ -19,6 +19,7 @@ from diskreplay.errors import (
     CapacityError,
     ClosedError,
     DtypeError,
+    EmptyBufferError,
     ExtrasError,
     ForkedError,
     FormatError,
@@ -156,6 +157,8 @@ class ReplayBuffer:
         self._stream = Stream(np.random.default_rng(seed))
         self._temporary = path is None
         self.path = Path(tempfile.mkdtemp(prefix="diskreplay-") if self._temporary else path).absolute()
+        Store.settle(self.path)
+        capacity = None if capacity is None else int(capacity)
         if (self.path / "zarr.json").exists():
             store = Store.open(self.path, mode="a", capacity=capacity)
             try:
@@ -167,7 +170,7 @@ class ReplayBuffer:
             reopened = True
         else:
             store = Store.create(
-                self.path, fields, num_envs=num_envs, capacity=capacity,
+                self.path, fields, num_envs=self.num_envs, capacity=capacity,
                 segment_rows=segment_rows, meta=self._meta(),
             )  # fmt: skip
             keep_rng, reopened = True, False
@@ -201,8 +204,9 @@ class ReplayBuffer:
                 f"env(s); stack_size + update_horizon = {needed} are needed: at least "
                 f"{needed * num_envs}"
             )
-        self.num_envs, self.stack_size, self.update_horizon = num_envs, stack_size, update_horizon
-        self.gamma, self.batch_size = float(gamma), batch_size
+        self.num_envs, self.stack_size = int(num_envs), int(stack_size)
+        self.update_horizon, self.batch_size = int(update_horizon), int(batch_size)
+        self.gamma = float(gamma)
 
     def _declare(
         self, extras: dict[str, tuple[Sequence[int], Any]], compressor: str | Mapping[str, str]
@@ -424,6 +428,7 @@ class ReplayBuffer:
         -----
         When this returns, the rows survive the death of the process. The values are copied.
         """
+        self._check_writable()  # before the lock: in a forked child it may be held for ever
         with self._lock:
             self._check_writable()
             if (extras or self._extra_fields) and extras.keys() != self._extra_fields.keys():
@@ -657,6 +662,7 @@ class ReplayBuffer:
         size = self.batch_size if batch_size is None else batch_size
         if size is not self.batch_size:
             _positive("batch_size", size)
+        _check_out(out)
         while True:
             batch = self._fill(self._draw(size, beta), out)
             if batch is not None:
@@ -677,6 +683,7 @@ class ReplayBuffer:
             A row is evicted, pending, cut or final.
         """
         ids = _checked_ids(ids)
+        _check_out(out)
         while True:
             with self._lock:
                 self._check_open()
@@ -715,8 +722,8 @@ class ReplayBuffer:
     def _fill(self, draft: Draft, out: Batch | None = None) -> Batch | None:
         """Read the frames of a draft; None if they changed meanwhile (a reader's draft only)."""
         store, plan = draft.store, draft.plan
-        windows = self._memory.take() if out is None else out._windows
         try:
+            windows = self._memory.take() if out is None else out._windows
             pairs = [
                 self._windows(store, field.name, plan, windows)
                 for field in self._observation_fields
@@ -967,7 +974,8 @@ class ReplayBuffer:
             yield
         finally:
             for prefetcher in prefetchers:
-                prefetcher.refill()
+                with contextlib.suppress(EmptyBufferError):  # the next take raises it
+                    prefetcher.refill()
 
     def _meta(self) -> dict[str, Any]:
         """What the group's attributes hold besides the store's own."""
@@ -1025,9 +1033,11 @@ class ReplayBuffer:
             self._bind(Store.open(self.path, mode="r"), keep_rng=True)
             store.close()
             return
-        if not store.refresh() or self._index is None:
+        if not store.refresh():
             return
         self._add_count = int(store.transitions_at(store.count).sum())
+        if self._index is None:
+            return
         index = self._index
         room = index.size // self.num_envs
         new = store.count - index.count
@@ -1143,16 +1153,17 @@ class ReplayBuffer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: the buffer is closed; open it again")
+        if process.pid != self._pid and self._store.mode != "r":
+            # Not only writing: the parent puts other rows into memory that is still mapped here.
+            raise ForkedError(
+                f"{self.path}: opened by process {self._pid}, and this is its child {process.pid}; "
+                'let the parent write, and open(path, mode="r") here'
+            )
 
     def _check_writable(self) -> None:
         self._check_open()
         if self._store.mode == "r":
             raise ReadOnlyError(f'{self.path}: opened with mode="r"; open it with mode="a" to write')
-        if process.pid != self._pid:
-            raise ForkedError(
-                f"{self.path}: opened by process {self._pid}, and this is its child {process.pid}; "
-                'let the parent write, and open(path, mode="r") here'
-            )
 
 
 def open(path: str | os.PathLike, mode: str = "r") -> ReplayBuffer:
@@ -1200,6 +1211,11 @@ def _positive(name: str, value: Any, *, optional: bool = False) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
+
+
+def _check_out(out: Any) -> None:
+    if out is not None and not isinstance(out, Batch):
+        raise InvalidInputError(f"out: a Batch expected, found {type(out).__name__}")
 
 
 def _checked_ids(ids: Any) -> np.ndarray:

@@ -49,11 +49,16 @@ class Prefetcher:
         self._spare: list[Batch] = []
         self._in_hand: Batch | None = None
         self._closed = False
-        self.refill()
         self._thread = threading.Thread(
             target=self._read, name="diskreplay prefetch", daemon=True
         )
+        # Running before the first draw: a second one may wait at the gate for the first to be read.
         self._thread.start()
+        try:
+            self.refill()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def depth(self) -> int:
@@ -78,11 +83,18 @@ class Prefetcher:
         if self._in_hand is not None:
             self._spare.append(self._in_hand)
             self._in_hand = None
-        self._draw()
-        job = self._jobs.popleft()
+        with self._buffer._lock:  # or a save between the two would put one batch too many back
+            self.refill()
+            self._draw()
+            job = self._jobs.popleft()
         job.done.acquire()
         if job.error is not None:
             raise job.error
+        while job.batch is None:
+            # A reader's tail changed under it. Drawn again here and not on the background thread,
+            # which must never wait for the buffer's lock: its holder may be waiting at the gate for
+            # the batches that only that thread can finish.
+            job.batch = self._buffer._fill(self._buffer._draw(self._size, self._beta))
         self._in_hand = job.batch
         return job.batch
 
@@ -96,9 +108,6 @@ class Prefetcher:
             try:
                 out = self._spare.pop() if self._spare else None
                 job.batch = self._buffer._fill(job.draft, out)
-                while job.batch is None:  # a reader's tail changed: draw once more
-                    job.draft = self._buffer._draw(self._size, self._beta)
-                    job.batch = self._buffer._fill(job.draft, out)
             except BaseException as error:  # handed to the thread that takes the batch
                 job.error = error
             finally:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer, _checked_ids
-from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.sampling.prioritized import PrioritizedSampler
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.statistics import PriorityStatistics
@@ -26,7 +26,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         As for `ReplayBuffer`.
     alpha : float
         0 draws uniformly, 1 in full proportion. A store that is reopened with another alpha keeps
-        its priorities.
+        its priorities, unless they were saved with alpha 0, which knows none.
     beta : float or callable
         Default exponent of the importance weights, or a schedule: `add_count` to exponent.
     weight_normalization : {"batch", "buffer"}
@@ -75,7 +75,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             Nothing was changed.
         """
         ids = _checked_ids(ids)
-        priorities = np.ascontiguousarray(priorities, np.float64)
+        try:
+            priorities = np.ascontiguousarray(priorities, np.float64)
+        except (TypeError, ValueError) as error:
+            raise PriorityError(f"priorities: numbers expected ({error})") from error
         if priorities.shape != ids.shape:
             raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
         with self._lock:

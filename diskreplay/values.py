@@ -44,7 +44,7 @@ def cast(field: Field, value: np.ndarray) -> np.ndarray:
             # Back and compare; a float that rounds up past the integers' range would wrap around.
             same = (result == value).all() if target.kind != "f" else (
                 result.astype(np.float64) == value.astype(np.float64)
-            ).all() and (abs(value.astype(np.float64)) <= 2.0**53).all()  # fmt: skip
+            ).all() and ((value >= -(2**53)) & (value <= 2**53)).all()  # fmt: skip
         if target.kind in "iu" and value.size and same:
             same = (result < 0).any() == (value < 0).any()
         if same:

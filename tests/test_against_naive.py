@@ -89,6 +89,8 @@ def lives(draw, leaves):
 def check_reader(reader, twin):
     ids = twin.sampleable_ids()
     assert len(reader) == len(ids)
+    assert reader.add_count == twin.add_count
+    assert reader.statistics().rows == twin.rows
     if ids:
         assert_transitions_equal(twin, reader.gather(np.asarray(ids, np.int64)))
 
@@ -377,8 +379,6 @@ class Lives(RuleBasedStateMachine):
         suffix = data.draw(st.sampled_from(sorted(self.saved)))
         twin = self.saved[suffix]
         with diskreplay.open(self.checkpoints / f"replay_ckpt.{suffix}", mode="r") as reader:
-            assert reader.add_count == twin.add_count
-            assert reader.statistics().rows == twin.rows
             check_reader(reader, twin)
 
     @rule()
@@ -492,3 +492,22 @@ def test_the_smallest_capacity_that_is_taken_wraps_too(directory):
             both.play(10, seed=i, end=0.05)
             both.check_counts()
             both.check_gather()
+
+
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+def test_a_reader_follows_past_every_segment(directory, compressor):
+    """It looks again only after all that it has seen was evicted, several times over."""
+    with SideBySide(
+        directory / "replay",
+        capacity=150,
+        stack_size=3,
+        update_horizon=2,
+        compressor=compressor,
+        segment_rows=8,
+    ) as both:
+        both.play(100, seed=1)
+        with diskreplay.open(both.path, mode="r") as reader:
+            for steps in (1, 60, 500, 5000, 9000):
+                check_reader(reader, both.twin)
+                both.play(steps, seed=steps)
+            check_reader(reader, both.twin)

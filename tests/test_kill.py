@@ -168,27 +168,26 @@ class Writer:
         self.tell(LOADED, suffix)
 
 
-def warm_up():
+def warm_up(directory):
     """Import and compile what adding, saving and loading need, before the clock starts."""
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as directory:
-        for num_envs in (1, 2):
-            options = {"capacity": 400, "compressor": "lz4", "prioritized": True}
-            counts, away = [0] * num_envs, os.open(os.devnull, os.O_WRONLY)
-            path = str(Path(directory) / str(num_envs))
-            options["num_envs"] = num_envs
-            writer = Writer(away, path, path + "-ckpt", counts, {}, "load", 0, options)
-            for _ in range(100):
-                writer.add()
-            writer.save()
+    for num_envs in (1, 2):
+        options = {"capacity": 400, "compressor": "lz4", "prioritized": True}
+        counts, away = [0] * num_envs, os.open(os.devnull, os.O_WRONLY)
+        path = str(Path(directory) / f"warm-up-{os.getpid()}-{num_envs}")
+        options["num_envs"] = num_envs
+        writer = Writer(away, path, path + "-ckpt", counts, {}, "load", 0, options)
+        for _ in range(100):
             writer.add()
-            writer.load()
-            writer.buffer.close()
-            os.close(away)
+        writer.save()
+        writer.add()
+        writer.load()
+        writer.buffer.close()
+        os.close(away)
 
 
 def main():
     pipe = int(sys.argv[1])
-    warm_up()
+    warm_up(sys.argv[2])
     os.write(pipe, b"!")
     arguments = json.loads(sys.stdin.readline())
     arguments["suffixes"] = {int(name): counts for name, counts in arguments["suffixes"].items()}
@@ -208,11 +207,11 @@ from tests.naive import assert_transitions_equal, check_store  # noqa: E402
 class Child:
     """A writer that has imported everything and waits to be told what to do."""
 
-    def __init__(self):
+    def __init__(self, directory):
         self.pipe, theirs = os.pipe()
         os.set_blocking(self.pipe, False)
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs)],
+            [sys.executable, __file__, str(theirs), str(directory)],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[theirs],
@@ -269,6 +268,7 @@ class Life:
     """A store, its checkpoints, and the twin that knows what must be in them."""
 
     def __init__(self, directory, num_envs, compressor, prioritized, seed):
+        self.directory = directory
         self.live = directory / "live"
         self.path = self.live / "replay"
         self.checkpoints = directory / "checkpoints"
@@ -284,7 +284,7 @@ class Life:
         self.saved = {}  # suffix -> the twin's copy
         self.rng = random.Random(seed)
 
-    def one_round(self, child, next_child, doing, after_ready):
+    def one_round(self, child, doing, after_ready):
         child.begin(
             path=str(self.path),
             checkpoints=str(self.checkpoints),
@@ -300,7 +300,7 @@ class Life:
         else:  # while it opens, and recovers
             child.read(time.monotonic() + self.rng.uniform(0, 0.1))
         messages = list(unpack_all(child.kill(), self.options["num_envs"]))
-        follower = next_child()  # it imports while this process compares
+        follower = Child(self.directory)  # it imports while this process compares
         try:
             about_to = self.follow(messages)
             self.reopen_and_check(about_to)
@@ -458,7 +458,7 @@ DOINGS = ("add", "save", "load", "flush", "load")
 @pytest.mark.parametrize("compressor", ["raw", "lz4"])
 def test_a_killed_writer_loses_nothing(directory, compressor, num_envs):
     kills = max(KILLS // 4, 1)
-    child, acknowledged, life = Child(), 0, None
+    child, acknowledged, life = Child(directory), 0, None
     try:
         for kill in range(kills):
             if kill % ROUNDS_OF_A_STORE == 0:
@@ -467,7 +467,7 @@ def test_a_killed_writer_loses_nothing(directory, compressor, num_envs):
                 )
             doing = DOINGS[kill % len(DOINGS)]
             while_opening = kill % 4 == 3
-            child, added = life.one_round(child, Child, doing, not while_opening)
+            child, added = life.one_round(child, doing, not while_opening)
             acknowledged += added
     finally:
         child.discard()
@@ -478,10 +478,10 @@ def test_a_killed_writer_loses_nothing(directory, compressor, num_envs):
 @pytest.mark.parametrize("compressor", ["raw", "lz4"])
 def test_a_writer_killed_while_it_creates_the_store(directory, compressor):
     """There is a store then, or there is none; there is nothing that is neither."""
-    child = Child()
+    child = Child(directory)
     try:
         for kill in range(max(KILLS // 5, 1)):
             life = Life(directory / str(kill), 2, compressor, True, seed=kill)
-            child, _ = life.one_round(child, Child, "add", after_ready=False)
+            child, _ = life.one_round(child, "add", after_ready=False)
     finally:
         child.discard()

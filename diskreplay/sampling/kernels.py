@@ -4,6 +4,7 @@ import numpy as np
 from numba import njit
 
 FANOUT = 64
+LARGEST_LEAF = 1e300  # so that no sum of leaves overflows
 
 TERMINATED, TRUNCATED, FINAL, SAMPLEABLE = 1, 2, 4, 8
 
@@ -146,7 +147,7 @@ def tree_update(  # noqa: ANN201
     """
     rows, envs = figures[ROWS], figures[ENVS]
     for i in range(len(ids)):
-        if not 0.0 <= priorities[i] < np.inf:
+        if not 0.0 <= priorities[i] < np.inf or leaf_of(priorities[i], alpha) > LARGEST_LEAF:
             return 1, i, 0.0
         if ids[i] < 0 or ids[i] // envs >= bounds[ids[i] % envs, COUNT]:
             return 2, i, 0.0
@@ -263,8 +264,8 @@ def _steps_ahead(ring, bounds, figures, env, row):  # noqa: ANN001, ANN202
 def index_append(ring, bounds, figures, added, rewards, changed):  # noqa: ANN001, ANN201
     """Add rows in order: ``added`` holds env, step and flags of each, ``rewards`` float32 bits.
 
-    Lists the places that stopped being sampleable in ``changed[0]``, those that began in
-    ``changed[1]``, and returns how many of each.
+    Lists the places that stopped being sampleable in ``changed[0]``, those that began (and still
+    are) in ``changed[1]``, and returns how many of each, and how many more can be sampled now.
     """
     rows, num_envs = figures[ROWS], figures[ENVS]
     stack, horizon = figures[STACK], figures[HORIZON]
@@ -295,7 +296,13 @@ def index_append(ring, bounds, figures, added, rewards, changed):  # noqa: ANN00
                     ring[place, FLAGS] |= SAMPLEABLE
                     changed[1, came] = place
                     came += 1
-    return gone, came
+    # A row can begin and stop within one call, when the capacity is that of one window.
+    kept = 0
+    for i in range(came):
+        if ring[changed[1, i], FLAGS] & SAMPLEABLE:
+            changed[1, kept] = changed[1, i]
+            kept += 1
+    return gone, kept, came - gone
 
 
 @njit(nogil=True, cache=True)

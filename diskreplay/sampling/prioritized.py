@@ -130,8 +130,8 @@ class PrioritizedSampler:
         )
         if wrong == 1:
             raise PriorityError(
-                f"priority {priorities[at]} at position {at}: finite and not negative expected "
-                "(|td_error| plus a small constant, say)"
+                f"priority {priorities[at]} at position {at}: finite, not negative and, raised "
+                "to alpha, at most 1e300 expected (|td_error| plus a small constant, say)"
             )
         if wrong == 2:
             index.check_known(ids)

@@ -119,10 +119,10 @@ class RowIndex:
         if len(added) * self._changes > self._changed.shape[1]:
             self._changed = np.empty((2, len(added) * self._changes), np.int64)
         changed = self._changed
-        gone, came = self._kernels.index_append(
+        gone, came, more = self._kernels.index_append(
             self.ring, self.bounds, self.figures, added, rewards.view(np.int32), changed
         )
-        self.sampleable += came - gone
+        self.sampleable += more
         return changed[0, :gone], changed[1, :came]
 
     def load(

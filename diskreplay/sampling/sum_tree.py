@@ -85,7 +85,7 @@ class SumTree:
         InvalidInputError
             An index is out of range, or the two differ in length. Nothing is changed.
         PriorityError
-            A value is negative, NaN or infinite. Nothing is changed.
+            A value is negative, NaN, infinite or beyond 1e300. Nothing is changed.
         """
         indices = self._checked(indices)
         values = np.asarray(values, np.float64)
@@ -94,7 +94,7 @@ class SumTree:
         values = np.ascontiguousarray(values.ravel())
         if len(values) != len(indices):
             raise InvalidInputError(f"{len(indices)} indices for {len(values)} values")
-        bad = ~(np.isfinite(values) & (values >= 0))
+        bad = ~((values >= 0) & (values <= self._kernels.LARGEST_LEAF))  # NaN too
         if bad.any():
             at = int(bad.argmax())
             raise PriorityError(

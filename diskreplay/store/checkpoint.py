@@ -1,5 +1,6 @@
 """Checkpoints: immutable directories that share their full segments with the live store."""
 
+import contextlib
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
     IncompleteCheckpointError,
+    StorageError,
     SuffixError,
 )
 from diskreplay.store import codec, files, format, priorities
@@ -92,7 +94,7 @@ def save(
     _sweep(directory, name)
     build = directory / f".{target.name}.tmp-{os.getpid()}"
     files.remove_tree(build)
-    store.maintain()
+    store.maintain(durable=True)  # what is linked is shared, and has to be on disk
     try:
         with store.maintenance:
             _build(store, build, meta, leaves)
@@ -188,6 +190,7 @@ class _Copies:
     def run(self) -> list[Path]:
         for source, target in _shown(self._pending):
             files.copy(source, target)
+            files.seal(target)
         return [target for _source, target in self._pending]
 
 
@@ -205,6 +208,9 @@ def _shown(jobs: list[tuple[Path, Path]]) -> Iterable[tuple[Path, Path]]:
 def _sweep(directory: Path, name: str) -> None:
     """Remove what a killed save or removal left behind; a living process keeps its own."""
     for path in directory.glob(f".{name}_ckpt.*"):
+        if path.name.endswith(".aside"):
+            Store.settle(directory / path.name[1 : -len(".aside")])
+            continue
         found = re.search(r"\.(?:tmp|old)-(\d+)$", path.name)
         if found and not _is_alive(int(found[1])):
             files.remove_tree(path)
@@ -254,7 +260,8 @@ def manifest(path: Path) -> dict[str, list[int]]:
         raise CorruptCheckpointError(f"{listing}: does not list the files of a checkpoint")
     missing = []
     for key, entry in entries.items():
-        if key.startswith("/") or ".." in key.split("/") or not isinstance(entry, list):
+        pair = isinstance(entry, list) and [type(n) for n in entry] == [int, int]
+        if key.startswith("/") or ".." in key.split("/") or not pair:
             raise CorruptCheckpointError(f"{listing}: entry {key!r} is damaged")
         try:
             found = os.stat(path / key, follow_symlinks=False).st_size
@@ -288,6 +295,7 @@ def load(store: Store, saved: Store, entries: dict[str, list[int]]) -> Store:
             store.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
             files.exchange(build, store.path)
             try:
+                files.sync_dirs([store.path.parent])
                 loaded = Store(store.path, mode="a", lock=store.lock)
             except BaseException:
                 files.exchange(build, store.path)
@@ -298,8 +306,8 @@ def load(store: Store, saved: Store, entries: dict[str, list[int]]) -> Store:
             raise
         store.stop_maintenance()
     store.abandon()
-    files.sync_dirs([store.path.parent])
-    files.remove_tree(build)
+    with contextlib.suppress(StorageError):  # loaded all the same; the next opening removes it
+        files.remove_tree(build)
     return loaded
 
 
@@ -320,7 +328,7 @@ def _build_live(store: Store, build: Path, saved: Store, entries: dict[str, list
             copies.link(saved.path / key, build / key)
     copies.run()
     files.make_dirs(build / "tail")
-    State.create(build / "state", saved.count)
+    State.create(build / "state", saved.count, len(saved.columns))
     files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
     if not files.link(store.lock_path, build / "lock"):
         raise CorruptCheckpointError(

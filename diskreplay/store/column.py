@@ -9,6 +9,7 @@ import numpy as np
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.store import codec, files
 from diskreplay.store.format import BLOCK_ROWS, Field, array_document
+from diskreplay.store.gate import Gate
 from diskreplay.store.mapping import Mapping
 
 _LARGE = 1 << 20  # bytes
@@ -40,7 +41,10 @@ class Column:
         ``(segment, env)`` to `Seal`.
     """
 
-    def __init__(self, root: Path, field: Field, num_envs: int, rows_per_env: int | None) -> None:
+    def __init__(
+        self, root: Path, field: Field, num_envs: int, rows_per_env: int | None, gate: Gate
+    ) -> None:
+        self._gate = gate
         self.root, self.field, self.num_envs = root, field, num_envs
         self.directory = root / field.name
         self.tails = root / "tail" / field.name
@@ -53,6 +57,8 @@ class Column:
         self._spares: list[Mapping] = []
         self._spares_made = 0
         self._new: list[Path] = []
+        self._tails_made = 0
+        self.strays: list[tuple[int, int]] = []  # files to be deleted after the next record
         self._set_slots(slots + _SPARE_SLOTS)
 
     def _set_slots(self, slots: int) -> None:
@@ -85,8 +91,8 @@ class Column:
     # -- the segment table
 
     def _point(self, table: tuple, segment: int, env: int, mapping: Mapping | None) -> None:
-        addresses, sizes, checked, _layout = table
-        slot = segment % self.slots
+        addresses, sizes, checked, layout = table
+        slot = segment % layout[0]
         is_shard = mapping is not None and self._is_shard(mapping)
         checked[env, slot] = 0
         sizes[env, slot] = mapping.size if is_shard else 0
@@ -98,7 +104,8 @@ class Column:
     def _install(self, segment: int, env: int, mapping: Mapping) -> None:
         self._lowest[env] = min(self._lowest[env], segment)
         while self.growing and segment - self._lowest[env] >= self.slots:
-            self._set_slots(2 * self.slots)
+            with self._gate:  # a seal that swaps a segment in is not lost in the old table
+                self._set_slots(2 * self.slots)
         self._mapped[segment, env] = mapping
         self._point(self.table, segment, env, mapping)
 
@@ -130,8 +137,17 @@ class Column:
             mapping.path = path
         else:
             mapping = Mapping.create(path, self.open_bytes)
+            self._tails_made += 1
         self._new.append(path)
         self._install(segment, env, mapping)
+
+    @property
+    def lacks_tails(self) -> bool:
+        """Whether another tail would be one too many: two an env are enough, one being written and
+        one being packed, and to wait for one costs less than to make one."""
+        return (
+            self.field.packed and not self._spares and self._tails_made >= 2 * self.num_envs
+        )
 
     def new_files(self) -> list[Path]:
         """Segments opened since this was last asked; their names are not durable yet."""
@@ -221,6 +237,7 @@ class Column:
             self._spares.append(tail)
         else:
             files.remove(tail.path)
+            self._tails_made -= 1
 
     # -- opening and leaving
 
@@ -250,6 +267,12 @@ class Column:
     def adopt_sealed(self, segment: int, env: int) -> None:
         """Map a sealed segment's chunk."""
         self._install(segment, env, self._map_sealed(segment, env))
+
+    def complete_seal(self, segment: int, env: int) -> None:
+        """Find out the seal of a segment that was sealed after the last record, by a killed writer."""
+        if (segment, env) not in self.seals:
+            mapping = self._mapped[segment, env]
+            self.seals[segment, env] = Seal(mapping.size, codec.crc32c(mapping.array))
 
     def drop(self, segment: int, env: int) -> None:
         """Unmap a segment. Call it with the gate held."""

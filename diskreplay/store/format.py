@@ -51,7 +51,7 @@ class Field:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
         if self.dtype.name not in DTYPES:
             raise DtypeError(
                 f"field {self.name!r}: dtype {self.dtype} cannot be stored; expected one of "

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import files, format
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.state import State
+from diskreplay.store.state import State, finals_of
 
 if TYPE_CHECKING:
     from diskreplay.store.store import Store
@@ -28,7 +27,7 @@ def recover(store: "Store") -> None:
     kernel all writes are there, and the counts in ``state`` do. After a power cut they may be ahead
     of the data, so the record does again, and what is dropped is said.
     """
-    state = State(store.path / "state", store.num_envs, writable=False)
+    state = State(store.path / "state", store.num_envs, len(store.columns), writable=False)
     seen = np.array(state.count)
     clean = state.closed
     if clean or not state.same_boot:
@@ -42,8 +41,11 @@ def recover(store: "Store") -> None:
                 RuntimeWarning,
                 stacklevel=2,
             )
+        sealed = np.zeros_like(state.sealed)
     else:
         count = np.maximum(seen, store.recorded)
+        sealed = np.array(state.sealed)
+    words = np.array(state.finals)
     del state
     if not clean:
         _sweep(store.path)
@@ -51,12 +53,18 @@ def recover(store: "Store") -> None:
         files.remove_tree(leftover)
     if store.rows_per_env is not None:
         store.first = np.maximum(store.first, count - store.rows_per_env)
-    for column in store.columns.values():
+    for column, further in zip(store.columns.values(), sealed, strict=True):
         _read_seals(column)
+        np.maximum(column.sealed, further, out=column.sealed)
         for env in range(store.num_envs):
             _adopt_env(column, env, int(store.first[env]), int(count[env]), clean)
-        _remove_strays(column, clean)
-    store.begin_writing(count)
+        if not clean or (store.first > store.recorded_first).any():
+            _sort_strays(column, store.recorded_first)
+    finals = store.recorded - store.recorded_transitions
+    for env in np.flatnonzero(count > store.recorded).tolist():
+        last = store.read("is_final", env, int(count[env]) - 1, int(count[env]))
+        finals[env] = finals_of(int(words[env]), int(count[env]), bool(last[0]))
+    store.begin_writing(count, finals)
 
 
 def _read_seals(column: Column) -> None:
@@ -73,6 +81,7 @@ def _adopt_env(column: Column, env: int, first: int, count: int, clean: bool) ->
         used = min(rows, count - segment * rows)
         if segment < column.sealed[env] and used == rows:
             column.adopt_sealed(segment, env)
+            column.complete_seal(segment, env)
         else:
             _make_writable(column, segment, env, used)
             if not clean:
@@ -133,8 +142,12 @@ def _sweep(root: Path) -> None:
                 files.remove(Path(base, name))
 
 
-def _remove_strays(column: Column, clean: bool) -> None:
-    """Remove tails and chunks that no retained row is in."""
+def _sort_strays(column: Column, recorded_first: np.ndarray) -> None:
+    """Remove tails and chunks that no retained row is in.
+
+    Those of rows that have left since the record are only listed: a power cut would go back to that
+    record, which counts on them. They are deleted after the next one.
+    """
     for spare in (column.root / "tail").glob("spare.*"):
         files.remove(spare)
     kept = set(column.mapped())
@@ -147,23 +160,36 @@ def _remove_strays(column: Column, clean: bool) -> None:
             if (segment, env) not in kept or segment < column.sealed[env]:
                 files.remove(path)
     chunks = column.directory / "c"
-    if clean or not chunks.is_dir():
-        return
-    for segment_dir in chunks.iterdir():
-        for env_dir in segment_dir.iterdir():
-            key = int(segment_dir.name), int(env_dir.name)
-            if key not in kept:
-                shutil.rmtree(env_dir) if env_dir.is_dir() else files.remove(env_dir)
-        files.remove_empty_dir(segment_dir)
+    for segment, env in _numbered(chunks):
+        if (segment, env) in kept:
+            continue
+        below = segment < int(column.sealed[env]) if env < column.num_envs else False
+        if below and segment >= recorded_first[env] // column.field.segment_rows:
+            column.strays.append((segment, env))
+        else:
+            column.remove_files(segment, env)
+
+
+def _numbered(chunks: Path) -> list[tuple[int, int]]:
+    """Segment and env of every chunk file."""
+    found = []
+    if chunks.is_dir():
+        for segment_dir in chunks.iterdir():
+            for env_dir in segment_dir.iterdir():
+                if segment_dir.name.isdecimal() and env_dir.name.isdecimal():
+                    found.append((int(segment_dir.name), int(env_dir.name)))
+    return found
 
 
 # -- readers
 
 
-def map_for_reading(store: "Store") -> None:
-    """Map what a reader needs, starting over when the writer seals or deletes in between."""
+def catch_up(store: "Store") -> None:
+    """Map what a reader needs by now; start over when the writer seals or deletes in between."""
     for attempt in range(_TRIES):
         epoch = store.tail_epoch()
+        store.look()
+        _let_go(store, tails=epoch != store.mapped_epoch)
         try:
             for column in store.columns.values():
                 for env in range(store.num_envs):
@@ -171,21 +197,27 @@ def map_for_reading(store: "Store") -> None:
         except (StorageError, CorruptSegmentError):
             if attempt == _TRIES - 1 or store.state is None:
                 raise
-        else:
-            if epoch == store.tail_epoch():
-                store.mapped_epoch = epoch
-                return
-            _drop_tails(store)
-        store.first = np.maximum(store.first, _first_of(store))
+            continue
+        if epoch == store.tail_epoch():
+            store.mapped_epoch = epoch
+            return
+        store.mapped_epoch = -1  # what was mapped meanwhile may be a tail with other rows
     raise StorageError(f"{store.path}: the writer is too fast to follow")
 
 
-def _first_of(store: "Store") -> np.ndarray:
-    if store.state is not None and not store.state.closed:
-        store.count = np.maximum(store.state.count, store.count)
-    if store.rows_per_env is None:
-        return store.first
-    return np.maximum(store.first, store.count - store.rows_per_env)
+def _let_go(store: "Store", *, tails: bool) -> None:
+    """Forget what has left and, if asked, all tails: any of them may have got other rows."""
+    gone = [
+        (column, segment, env)
+        for column in store.columns.values()
+        for segment, env in column.mapped()
+        if segment < store.first[env] // column.field.segment_rows
+        or (tails and column.is_tail(segment, env))
+    ]
+    if gone:
+        with store.gate:
+            for column, segment, env in gone:
+                column.drop(segment, env)
 
 
 def _map_env(store: "Store", column: Column, env: int) -> None:
@@ -193,33 +225,3 @@ def _map_env(store: "Store", column: Column, env: int) -> None:
     for segment in range(int(store.first[env]) // rows, -(-int(store.count[env]) // rows)):
         if not column.has(segment, env):
             column.adopt(segment, env, writable=False)
-
-
-def _drop_tails(store: "Store") -> None:
-    """Forget mapped tails: any of them may have got other rows."""
-    with store.gate:
-        for column in store.columns.values():
-            if column.field.packed:
-                for segment, env in column.mapped():
-                    if column.is_tail(segment, env):
-                        column.drop(segment, env)
-
-
-def follow(store: "Store") -> bool:
-    """Take over what the writer has added since; True if there is anything new."""
-    if store.state is None:
-        return False
-    before = store.count
-    if store.tail_epoch() == store.mapped_epoch and (store.state.count <= before).all():
-        return False
-    store.first = _first_of(store)
-    if store.tail_epoch() != store.mapped_epoch:
-        _drop_tails(store)
-    with store.gate:
-        for column in store.columns.values():
-            gone = store.first // column.field.segment_rows
-            for segment, env in column.mapped():
-                if segment < gone[env]:
-                    column.drop(segment, env)
-    map_for_reading(store)
-    return True

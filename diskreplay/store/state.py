@@ -21,6 +21,21 @@ _HEADER = np.dtype(
 _COUNTS_AT = 4096
 
 
+_COUNT_BITS = 24
+
+
+def finals_word(finals: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """The number of final rows, and the low bits of the row count it belongs to, in one word that
+    is written by one store."""
+    return finals << _COUNT_BITS | count & (1 << _COUNT_BITS) - 1
+
+
+def finals_of(word: int, count: int, last_is_final: bool) -> int:
+    """The number of final rows among `count`, from a word that may be one final row behind."""
+    behind = last_is_final and word & (1 << _COUNT_BITS) - 1 != count & (1 << _COUNT_BITS) - 1
+    return (word >> _COUNT_BITS) + behind
+
+
 class State:
     """Committed row counts, the boot they were written in, and the tail epoch.
 
@@ -29,18 +44,32 @@ class State:
     count : ndarray of int64, shape (num_envs,)
         A view of the mapped file: raising an element is the commit of a row, one aligned
         8-byte store after all fields of the row are written.
+    sealed : ndarray of int64, shape (fields, num_envs)
+        For each field, in the order of the group's attributes, the first segment that is not sealed.
+        Ahead of the fields' own metadata, which says which sealed segments are durable.
+    finals : ndarray of int64, shape (num_envs,)
+        Final rows of each env, and which count that was true at; see `finals_of`. Written after the
+        commit, so it may be one behind when the process dies.
     tail_epoch, replaced : ndarray of uint64, shape (1,)
         What readers in other processes look at: the first changes whenever a tail that they may
         have mapped gets other rows, the second is set when `load` puts another store here.
     """
 
-    def __init__(self, path: Path, num_envs: int, *, writable: bool) -> None:
-        self.mapping = Mapping.open(path, size=self.size(num_envs), writable=writable)
+    def __init__(self, path: Path, num_envs: int, fields: int, *, writable: bool) -> None:
+        self.mapping = Mapping.open(path, size=self.size(num_envs, fields), writable=writable)
         bytes_ = self.mapping.array
         self._header = bytes_[: _HEADER.itemsize].view(_HEADER)
         if self._header["magic"][0] != _MAGIC:
             raise FormatError(f"{path}: not a diskreplay state page (its first bytes differ)")
         self.count = bytes_[_COUNTS_AT : _COUNTS_AT + 8 * num_envs].view("<i8")
+        finals_at = _COUNTS_AT + 8 * num_envs
+        self.finals = bytes_[finals_at : finals_at + 8 * num_envs].view("<i8")
+        sealed_at = finals_at + 8 * num_envs
+        self.sealed = (
+            bytes_[sealed_at : sealed_at + 8 * num_envs * fields]
+            .view("<i8")
+            .reshape(fields, num_envs)
+        )
         # Views made once: reading a field of a structured array costs a microsecond.
         self.tail_epoch, self.replaced = (
             bytes_[at : at + 8].view("<u8")
@@ -48,20 +77,27 @@ class State:
         )
 
     @staticmethod
-    def size(num_envs: int) -> int:
-        """Bytes of the file: a header page, then whole pages of counts."""
-        return _COUNTS_AT + -(-8 * num_envs // 4096) * 4096
+    def size(num_envs: int, fields: int) -> int:
+        """Bytes of the file: a header page, then whole pages of figures for each env."""
+        return _COUNTS_AT + -(-8 * num_envs * (2 + fields) // 4096) * 4096
 
     @classmethod
-    def create(cls, path: Path, count: np.ndarray) -> None:
+    def create(cls, path: Path, count: np.ndarray, fields: int) -> None:
         """Write the page of a store that was closed in good order with `count` rows."""
-        page = np.zeros(cls.size(len(count)), np.uint8)
+        page = np.zeros(cls.size(len(count), fields), np.uint8)
         header = page[: _HEADER.itemsize].view(_HEADER)
         header["magic"], header["closed"] = _MAGIC, 1
         header["boot_id"] = files.boot_id().encode()
         page[_COUNTS_AT : _COUNTS_AT + 8 * len(count)].view("<i8")[:] = count
         files.write(path, [page.data])
         files.sync([path])
+
+    def snapshot(self) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of `count` and `finals` that belong together."""
+        while True:
+            finals, count = self.finals.copy(), self.count.copy()
+            if np.array_equal(finals, self.finals):
+                return count, finals
 
     @property
     def closed(self) -> bool:

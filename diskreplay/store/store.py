@@ -5,16 +5,18 @@ What happens when, and why it is safe:
 =====================  =====================================================================
 a row is added         all its fields are written to mapped segments, then its env's count in
                        ``state`` is raised: a killed process leaves whole rows only
-a segment is full      the keeper thread packs it, syncs it, renames it into place, then writes
-                       the record (``zarr.json``), and only then lets go of the tail
-rows leave             the record says so first; only then are their segments deleted, so a
-                       power cut never finds a record that counts on files that are gone
-after a power cut      the record is the truth; after a kill the counts in ``state`` are
+a segment is full      the keeper thread packs it, renames it into place, says so in ``state``, and
+                       only then uses the tail again
+every two seconds      sealed segments are synced, then named by the record (``zarr.json``)
+rows leave             the record says so first; only then are their segments deleted, so a power
+                       cut never finds a record that counts on files that are gone
+after a power cut      the record is the truth; after a kill ``state`` is
 =====================  =====================================================================
 """
 
 import os
 import threading
+import time
 from collections.abc import Mapping as MappingType
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,12 +33,13 @@ from diskreplay.store import files, format, priorities, recovery
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
-from diskreplay.store.state import State
+from diskreplay.store.state import State, finals_of, finals_word
 
 _OWN_KEYS = frozenset(
     "format_version created_by num_envs capacity block_rows fields first count transitions".split()
 )
 _WORTH_A_SPARE = 1 << 20
+_RECORD_EVERY = 2.0  # seconds
 
 
 class Store:
@@ -85,11 +88,13 @@ class Store:
             raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
         self.path, self.mode = path, mode
         self.meta = {k: v for k, v in attributes.items() if k not in _OWN_KEYS}
-        self.recorded = recorded
+        self.recorded, self.recorded_first = recorded, self.first.copy()
         self.gate = Gate()
         self.columns = {
-            field.name: Column(path, field, self.num_envs, self.rows_per_env) for field in fields
+            field.name: Column(path, field, self.num_envs, self.rows_per_env, self.gate)
+            for field in fields
         }
+        self._fields = fields  # in the order of the attributes and of `state`, whatever the columns'
         self.lock = lock
         self._ready = np.zeros(self.num_envs, np.int64)
         self._hand: list[np.ndarray] = []
@@ -100,8 +105,11 @@ class Store:
         self._keeper: threading.Thread | None = None
         self._closing = False
         self._failure: DiskReplayError | None = None
+        self._unsynced: list[Path] = []  # files sealed since the last record
+        self._recorded_at = time.monotonic()
         self._flushed: dict[tuple[str, int], tuple[int, int]] = {}
         self._state: State | None = None
+        self._words: np.ndarray | None = None  # of a reader: state.finals, seen together with count
         self.mapped_epoch = 0  # of a reader: the tail epoch its mappings belong to
         if mode == "r":
             self._open_for_reading()
@@ -136,7 +144,7 @@ class Store:
             rows_per_env = None if capacity is None else capacity // num_envs
             fields = [f.sized(rows_per_env, num_envs, segment_rows) for f in fields]
             zeros = [0] * num_envs
-            State.create(path / "state", np.zeros(num_envs, np.int64))
+            State.create(path / "state", np.zeros(num_envs, np.int64), len(fields))
             files.make_dirs(path / "tail")
             documents = {}
             for field in fields:
@@ -165,11 +173,9 @@ class Store:
 
         `capacity` replaces the stored one; -1 keeps it.
         """
-        aside = files.aside_name(path)
-        if not path.exists() and aside.exists() and mode == "a":
-            files.rename(aside, path)
         if mode == "r":
             return cls(path, mode="r")
+        cls.settle(path)
         format.read_attributes(path)
         if (path / "manifest.json").exists():
             raise FormatError(
@@ -183,10 +189,25 @@ class Store:
             files.unlock(lock)
             raise
 
-    def begin_writing(self, count: np.ndarray) -> None:
-        """Called by recovery: from here on `count` rows are there and more may come."""
-        self._state = State(self.path / "state", self.num_envs, writable=True)
+    @staticmethod
+    def settle(path: Path) -> None:
+        """Finish an exchange that was cut, on a file system that cannot swap two directories."""
+        aside = files.aside_name(path)
+        if aside.is_dir():
+            if path.exists():
+                files.remove_tree(aside)
+            else:
+                files.rename(aside, path)
+
+    def begin_writing(self, count: np.ndarray, finals: np.ndarray) -> None:
+        """Called by recovery: from here on `count` rows are there, `finals` of them final ones, and
+        more may come."""
+        self._state = State(self.path / "state", self.num_envs, len(self.columns), writable=True)
         self._state.count[:] = count
+        self._state.finals[:] = finals_word(finals, count)
+        self._state.sealed[:] = [column.sealed for column in self.columns.values()]
+        # The buffer may put the columns into another order; the page keeps this one.
+        self._sealed_rows = list(zip(self.columns.values(), self._state.sealed, strict=True))
         self._state.mark_open()
         self.count = self._state.count
 
@@ -243,6 +264,8 @@ class Store:
             rows = column.field.segment_rows
             for segment in range(int(self.count[env]) // rows, last // rows + 1):
                 if not column.has(segment, env):
+                    if column.lacks_tails:
+                        self.maintain()
                     if not column.has_room(segment, env):
                         self._make_room(column, segment, env)
                     column.open_segment(segment, env)
@@ -254,7 +277,7 @@ class Store:
 
     def _make_room(self, column: Column, segment: int, env: int) -> None:
         """Sealing lags: wait for it, and say why if it fails."""
-        self.maintain()
+        self.maintain(durable=True)
         if not column.has_room(segment, env):
             raise self._failure or DiskReplayError(
                 f"{column.directory}: segment {segment} of env {env} has no slot"
@@ -282,6 +305,12 @@ class Store:
             for rows_of, first, value in zip(self._hand, self._hand_first, final, strict=True):
                 rows_of[row + 1 - first] = value
         self.count[0] = row + rows  # the commit
+        if final is not None:
+            self._count_finals(np.zeros(1, np.int64))
+
+    def _count_finals(self, envs: np.ndarray) -> None:
+        finals = (self._state.finals[envs] >> 24) + 1
+        self._state.finals[envs] = finals_word(finals, self.count[envs])
 
     def _take_in_hand(self, row: int) -> None:
         """Hold the segments that `row` of the only env goes to: writing it is then an assignment
@@ -329,6 +358,8 @@ class Store:
                     column.table[0], column.table[3], final_envs, final_rows, _bytes(value)
                 )
         self.count[:] = stop  # the commit: each env's count is raised by one store
+        if len(final_envs):
+            self._count_finals(final_envs)
         return rows
 
     def retain(self) -> None:
@@ -348,7 +379,7 @@ class Store:
 
     def _keep(self) -> None:
         while True:
-            self._wake.wait()
+            self._wake.wait(_RECORD_EVERY if self._unsynced else None)
             self._wake.clear()
             if self._closing:
                 return
@@ -359,8 +390,12 @@ class Store:
                 # The segment stays a tail. The next pass tries again; flush and save raise.
                 self._failure = failure
 
-    def maintain(self, *, spares: bool = False) -> None:
-        """Seal what is full, delete what has left, and record both."""
+    def maintain(self, *, durable: bool = False, spares: bool = False) -> None:
+        """Seal what is full; every two seconds, or if `durable`, record it and delete what has left.
+
+        A sealed segment survives the process at once. Syncing it, and naming it in the record, is
+        put off a little: many envs seal many small files, and one sync does for all.
+        """
         with self.maintenance:
             if self._closing:
                 return
@@ -373,18 +408,61 @@ class Store:
                 if s >= below[e]
             ]
             left = any(s < gone[c][e] for c in gone for s, e in c.mapped())
-            if full or left:
-                tails = self._seal(full)
-                for column, below in gone.items():
-                    np.maximum(column.sealed, below, out=column.sealed)
-                count = self._durable(count)
-                self._write_record(count, np.minimum(self.first, count))
-                self._discard(tails)
+            left = left or any(c.strays for c in gone)
+            durable = durable or time.monotonic() - self._recorded_at >= _RECORD_EVERY
+            # The last record (of a flush) counts on a tail that is about to be used again: the
+            # segment has to be durable in its new form first.
+            durable = durable or any(
+                s * c.field.segment_rows < self.recorded[e] for c, s, e in full if c.field.packed
+            )
+            tails = self._seal(full)
+            if durable and (full or left or self._unsynced):
+                self._record_sealed(count, gone)
+            self._reuse(tails)
             if spares:
                 for column in self.columns.values():
                     if not column.field.packed and not self._closing:
                         if column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
                             column.keep_spares(self.num_envs)
+
+    def _seal(self, full: list[tuple[Column, int, int]]) -> list[tuple[Column, Any]]:
+        """Bring full segments into their final form; returns tails that are of no use any more."""
+        if not full:
+            return []
+        packed = [(*job, *job[0].pack(*job[1:])) for job in full]
+        for column, segment, env, written, _seal in packed:
+            path = column.chunk_path(segment, env)
+            if segment * column.field.segment_rows < self.recorded[env]:
+                files.sync([written])  # it replaces a shard that the record counts on
+            if written != path:
+                files.rename(written, path)
+            files.seal(path)
+            self._unsynced.append(path)
+        tails = []
+        with self.gate:
+            for column, segment, env, _written, seal in packed:
+                tail = column.swap_in(segment, env, seal)
+                if tail is not None:
+                    tails.append((column, tail))
+        for column, row in self._sealed_rows:
+            row[:] = column.sealed
+        return tails
+
+    def _record_sealed(self, count: np.ndarray, gone: dict[Column, np.ndarray]) -> None:
+        """Make sealed segments durable, name them, and delete those that have left.
+
+        The open segments of large columns are not synced here: the adding thread is writing to
+        them, and would have to wait for the disk whenever it touches a page that is being synced.
+        """
+        for column, below in gone.items():
+            np.maximum(column.sealed, below, out=column.sealed)
+        there = [path for path in self._unsynced if path.exists()]  # else it has left since
+        small = [column for column in self.columns.values() if not column.large]
+        files.sync(there + self._open_files(small))
+        self._sync_names(there)
+        count = self._durable(count)
+        self._write_record(count, np.minimum(self.first, count))
+        self._delete_left()
 
     def _durable(self, count: np.ndarray) -> np.ndarray:
         """The rows of each env that a record may name after `_seal`: of large columns those in
@@ -394,41 +472,25 @@ class Store:
                 count = np.minimum(count, column.sealed * column.field.segment_rows)
         return np.maximum(count, self.recorded)
 
-    def _seal(self, full: list[tuple[Column, int, int]]) -> list[tuple[Column, Any]]:
-        """Bring full segments into their final form; returns tails that are of no use any more.
+    def _reuse(self, tails: list[tuple[Column, Any]]) -> None:
+        """Make sealed segments' tails spares.
 
-        The open segments of large columns are not synced here: the adding thread is writing to
-        them, and would have to wait for the disk whenever it touches a page that is being synced.
+        A reader in another process may map a tail that is about to get other rows. Renamed first,
+        none can be mapped any more by the old name; then the epoch changes, which a reader compares
+        before and after reading; and only then is a tail written to again.
         """
-        packed = [(*job, *job[0].pack(*job[1:])) for job in full]
-        small = [c for c in self.columns.values() if not c.large]
-        files.sync([written for *_job, written, _seal in packed] + self._open_files(small))
-        for column, segment, env, written, _seal in packed:
-            path = column.chunk_path(segment, env)
-            if written != path:
-                files.rename(written, path)
-            files.seal(path)
-        self._sync_names([column.chunk_path(s, e) for column, s, e in full])
-        tails = []
-        with self.gate:
-            for column, segment, env, _written, seal in packed:
-                tail = column.swap_in(segment, env, seal)
-                if tail is not None:
-                    tails.append((column, tail))
-        return tails
+        if not tails:
+            return
+        for column, tail in tails:
+            column.retire_tail(tail)
+        self._state.tail_epoch[0] += 1
+        for column, tail in tails:
+            column.recycle(tail, self.num_envs)
 
-    def _discard(self, tails: list[tuple[Column, Any]]) -> None:
-        """Reuse tails, and delete segments that the record does not name any more."""
-        if tails:
-            # A reader in another process may map a tail that is about to get other rows. Renamed
-            # first, none can be mapped any more by the old name; then the epoch changes, which a
-            # reader compares before and after reading; and only then is a tail written to again.
-            for column, tail in tails:
-                column.retire_tail(tail)
-            self._state.tail_epoch[0] += 1
-            for column, tail in tails:
-                column.recycle(tail, self.num_envs)
-        first = np.minimum(self.first, self.recorded)
+    def _delete_left(self) -> None:
+        """Delete segments that the record does not name any more. Not `first`: rows that were
+        added while the record was written may have advanced that further."""
+        first = self.recorded_first
         left = [
             (column, segment, env)
             for column in self.columns.values()
@@ -441,6 +503,10 @@ class Store:
                     column.drop(segment, env)
             for column, segment, env in left:
                 column.remove_files(segment, env)
+        for column in self.columns.values():
+            while column.strays:
+                column.remove_files(*column.strays[-1])
+                column.strays.pop()
 
     def _open_files(self, columns: Iterable[Column]) -> list[Path]:
         return [
@@ -462,7 +528,7 @@ class Store:
     def attributes(self, count: np.ndarray, first: np.ndarray) -> dict[str, Any]:
         """The ``diskreplay`` object of the group's ``zarr.json``."""
         return {
-            **_head([c.field for c in self.columns.values()], self.num_envs, self.capacity),
+            **_head(self._fields, self.num_envs, self.capacity),
             "first": first.tolist(),
             "count": count.tolist(),
             "transitions": self.transitions_at(count).tolist(),
@@ -470,15 +536,22 @@ class Store:
         }
 
     def transitions_at(self, count: np.ndarray) -> np.ndarray:
-        """How many of each env's first `count` rows were no final rows.
+        """How many of each env's first `count` rows (of late) were no final rows."""
+        return count - self._finals(count)
 
-        Rows since the last record are counted one by one: none of them is deleted before the next.
-        """
-        total = self.recorded_transitions.copy()
-        for env in np.flatnonzero(count > self.recorded).tolist():
-            is_final = self.read("is_final", env, int(self.recorded[env]), int(count[env]))
-            total[env] += np.count_nonzero(~is_final)
-        return total
+    def _finals(self, count: np.ndarray) -> np.ndarray:
+        """Final rows among each env's first `count` rows."""
+        if self._words is None and self.mode == "r":
+            return self.recorded - self.recorded_transitions
+        now, words = (self.count, self._words) if self.mode == "r" else self._state.snapshot()
+        finals = np.empty(self.num_envs, np.int64)
+        for env in range(self.num_envs):
+            high = int(now[env])
+            low = min(int(count[env]), max(high - 1, 0))
+            later = self.read("is_final", env, low, high)
+            finals[env] = finals_of(int(words[env]), high, high > 0 and bool(later[-1]))
+            finals[env] -= np.count_nonzero(later[int(count[env]) - low :])
+        return finals
 
     def _write_record(self, count: np.ndarray, first: np.ndarray) -> None:
         """Name `count` rows as durable. Their data and names are synced already."""
@@ -492,7 +565,9 @@ class Store:
         attributes = self.attributes(count, first)
         files.replace({self.path / "zarr.json": format.encode(format.group_document(attributes))})
         self.recorded_transitions = np.array(attributes["transitions"], np.int64)
-        self.recorded = count
+        self.recorded, self.recorded_first = count, first
+        self._unsynced = []
+        self._recorded_at = time.monotonic()
 
     def record(self, meta: MappingType[str, Any], leaves: np.ndarray | None = None) -> None:
         """Make every row durable and visible to plain Zarr readers.
@@ -505,7 +580,7 @@ class Store:
             Priorities of the rows from ``first.min()`` on; NaN where a row has none.
         """
         with self.maintenance:
-            self.maintain()
+            self.maintain(durable=True)
             count, first = self.count.copy(), self.first.copy()
             written = self._write_partial_shards(count)
             files.sync(written + self._open_files(self.columns.values()))
@@ -547,13 +622,16 @@ class Store:
     def _open_for_reading(self) -> None:
         path = self.path / "state"
         if path.exists():
-            self._state = State(path, self.num_envs, writable=False)
+            self._state = State(path, self.num_envs, len(self.columns), writable=False)
         self.count = self.recorded.copy()
+        recovery.catch_up(self)
+
+    def look(self) -> None:
+        """For a reader: take over which rows count now."""
         if self._state is not None and not self._state.closed and self._state.same_boot:
-            self.count = np.maximum(self._state.count, self.first)
+            self.count, self._words = self._state.snapshot()
         if self.rows_per_env is not None:  # the record may be a little older than the count
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
-        recovery.map_for_reading(self)
 
     def replaced(self) -> bool:
         """For a reader: whether `load` has put another store in this one's place."""
@@ -565,7 +643,13 @@ class Store:
 
     def refresh(self) -> bool:
         """For a reader: follow the writer; True if there are new rows."""
-        return recovery.follow(self)
+        before = self.count
+        if self._state is None or (
+            self.tail_epoch() == self.mapped_epoch and (self._state.count <= before).all()
+        ):
+            return False
+        recovery.catch_up(self)
+        return bool((self.count > before).any())
 
     # -- figures
 

@@ -1,0 +1,195 @@
+"""The one module that touches the disk: what it promises, and how it says that it failed."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from diskreplay import errors
+from diskreplay.store import files
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.ENOSPC, errors.DiskFullError),
+        (errno.EDQUOT, errors.DiskFullError),
+        (errno.EACCES, errors.StorePermissionError),
+        (errno.EPERM, errors.StorePermissionError),
+        (errno.EROFS, errors.StorePermissionError),
+        (errno.EIO, errors.StorageError),
+    ],
+)
+def test_translated(tmp_path, code, kind):
+    with pytest.raises(kind) as caught, files.explained(tmp_path / "x", "cannot do it"):
+        raise OSError(code, os.strerror(code))
+    assert type(caught.value) is kind
+    assert caught.value.errno == code
+    assert caught.value.filename == str(tmp_path / "x")
+    assert "cannot do it" in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_explained_leaves_other_errors_alone(tmp_path):
+    ours = errors.DiskFullError(errno.ENOSPC, "said already", "elsewhere")
+    for error in (ours, ValueError("x"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught, files.explained(tmp_path, "cannot"):
+            raise error
+        assert caught.value is error
+
+
+def test_allocate(tmp_path):
+    fd = files.allocate(tmp_path / "a", 8192)
+    try:
+        assert os.fstat(fd).st_size == 8192
+        assert os.fstat(fd).st_blocks * 512 >= 8192
+        assert os.pread(fd, 8192, 0) == bytes(8192)
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
+
+
+def test_allocate_leaves_no_file_behind_when_it_fails(tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    opened = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None  # noqa: PTH112
+    with pytest.raises(errors.DiskFullError):
+        files.allocate(tmp_path / "a", 8192)
+    assert list(tmp_path.iterdir()) == []
+    if opened is not None:
+        assert len(os.listdir("/proc/self/fd")) == opened
+
+
+def test_write_and_its_hole(tmp_path):
+    files.write(tmp_path / "a", [b"one", memoryview(b"two")], length=10)
+    assert (tmp_path / "a").read_bytes() == b"onetwo" + bytes(4)
+
+
+def test_replace_is_all_or_nothing_for_each_file(tmp_path, monkeypatch):
+    target = tmp_path / "below" / "a"
+    files.replace({target: b"old"})
+
+    def fails(*_arguments):
+        raise errors.StorageError(errno.EIO, "no", "x")
+
+    for name in ("write", "sync", "rename"):
+        with monkeypatch.context() as patched:
+            patched.setattr(files, name, fails)
+            with pytest.raises(errors.StorageError):
+                files.replace({target: b"new"})
+        assert target.read_bytes() == b"old"
+    files.replace({target: b"new", tmp_path / "b": b"b"})
+    assert target.read_bytes() == b"new"
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "b", "below"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 40])
+def test_sync(tmp_path, count):
+    paths = [tmp_path / str(i) for i in range(count)]
+    for path in paths:
+        path.write_text("x")
+    files.sync(paths)
+    files.sync_dirs({tmp_path})
+
+
+def test_sync_of_a_missing_file_names_it(tmp_path):
+    with pytest.raises(errors.StorageError, match="gone"):
+        files.sync([tmp_path / "gone"])
+    with pytest.raises(errors.StorageError, match="gone"):
+        files.sync_dirs([tmp_path / "gone"])
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_exchange(tmp_path, monkeypatch, by_hand):
+    """Also where the system cannot do it in one step."""
+    if by_hand:
+        monkeypatch.setattr(sys, "platform", "other")
+    one, other = tmp_path / "one", tmp_path / "other"
+    for path in (one, other):
+        path.mkdir()
+        (path / path.name).touch()
+    files.exchange(one, other)
+    assert [p.name for p in one.iterdir()] == ["other"]
+    assert [p.name for p in other.iterdir()] == ["one"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "other"]
+    with pytest.raises(errors.StorageError):
+        files.exchange(tmp_path / "gone", other)
+
+
+def test_link(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("x")
+    assert files.link(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").stat().st_nlink == 2
+    with pytest.raises(errors.StorageError, match="cannot link"):
+        files.link(tmp_path / "a", tmp_path / "b")
+    for code, answer in (
+        (errno.EXDEV, False), (errno.EPERM, False), (errno.ENOTSUP, False), (errno.EMLINK, False),
+        (errno.ENOSPC, errors.DiskFullError), (errno.EIO, errors.StorageError),
+    ):  # fmt: skip
+
+        def refuses(*_arguments, code=code):
+            raise OSError(code, "no")
+
+        monkeypatch.setattr(os, "link", refuses)
+        if answer is False:
+            assert files.link(tmp_path / "a", tmp_path / "c") is False
+        else:
+            with pytest.raises(answer):
+                files.link(tmp_path / "a", tmp_path / "c")
+
+
+def test_remove(tmp_path):
+    (tmp_path / "a").touch()
+    (tmp_path / "full" / "x").mkdir(parents=True)
+    for _ in range(2):
+        files.remove(tmp_path / "a")
+        assert not files.remove_empty_dir(tmp_path / "full")
+    files.remove_tree(tmp_path / "full" / "x")
+    assert files.remove_empty_dir(tmp_path / "full")
+    assert files.remove_empty_dir(tmp_path / "full")
+    files.remove_tree(tmp_path / "full")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_copy_seal_rename(tmp_path):
+    (tmp_path / "a").write_text("x")
+    files.copy(tmp_path / "a", tmp_path / "b")
+    files.seal(tmp_path / "b")
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o444
+    files.rename(tmp_path / "b", tmp_path / "a")
+    for call in (
+        lambda: files.copy(tmp_path / "gone", tmp_path / "c"),
+        lambda: files.rename(tmp_path / "gone", tmp_path / "c"),
+        lambda: files.seal(tmp_path / "gone"),
+        lambda: files.make_dirs(tmp_path / "a" / "b"),
+    ):
+        with pytest.raises(errors.StorageError):
+            call()
+
+
+def test_lock(tmp_path):
+    path = tmp_path / "store" / "lock"
+    path.parent.mkdir()
+    fd = files.lock(path)
+    assert path.read_text() == f"{os.getpid()}\n"
+    with pytest.raises(errors.LockedError, match=f"process {os.getpid()}"):
+        files.lock(path)
+    files.unlock(fd)
+    files.unlock(files.lock(path))
+
+
+def test_the_lock_of_a_process_that_died_is_free(tmp_path):
+    code = "import os, sys; from pathlib import Path; from diskreplay.store import files\n"
+    code += "files.lock(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], check=False, timeout=60)
+    assert int((tmp_path / "lock").read_text()) != os.getpid()
+    files.unlock(files.lock(tmp_path / "lock"))
+
+
+def test_boot_id():
+    assert files.boot_id() == files.boot_id()
+    assert 0 < len(files.boot_id()) <= 48

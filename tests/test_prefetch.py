@@ -1,0 +1,432 @@
+"""Batches read ahead: which ones, how many, and what becomes of them."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay import errors
+
+FRAME = (40, 40)
+
+
+def make(path, *, prioritized=True, **changed):
+    options = {
+        "observation_space": Box(0, 255, FRAME, "uint8"),
+        "action_space": Discrete(4),
+        "capacity": 300,
+        "stack_size": 3,
+        "update_horizon": 2,
+        "batch_size": 16,
+        "segment_rows": 32,
+        "compressor": "lz4",
+        "seed": 11,
+        **changed,
+    }
+    kind = diskreplay.PrioritizedReplayBuffer if prioritized else diskreplay.ReplayBuffer
+    return kind(path, **options)
+
+
+def record(buffer, count):
+    for i in range(buffer.add_count, buffer.add_count + count):
+        buffer.add(
+            np.full(FRAME, i % 251, np.uint8), i % 4, i / 7, i % 23 == 22, i % 31 == 30,
+            np.full(FRAME, (i + 1) % 251, np.uint8),
+        )  # fmt: skip
+
+
+def kept(batch):
+    """A copy of all arrays: a prefetched batch is valid until the next one is taken."""
+    return {name: np.array(value) for name, value in batch.asdict().items()}
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def learn(buffer, batch):
+    """Priorities that depend on the batch and on nothing else."""
+    if isinstance(buffer, diskreplay.PrioritizedReplayBuffer):
+        buffer.update_priorities(batch["id"], 0.1 + (batch["id"] * 7919 % 13))
+
+
+class HandDriven:
+    """What `prefetch` is documented to be, in words of `sample`: batches wait in a list."""
+
+    def __init__(self, buffer, depth, **options):
+        self.buffer, self.options = buffer, options
+        self.waiting = [kept(buffer.sample(**options)) for _ in range(depth)]
+
+    def take(self):
+        self.waiting.append(kept(self.buffer.sample(**self.options)))
+        return self.waiting.pop(0)
+
+
+def threads():
+    return {t for t in threading.enumerate() if t.name == "diskreplay prefetch"}
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads():
+    before = threads()
+    yield
+    assert threads() <= before
+
+
+# -- which batches
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_each_batch_was_drawn_depth_takes_ago(tmp_path, depth, prioritized):
+    with (
+        make(tmp_path / "one", prioritized=prioritized) as buffer,
+        make(tmp_path / "two", prioritized=prioritized) as twin,
+    ):
+        record(buffer, 100)
+        record(twin, 100)
+        by_hand = HandDriven(twin, depth)
+        with buffer.prefetch(depth) as ahead:
+            assert ahead.depth == depth
+            for _ in range(60):  # over wraps of the ring
+                one, other = kept(next(ahead)), by_hand.take()
+                assert_equal(one, other)
+                learn(buffer, one)
+                learn(twin, other)
+                record(buffer, 9)
+                record(twin, 9)
+
+
+def test_batch_size_and_beta_schedule(tmp_path):
+    def beta(add_count):
+        return add_count / 1000
+
+    with make(tmp_path / "one") as buffer, make(tmp_path / "two") as twin:
+        record(buffer, 100)
+        record(twin, 100)
+        learn(buffer, kept(buffer.sample()))
+        learn(twin, kept(twin.sample()))
+        by_hand = HandDriven(twin, 2, batch_size=5, beta=beta)
+        with buffer.prefetch(2, 5, beta=beta) as ahead:
+            for _ in range(10):
+                one = kept(next(ahead))
+                assert len(one["id"]) == 5
+                assert_equal(one, by_hand.take())
+                record(buffer, 4)
+                record(twin, 4)
+
+
+def test_priorities_are_depth_updates_old(tmp_path):
+    """All priority is moved to one row: the batches under way are the last without it."""
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 80)
+        ids = np.arange(int(buffer._store.count[0]))
+        buffer.update_priorities(ids, np.where(ids == 3, 1.0, 0.0))
+        with buffer.prefetch(3) as ahead:
+            assert set(next(ahead).id.tolist()) == {3}
+            buffer.update_priorities(ids, np.where(ids == 7, 1.0, 0.0))
+            drawn = [set(next(ahead).id.tolist()) for _ in range(5)]
+        assert drawn == [{3}, {3}, {3}, {7}, {7}]
+
+
+def test_closing_puts_the_batches_under_way_back(tmp_path):
+    """Draws that nobody took come again, so a loop that prefetched and one that did not agree."""
+    with make(tmp_path / "one") as buffer, make(tmp_path / "two") as twin:
+        for each in (buffer, twin):
+            record(each, 100)
+        with buffer.prefetch(4) as ahead:
+            for _ in range(7):
+                assert_equal(kept(next(ahead)), kept(twin.sample()))
+        for _ in range(8):
+            assert_equal(kept(buffer.sample()), kept(twin.sample()))
+
+
+def test_two_prefetchers(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 100)
+        with buffer.prefetch(2) as one, buffer.prefetch(3, 4) as other:
+            for _ in range(20):
+                assert next(one).observation.shape == (16, 3, *FRAME)
+                assert next(other).observation.shape == (4, 3, *FRAME)
+                record(buffer, 3)
+        buffer.sample()
+
+
+# -- how many, and in which memory
+
+
+def test_never_more_and_never_less_than_depth_under_way(tmp_path, monkeypatch):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 100)
+        drawn = 0
+        draw = buffer._draw
+
+        def counted(*arguments):
+            nonlocal drawn
+            drawn += 1
+            return draw(*arguments)
+
+        monkeypatch.setattr(buffer, "_draw", counted)
+        with buffer.prefetch(3) as ahead:
+            assert drawn == 3
+            for taken in range(1, 10):
+                next(ahead)
+                assert drawn == 3 + taken
+
+
+def test_a_batch_is_valid_until_the_next_one_is_taken(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 100)
+        memory = set()
+        with buffer.prefetch(2) as ahead:
+            for _ in range(30):
+                batch = next(ahead)
+                before = kept(batch)
+                record(buffer, 40)  # seals, evicts, and leaves the reader all the time it needs
+                assert_equal(before, kept(batch))
+                frames = batch.observation[:, -1, 0, 0]
+                np.testing.assert_array_equal(frames, buffer_frames(batch))
+                memory.add(batch.observation.__array_interface__["data"][0])
+        assert len(memory) <= 4  # two under way, one in hand, one just given back
+
+
+def buffer_frames(batch):
+    """Row to frame: each 31 or 23 steps a final row comes in between, so go by the reward."""
+    horizon = np.where(batch.steps == 2, 2, 1)
+    first = (batch.reward * 7 - np.where(horizon == 2, 0.99, 0)) / np.where(horizon == 2, 1.99, 1)
+    return np.round(first).astype(np.int64) % 251
+
+
+# -- closing
+
+
+def test_close(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 60)
+        ahead = buffer.prefetch()
+        assert len(threads()) == 1
+        assert iter(ahead) is ahead
+        next(ahead)
+        ahead.close()
+        assert not threads()
+        ahead.close()
+        with pytest.raises(errors.ClosedError, match="prefetch"):
+            next(ahead)
+        next(iter(buffer.prefetch()))  # another one, which the buffer closes
+
+
+def test_closing_the_buffer_closes_its_prefetchers(tmp_path):
+    buffer = make(tmp_path / "store")
+    record(buffer, 60)
+    first, second = buffer.prefetch(1), buffer.prefetch(4)
+    next(first)
+    buffer.close()
+    assert not threads()
+    for ahead in (first, second):
+        with pytest.raises(errors.ClosedError):
+            next(ahead)
+        ahead.close()
+    with pytest.raises(errors.ClosedError):
+        buffer.prefetch()
+
+
+def test_a_prefetcher_that_was_dropped_keeps_no_thread_after_the_buffer(tmp_path):
+    buffer = make(tmp_path / "store")
+    record(buffer, 60)
+    next(buffer.prefetch())
+    gc.collect()
+    record(buffer, 60)
+    buffer.save(tmp_path / "checkpoints", 1)
+    buffer.close()
+    assert not threads()
+
+
+def test_closing_midway_leaves_the_gate_open(tmp_path):
+    """Drafts under way hold the store's gate; a segment could never be sealed if one were lost."""
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 60)
+        for _ in range(10):
+            with buffer.prefetch(6) as ahead:
+                next(ahead)
+        record(buffer, 700)
+        buffer.flush()
+        buffer.sample()
+
+
+# -- errors
+
+
+def test_nothing_to_sample(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        with pytest.raises(errors.EmptyBufferError):
+            buffer.prefetch()
+        assert not threads()
+        record(buffer, 30)
+        with buffer.prefetch() as ahead:
+            next(ahead)
+
+
+def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkeypatch):
+    with make(tmp_path / "store") as buffer, make(tmp_path / "twin") as twin:
+        record(buffer, 60)
+        record(twin, 60)
+        gather, calls = buffer._gather, []
+
+        def third_fails(*arguments):
+            calls.append(threading.current_thread())
+            if len(calls) == 3:
+                raise errors.CorruptSegmentError("rotten")
+            return gather(*arguments)
+
+        monkeypatch.setattr(buffer, "_gather", third_fails)  # called once a batch: for the action
+        with buffer.prefetch(2) as ahead:
+            for i in range(8):
+                expected = kept(twin.sample())
+                if i == 2:
+                    with pytest.raises(errors.CorruptSegmentError, match="rotten"):
+                        next(ahead)
+                else:
+                    assert_equal(kept(next(ahead)), expected)
+            assert all(thread.name == "diskreplay prefetch" for thread in calls)
+        record(buffer, 400)
+        buffer.flush()
+
+
+def test_an_error_of_the_draw_comes_at_once_and_nothing_is_lost(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 60)
+        with buffer.prefetch(2) as ahead:
+            next(ahead)
+            ids = np.arange(int(buffer._store.count[0]))
+            buffer.update_priorities(ids, np.zeros(len(ids)))
+            with pytest.raises(errors.DiskReplayError):
+                next(ahead)
+            buffer.update_priorities(ids, np.ones(len(ids)))
+            for _ in range(4):
+                assert len(next(ahead).id) == 16
+            assert len(ahead._jobs) == ahead.depth
+
+
+# -- save and load
+
+
+def test_two_runs_that_save_during_prefetch_are_equal(tmp_path):
+    def run(name):
+        seen = []
+        with make(tmp_path / name) as buffer:
+            record(buffer, 90)
+            with buffer.prefetch(3) as ahead:
+                for i in range(30):
+                    batch = kept(next(ahead))
+                    seen.append(batch)
+                    learn(buffer, batch)
+                    record(buffer, 5)
+                    if i % 7 == 3:
+                        buffer.save(tmp_path / f"{name} checkpoints", i)
+        return seen
+
+    for one, other in zip(run("one"), run("two"), strict=True):
+        assert_equal(one, other)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_run_resumed_where_it_saved_draws_the_same(tmp_path, prioritized):
+    def go_on(buffer, ahead):
+        seen = []
+        for _ in range(12):
+            batch = kept(next(ahead))
+            seen.append(batch)
+            learn(buffer, batch)
+        return seen
+
+    with make(tmp_path / "store", prioritized=prioritized) as buffer:
+        record(buffer, 90)
+        with buffer.prefetch(3) as ahead:
+            for _ in range(5):
+                learn(buffer, kept(next(ahead)))
+            buffer.save(tmp_path / "checkpoints", 1)
+            went_on = go_on(buffer, ahead)
+    with make(tmp_path / "fresh", prioritized=prioritized, seed=99) as buffer:
+        buffer.load(tmp_path / "checkpoints", 1)
+        with buffer.prefetch(3) as ahead:
+            resumed = go_on(buffer, ahead)
+    for one, other in zip(went_on, resumed, strict=True):
+        assert_equal(one, other)
+
+
+def test_load_during_prefetch(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 90)
+        buffer.save(tmp_path / "checkpoints", 1)
+        with buffer.prefetch(3) as ahead:
+            before = [kept(next(ahead)) for _ in range(6)]
+            record(buffer, 150)
+            next(ahead)
+            buffer.load(tmp_path / "checkpoints", 1)
+            assert buffer.add_count == 90
+            assert len(ahead._jobs) == 3
+            for expected in before:
+                assert_equal(kept(next(ahead)), expected)
+
+
+def test_load_that_fails_leaves_the_prefetcher_as_it_was(tmp_path):
+    with make(tmp_path / "store") as buffer, make(tmp_path / "twin") as twin:
+        record(buffer, 90)
+        record(twin, 90)
+        with buffer.prefetch(3) as ahead:
+            for i in range(8):
+                if i % 3 == 1:
+                    with pytest.raises(errors.CheckpointNotFoundError):
+                        buffer.load(tmp_path / "checkpoints", 1)
+                assert_equal(kept(next(ahead)), kept(twin.sample()))
+
+
+def test_load_of_an_empty_checkpoint_during_prefetch(tmp_path):
+    """There is nothing to draw: the load is done, and the next take says what is missing."""
+    with make(tmp_path / "store") as buffer:
+        buffer.save(tmp_path / "checkpoints", 1)
+        record(buffer, 90)
+        with buffer.prefetch(2) as ahead:
+            next(ahead)
+            buffer.load(tmp_path / "checkpoints", 1)
+            assert buffer.add_count == 0
+            with pytest.raises(errors.EmptyBufferError):
+                next(ahead)
+            record(buffer, 30)
+            for _ in range(5):
+                assert next(ahead).id.max() < 30
+
+
+READER = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import numpy as np
+import diskreplay
+from test_prefetch import buffer_frames, make, record
+
+with make(sys.argv[1]) as buffer:
+    record(buffer, 60)
+    with diskreplay.open(sys.argv[1]) as reader, reader.prefetch(2, 8) as ahead:
+        for _ in range(40):
+            record(buffer, 11)
+            batch = next(ahead)
+            np.testing.assert_array_equal(batch.observation[:, -1, 0, 0], buffer_frames(batch))
+"""
+
+
+def test_a_reader_prefetches_what_another_buffer_writes(tmp_path):
+    """In a process of its own: threads that wait for each other could not be stopped here."""
+    here = Path(__file__).resolve().parent
+    subprocess.run(
+        [sys.executable, "-c", READER, str(tmp_path / "store"), str(here)],
+        check=True, timeout=15, env=os.environ | {"PYTHONPATH": str(here.parent)},
+    )  # fmt: skip

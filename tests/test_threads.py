@@ -1,0 +1,212 @@
+"""One adding thread and several sampling ones, and one writing process and several readers.
+
+Each row carries a checksum of its own observation, and of its own id, as extras: whatever is torn,
+stale or mixed up shows.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+
+ROOT = Path(__file__).resolve().parent.parent
+FRAME = (64, 64)
+EXTRAS = {"checksum": ((), "uint32"), "number": ((), "int64")}
+STACK, HORIZON, CAPACITY = 3, 2, 300
+BASE = np.random.default_rng(0).integers(0, 256, (64, *FRAME), np.uint8)
+
+
+def make(path, compressor, **changed):
+    return diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=Box(0, 255, FRAME, "uint8"), action_space=Discrete(4),
+        capacity=CAPACITY, stack_size=STACK, update_horizon=HORIZON, extras=EXTRAS,
+        compressor=compressor, segment_rows=32, seed=1, **changed,
+    )  # fmt: skip
+
+
+def frame(i):
+    """Its number is in it, the rest is noise that no other has next to it."""
+    made = BASE[i % 64] + np.uint8(i % 251)
+    made.reshape(-1)[:8] = np.frombuffer(np.int64(i).tobytes(), np.uint8)
+    return made
+
+
+def checksum(observation):
+    return zlib.crc32(np.ascontiguousarray(observation))
+
+
+def add(buffer, i):
+    """The i-th step: episodes of 50, every second one truncated with its final frame."""
+    ended = i % 50 == 49
+    observation = frame(i)
+    buffer.add(
+        observation, i % 4, float(i % 1000), ended and i % 100 != 49, ended and i % 100 == 49,
+        frame(-i - 1) if ended else None, checksum=checksum(observation), number=i,
+    )  # fmt: skip
+
+
+def number_in(observation):
+    first = observation.reshape(len(observation), -1)[:, :8]
+    return np.ascontiguousarray(first).view(np.int64)[:, 0]
+
+
+def check(batch):
+    """Every row is whole, and its stack and next stack are those of its episode."""
+    newest = batch.observation[:, -1]
+    numbers = np.asarray(batch.number)
+    assert [checksum(one) for one in newest] == batch.checksum.tolist()
+    np.testing.assert_array_equal(number_in(newest), numbers)
+    np.testing.assert_array_equal(batch.action, numbers % 4)
+    # Rows are numbered with the final rows in between: one for each 50 steps.
+    np.testing.assert_array_equal(batch.id, numbers + numbers // 50)
+    in_episode = numbers % 50
+    for k in range(1, STACK):
+        older = batch.observation[:, -1 - k]
+        there = in_episode >= k
+        np.testing.assert_array_equal(number_in(older)[there], numbers[there] - k)
+        assert not older[~there].any()
+    steps = np.minimum(HORIZON, 50 - in_episode)
+    np.testing.assert_array_equal(batch.steps, steps)
+    final = in_episode + steps == 50
+    following = number_in(batch.next_observation[:, -1])
+    np.testing.assert_array_equal(
+        following, np.where(final, -(numbers - in_episode + 49) - 1, numbers + steps)
+    )
+    reward = numbers % 1000 + np.where(steps == 2, 0.99 * ((numbers + 1) % 1000), 0)
+    np.testing.assert_allclose(batch.reward, reward, rtol=1e-5)
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
+def test_threads(tmp_path, compressor):
+    seconds = 3.0
+    failures, batches, stop = [], [], threading.Event()
+
+    def guarded(work):
+        def run():
+            try:
+                while not stop.is_set():
+                    work()
+            except BaseException as error:
+                failures.append(error)
+                stop.set()
+
+        return threading.Thread(target=run)
+
+    with make(tmp_path / "store", compressor) as buffer:
+        for i in range(100):
+            add(buffer, i)
+
+        def adding():
+            add(buffer, buffer.add_count)
+
+        def sampling():
+            batch = buffer.sample(16)
+            check(batch)
+            buffer.update_priorities(batch.id, 0.1 + batch.reward / 100)
+            batches.append(len(batch.id))
+
+        def reusing():
+            nonlocal out
+            out = buffer.sample(8, out=out)
+            check(out)
+            assert len(buffer) > 0
+
+        def prefetching():
+            with buffer.prefetch(2, 8) as ahead:
+                for _ in range(20):
+                    check(next(ahead))
+
+        def saving():
+            buffer.save(tmp_path / "checkpoints", len(saved))
+            saved.append(buffer.add_count)
+            buffer.flush()
+            buffer.statistics()
+            time.sleep(0.1)
+
+        out, saved = None, []
+        workers = [guarded(w) for w in (adding, sampling, reusing, prefetching, saving)]
+        for worker in workers:
+            worker.start()
+        stop.wait(seconds)
+        stop.set()
+        for worker in workers:
+            worker.join(60)
+            assert not worker.is_alive()
+        if failures:
+            raise failures[0]
+        count = buffer.add_count
+        assert count > 2 * CAPACITY, "the ring should have wrapped"
+        assert len(batches) > 20
+        assert len(saved) >= 2
+        for _ in range(20):
+            check(buffer.sample(32))
+        assert threading.active_count() < 10
+        buffer.tree.check()
+    with diskreplay.open(tmp_path / "store") as reader:
+        assert reader.add_count == count
+        check(reader.sample(64))
+    for at in (tmp_path / "checkpoints").iterdir():
+        with diskreplay.open(at) as reader:
+            check(reader.sample(64))
+
+
+READER = f"""
+import sys, time
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
+import diskreplay
+import test_threads
+
+reader = diskreplay.open(sys.argv[1])
+print("ready", flush=True)
+end, batches, first, seen = time.monotonic() + float(sys.argv[2]), 0, reader.add_count, 0
+while time.monotonic() < end:
+    test_threads.check(reader.sample(16))
+    assert reader.add_count >= seen
+    seen = reader.add_count
+    batches += 1
+reader.close()
+print(batches, seen - first)
+"""
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
+def test_processes(tmp_path, compressor):
+    with make(tmp_path / "store", compressor) as buffer:
+        for i in range(100):
+            add(buffer, i)
+        readers = [
+            subprocess.Popen(
+                [sys.executable, "-c", READER, str(tmp_path / "store"), "3"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ,
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        try:
+            for reader in readers:
+                assert reader.stdout.readline() == "ready\n", reader.stderr.read()
+            deadline = time.monotonic() + 60
+            while any(reader.poll() is None for reader in readers):
+                assert time.monotonic() < deadline
+                for _ in range(20):
+                    add(buffer, buffer.add_count)
+                time.sleep(0.004)
+            said = [reader.communicate(timeout=30) for reader in readers]
+        finally:
+            for reader in readers:
+                reader.kill()
+                reader.wait()
+        for reader, (out, err) in zip(readers, said, strict=True):
+            assert reader.returncode == 0, err
+            batches, followed = map(int, out.split())
+            assert batches > 20
+            assert followed > CAPACITY, "the ring should have wrapped"
+        check(buffer.sample(32))
