@@ -44,9 +44,31 @@ if TYPE_CHECKING:
 
 _PACKED_FROM = 1024  # bytes a row: smaller rows cost more to unpack than they save
 _RESERVED = frozenset(
-    "observation action reward next_observation discount terminated truncated steps id weight "
-    "probability step is_final priority tail state lock manifest mask next_observation_mask "
-    "keys asdict zarr".split()
+    [
+        "observation",
+        "action",
+        "reward",
+        "next_observation",
+        "discount",
+        "terminated",
+        "truncated",
+        "steps",
+        "id",
+        "weight",
+        "probability",
+        "step",
+        "is_final",
+        "priority",
+        "tail",
+        "state",
+        "lock",
+        "manifest",
+        "mask",
+        "next_observation_mask",
+        "keys",
+        "asdict",
+        "zarr",
+    ]
 )
 _CHANGING = frozenset(("rng", "next_step", "largest_priority"))  # of the attributes
 _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
@@ -156,7 +178,9 @@ class ReplayBuffer:
         # A Generator passes through default_rng as it is.
         self._stream = Stream(np.random.default_rng(seed))
         self._temporary = path is None
-        self.path = Path(tempfile.mkdtemp(prefix="diskreplay-") if self._temporary else path).absolute()
+        self.path = Path(
+            tempfile.mkdtemp(prefix="diskreplay-") if self._temporary else path
+        ).absolute()
         Store.settle(self.path)
         capacity = None if capacity is None else int(capacity)
         if (self.path / "zarr.json").exists():
@@ -224,7 +248,9 @@ class ReplayBuffer:
         more = []
         for name, spec in extras.items():
             if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-                raise ExtrasError(f"extras: {name!r} is no name for a field: an identifier expected")
+                raise ExtrasError(
+                    f"extras: {name!r} is no name for a field: an identifier expected"
+                )
             if name in _RESERVED:
                 raise ExtrasError(f"extras: {name!r} is a name of the format; choose another one")
             try:
@@ -236,7 +262,9 @@ class ReplayBuffer:
                 ) from error
         known = {name for name, *_ in (*big, *more)}
         if not isinstance(compressor, str) and (unknown := set(compressor) - known):
-            raise InvalidInputError(f"compressor: {sorted(unknown)[0]!r} is no field one can choose")
+            raise InvalidInputError(
+                f"compressor: {sorted(unknown)[0]!r} is no field one can choose"
+            )
         fields = [
             *(self._field(*spec, compressor) for spec in big),
             *(Field(*spec) for spec in small),
@@ -1163,7 +1191,9 @@ class ReplayBuffer:
     def _check_writable(self) -> None:
         self._check_open()
         if self._store.mode == "r":
-            raise ReadOnlyError(f'{self.path}: opened with mode="r"; open it with mode="a" to write')
+            raise ReadOnlyError(
+                f'{self.path}: opened with mode="r"; open it with mode="a" to write'
+            )
 
 
 def open(path: str | os.PathLike, mode: str = "r") -> ReplayBuffer:

@@ -49,9 +49,7 @@ class Prefetcher:
         self._spare: list[Batch] = []
         self._in_hand: Batch | None = None
         self._closed = False
-        self._thread = threading.Thread(
-            target=self._read, name="diskreplay prefetch", daemon=True
-        )
+        self._thread = threading.Thread(target=self._read, name="diskreplay prefetch", daemon=True)
         # Running before the first draw: a second one may wait at the gate for the first to be read.
         self._thread.start()
         try:

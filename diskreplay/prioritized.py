@@ -116,7 +116,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         }
         if getattr(self, "_index", None) is not None:
             meta["largest_priority"] = self._sampler.largest
-        elif "largest_priority" in (getattr(self, "_store", None) and self._store.meta or {}):
+        elif "largest_priority" in ((getattr(self, "_store", None) and self._store.meta) or {}):
             meta["largest_priority"] = self._store.meta["largest_priority"]
         return meta
 

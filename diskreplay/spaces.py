@@ -13,7 +13,7 @@ _PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def leaves(space: spaces.Space, name: str) -> Iterator[tuple[str, tuple[int, ...], np.dtype]]:
-    """``(field name, row shape, dtype)`` of each leaf; parts of a nested name are joined by ``/``."""
+    """``(field name, row shape, dtype)`` of each leaf; ``/`` joins the parts of a nested name."""
     if isinstance(space, spaces.Dict):
         for key, inner in space.spaces.items():
             if not isinstance(key, str) or "/" in key:
@@ -39,7 +39,9 @@ def flatten(space: spaces.Space, value: Any, name: str) -> list[Any]:
     if isinstance(space, spaces.Dict):
         if not isinstance(value, dict) or value.keys() != space.spaces.keys():
             found = sorted(value) if isinstance(value, dict) else type(value).__name__
-            raise ShapeError(f"{name}: a dict with keys {sorted(space.spaces)} expected, found {found}")
+            raise ShapeError(
+                f"{name}: a dict with keys {sorted(space.spaces)} expected, found {found}"
+            )
         return [
             part
             for key, inner in space.spaces.items()
@@ -47,7 +49,9 @@ def flatten(space: spaces.Space, value: Any, name: str) -> list[Any]:
         ]
     if isinstance(space, spaces.Tuple):
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-            raise ShapeError(f"{name}: a tuple of {len(space.spaces)} expected, found {value!r:.60}")
+            raise ShapeError(
+                f"{name}: a tuple of {len(space.spaces)} expected, found {value!r:.60}"
+            )
         return [
             part
             for i, inner in enumerate(space.spaces)

@@ -22,7 +22,7 @@ FIRST, COUNT = 0, 1
 
 
 @njit(nogil=True, cache=True)
-def _sum(nodes, low, high):  # noqa: ANN001, ANN202
+def _sum(nodes, low, high):
     """The sum of nodes[low:high], always in the same order.
 
     Four partial sums let the processor add while it waits for the last addition.
@@ -42,7 +42,7 @@ def _sum(nodes, low, high):  # noqa: ANN001, ANN202
 
 
 @njit(nogil=True, cache=True)
-def _least(values, low, high):  # noqa: ANN001, ANN202
+def _least(values, low, high):
     """The smallest positive of values[low:high], infinity if there is none."""
     least = np.inf
     for i in range(low, high):
@@ -53,7 +53,7 @@ def _least(values, low, high):  # noqa: ANN001, ANN202
 
 
 @njit(nogil=True, cache=True)
-def _recompute(nodes, least, starts, level, parent):  # noqa: ANN001, ANN202
+def _recompute(nodes, least, starts, level, parent):
     below, here = starts[level - 1], starts[level]
     low = below + parent * FANOUT
     high = min(low + FANOUT, here)
@@ -67,7 +67,7 @@ def _recompute(nodes, least, starts, level, parent):  # noqa: ANN001, ANN202
 
 
 @njit(nogil=True, cache=True)
-def tree_set(nodes, least, starts, indices, values):  # noqa: ANN001, ANN201
+def tree_set(nodes, least, starts, indices, values):
     """Set leaves (the last of duplicates wins), then recompute every parent from its children."""
     for i in range(len(indices)):
         nodes[indices[i]] = values[i]
@@ -75,7 +75,7 @@ def tree_set(nodes, least, starts, indices, values):  # noqa: ANN001, ANN201
 
 
 @njit(nogil=True, cache=True)
-def tree_fill(nodes, least, starts, indices, value):  # noqa: ANN001, ANN201
+def tree_fill(nodes, least, starts, indices, value):
     """Set leaves to one value."""
     for i in range(len(indices)):
         nodes[indices[i]] = value
@@ -83,7 +83,7 @@ def tree_fill(nodes, least, starts, indices, value):  # noqa: ANN001, ANN201
 
 
 @njit(nogil=True, cache=True)
-def _refresh(nodes, least, starts, indices):  # noqa: ANN001, ANN202
+def _refresh(nodes, least, starts, indices):
     shrink = FANOUT
     for level in range(1, len(starts) - 1):
         last = -1
@@ -96,7 +96,7 @@ def _refresh(nodes, least, starts, indices):  # noqa: ANN001, ANN202
 
 
 @njit(nogil=True, cache=True)
-def tree_rebuild(nodes, least, starts):  # noqa: ANN001, ANN201
+def tree_rebuild(nodes, least, starts):
     """Recompute all parents."""
     for level in range(1, len(starts) - 1):
         for parent in range(starts[level + 1] - starts[level]):
@@ -104,7 +104,7 @@ def tree_rebuild(nodes, least, starts):  # noqa: ANN001, ANN201
 
 
 @njit(nogil=True, cache=True)
-def _find(nodes, starts, mass):  # noqa: ANN001, ANN202
+def _find(nodes, starts, mass):
     """The leaf in whose share of the total `mass` falls; never one of zero."""
     index = 0
     for level in range(len(starts) - 3, -1, -1):
@@ -130,16 +130,14 @@ def _find(nodes, starts, mass):  # noqa: ANN001, ANN202
 
 
 @njit(nogil=True, cache=True)
-def tree_find(nodes, starts, masses, out):  # noqa: ANN001, ANN201
+def tree_find(nodes, starts, masses, out):
     """The leaf for each mass in ``[0, total)``."""
     for i in range(len(masses)):
         out[i] = _find(nodes, starts, masses[i])
 
 
 @njit(nogil=True, cache=True)
-def tree_update(  # noqa: ANN201
-    nodes, least, starts, ring, bounds, figures, ids, priorities, alpha  # noqa: ANN001
-):
+def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, alpha):
     """Set the leaves of sampleable rows to ``priority ** alpha``.
 
     Returns what is wrong (0: nothing, 1: a priority, 2: an id), where, and for 0 how many rows
@@ -167,14 +165,14 @@ def tree_update(  # noqa: ANN201
 
 
 @njit(nogil=True, cache=True)
-def leaf_of(priority, alpha):  # noqa: ANN001, ANN201
+def leaf_of(priority, alpha):
     """``priority ** alpha``, and 0 for a priority of 0 also when alpha is 0."""
     return priority**alpha if priority > 0.0 else 0.0
 
 
 @njit(nogil=True, cache=True)
-def tree_draw(  # noqa: ANN201
-    nodes, starts, uniform, scale, beta, whole, bounds, figures, ids, probability, weight  # noqa: ANN001
+def tree_draw(
+    nodes, starts, uniform, scale, beta, whole, bounds, figures, ids, probability, weight
 ):
     """A stratified draw: ids, probabilities and importance weights of ``len(uniform)`` rows.
 
@@ -201,7 +199,7 @@ def tree_draw(  # noqa: ANN201
 
 
 @njit(nogil=True, cache=True)
-def leaves_out(leaves, ring, bounds, figures, start, out):  # noqa: ANN001, ANN201
+def leaves_out(leaves, ring, bounds, figures, start, out):
     """The leaf of each retained row, by row and env; NaN for rows that cannot be sampled."""
     rows, envs = figures[ROWS], figures[ENVS]
     for i in range(out.shape[0]):
@@ -214,7 +212,7 @@ def leaves_out(leaves, ring, bounds, figures, start, out):  # noqa: ANN001, ANN2
 
 
 @njit(nogil=True, cache=True)
-def leaves_in(leaves, ring, bounds, figures, start, saved, largest):  # noqa: ANN001, ANN201
+def leaves_in(leaves, ring, bounds, figures, start, saved, largest):
     """The opposite; sampleable rows without a leaf get `largest`, all others 0."""
     rows, envs = figures[ROWS], figures[ENVS]
     leaves[:] = 0.0
@@ -232,7 +230,7 @@ def leaves_in(leaves, ring, bounds, figures, start, saved, largest):  # noqa: AN
 
 
 @njit(nogil=True, cache=True)
-def _steps_ahead(ring, bounds, figures, env, row):  # noqa: ANN001, ANN202
+def _steps_ahead(ring, bounds, figures, env, row):
     """Rows in the n-step window of a row, 0 if the row cannot be sampled.
 
     A row is a transition if its stack is retained and, going on from it, the episode terminates
@@ -261,7 +259,7 @@ def _steps_ahead(ring, bounds, figures, env, row):  # noqa: ANN001, ANN202
 
 
 @njit(nogil=True, cache=True)
-def index_append(ring, bounds, figures, added, rewards, changed):  # noqa: ANN001, ANN201
+def index_append(ring, bounds, figures, added, rewards, changed):
     """Add rows in order: ``added`` holds env, step and flags of each, ``rewards`` float32 bits.
 
     Lists the places that stopped being sampleable in ``changed[0]``, those that began (and still
@@ -306,7 +304,7 @@ def index_append(ring, bounds, figures, added, rewards, changed):  # noqa: ANN00
 
 
 @njit(nogil=True, cache=True)
-def index_validate(ring, bounds, figures):  # noqa: ANN001, ANN201
+def index_validate(ring, bounds, figures):
     """Mark every retained row that can be sampled; returns how many."""
     rows, envs = figures[ROWS], figures[ENVS]
     total = 0
@@ -321,7 +319,7 @@ def index_validate(ring, bounds, figures):  # noqa: ANN001, ANN201
 
 
 @njit(nogil=True, cache=True)
-def index_load(ring, figures, env, start, steps, flags, rewards):  # noqa: ANN001, ANN201
+def index_load(ring, figures, env, start, steps, flags, rewards):
     """Put consecutive rows of one env in their places, without looking at them."""
     rows, envs = figures[ROWS], figures[ENVS]
     for i in range(len(steps)):
@@ -332,9 +330,9 @@ def index_load(ring, figures, env, start, steps, flags, rewards):  # noqa: ANN00
 
 
 @njit(nogil=True, cache=True)
-def index_plan(  # noqa: ANN201
-    ring, rewards, bounds, figures, powers, ids,  # noqa: ANN001
-    plan, returns, discount, terminated, truncated, steps,  # noqa: ANN001
+def index_plan(
+    ring, rewards, bounds, figures, powers, ids,
+    plan, returns, discount, terminated, truncated, steps,
 ):  # fmt: skip
     """What to read for each id, and its n-step return; the position of the first bad id, or -1.
 
@@ -380,7 +378,7 @@ def index_plan(  # noqa: ANN201
 
 
 @njit(nogil=True, cache=True)
-def index_draw(ring, bounds, figures, uniform, ids):  # noqa: ANN001, ANN201
+def index_draw(ring, bounds, figures, uniform, ids):
     """Ids of sampleable rows for as many numbers of ``[0, 1)`` as hit one; returns how many.
 
     Each number picks one retained row of all envs; rows that cannot be sampled are passed over,
@@ -406,7 +404,7 @@ def index_draw(ring, bounds, figures, uniform, ids):  # noqa: ANN001, ANN201
 
 
 @njit(nogil=True, cache=True)
-def index_list(ring, bounds, figures):  # noqa: ANN001, ANN201
+def index_list(ring, bounds, figures):
     """All sampleable ids, env by env, oldest first."""
     rows, envs = figures[ROWS], figures[ENVS]
     size = rows * envs

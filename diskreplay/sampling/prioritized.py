@@ -107,8 +107,8 @@ class PrioritizedSampler:
         probability, weight = np.empty(size), np.empty(size, np.float32)
         whole = tree.min / total if self.normalization == "buffer" else 0.0
         tree._kernels.tree_draw(
-            tree.nodes, tree.starts, stream.random(size), float(index.sampleable), float(beta), whole,
-            index.bounds, index.figures, ids, probability, weight,
+            tree.nodes, tree.starts, stream.random(size), float(index.sampleable), float(beta),
+            whole, index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
         return ids, probability, weight
 

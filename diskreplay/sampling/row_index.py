@@ -113,8 +113,9 @@ class RowIndex:
         Returns
         -------
         left, entered : ndarray of int64
-            Places that stopped, and that began, being sampleable: views, valid until the next call.
-            Let go of the first before taking in the second: a new row may sit in an old one's place.
+            Places that stopped, and that began, being sampleable: views, valid until the next
+            call. Let go of the first before taking in the second: a new row may sit in an old
+            one's place.
         """
         if len(added) * self._changes > self._changed.shape[1]:
             self._changed = np.empty((2, len(added) * self._changes), np.int64)

@@ -111,9 +111,7 @@ def save(
     return target
 
 
-def _build(
-    store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarray | None
-) -> None:
+def _build(store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarray | None) -> None:
     count, first = store.count.copy(), store.first.copy()
     manifest: dict[str, list[int]] = {}
     copies = _Copies()
@@ -354,9 +352,9 @@ def _link_column(
                 files.copy(chunk, target)
             else:  # allocated in full, not a file with holes: rows will be written to it
                 memory = Memory.create(target, column.field.segment_bytes)
-                memory.array[: used * column.field.row_bytes] = column.mapping(
-                    segment, env
-                ).array[: used * column.field.row_bytes]
+                memory.array[: used * column.field.row_bytes] = column.mapping(segment, env).array[
+                    : used * column.field.row_bytes
+                ]
 
 
 def _files_below(directory: Path) -> Iterator[Path]:

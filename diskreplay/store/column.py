@@ -145,9 +145,7 @@ class Column:
     def lacks_tails(self) -> bool:
         """Whether another tail would be one too many: two an env are enough, one being written and
         one being packed, and to wait for one costs less than to make one."""
-        return (
-            self.field.packed and not self._spares and self._tails_made >= 2 * self.num_envs
-        )
+        return self.field.packed and not self._spares and self._tails_made >= 2 * self.num_envs
 
     def new_files(self) -> list[Path]:
         """Segments opened since this was last asked; their names are not durable yet."""
@@ -269,7 +267,7 @@ class Column:
         self._install(segment, env, self._map_sealed(segment, env))
 
     def complete_seal(self, segment: int, env: int) -> None:
-        """Find out the seal of a segment that was sealed after the last record, by a killed writer."""
+        """Find out the seal of a segment that a killed writer sealed after its last record."""
         if (segment, env) not in self.seals:
             mapping = self._mapped[segment, env]
             self.seals[segment, env] = Seal(mapping.size, codec.crc32c(mapping.array))

@@ -47,7 +47,10 @@ def translated(error: OSError, path: Path | str, doing: str) -> StorageError:
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         kind, hint = StorePermissionError, "check the owner and mode of the directory"
     else:
-        kind, hint = StorageError, "nothing that was acknowledged is lost; mend the cause, call again"
+        kind, hint = (
+            StorageError,
+            "nothing that was acknowledged is lost; mend the cause, call again",
+        )
     return kind(error.errno, f"{doing}: {reason} ({hint})", str(path))
 
 

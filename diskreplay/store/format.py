@@ -16,7 +16,20 @@ VERSION = 1
 BLOCK_ROWS = 8
 CODECS = ("raw", "lz4", "zstd")
 DTYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+    [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ]
 )
 
 _LARGE_SEGMENT = 32 << 20

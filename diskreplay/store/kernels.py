@@ -34,7 +34,7 @@ _MOST_BATCHES_ADVISED = 1024
 
 
 @njit(nogil=True, cache=True)
-def scatter(addresses, layout, envs, rows, source):  # noqa: ANN001, ANN201
+def scatter(addresses, layout, envs, rows, source):
     """Write ``source[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``."""
     slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
     start = source.ctypes.data
@@ -47,7 +47,7 @@ def scatter(addresses, layout, envs, rows, source):  # noqa: ANN001, ANN201
 
 
 @njit(nogil=True, cache=True)
-def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):  # noqa: ANN001, ANN202
+def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
     """Rows low..high of one Blosc chunk. LZ4 is stopped after the last row that is wanted."""
     whole = block_rows * row_bytes
     wanted = (high - low) * row_bytes
@@ -82,7 +82,7 @@ def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):  #
 
 
 @njit(nogil=True, cache=True)
-def _copy(addresses, sizes, checked, layout, env, start, stop, target, scratch):  # noqa: ANN001, ANN202
+def _copy(addresses, sizes, checked, layout, env, start, stop, target, scratch):
     """Rows start..stop of one env to the memory at `target`, across segments and blocks."""
     slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
     block_rows, blocks = layout[_BLOCK_ROWS], layout[_BLOCKS]
@@ -112,9 +112,7 @@ def _copy(addresses, sizes, checked, layout, env, start, stop, target, scratch):
                 if crc32c_extend(0, source, length) != load_u32(source + length):
                     return -(1 + row)
                 checked[env, slot, block] = 1
-            if _decode(
-                source, length, low, low + rows, row_bytes, block_rows, target, scratch
-            ):
+            if _decode(source, length, low, low + rows, row_bytes, block_rows, target, scratch):
                 return -(1 + row)
         row += rows
         target += rows * row_bytes
@@ -122,7 +120,7 @@ def _copy(addresses, sizes, checked, layout, env, start, stop, target, scratch):
 
 
 @njit(nogil=True, cache=True)
-def read(addresses, sizes, checked, layout, env, start, stop, out, scratch):  # noqa: ANN001, ANN201
+def read(addresses, sizes, checked, layout, env, start, stop, out, scratch):
     """Consecutive rows of one env into `out`."""
     return _copy(
         addresses, sizes, checked, layout, env, start, stop, out.ctypes.data, scratch.ctypes.data
@@ -130,7 +128,7 @@ def read(addresses, sizes, checked, layout, env, start, stop, out, scratch):  # 
 
 
 @njit(nogil=True, cache=True)
-def gather(addresses, sizes, checked, layout, plan, out, scratch):  # noqa: ANN001, ANN201
+def gather(addresses, sizes, checked, layout, plan, out, scratch):
     """The row of each planned transition into ``out[i]``."""
     row_bytes = layout[_ROW_BYTES]
     target, spare = out.ctypes.data, scratch.ctypes.data
@@ -145,7 +143,7 @@ def gather(addresses, sizes, checked, layout, plan, out, scratch):  # noqa: ANN0
 
 
 @njit(nogil=True, cache=True)
-def _advise(addresses, sizes, layout, env, start, stop):  # noqa: ANN001, ANN202
+def _advise(addresses, sizes, layout, env, start, stop):
     """Ask the kernel for the pages of one window, without waiting for them."""
     slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
     block_rows, blocks = layout[_BLOCK_ROWS], layout[_BLOCKS]
@@ -169,9 +167,7 @@ def _advise(addresses, sizes, layout, env, start, stop):  # noqa: ANN001, ANN202
 
 
 @njit(nogil=True, cache=True)
-def windows(  # noqa: ANN201
-    addresses, sizes, checked, layout, plan, stack, horizon, advice, rusage, out, scratch  # noqa: ANN001
-):
+def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rusage, out, scratch):
     """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
 
     The observation stack ends at place ``stack - 1``, the next one at ``stack + horizon - 1``;
@@ -232,9 +228,7 @@ def windows(  # noqa: ANN201
 
 
 @njit(nogil=True, cache=True)
-def _next_stack(  # noqa: ANN202
-    addresses, sizes, checked, layout, env, row, before, stack, target, spare  # noqa: ANN001
-):
+def _next_stack(addresses, sizes, checked, layout, env, row, before, stack, target, spare):
     """One stack that ends at `row`; all zeros where `before` is negative."""
     row_bytes = layout[_ROW_BYTES]
     empty = stack - 1 - before
@@ -247,9 +241,7 @@ def _next_stack(  # noqa: ANN202
 
 
 @njit(nogil=True, cache=True)
-def next_stacks(  # noqa: ANN201
-    addresses, sizes, checked, layout, plan, stack, horizon, window, out, scratch  # noqa: ANN001
-):
+def next_stacks(addresses, sizes, checked, layout, plan, stack, horizon, window, out, scratch):
     """The next stacks of a batch in which some do not fit into their windows."""
     row_bytes = layout[_ROW_BYTES]
     stack_bytes = stack * row_bytes
@@ -270,13 +262,13 @@ def next_stacks(  # noqa: ANN201
 
 
 @njit(nogil=True, cache=True)
-def _store_integer(target, value, size):  # noqa: ANN001, ANN202
+def _store_integer(target, value, size):
     for i in range(size):
         store_u8(target + i, (value >> (8 * i)) & 0xFF)
 
 
 @njit(nogil=True, cache=True)
-def encode(rows, used, row_bytes, block_rows, blocks, name, scratch, out):  # noqa: ANN001, ANN201
+def encode(rows, used, row_bytes, block_rows, blocks, name, scratch, out):
     """A shard of the first `used` rows; returns its length, or -1 if Blosc failed.
 
     Blocks that hold no used row are marked missing; the rest of the last one is zeros.

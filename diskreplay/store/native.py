@@ -53,11 +53,9 @@ crc32c_extend = _register(_crc, "crc32c_extend", types.uint32, types.uint32, _po
 
 def _loader(kind: types.Type):
     @intrinsic
-    def load(_typing, address):  # noqa: ANN001, ANN202
-        def emit(context, builder, _signature, arguments):  # noqa: ANN001, ANN202
-            pointer = builder.inttoptr(
-                arguments[0], ir.PointerType(context.get_value_type(kind))
-            )
+    def load(_typing, address):
+        def emit(context, builder, _signature, arguments):
+            pointer = builder.inttoptr(arguments[0], ir.PointerType(context.get_value_type(kind)))
             return builder.load(pointer, align=1)
 
         return kind(types.intp), emit
@@ -70,10 +68,10 @@ load_i64 = _loader(types.int64)
 
 
 @intrinsic
-def store_u8(_typing, address, value):  # noqa: ANN001, ANN201
+def store_u8(_typing, address, value):
     """Write one byte at an address."""
 
-    def emit(_context, builder, _signature, arguments):  # noqa: ANN001, ANN202
+    def emit(_context, builder, _signature, arguments):
         pointer = builder.inttoptr(arguments[0], ir.PointerType(cgutils.int8_t))
         builder.store(arguments[1], pointer, align=1)
         return cgutils.get_null_value(cgutils.intp_t)

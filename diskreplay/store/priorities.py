@@ -1,4 +1,4 @@
-"""The leaf priorities on disk: a Zarr array with the store's row numbers, NaN where there is none."""
+"""The leaf priorities on disk: a Zarr array with the store's row numbers, NaN for none."""
 
 from pathlib import Path
 

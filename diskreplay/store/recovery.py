@@ -110,8 +110,8 @@ def _make_writable(column: Column, segment: int, env: int, used: int) -> None:
         return
     if not chunk.exists():
         raise CorruptSegmentError(
-            f"{chunk}: {used} rows of env {env} should be in it and neither it nor a tail is there; "
-            "restore the file, or load a checkpoint"
+            f"{chunk}: {used} rows of env {env} should be in it, and neither it nor a tail is "
+            "there; restore the file, or load a checkpoint"
         )
     column.adopt_sealed(segment, env)
     start = segment * column.field.segment_rows

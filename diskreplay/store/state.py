@@ -45,7 +45,7 @@ class State:
         A view of the mapped file: raising an element is the commit of a row, one aligned
         8-byte store after all fields of the row are written.
     sealed : ndarray of int64, shape (fields, num_envs)
-        For each field, in the order of the group's attributes, the first segment that is not sealed.
+        For each field, in the order of the group's attributes, the first segment not sealed.
         Ahead of the fields' own metadata, which says which sealed segments are durable.
     finals : ndarray of int64, shape (num_envs,)
         Final rows of each env, and which count that was true at; see `finals_of`. Written after the

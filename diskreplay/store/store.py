@@ -17,8 +17,8 @@ after a power cut      the record is the truth; after a kill ``state`` is
 import os
 import threading
 import time
-from collections.abc import Mapping as MappingType
 from collections.abc import Iterable, Sequence
+from collections.abc import Mapping as MappingType
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,17 @@ from diskreplay.store.gate import Gate
 from diskreplay.store.state import State, finals_of, finals_word
 
 _OWN_KEYS = frozenset(
-    "format_version created_by num_envs capacity block_rows fields first count transitions".split()
+    [
+        "format_version",
+        "created_by",
+        "num_envs",
+        "capacity",
+        "block_rows",
+        "fields",
+        "first",
+        "count",
+        "transitions",
+    ]
 )
 _WORTH_A_SPARE = 1 << 20
 _RECORD_EVERY = 2.0  # seconds
@@ -94,7 +104,9 @@ class Store:
             field.name: Column(path, field, self.num_envs, self.rows_per_env, self.gate)
             for field in fields
         }
-        self._fields = fields  # in the order of the attributes and of `state`, whatever the columns'
+        self._fields = (
+            fields  # in the order of the attributes and of `state`, whatever the columns'
+        )
         self.lock = lock
         self._ready = np.zeros(self.num_envs, np.int64)
         self._hand: list[np.ndarray] = []
@@ -134,7 +146,9 @@ class Store:
         lock = files.lock(path / "lock")
         try:
             if (path / "zarr.json").exists():
-                raise LockedError(f"{path}: another process has just created a store here; try again")
+                raise LockedError(
+                    f"{path}: another process has just created a store here; try again"
+                )
             ours = {"lock", "tail", "state", *(f.name.split("/")[0] for f in fields)}
             foreign = [p.name for p in path.iterdir() if p.name.removesuffix(".tmp") not in ours]
             if foreign and foreign != ["zarr.json.tmp"]:
@@ -270,8 +284,7 @@ class Store:
                         self._make_room(column, segment, env)
                     column.open_segment(segment, env)
         self._ready[env] = min(
-            (last // c.field.segment_rows + 1) * c.field.segment_rows
-            for c in self.columns.values()
+            (last // c.field.segment_rows + 1) * c.field.segment_rows for c in self.columns.values()
         )
         self._wake_keeper()
 
@@ -391,7 +404,7 @@ class Store:
                 self._failure = failure
 
     def maintain(self, *, durable: bool = False, spares: bool = False) -> None:
-        """Seal what is full; every two seconds, or if `durable`, record it and delete what has left.
+        """Seal what is full; every two seconds, or if `durable`, record that and delete the rest.
 
         A sealed segment survives the process at once. Syncing it, and naming it in the record, is
         put off a little: many envs seal many small files, and one sync does for all.
@@ -686,4 +699,3 @@ def _head(fields: Sequence[Field], num_envs: int, capacity: int | None) -> dict[
         "block_rows": format.BLOCK_ROWS,
         "fields": [field.describe() for field in fields],
     }
-

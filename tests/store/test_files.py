@@ -56,7 +56,7 @@ def test_allocate_leaves_no_file_behind_when_it_fails(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    opened = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None  # noqa: PTH112
+    opened = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     with pytest.raises(errors.DiskFullError):
         files.allocate(tmp_path / "a", 8192)
     assert list(tmp_path.iterdir()) == []
