@@ -6,6 +6,8 @@ Layers, each using only those below it::
     prefetch.py              batches read ahead
     prioritized.py           PrioritizedReplayBuffer
     buffer.py                ReplayBuffer: episodes, stacks, n-step transitions, save and load
+    gathering.py             from a draft to a batch
+    schema.py                which fields there are
     batch.py  statistics.py  spaces.py  values.py  process.py
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes

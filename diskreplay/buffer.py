@@ -8,13 +8,13 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import process, spaces, values
-from diskreplay.batch import Batch, WindowMemory
+from diskreplay.batch import Batch
 from diskreplay.errors import (
     CapacityError,
     ClosedError,
@@ -26,11 +26,12 @@ from diskreplay.errors import (
     InvalidInputError,
     NotFiniteError,
     ReadOnlyError,
-    SchemaError,
     ShapeError,
 )
+from diskreplay.gathering import Draft, Gathering
 from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.stream import parse as parse_stream
+from diskreplay.schema import Schema
 from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
 from diskreplay.store import checkpoint
 from diskreplay.store.format import Field
@@ -42,51 +43,8 @@ if TYPE_CHECKING:
     from diskreplay.sampling.row_index import Plan, RowIndex
     from diskreplay.sampling.uniform import UniformSampler
 
-_PACKED_FROM = 1024  # bytes a row: smaller rows cost more to unpack than they save
-_RESERVED = frozenset(
-    [
-        "observation",
-        "action",
-        "reward",
-        "next_observation",
-        "discount",
-        "terminated",
-        "truncated",
-        "steps",
-        "id",
-        "weight",
-        "probability",
-        "step",
-        "is_final",
-        "priority",
-        "tail",
-        "state",
-        "lock",
-        "manifest",
-        "mask",
-        "next_observation_mask",
-        "keys",
-        "asdict",
-        "zarr",
-    ]
-)
 _CHANGING = frozenset(("rng", "next_step", "largest_priority"))  # of the attributes
 _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
-
-
-class Draft(NamedTuple):
-    """A batch that was drawn and not read yet. Holds the store's gate.
-
-    `numbers` are the random numbers it was drawn with.
-    """
-
-    ids: np.ndarray
-    probability: np.ndarray
-    weight: np.ndarray
-    plan: "Plan"
-    store: Store
-    epoch: int
-    numbers: list[np.ndarray]
 
 
 class ReplayBuffer:
@@ -172,9 +130,8 @@ class ReplayBuffer:
         self._set_options(num_envs, stack_size, update_horizon, gamma, batch_size, capacity)
         _positive("segment_rows", segment_rows, optional=True)
         self.name = checkpoint.checked_suffix(name)
-        self.observation_space, self.action_space = observation_space, action_space
+        self._schema = Schema(observation_space, action_space, extras, compressor)
         self._next_step = np.zeros(num_envs, np.int32)
-        fields = self._declare(dict(extras or {}), compressor)
         # A Generator passes through default_rng as it is.
         self._stream = Stream(np.random.default_rng(seed))
         self._temporary = path is None
@@ -186,7 +143,7 @@ class ReplayBuffer:
         if (self.path / "zarr.json").exists():
             store = Store.open(self.path, mode="a", capacity=capacity)
             try:
-                self._check_schema(store)
+                self._schema.check(store, self.num_envs)
             except BaseException:
                 store.close()
                 raise
@@ -194,7 +151,7 @@ class ReplayBuffer:
             reopened = True
         else:
             store = Store.create(
-                self.path, fields, num_envs=self.num_envs, capacity=capacity,
+                self.path, self._schema.fields, num_envs=self.num_envs, capacity=capacity,
                 segment_rows=segment_rows, meta=self._meta(),
             )  # fmt: skip
             keep_rng, reopened = True, False
@@ -232,103 +189,20 @@ class ReplayBuffer:
         self.update_horizon, self.batch_size = int(update_horizon), int(batch_size)
         self.gamma = float(gamma)
 
-    def _declare(
-        self, extras: dict[str, tuple[Sequence[int], Any]], compressor: str | Mapping[str, str]
-    ) -> list[Field]:
-        """The fields, in the order in which values are handed to the store."""
-        self.extras = extras
-        big = [
-            *spaces.leaves(self.observation_space, "observation"),
-            *spaces.leaves(self.action_space, "action"),
-        ]
-        small = [
-            ("reward", (), np.float32), ("terminated", (), np.bool_), ("truncated", (), np.bool_),
-            ("step", (), np.int32), ("is_final", (), np.bool_),
-        ]  # fmt: skip
-        more = []
-        for name, spec in extras.items():
-            if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-                raise ExtrasError(
-                    f"extras: {name!r} is no name for a field: an identifier expected"
-                )
-            if name in _RESERVED:
-                raise ExtrasError(f"extras: {name!r} is a name of the format; choose another one")
-            try:
-                shape, dtype = spec
-                more.append((name, tuple(int(n) for n in shape), np.dtype(dtype)))
-            except (TypeError, ValueError) as error:
-                raise ExtrasError(
-                    f"extras: {name!r} needs (shape, dtype), found {spec!r}"
-                ) from error
-        known = {name for name, *_ in (*big, *more)}
-        if not isinstance(compressor, str) and (unknown := set(compressor) - known):
-            raise InvalidInputError(
-                f"compressor: {sorted(unknown)[0]!r} is no field one can choose"
-            )
-        fields = [
-            *(self._field(*spec, compressor) for spec in big),
-            *(Field(*spec) for spec in small),
-            *(self._field(*spec, compressor) for spec in more),
-        ]
-        self._observation_fields = [f for f in fields if f.name.split("/")[0] == "observation"]
-        self._action_fields = [f for f in fields if f.name.split("/")[0] == "action"]
-        self._extra_fields = {f.name: f for f in fields if f.name in extras}
-        self._names = [f.name for f in fields]
-        self._is_flat = self._names[:2] == ["observation", "action"]
-        return fields
-
-    @staticmethod
-    def _field(
-        name: str, shape: tuple[int, ...], dtype: np.dtype, compressor: str | Mapping[str, str]
-    ) -> Field:
-        field = Field(name, shape, dtype)
-        chosen = compressor if isinstance(compressor, str) else compressor.get(name, "auto")
-        large = field.row_bytes >= _PACKED_FROM
-        if chosen == "auto":
-            chosen = "lz4" if large and field.dtype == np.uint8 else "raw"
-        elif isinstance(compressor, str) and not large and name.split("/")[0] != "observation":
-            chosen = "raw" if chosen in ("lz4", "zstd") else chosen
-        return Field(name, field.shape, field.dtype, chosen)
-
-    def _check_schema(self, store: Store) -> None:
-        mine = {f.name: (f.shape, f.dtype) for f in self._all_fields()}
-        theirs = {c.field.name: (c.field.shape, c.field.dtype) for c in store.columns.values()}
-        if store.num_envs != self.num_envs:
-            raise SchemaError(
-                f"{store.path}: the store has {store.num_envs} env(s), {self.num_envs} asked for"
-            )
-        for name in sorted(mine.keys() | theirs.keys()):
-            if mine.get(name) != theirs.get(name):
-                raise SchemaError(
-                    f"{store.path}: field {name!r} is {_shown(theirs.get(name))} in the store and "
-                    f"{_shown(mine.get(name))} here; open it with the spaces and extras it was "
-                    "made with, or choose another directory"
-                )
-
     def _record_options(self) -> None:
         """Readers go by the attributes: they should not see the options of another run."""
         saved = self._store.meta
         if any(saved.get(k) != v for k, v in self._meta().items() if k not in _CHANGING):
             self._store.record(self._meta(), self._leaves())
 
-    def _all_fields(self) -> list[Field]:
-        small = {"reward": np.float32, "step": np.int32}
-        return [
-            *self._observation_fields,
-            *self._action_fields,
-            *(Field(n, (), small.get(n, np.bool_)) for n in ("reward", *_FLAG_FIELDS)),
-            *self._extra_fields.values(),
-        ]
-
     def _start(self, store: Store, *, keep_rng: bool) -> None:
         """Take over a store that was opened, its episodes being over."""
         self._lock = threading.RLock()
         self._pid = process.pid
-        self._prefetchers: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+        self._prefetchers: list[Prefetcher] = []
         self._ignored = 0
         self._all_envs = np.arange(self.num_envs)
         self._holder: list[Store] = []
-        self._memory = WindowMemory()
         self._bind(store, keep_rng=keep_rng)
         self._closed = False
         # A buffer that is dropped, or still open when the process ends, lets go of its store as a
@@ -338,7 +212,7 @@ class ReplayBuffer:
         self._release = weakref.finalize(self, _let_go, self._holder, removed, process.pid)
 
     def _bind(self, store: Store, *, keep_rng: bool = False, resume_episodes: bool = False) -> None:
-        store.columns = {name: store.columns[name] for name in self._names}
+        store.columns = {name: store.columns[name] for name in self._schema.names}
         self._store = store
         self._holder[:] = [store]
         self._index: RowIndex | None = None
@@ -355,9 +229,6 @@ class ReplayBuffer:
         self._zeros = [np.zeros((), c.field.dtype) for c in store.columns.values()]
         if not keep_rng and "rng" in store.meta:
             self._stream.restore(store.meta["rng"])
-        # How many batches to ask the kernel for in advance, see store.kernels.windows.
-        self._advice = np.array([0, 16], np.int64) if os.name == "posix" else np.zeros(2, np.int64)
-        self._rusage = np.zeros(32, np.int64)
 
     # -- the sampler's memory, made when first needed: Numba is not loaded before
 
@@ -370,9 +241,7 @@ class ReplayBuffer:
         """The row index, built from the columns if it is not there yet. Needs the lock."""
         if self._index is None:
             from diskreplay.sampling.row_index import RowIndex
-            from diskreplay.store import kernels
 
-            self._kernels = kernels
             store = self._store
             index = RowIndex(
                 store.rows_per_env, self.num_envs, self.stack_size, self.update_horizon, self.gamma
@@ -384,6 +253,7 @@ class ReplayBuffer:
                 start, stop = int(store.first[env]), int(store.count[env])
                 index.load(env, start, *self._read_small(env, start, stop))
             index.validate()
+            self._gathering = Gathering(self._schema, self.stack_size, self.update_horizon)
             self._sampler = self._make_sampler(index)
             self._restore_sampler(store)
             # One array: what the index evicts, the store may delete.
@@ -457,9 +327,10 @@ class ReplayBuffer:
         When this returns, the rows survive the death of the process. The values are copied.
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
+        self._settle()
         with self._lock:
             self._check_writable()
-            if (extras or self._extra_fields) and extras.keys() != self._extra_fields.keys():
+            if (extras or self._schema.extras) and extras.keys() != self._schema.extras.keys():
                 self._complain_extras(extras)
             if self.num_envs > 1:
                 return self._add_rows(
@@ -482,33 +353,33 @@ class ReplayBuffer:
         self, observation, action, reward, terminated, truncated, next_observation, extras
     ) -> np.ndarray:
         index = self._index or self._indexed()
-        if self._is_flat:  # by far the most common, and worth two microseconds
+        if self._schema.is_flat:  # by far the most common, and worth two microseconds
             row_values = [
-                values.fit(self._observation_fields[0], observation),
-                values.fit(self._action_fields[0], action),
+                values.fit(self._schema.observations[0], observation),
+                values.fit(self._schema.actions[0], action),
             ]
         else:
             row_values = self._fit_leaves(
-                self.observation_space, self._observation_fields, observation
+                self.observation_space, self._schema.observations, observation
             )
-            row_values += self._fit_leaves(self.action_space, self._action_fields, action)
+            row_values += self._fit_leaves(self.action_space, self._schema.actions, action)
         reward = values.fit_reward(reward)
         terminated = values.fit_flag("terminated", terminated)
         truncated = values.fit_flag("truncated", truncated)
         step = int(self._next_step[0])
         row_values += (reward, terminated, truncated, step, False)
-        for name, field in self._extra_fields.items():
+        for name, field in self._schema.extras.items():
             row_values.append(values.fit(field, extras[name]))
         ended = terminated or truncated
         final = None
         if next_observation is not None:
             leaves = self._fit_leaves(
-                self.observation_space, self._observation_fields, next_observation, used=ended
+                self.observation_space, self._schema.observations, next_observation, used=ended
             )
             if ended:
                 final = [*leaves, *self._zeros[len(leaves) :]]
-                final[self._names.index("step")] = step + 1
-                final[self._names.index("is_final")] = True
+                final[self._schema.names.index("step")] = step + 1
+                final[self._schema.names.index("is_final")] = True
         if index.growing:
             self._grow(index, 2)
         store = self._store
@@ -550,9 +421,9 @@ class ReplayBuffer:
         terminated = _masked_flags("terminated", terminated, num_envs, envs)
         truncated = _masked_flags("truncated", truncated, num_envs, envs)
         row_values = self._fit_rows(
-            self.observation_space, self._observation_fields, observation, envs
+            self.observation_space, self._schema.observations, observation, envs
         )
-        row_values += self._fit_rows(self.action_space, self._action_fields, action, envs)
+        row_values += self._fit_rows(self.action_space, self._schema.actions, action, envs)
         columns = self._store.columns
         rewards = values.fit_rows(columns["reward"].field, reward, num_envs, envs)
         if not np.isfinite(rewards[envs]).all():
@@ -560,7 +431,7 @@ class ReplayBuffer:
             raise NotFiniteError(f"reward: {rewards[env]} of env {env}, a finite float32 expected")
         steps = self._next_step
         row_values += (rewards, terminated, truncated, steps, np.zeros(num_envs, np.bool_))
-        for name, field in self._extra_fields.items():
+        for name, field in self._schema.extras.items():
             row_values.append(values.fit_rows(field, extras[name], num_envs, envs))
         ended = terminated | truncated
         final_envs, final = self._all_envs[:0], []
@@ -572,7 +443,7 @@ class ReplayBuffer:
                 )
             final_envs = envs[has[envs]]
             final = self._fit_rows(
-                self.observation_space, self._observation_fields, next_observation, final_envs
+                self.observation_space, self._schema.observations, next_observation, final_envs
             )
             if len(final_envs):
                 final += [
@@ -634,6 +505,7 @@ class ReplayBuffer:
         mask : ndarray of bool, shape (num_envs,), optional
             Envs whose episode is cut; all by default.
         """
+        self._settle()
         with self._lock:
             self._check_writable()
             if mask is None:
@@ -642,12 +514,12 @@ class ReplayBuffer:
                 self._next_step[values.fit_flags("mask", mask, self.num_envs)] = 0
 
     def _complain_extras(self, extras: Mapping[str, Any]) -> None:
-        missing = sorted(self._extra_fields.keys() - extras.keys())
-        unknown = sorted(extras.keys() - self._extra_fields.keys())
+        missing = sorted(self._schema.extras.keys() - extras.keys())
+        unknown = sorted(extras.keys() - self._schema.extras.keys())
         what = [f"{name!r} is missing" for name in missing]
         what += [f"{name!r} is unknown" for name in unknown]
         raise ExtrasError(
-            f"add: {', '.join(what)}; the extras of this buffer are {sorted(self._extra_fields)}"
+            f"add: {', '.join(what)}; the extras of this buffer are {sorted(self._schema.extras)}"
         )
 
     # -- sampling
@@ -691,8 +563,9 @@ class ReplayBuffer:
         if size is not self.batch_size:
             _positive("batch_size", size)
         _check_out(out)
+        self._settle()
         while True:
-            batch = self._fill(self._draw(size, beta), out)
+            batch = self._gathering.fill(self._draw(size, beta), out)
             if batch is not None:
                 return batch
 
@@ -721,7 +594,7 @@ class ReplayBuffer:
                 plan = index.plan(ids)
                 probability = self._sampler.probability(ids)
                 draft = self._draft(ids, probability, np.ones(len(ids), np.float32), plan)
-            batch = self._fill(draft, out)
+            batch = self._gathering.fill(draft, out)
             if batch is not None:
                 return batch
 
@@ -746,80 +619,6 @@ class ReplayBuffer:
             ids, probability, weight, plan, self._store, self._store.mapped_epoch,
             self._stream.taken(),
         )  # fmt: skip
-
-    def _fill(self, draft: Draft, out: Batch | None = None) -> Batch | None:
-        """Read the frames of a draft; None if they changed meanwhile (a reader's draft only)."""
-        store, plan = draft.store, draft.plan
-        try:
-            windows = self._memory.take() if out is None else out._windows
-            pairs = [
-                self._windows(store, field.name, plan, windows)
-                for field in self._observation_fields
-            ]
-            actions = [self._gather(store, field.name, plan) for field in self._action_fields]
-            extras = {name: self._gather(store, name, plan) for name in self._extra_fields}
-        finally:
-            store.gate.leave()
-        if store.mode == "r" and store.tail_epoch() != draft.epoch:
-            return None
-        arrays = {
-            "observation": spaces.unflatten(self.observation_space, [p[0] for p in pairs]),
-            "action": spaces.unflatten(self.action_space, actions),
-            "reward": plan.reward,
-            "next_observation": spaces.unflatten(self.observation_space, [p[1] for p in pairs]),
-            "discount": plan.discount,
-            "terminated": plan.terminated,
-            "truncated": plan.truncated,
-            "steps": plan.steps,
-            "id": draft.ids,
-            "weight": draft.weight,
-            "probability": draft.probability,
-            **extras,
-        }
-        if out is None:
-            self._memory.give(windows)
-            return Batch(arrays, windows)
-        out._arrays = arrays
-        return out
-
-    def _windows(
-        self, store: Store, name: str, plan: "Plan", windows: dict[str, np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Observation and next observation stacks of one field."""
-        kernels = self._kernels
-        column = store.columns[name]
-        field, stack, horizon = column.field, self.stack_size, self.update_horizon
-        shape = (len(plan.rows), stack + horizon, *field.shape)
-        window = _reused(windows, name, shape, field.dtype)
-        scratch = column.scratch()
-        apart = kernels.windows(
-            *column.table, plan.rows, stack, horizon, self._advice, self._rusage,
-            _flat(window), scratch,
-        )  # fmt: skip
-        if apart < 0:
-            column.complain(*divmod(-(1 + apart), self.num_envs))
-        if apart == 0:
-            following = window[:, horizon:]
-        else:
-            shape = (len(plan.rows), stack, *field.shape)
-            following = _reused(windows, f"{name} next", shape, field.dtype)
-            failed = kernels.next_stacks(
-                *column.table, plan.rows, stack, horizon, _flat(window), _flat(following), scratch
-            )
-            if failed:
-                column.complain(*divmod(-(1 + failed), self.num_envs))
-        if stack == 1:
-            return window[:, 0], following[:, 0] if apart else window[:, horizon]
-        return window[:, :stack], following
-
-    def _gather(self, store: Store, name: str, plan: "Plan") -> np.ndarray:
-        """One field's value in the row of each transition."""
-        column = store.columns[name]
-        out = np.empty((len(plan.rows), *column.field.shape), column.field.dtype)
-        failed = self._kernels.gather(*column.table, plan.rows, _flat(out), column.scratch())
-        if failed:
-            column.complain(*divmod(-(1 + failed), self.num_envs))
-        return out
 
     def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
         """Only a `PrioritizedReplayBuffer` has priorities."""
@@ -852,10 +651,10 @@ class ReplayBuffer:
 
         Notes
         -----
-        Batches are drawn when one is taken, on the taking thread; the background thread only reads
-        frames. So what is drawn does not depend on timing. `save` and `load` put the batches under
-        way back and draw them again, so that a run that goes on and a run that is resumed there get
-        the same ones.
+        Taking a batch asks for another one, which the background thread draws before the next
+        `add`, `update_priorities` or `sample` changes anything: what is drawn depends on the order
+        of calls and not on timing. `save` and `load` put the batches under way back and draw them
+        again, so that a run that goes on and a run that is resumed there get the same ones.
         """
         from diskreplay.prefetch import Prefetcher
 
@@ -863,8 +662,11 @@ class ReplayBuffer:
         _positive("batch_size", batch_size, optional=True)
         with self._lock:
             self._check_open()
+            self._follow()
+            if not self._indexed().sampleable:
+                raise EmptyBufferError("no complete transition to prefetch yet: add more steps")
             prefetcher = Prefetcher(self, depth, batch_size or self.batch_size, beta)
-            self._prefetchers.add(prefetcher)
+            self._prefetchers.append(prefetcher)
         return prefetcher
 
     # -- the disk
@@ -874,6 +676,7 @@ class ReplayBuffer:
 
         Costs a sync of what is new, and for a prioritized buffer 8 bytes a row.
         """
+        self._settle()
         with self._lock:
             self._check_writable()
             self._store.record(self._meta(), self._leaves())
@@ -975,7 +778,7 @@ class ReplayBuffer:
             entries = checkpoint.manifest(path)
             saved = Store(path, mode="r")  # opens every segment, so checks their indices
             try:
-                self._check_schema(saved)
+                self._schema.check(saved, self.num_envs)
                 self._check_meta(saved)
                 with self._drained():
                     store = checkpoint.load(self._store, saved, entries)
@@ -1002,16 +805,13 @@ class ReplayBuffer:
             yield
         finally:
             for prefetcher in prefetchers:
-                with contextlib.suppress(EmptyBufferError):  # the next take raises it
-                    prefetcher.refill()
+                prefetcher.refill()
 
     def _meta(self) -> dict[str, Any]:
         """What the group's attributes hold besides the store's own."""
         return {
             "kind": "uniform",
-            "observation_space": spaces.describe(self.observation_space),
-            "action_space": spaces.describe(self.action_space),
-            "extras": {n: [list(f.shape), f.dtype.name] for n, f in self._extra_fields.items()},
+            **self._schema.describe(),
             "stack_size": self.stack_size,
             "update_horizon": self.update_horizon,
             "gamma": self.gamma,
@@ -1036,13 +836,11 @@ class ReplayBuffer:
                 store.num_envs, meta["stack_size"], meta["update_horizon"], meta["gamma"],
                 meta["batch_size"], store.capacity,
             )  # fmt: skip
-            self.observation_space = spaces.parse(meta["observation_space"])
-            self.action_space = spaces.parse(meta["action_space"])
-            self._declare(dict(meta["extras"]), "auto")
+            self._schema = Schema.parse(meta)
             self._take_options(meta)
         except (KeyError, TypeError, InvalidInputError) as error:
             raise FormatError(f"{store.path}/zarr.json: damaged attributes ({error})") from error
-        self._check_schema(store)
+        self._schema.check(store, self.num_envs)
         self.name, self.path = "replay", store.path
         self._stream = Stream(np.random.default_rng())
         self._temporary = False
@@ -1091,6 +889,21 @@ class ReplayBuffer:
             self._check_open()
             self._follow()
             return self._indexed().sampleable
+
+    @property
+    def observation_space(self) -> gym_spaces.Space:
+        """The space of one frame."""
+        return self._schema.observation_space
+
+    @property
+    def action_space(self) -> gym_spaces.Space:
+        """The space of actions."""
+        return self._schema.action_space
+
+    @property
+    def extras(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of each further field."""
+        return {name: (field.shape, field.dtype) for name, field in self._schema.extras.items()}
 
     @property
     def capacity(self) -> int | None:
@@ -1177,6 +990,12 @@ class ReplayBuffer:
             "a buffer cannot be pickled or copied; pass its path and open it there with "
             'diskreplay.open(path, mode="r")'
         )
+
+    def _settle(self) -> None:
+        """Let a prefetcher draw what was asked of it before anything changes. Without the lock,
+        which it needs for that."""
+        for prefetcher in self._prefetchers:
+            prefetcher.settle()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -1267,24 +1086,6 @@ def _masked_flags(name: str, value: Any, num_envs: int, envs: np.ndarray) -> np.
         cleared[envs] = flags[envs]
         flags = cleared
     return np.ascontiguousarray(values.fit_flags(name, flags, num_envs))
-
-
-def _flat(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
-
-
-def _reused(
-    arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype
-) -> np.ndarray:
-    """An array of this shape: the one kept under `name` if it fits, else a new one."""
-    array = arrays.get(name)
-    if array is None or array.shape != shape or array.dtype != dtype:
-        array = arrays[name] = np.empty(shape, dtype)
-    return array
-
-
-def _shown(spec: tuple | None) -> str:
-    return "missing" if spec is None else f"{spec[1]} of shape {spec[0]}"
 
 
 def _let_go(holder: list[Store], temporary: Path | None, pid: int) -> None:

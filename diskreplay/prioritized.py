@@ -81,6 +81,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise PriorityError(f"priorities: numbers expected ({error})") from error
         if priorities.shape != ids.shape:
             raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
+        self._settle()
         with self._lock:
             self._check_writable()
             self._indexed()

@@ -16,6 +16,8 @@ LEVELS = [
     ["prefetch"],
     ["prioritized"],
     ["buffer"],
+    ["gathering"],
+    ["schema"],
     ["batch", "statistics", "spaces", "values"],
     ["sampling"],
     ["store"],

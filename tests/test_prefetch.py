@@ -177,9 +177,11 @@ def test_never_more_and_never_less_than_depth_under_way(tmp_path, monkeypatch):
 
         monkeypatch.setattr(buffer, "_draw", counted)
         with buffer.prefetch(3) as ahead:
+            buffer._settle()
             assert drawn == 3
             for taken in range(1, 10):
                 next(ahead)
+                buffer._settle()
                 assert drawn == 3 + taken
 
 
@@ -279,7 +281,7 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
     with make(tmp_path / "store") as buffer, make(tmp_path / "twin") as twin:
         record(buffer, 60)
         record(twin, 60)
-        gather, calls = buffer._gather, []
+        gather, calls = buffer._gathering._rows, []
 
         def third_fails(*arguments):
             calls.append(threading.current_thread())
@@ -287,7 +289,7 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
                 raise errors.CorruptSegmentError("rotten")
             return gather(*arguments)
 
-        monkeypatch.setattr(buffer, "_gather", third_fails)  # called once a batch: for the action
+        monkeypatch.setattr(buffer._gathering, "_rows", third_fails)
         with buffer.prefetch(2) as ahead:
             for i in range(8):
                 expected = kept(twin.sample())
@@ -301,14 +303,16 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
         buffer.flush()
 
 
-def test_an_error_of_the_draw_comes_at_once_and_nothing_is_lost(tmp_path):
+def test_an_error_of_the_draw_comes_in_its_turn_and_is_over_with_its_cause(tmp_path):
     with make(tmp_path / "store") as buffer:
         record(buffer, 60)
         with buffer.prefetch(2) as ahead:
             next(ahead)
             ids = np.arange(int(buffer._store.count[0]))
             buffer.update_priorities(ids, np.zeros(len(ids)))
-            with pytest.raises(errors.DiskReplayError):
+            for _ in range(ahead.depth):  # drawn before
+                next(ahead)
+            with pytest.raises(errors.EmptyBufferError):
                 next(ahead)
             buffer.update_priorities(ids, np.ones(len(ids)))
             for _ in range(4):

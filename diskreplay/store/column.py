@@ -13,6 +13,7 @@ from diskreplay.store.gate import Gate
 from diskreplay.store.mapping import Mapping
 
 _LARGE = 1 << 20  # bytes
+_NOTHING = np.empty(0, np.uint8)
 _SPARE_SLOTS = 4  # segments that may be full and not yet sealed, or left and not yet deleted
 
 
@@ -45,6 +46,7 @@ class Column:
         self, root: Path, field: Field, num_envs: int, rows_per_env: int | None, gate: Gate
     ) -> None:
         self._gate = gate
+        self._is_packed = field.packed
         self.root, self.field, self.num_envs = root, field, num_envs
         self.directory = root / field.name
         self.tails = root / "tail" / field.name
@@ -307,8 +309,10 @@ class Column:
         return self._mapped[segment, env].path.parent == self.tails
 
     def scratch(self) -> np.ndarray:
-        """Memory for one decoded block."""
-        return np.empty(BLOCK_ROWS * self.field.row_bytes if self.field.packed else 0, np.uint8)
+        """Memory for one decoded block; of a raw field, which needs none, always the same."""
+        if not self._is_packed:
+            return _NOTHING
+        return np.empty(BLOCK_ROWS * self.field.row_bytes, np.uint8)
 
     def read(self, env: int, start: int, stop: int) -> np.ndarray:
         """A copy of rows ``start..stop`` of one env, shape ``(stop - start, *field.shape)``."""

@@ -118,7 +118,7 @@ class Store:
         self._closing = False
         self._failure: DiskReplayError | None = None
         self._unsynced: list[Path] = []  # files sealed since the last record
-        self._recorded_at = time.monotonic()
+        self._record_due = time.monotonic() + _RECORD_EVERY
         self._flushed: dict[tuple[str, int], tuple[int, int]] = {}
         self._state: State | None = None
         self._words: np.ndarray | None = None  # of a reader: state.finals, seen together with count
@@ -404,7 +404,7 @@ class Store:
                 self._failure = failure
 
     def maintain(self, *, durable: bool = False, spares: bool = False) -> None:
-        """Seal what is full; every two seconds, or if `durable`, record that and delete the rest.
+        """Seal what is full; every two seconds or so, or if `durable`, record it, delete the rest.
 
         A sealed segment survives the process at once. Syncing it, and naming it in the record, is
         put off a little: many envs seal many small files, and one sync does for all.
@@ -422,7 +422,7 @@ class Store:
             ]
             left = any(s < gone[c][e] for c in gone for s, e in c.mapped())
             left = left or any(c.strays for c in gone)
-            durable = durable or time.monotonic() - self._recorded_at >= _RECORD_EVERY
+            durable = durable or time.monotonic() >= self._record_due
             # The last record (of a flush) counts on a tail that is about to be used again: the
             # segment has to be durable in its new form first.
             durable = durable or any(
@@ -467,6 +467,7 @@ class Store:
         The open segments of large columns are not synced here: the adding thread is writing to
         them, and would have to wait for the disk whenever it touches a page that is being synced.
         """
+        began = time.monotonic()
         for column, below in gone.items():
             np.maximum(column.sealed, below, out=column.sealed)
         there = [path for path in self._unsynced if path.exists()]  # else it has left since
@@ -476,6 +477,9 @@ class Store:
         count = self._durable(count)
         self._write_record(count, np.minimum(self.first, count))
         self._delete_left()
+        # A slow disk, or a thousand files, is not kept busy with records alone.
+        ended = time.monotonic()
+        self._record_due = ended + max(_RECORD_EVERY, 10 * (ended - began))
 
     def _durable(self, count: np.ndarray) -> np.ndarray:
         """The rows of each env that a record may name after `_seal`: of large columns those in
@@ -580,7 +584,6 @@ class Store:
         self.recorded_transitions = np.array(attributes["transitions"], np.int64)
         self.recorded, self.recorded_first = count, first
         self._unsynced = []
-        self._recorded_at = time.monotonic()
 
     def record(self, meta: MappingType[str, Any], leaves: np.ndarray | None = None) -> None:
         """Make every row durable and visible to plain Zarr readers.

@@ -1,0 +1,142 @@
+"""From a draft, which says what to read, to a batch, which has it."""
+
+import sys
+from typing import NamedTuple
+
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.batch import Batch, WindowMemory
+from diskreplay.sampling.row_index import Plan
+from diskreplay.schema import Schema
+from diskreplay.store.column import Column
+from diskreplay.store.store import Store
+
+
+class Draft(NamedTuple):
+    """A batch that was drawn and not read yet. Holds the store's gate.
+
+    `numbers` are the random numbers it was drawn with.
+    """
+
+    ids: np.ndarray
+    probability: np.ndarray
+    weight: np.ndarray
+    plan: Plan
+    store: Store
+    epoch: int
+    numbers: list[np.ndarray]
+
+
+class Gathering:
+    """Reads the frames and other fields of drafts. Needs no lock: the draft holds the gate.
+
+    Parameters
+    ----------
+    schema : Schema
+    stack_size, update_horizon : int
+    """
+
+    def __init__(self, schema: Schema, stack_size: int, update_horizon: int) -> None:
+        from diskreplay.store import kernels
+
+        self._kernels = kernels
+        self._schema, self._stack, self._horizon = schema, stack_size, update_horizon
+        self._memory = WindowMemory()
+        # How many batches to ask the kernel for in advance, see store.kernels.windows. Only Linux
+        # says how many page faults a thread had.
+        self._advice = np.array([0, 16 if sys.platform == "linux" else 0], np.int64)
+        self._rusage = np.zeros(32, np.int64)
+
+    def fill(self, draft: Draft, out: Batch | None = None) -> Batch | None:
+        """The batch of a draft, in `out` if given, and leave the gate.
+
+        None if what was read changed meanwhile, which happens to a reader's draft only.
+        """
+        store, plan, schema = draft.store, draft.plan, self._schema
+        columns = store.columns
+        try:
+            windows = self._memory.take() if out is None else out._windows
+            pairs = [self._stacks(columns[f.name], plan, windows) for f in schema.observations]
+            actions = [self._rows(columns[f.name], plan) for f in schema.actions]
+            extras = {name: self._rows(columns[name], plan) for name in schema.extras}
+        finally:
+            store.gate.leave()
+        if store.mode == "r" and store.tail_epoch() != draft.epoch:
+            return None
+        if schema.is_flat:  # asking the spaces takes some microseconds
+            (observation, following), action = pairs[0], actions[0]
+        else:
+            observation, following = (
+                spaces.unflatten(schema.observation_space, parts)
+                for parts in zip(*pairs, strict=True)
+            )
+            action = spaces.unflatten(schema.action_space, actions)
+        arrays = {
+            "observation": observation,
+            "action": action,
+            "reward": plan.reward,
+            "next_observation": following,
+            "discount": plan.discount,
+            "terminated": plan.terminated,
+            "truncated": plan.truncated,
+            "steps": plan.steps,
+            "id": draft.ids,
+            "weight": draft.weight,
+            "probability": draft.probability,
+            **extras,
+        }
+        if out is None:
+            self._memory.give(windows)
+            return Batch(arrays, windows)
+        out._arrays = arrays
+        return out
+
+    def _stacks(
+        self, column: Column, plan: Plan, windows: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Observation and next observation stacks of one field."""
+        field, stack, horizon = column.field, self._stack, self._horizon
+        size = len(plan.rows)
+        window = _reused(windows, field.name, (size, stack + horizon, *field.shape), field.dtype)
+        scratch = column.scratch()
+        apart = self._kernels.windows(
+            *column.table, plan.rows, stack, horizon, self._advice, self._rusage,
+            _flat(window), scratch,
+        )  # fmt: skip
+        if apart < 0:
+            column.complain(*divmod(-(1 + apart), column.num_envs))
+        following = window[:, horizon:]
+        if apart:
+            shape = (size, stack, *field.shape)
+            following = _reused(windows, f"{field.name} next", shape, field.dtype)
+            failed = self._kernels.next_stacks(
+                *column.table, plan.rows, stack, horizon, _flat(window), _flat(following), scratch
+            )
+            if failed:
+                column.complain(*divmod(-(1 + failed), column.num_envs))
+        if stack == 1:
+            return window[:, 0], following[:, 0]
+        return window[:, :stack], following
+
+    def _rows(self, column: Column, plan: Plan) -> np.ndarray:
+        """One field's value in the row of each transition."""
+        out = np.empty((len(plan.rows), *column.field.shape), column.field.dtype)
+        failed = self._kernels.gather(*column.table, plan.rows, _flat(out), column.scratch())
+        if failed:
+            column.complain(*divmod(-(1 + failed), column.num_envs))
+        return out
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _reused(
+    arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+    """An array of this shape: the one kept under `name` if it fits, else a new one."""
+    array = arrays.get(name)
+    if array is None or array.shape != shape or array.dtype != dtype:
+        array = arrays[name] = np.empty(shape, dtype)
+    return array

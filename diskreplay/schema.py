@@ -1,0 +1,138 @@
+"""Which fields a buffer has: the leaves of its spaces, the bookkeeping, the extras."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from diskreplay import spaces
+from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
+from diskreplay.store.format import Field
+from diskreplay.store.store import Store
+
+_PACKED_FROM = 1024  # bytes a row: smaller rows cost more to unpack than they save
+_RESERVED = frozenset(
+    (
+        *("observation", "action", "reward", "next_observation", "discount", "terminated"),
+        *("truncated", "steps", "id", "weight", "probability", "step", "is_final", "priority"),
+        *("tail", "state", "lock", "manifest", "mask", "next_observation_mask", "keys", "asdict"),
+    )
+)
+_BOOKKEEPING = (
+    Field("reward", (), np.dtype(np.float32)),
+    Field("terminated", (), np.dtype(np.bool_)),
+    Field("truncated", (), np.dtype(np.bool_)),
+    Field("step", (), np.dtype(np.int32)),
+    Field("is_final", (), np.dtype(np.bool_)),
+)
+
+
+class Schema:
+    """The fields of one buffer.
+
+    Attributes
+    ----------
+    observation_space, action_space : gymnasium.Space
+    observations, actions : list of Field
+        The leaves of the spaces.
+    extras : dict of str to Field
+    fields : list of Field
+        All of them, in the order in which values are handed to the store: observations, actions,
+        reward, terminated, truncated, step, is_final, extras.
+    names : list of str
+        Of `fields`.
+    is_flat : bool
+        Whether neither space is nested.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym_spaces.Space,
+        action_space: gym_spaces.Space,
+        extras: Mapping[str, tuple[Sequence[int], Any]] | None,
+        compressor: str | Mapping[str, str],
+    ) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        declared = {
+            "observation": list(spaces.leaves(observation_space, "observation")),
+            "action": list(spaces.leaves(action_space, "action")),
+            "extras": _checked_extras(dict(extras or {})),
+        }
+        known = {name for specs in declared.values() for name, *_ in specs}
+        if not isinstance(compressor, str) and (unknown := set(compressor) - known):
+            raise InvalidInputError(
+                f"compressor: {sorted(unknown)[0]!r} is no field one can choose"
+            )
+        self.observations, self.actions, more = (
+            [_compressed(Field(*spec), compressor) for spec in specs] for specs in declared.values()
+        )
+        self.extras = {field.name: field for field in more}
+        self.fields = [*self.observations, *self.actions, *_BOOKKEEPING, *more]
+        self.names = [field.name for field in self.fields]
+        self.is_flat = self.names[:2] == ["observation", "action"]
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON, for the group's attributes."""
+        return {
+            "observation_space": spaces.describe(self.observation_space),
+            "action_space": spaces.describe(self.action_space),
+            "extras": {n: [list(f.shape), f.dtype.name] for n, f in self.extras.items()},
+        }
+
+    @classmethod
+    def parse(cls, attributes: Mapping[str, Any]) -> "Schema":
+        """The opposite of `describe`; how fields are compressed is the store's to say."""
+        return cls(
+            spaces.parse(attributes["observation_space"]),
+            spaces.parse(attributes["action_space"]),
+            attributes["extras"],
+            "auto",
+        )
+
+    def check(self, store: Store, num_envs: int) -> None:
+        """Refuse a store that holds anything else, with a `SchemaError`."""
+        if store.num_envs != num_envs:
+            raise SchemaError(
+                f"{store.path}: the store has {store.num_envs} env(s), {num_envs} asked for"
+            )
+        mine = {f.name: (f.shape, f.dtype) for f in self.fields}
+        theirs = {c.field.name: (c.field.shape, c.field.dtype) for c in store.columns.values()}
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                raise SchemaError(
+                    f"{store.path}: field {name!r} is {_shown(theirs.get(name))} in the store and "
+                    f"{_shown(mine.get(name))} here; open it with the spaces and extras it was "
+                    "made with, or choose another directory"
+                )
+
+
+def _checked_extras(extras: dict[str, Any]) -> list[tuple[str, tuple[int, ...], np.dtype]]:
+    specs = []
+    for name, spec in extras.items():
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            raise ExtrasError(f"extras: {name!r} is no name for a field: an identifier expected")
+        if name in _RESERVED:
+            raise ExtrasError(f"extras: {name!r} is a name of the format; choose another one")
+        try:
+            shape, dtype = spec
+            specs.append((name, tuple(int(n) for n in shape), np.dtype(dtype)))
+        except (TypeError, ValueError) as error:
+            raise ExtrasError(f"extras: {name!r} needs (shape, dtype), found {spec!r}") from error
+    return specs
+
+
+def _compressed(field: Field, compressor: str | Mapping[str, str]) -> Field:
+    """The field with the compressor that was asked for, or the one that suits it."""
+    for_all = isinstance(compressor, str)
+    chosen = compressor if for_all else compressor.get(field.name, "auto")
+    large = field.row_bytes >= _PACKED_FROM
+    if chosen == "auto":
+        chosen = "lz4" if large and field.dtype == np.uint8 else "raw"
+    elif for_all and chosen != "raw" and not large and not field.name.startswith("observation"):
+        chosen = "raw" if chosen in ("lz4", "zstd") else chosen
+    return Field(field.name, field.shape, field.dtype, chosen)
+
+
+def _shown(spec: tuple | None) -> str:
+    return "missing" if spec is None else f"{spec[1]} of shape {spec[0]}"
