@@ -565,7 +565,8 @@ class ReplayBuffer:
         _check_out(out)
         self._settle()
         while True:
-            batch = self._gathering.fill(self._draw(size, beta), out)
+            draft = self._draw(size, beta)  # first: it may have to make the index and all else
+            batch = self._gathering.fill(draft, out)
             if batch is not None:
                 return batch
 

@@ -288,3 +288,22 @@ def test_loading_into_another_capacity_keeps_the_newest(
             loaded.check_everything()
         loaded.reopen()
         loaded.check_everything()
+
+
+@pytest.mark.parametrize("how", ["reopened", "loaded", "read"])
+def test_sampling_can_be_the_first_thing(tmp_path, how):
+    with make_buffer(tmp_path / "live", prioritized=True, compressor="lz4") as buffer:
+        train(buffer, START, SAVED_AT // 4, True)
+        buffer.save(tmp_path / "checkpoints", 1)
+        expected = buffer.sample(8)
+        if how == "loaded":
+            buffer.load(tmp_path / "checkpoints", 1)
+            assert buffer.sample(8).id.tolist() == expected.id.tolist()
+    if how == "reopened":
+        with make_buffer(tmp_path / "live", prioritized=True, compressor="lz4") as buffer:
+            assert len(buffer.sample(8)) == 8
+    if how == "read":
+        with diskreplay.open(tmp_path / "live") as reader:
+            assert len(reader.sample(8)) == 8
+        with diskreplay.open(tmp_path / "live") as reader:
+            reader.sample(8, out=reader.gather(expected.id))

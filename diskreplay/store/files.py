@@ -24,7 +24,7 @@ from diskreplay.errors import (
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_SYNC_ONE_BY_ONE = 16  # more files than this are cheaper to sync as a whole file system
+_SYNC_ONE_BY_ONE = 32  # more files than this are cheaper to sync as a whole file system
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
