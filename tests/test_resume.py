@@ -126,6 +126,7 @@ if __name__ == "__main__":
 
 import pytest  # noqa: E402 - the fresh process has no use for it
 
+import diskreplay  # noqa: E402
 from tests.naive import SideBySide  # noqa: E402
 
 
