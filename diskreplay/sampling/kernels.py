@@ -42,7 +42,7 @@ def _sum(nodes, low, high):
 
 
 @njit(nogil=True, cache=True)
-def _least(values, low, high):
+def least_of(values, low, high):
     """The smallest positive of values[low:high], infinity if there is none."""
     least = np.inf
     for i in range(low, high):
@@ -58,12 +58,14 @@ def _recompute(nodes, least, starts, level, parent):
     low = below + parent * FANOUT
     high = min(low + FANOUT, here)
     nodes[here + parent] = _sum(nodes, low, high)
+    if len(least) == 0:  # minima are not kept: they take longer than the sums
+        return
     # `least` has no leaves of its own: on the first level it is taken from the nodes.
     shift = starts[1]
     if level == 1:
-        least[here - shift + parent] = _least(nodes, low, high)
+        least[here - shift + parent] = least_of(nodes, low, high)
     else:
-        least[here - shift + parent] = _least(least, low - shift, high - shift)
+        least[here - shift + parent] = least_of(least, low - shift, high - shift)
 
 
 @njit(nogil=True, cache=True)

@@ -29,14 +29,17 @@ class PrioritizedSampler:
         self, index: RowIndex, alpha: float, normalization: Literal["batch", "buffer"]
     ) -> None:
         self.alpha, self.normalization = alpha, normalization
-        self.largest = 1.0
-        self.tree = SumTree(index.size)
         self._index = index
+        self.largest = 1.0
+        self.tree = self._make_tree()
+
+    def _make_tree(self) -> SumTree:
+        return SumTree(self._index.size, track_min=self.normalization == "buffer")
 
     def grow(self) -> None:
         """Follow the index when it has grown."""
         old = self.tree
-        self.tree = SumTree(self._index.size)
+        self.tree = self._make_tree()
         self.tree.leaves[: old.capacity] = old.leaves
         self.tree.rebuild()
 

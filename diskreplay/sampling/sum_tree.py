@@ -18,6 +18,8 @@ class SumTree:
     ----------
     capacity : int
         Number of leaves, all zero at first.
+    track_min : bool
+        Whether `min` is always at hand, which makes `set` half as fast.
 
     Notes
     -----
@@ -35,7 +37,7 @@ class SumTree:
     {3, 7}
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, track_min: bool = False) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
             raise InvalidInputError(f"capacity: a positive integer expected, found {capacity!r}")
         from diskreplay.sampling import kernels  # Numba: loaded when the first tree is made
@@ -47,7 +49,8 @@ class SumTree:
             sizes.append(-(-sizes[-1] // _FANOUT))
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.nodes = np.zeros(self.starts[-1], np.float64)
-        self.least = np.full(self.starts[-1] - self.capacity, np.inf)
+        minima = self.starts[-1] - self.capacity if track_min else 0
+        self.least = np.full(minima, np.inf)
 
     def __repr__(self) -> str:
         return f"SumTree(capacity={self.capacity}, total={self.total:g})"
@@ -67,8 +70,13 @@ class SumTree:
 
     @property
     def min(self) -> float:
-        """The smallest positive leaf, infinity if there is none. O(1)."""
-        return float(self.least[-1])
+        """The smallest positive leaf, infinity if there is none.
+
+        O(1) with `track_min`, else O(capacity): half a millisecond for a million.
+        """
+        if len(self.least):
+            return float(self.least[-1])
+        return float(self._kernels.least_of(self.nodes, 0, self.capacity))
 
     def set(self, indices: np.ndarray, values: np.ndarray) -> None:
         """Set leaves.

@@ -210,3 +210,16 @@ def test_the_same_generator_draws_the_same_leaves():
     draws = [tree.sample(50, np.random.default_rng(3)).tolist() for _ in range(2)]
     assert draws[0] == draws[1]
     assert draws[0] != tree.sample(50, np.random.default_rng(4)).tolist()
+
+
+def test_the_minimum_is_the_same_whether_it_is_tracked_or_looked_for():
+    rng = np.random.default_rng(5)
+    tracked, looked_for = diskreplay.SumTree(5000, track_min=True), diskreplay.SumTree(5000)
+    for _ in range(30):
+        indices = rng.integers(0, 5000, 40)
+        values = rng.random(40) * (rng.random(40) < 0.7)
+        for tree in (tracked, looked_for):
+            tree.set(indices, values)
+            tree.check()
+        positive = tracked.leaves[tracked.leaves > 0]
+        assert tracked.min == looked_for.min == positive.min()
