@@ -390,7 +390,7 @@ def test_bad_options_make_no_store(tmp_path, options, kind, words):
 
 @pytest.mark.parametrize(
     "name",
-    sorted(diskreplay.buffer._RESERVED),
+    sorted(diskreplay.schema._RESERVED),
 )
 def test_reserved_names_of_extras(tmp_path, name):
     with pytest.raises(errors.ExtrasError, match=repr(name)):
