@@ -535,10 +535,15 @@ class Store:
 
     def _sync_names(self, paths: Iterable[Path]) -> None:
         """Make the names of these files, and of segments opened since, durable up to the root."""
-        new = {*paths, *(path for column in self.columns.values() for path in column.new_files())}
-        files.sync_dirs(
-            {parent for path in new for parent in path.parents if parent.is_relative_to(self.path)}
-        )
+        new = [*paths, *(path for column in self.columns.values() for path in column.new_files())]
+        names, root = set(), os.fspath(self.path)
+        for path in map(os.fspath, new):  # as text: there may be thousands
+            while path != root:
+                path = os.path.dirname(path)
+                if path in names:
+                    break
+                names.add(path)
+        files.sync_dirs(map(Path, names))
 
     # -- the record
 
