@@ -52,6 +52,7 @@ from diskreplay.errors import (
 )
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.statistics import Statistics
 from diskreplay.store.checkpoint import CHECKPOINT_DURATION
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "ReplayBuffer",
     "SchemaError",
     "ShapeError",
+    "Statistics",
     "StorageError",
     "StoreError",
     "StorePermissionError",

@@ -375,11 +375,6 @@ class Store:
             self._count_finals(final_envs)
         return rows
 
-    def retain(self) -> None:
-        """Advance `first` to what the capacity keeps. The keeper deletes what is left behind."""
-        if self.rows_per_env is not None:
-            np.maximum(self.first, self.count - self.rows_per_env, out=self.first)
-
     # -- the keeper
 
     def _wake_keeper(self) -> None:
