@@ -58,7 +58,7 @@ class Column:
         self._lowest = np.full(num_envs, np.iinfo(np.int64).max)
         self._spares: list[Mapping] = []
         self._spares_made = 0
-        self._new: list[Path] = []
+        self.new_files: list[Path] = []  # opened segments whose names are not durable yet
         self._tails_made = 0
         self.strays: list[tuple[int, int]] = []  # files to be deleted after the next record
         self._set_slots(slots + _SPARE_SLOTS)
@@ -140,7 +140,7 @@ class Column:
         else:
             mapping = Mapping.create(path, self.open_bytes)
             self._tails_made += 1
-        self._new.append(path)
+        self.new_files.append(path)
         self._install(segment, env, mapping)
 
     @property
@@ -148,11 +148,6 @@ class Column:
         """Whether another tail would be one too many: two an env are enough, one being written and
         one being packed, and to wait for one costs less than to make one."""
         return self.field.packed and not self._spares and self._tails_made >= 2 * self.num_envs
-
-    def new_files(self) -> list[Path]:
-        """Segments opened since this was last asked; their names are not durable yet."""
-        new, self._new = self._new, []
-        return new
 
     @property
     def large(self) -> bool:

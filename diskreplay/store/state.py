@@ -30,10 +30,15 @@ def finals_word(finals: np.ndarray, count: np.ndarray) -> np.ndarray:
     return finals << _COUNT_BITS | count & (1 << _COUNT_BITS) - 1
 
 
+def finals_in(word: np.ndarray | int) -> np.ndarray | int:
+    """The number of final rows in a word, or in each of an array of them."""
+    return word >> _COUNT_BITS
+
+
 def finals_of(word: int, count: int, last_is_final: bool) -> int:
     """The number of final rows among `count`, from a word that may be one final row behind."""
     behind = last_is_final and word & (1 << _COUNT_BITS) - 1 != count & (1 << _COUNT_BITS) - 1
-    return (word >> _COUNT_BITS) + behind
+    return finals_in(word) + behind
 
 
 class State:

@@ -33,7 +33,7 @@ from diskreplay.store import files, format, priorities, recovery
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
-from diskreplay.store.state import State, finals_of, finals_word
+from diskreplay.store.state import State, finals_in, finals_of, finals_word
 
 _OWN_KEYS = frozenset(
     [
@@ -104,9 +104,7 @@ class Store:
             field.name: Column(path, field, self.num_envs, self.rows_per_env, self.gate)
             for field in fields
         }
-        self._fields = (
-            fields  # in the order of the attributes and of `state`, whatever the columns'
-        )
+        self._fields = fields  # in the order of the attributes and of `state`
         self.lock = lock
         self._ready = np.zeros(self.num_envs, np.int64)
         self._hand: list[np.ndarray] = []
@@ -322,7 +320,7 @@ class Store:
             self._count_finals(np.zeros(1, np.int64))
 
     def _count_finals(self, envs: np.ndarray) -> None:
-        finals = (self._state.finals[envs] >> 24) + 1
+        finals = finals_in(self._state.finals[envs]) + 1
         self._state.finals[envs] = finals_word(finals, self.count[envs])
 
     def _take_in_hand(self, row: int) -> None:
@@ -440,9 +438,9 @@ class Store:
         packed = [(*job, *job[0].pack(*job[1:])) for job in full]
         for column, segment, env, written, _seal in packed:
             path = column.chunk_path(segment, env)
-            if segment * column.field.segment_rows < self.recorded[env]:
-                files.sync([written])  # it replaces a shard that the record counts on
             if written != path:
+                if segment * column.field.segment_rows < self.recorded[env]:
+                    files.sync([written])  # it replaces a shard that the record counts on
                 files.rename(written, path)
             files.seal(path)
             self._unsynced.append(path)
@@ -530,7 +528,8 @@ class Store:
 
     def _sync_names(self, paths: Iterable[Path]) -> None:
         """Make the names of these files, and of segments opened since, durable up to the root."""
-        new = [*paths, *(path for column in self.columns.values() for path in column.new_files())]
+        opened = {column: list(column.new_files) for column in self.columns.values()}
+        new = [*paths, *(path for files_ in opened.values() for path in files_)]
         names, root = set(), os.fspath(self.path)
         for path in map(os.fspath, new):  # as text: there may be thousands
             while path != root:
@@ -539,6 +538,8 @@ class Store:
                     break
                 names.add(path)
         files.sync_dirs(map(Path, names))
+        for column, known in opened.items():
+            del column.new_files[: len(known)]  # more may have been opened meanwhile
 
     # -- the record
 
@@ -598,18 +599,20 @@ class Store:
         with self.maintenance:
             self.maintain(durable=True)
             count, first = self.count.copy(), self.first.copy()
-            written = self._write_partial_shards(count)
+            written, flushed = self._write_partial_shards(count)
             files.sync(written + self._open_files(self.columns.values()))
             for beside in written:
                 files.rename(beside, beside.with_suffix(""))
+            self._flushed = flushed  # not before: a flush that failed writes them again
             self._sync_names(written)
             if leaves is not None:
                 priorities.replace(self.path, leaves, int(first.min()))
             self.meta = dict(meta)
             self._write_record(count, first)
 
-    def _write_partial_shards(self, count: np.ndarray) -> list[Path]:
-        written = []
+    def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
+        """Shards of segments not full yet, beside their places, and what `_flushed` is then."""
+        written, flushed = [], dict(self._flushed)
         for column in self.columns.values():
             if not column.field.packed:
                 continue
@@ -618,8 +621,8 @@ class Store:
                 key = column.field.name, env
                 if used and self._flushed.get(key) != (segment, used):
                     written.append(column.write_partial(segment, env, used))
-                    self._flushed[key] = segment, used
-        return written
+                    flushed[key] = segment, used
+        return written, flushed
 
     def mark_closed(self) -> None:
         """Say that the record is the whole truth; only after `record`."""
