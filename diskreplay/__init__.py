@@ -2,10 +2,17 @@
 
 Layers, each using only those below it::
 
-    integrations/            Gymnasium recorders
+    cli/  __main__.py        the command ``diskreplay``
+    compat/                  the APIs of five older buffers
+    convert/                 pandas, Parquet, Minari, checkpoints of ReAgent and Dopamine
+    integrations/            Gymnasium recorders, torch data sets
+    pictures/                contact sheets, animations, plots, the report
+    inspection/              episodes and figures of the fields
     prefetch.py              batches read ahead
     prioritized.py           PrioritizedReplayBuffer
+    ring.py                  rows in slots, for the older APIs
     buffer.py                ReplayBuffer: episodes, stacks, n-step transitions, save and load
+    fitting.py               from steps to rows
     gathering.py             from a draft to a batch
     schema.py                which fields there are
     batch.py  statistics.py  spaces.py  values.py  process.py

@@ -122,3 +122,12 @@ class Batch:
     def asdict(self) -> dict[str, Any]:
         """The arrays by name, not copied."""
         return dict(self._arrays)
+
+    def to_torch(self, device: Any = "cpu", *, non_blocking: bool = False) -> dict[str, Any]:
+        """The arrays by name as tensors on a device; see `integrations.torch.to_torch`.
+
+        On the CPU they share their memory with this batch. Needs ``diskreplay[torch]``.
+        """
+        from diskreplay.integrations.torch import to_torch
+
+        return to_torch(self, device, non_blocking=non_blocking)

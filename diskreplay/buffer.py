@@ -6,45 +6,54 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import process, spaces, values
+from diskreplay import process, values
 from diskreplay.batch import Batch
 from diskreplay.errors import (
     CapacityError,
+    CheckpointNotFoundError,
     ClosedError,
     DtypeError,
     EmptyBufferError,
-    ExtrasError,
     ForkedError,
     FormatError,
     InvalidInputError,
-    NotFiniteError,
+    NotSampleableError,
     ReadOnlyError,
+    SchemaError,
     ShapeError,
+    UnknownIdError,
 )
+from diskreplay.fitting import Fitting
 from diskreplay.gathering import Draft, Gathering
 from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
 from diskreplay.store import checkpoint
-from diskreplay.store.format import Field
 from diskreplay.store.store import Store
 
 if TYPE_CHECKING:
+    import pandas
+
     from diskreplay.prefetch import Prefetcher
     from diskreplay.sampling.prioritized import PrioritizedSampler
     from diskreplay.sampling.row_index import Plan, RowIndex
     from diskreplay.sampling.uniform import UniformSampler
 
-_CHANGING = frozenset(("rng", "next_step", "largest_priority"))  # of the attributes
+_OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
+_CHANGING = frozenset(
+    ("rng", "next_step", "largest_priority", "base", "notes")
+)  # of the attributes
+_MOST_ROWS = 1 << 36  # 12 bytes of memory each: more is a slip of the finger
 _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
+_FINAL = 4  # the flag of a row that is no transition, see sampling.kernels
 
 
 class ReplayBuffer:
@@ -60,7 +69,8 @@ class ReplayBuffer:
         frame: stacks are made when sampling.
     capacity : int or None
         Rows kept over all envs, final rows included; each env keeps ``capacity // num_envs``. None
-        keeps everything.
+        keeps everything. A store that exists is given this one: with fewer rows the oldest are let
+        go for good.
     num_envs : int
         Parallel environments. With more than one, every argument of `add` has a leading env axis.
     stack_size : int
@@ -143,7 +153,7 @@ class ReplayBuffer:
         if (self.path / "zarr.json").exists():
             store = Store.open(self.path, mode="a", capacity=capacity)
             try:
-                self._schema.check(store, self.num_envs)
+                self._check_store(store)
             except BaseException:
                 store.close()
                 raise
@@ -175,7 +185,7 @@ class ReplayBuffer:
             ("update_horizon", update_horizon), ("batch_size", batch_size),
         ):  # fmt: skip
             _positive(option, value)
-        _positive("capacity", capacity, optional=True)
+        _positive("capacity", capacity, optional=True, most=_MOST_ROWS)
         if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
             raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
         needed = stack_size + update_horizon
@@ -189,6 +199,10 @@ class ReplayBuffer:
         self.update_horizon, self.batch_size = int(update_horizon), int(batch_size)
         self.gamma = float(gamma)
 
+    def _check_store(self, store: Store) -> None:
+        """Refuse a store, or a checkpoint to be loaded, that holds something else."""
+        self._schema.check(store, self.num_envs)
+
     def _record_options(self) -> None:
         """Readers go by the attributes: they should not see the options of another run."""
         saved = self._store.meta
@@ -201,7 +215,6 @@ class ReplayBuffer:
         self._pid = process.pid
         self._prefetchers: list[Prefetcher] = []
         self._ignored = 0
-        self._all_envs = np.arange(self.num_envs)
         self._holder: list[Store] = []
         self._bind(store, keep_rng=keep_rng)
         self._closed = False
@@ -226,7 +239,8 @@ class ReplayBuffer:
         self._added = np.array([[0, 0, 0], [0, 0, 4]], np.int64)
         self._rewards = np.zeros(2, np.float32)
         self._one_row = self._added[:1], self._rewards[:1]
-        self._zeros = [np.zeros((), c.field.dtype) for c in store.columns.values()]
+        self._fitting = Fitting(self._schema, self.num_envs)
+        self._reward_at = self._schema.names.index("reward")
         if not keep_rng and "rng" in store.meta:
             self._stream.restore(store.meta["rng"])
 
@@ -267,6 +281,8 @@ class ReplayBuffer:
         terminated, truncated, step, is_final = (
             self._store.read(name, env, start, stop) for name in _FLAG_FIELDS
         )
+        if len(step) and step.min() < 0:  # rot: the kernels go back by it, to other memory
+            self._store.columns["step"].complain(start + int(step.argmin()), env)
         flags = terminated.view(np.uint8) | truncated.view(np.uint8) << 1
         flags |= is_final.view(np.uint8) << 2
         return step, flags, self._store.read("reward", env, start, stop)
@@ -330,8 +346,6 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
-            if (extras or self._schema.extras) and extras.keys() != self._schema.extras.keys():
-                self._complain_extras(extras)
             if self.num_envs > 1:
                 return self._add_rows(
                     observation, action, reward, terminated, truncated, next_observation,
@@ -353,38 +367,16 @@ class ReplayBuffer:
         self, observation, action, reward, terminated, truncated, next_observation, extras
     ) -> np.ndarray:
         index = self._index or self._indexed()
-        if self._schema.is_flat:  # by far the most common, and worth two microseconds
-            row_values = [
-                values.fit(self._schema.observations[0], observation),
-                values.fit(self._schema.actions[0], action),
-            ]
-        else:
-            row_values = self._fit_leaves(
-                self.observation_space, self._schema.observations, observation
-            )
-            row_values += self._fit_leaves(self.action_space, self._schema.actions, action)
-        reward = values.fit_reward(reward)
-        terminated = values.fit_flag("terminated", terminated)
-        truncated = values.fit_flag("truncated", truncated)
         step = int(self._next_step[0])
-        row_values += (reward, terminated, truncated, step, False)
-        for name, field in self._schema.extras.items():
-            row_values.append(values.fit(field, extras[name]))
-        ended = terminated or truncated
-        final = None
-        if next_observation is not None:
-            leaves = self._fit_leaves(
-                self.observation_space, self._schema.observations, next_observation, used=ended
-            )
-            if ended:
-                final = [*leaves, *self._zeros[len(leaves) :]]
-                final[self._schema.names.index("step")] = step + 1
-                final[self._schema.names.index("is_final")] = True
+        row, final = self._fitting.row(
+            step, observation, action, reward, terminated, truncated, next_observation, extras
+        )
         if index.growing:
             self._grow(index, 2)
         store = self._store
-        row = int(store.count[0])
-        store.append_row(row_values, final)
+        number = int(store.count[0])
+        store.append_row(row, final)
+        reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
         self._added[0, 1], self._added[0, 2] = step, terminated + 2 * truncated
         self._rewards[0] = reward
         if final is None:
@@ -392,49 +384,24 @@ class ReplayBuffer:
         else:
             self._added[1, 1] = step + 1
             self._take_in(index, self._added, self._rewards)
-        self._next_step[0] = 0 if ended else step + 1
+        self._next_step[0] = 0 if terminated or truncated else step + 1
         self._add_count += 1
-        return np.array([row])
-
-    def _fit_leaves(
-        self, space: gym_spaces.Space, fields: list[Field], value: Any, *, used: bool = True
-    ) -> list[Any]:
-        parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
-        if used:
-            return [values.fit(field, part) for field, part in zip(fields, parts, strict=True)]
-        for field, part in zip(fields, parts, strict=True):
-            if np.shape(part) != field.shape:
-                raise ShapeError(
-                    f"next_{field.name}: shape {field.shape} expected, found {np.shape(part)}"
-                )
-        return []
+        return np.array([number])
 
     def _add_rows(
         self, observation, action, reward, terminated, truncated, next_observation,
         mask, next_observation_mask, extras,
     ) -> np.ndarray:  # fmt: skip
         index = self._index or self._indexed()
-        num_envs = self.num_envs
-        envs = self._all_envs
-        if mask is not None:
-            envs = np.flatnonzero(values.fit_flags("mask", mask, num_envs))
-        terminated = _masked_flags("terminated", terminated, num_envs, envs)
-        truncated = _masked_flags("truncated", truncated, num_envs, envs)
-        row_values = self._fit_rows(
-            self.observation_space, self._schema.observations, observation, envs
+        num_envs, fitting, steps = self.num_envs, self._fitting, self._next_step
+        envs = fitting.envs(mask)
+        terminated = fitting.flags("terminated", terminated, envs)
+        truncated = fitting.flags("truncated", truncated, envs)
+        row_values = fitting.rows(
+            envs, steps, observation, action, reward, terminated, truncated, extras
         )
-        row_values += self._fit_rows(self.action_space, self._schema.actions, action, envs)
-        columns = self._store.columns
-        rewards = values.fit_rows(columns["reward"].field, reward, num_envs, envs)
-        if not np.isfinite(rewards[envs]).all():
-            env = int(envs[~np.isfinite(rewards[envs])][0])
-            raise NotFiniteError(f"reward: {rewards[env]} of env {env}, a finite float32 expected")
-        steps = self._next_step
-        row_values += (rewards, terminated, truncated, steps, np.zeros(num_envs, np.bool_))
-        for name, field in self._schema.extras.items():
-            row_values.append(values.fit_rows(field, extras[name], num_envs, envs))
         ended = terminated | truncated
-        final_envs, final = self._all_envs[:0], []
+        final_envs, final = envs[:0], []
         if next_observation is not None:
             has = ended
             if next_observation_mask is not None:
@@ -442,17 +409,7 @@ class ReplayBuffer:
                     "next_observation_mask", next_observation_mask, num_envs
                 )
             final_envs = envs[has[envs]]
-            final = self._fit_rows(
-                self.observation_space, self._schema.observations, next_observation, final_envs
-            )
-            if len(final_envs):
-                final += [
-                    np.zeros((num_envs, *c.field.shape), c.field.dtype)
-                    for c in list(columns.values())[len(final) :]
-                ]
-                named = dict(zip(columns, final, strict=True))
-                named["step"][:] = steps + 1
-                named["is_final"][:] = True
+            final = fitting.frames(final_envs, steps + 1, next_observation)
         if index.growing:
             self._grow(index, 2)
         rows = self._store.append(envs, row_values, final_envs, final)
@@ -465,21 +422,109 @@ class ReplayBuffer:
         added[:count, 2] = terminated[envs] + 2 * truncated[envs].view(np.uint8)
         added[count:, 2] = 4
         new_rewards = np.zeros(total, np.float32)
-        new_rewards[:count] = rewards[envs]
+        new_rewards[:count] = row_values[self._reward_at][envs]
         self._take_in(index, added, new_rewards)
         self._next_step[envs] += 1
         self._next_step[envs[ended[envs]]] = 0
         self._add_count += count
         return rows * num_envs + envs
 
-    def _fit_rows(
-        self, space: gym_spaces.Space, fields: list[Field], value: Any, envs: np.ndarray
-    ) -> list[np.ndarray]:
-        parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
-        return [
-            values.fit_rows(field, part, self.num_envs, envs)
-            for field, part in zip(fields, parts, strict=True)
-        ]
+    def add_frame(self, observation: Any) -> np.ndarray:
+        """Record an observation that is no transition, as the next row of the running episode.
+
+        Later stacks show it; it is never sampled. For frames that come before the first decision.
+        Only with one env.
+
+        Parameters
+        ----------
+        observation
+            As for `add`.
+
+        Returns
+        -------
+        ndarray of int64, shape (1,)
+            The row's id.
+
+        Raises
+        ------
+        InvalidInputError
+            There are several envs.
+        ShapeError, DtypeError, DiskFullError, ReadOnlyError, ClosedError, ForkedError
+            As for `add`.
+        """
+        self._check_writable()
+        if self.num_envs > 1:
+            raise InvalidInputError(f"add_frame: one env expected, this buffer has {self.num_envs}")
+        self._settle()
+        with self._lock:
+            self._check_writable()
+            index = self._index or self._indexed()
+            step = int(self._next_step[0])
+            row = self._fitting.frame(step, observation)
+            if index.growing:
+                self._grow(index, 1)
+            number = int(self._store.count[0])
+            self._store.append_row(row, None, is_final=True)
+            self._take_in(index, np.array([[0, step, _FINAL]]), np.zeros(1, np.float32))
+            self._next_step[0] = step + 1
+            return np.array([number])
+
+    def extend(self, columns: Mapping[str, np.ndarray], env: int = 0) -> np.ndarray:
+        """Record many rows of one env as they are to be stored, in one vectorised write.
+
+        For imports and copies: nothing is derived, `step` and final rows are given too.
+
+        Parameters
+        ----------
+        columns : dict of str to ndarray, each of shape (rows, *shape)
+            For every one of `fields`. ``step`` counts from 0 in each episode; where it does not
+            count on by one, the episode before was cut.
+        env : int
+
+        Returns
+        -------
+        ndarray of int64, shape (rows,)
+            Their ids. The oldest may have left already if there are more than the capacity keeps.
+
+        Raises
+        ------
+        InvalidInputError
+            A field is missing or unknown, or there is no such env. Nothing was recorded.
+        ShapeError, DtypeError, NotFiniteError
+            Nothing was recorded.
+        DiskFullError
+            The rows before the first that did not fit are recorded, as `bounds` says.
+        ReadOnlyError, ClosedError, ForkedError
+
+        Notes
+        -----
+        The next `add` continues the last row's episode unless that row ended it.
+        """
+        self._check_writable()
+        if not isinstance(env, int | np.integer) or not 0 <= env < self.num_envs:
+            raise InvalidInputError(f"env: 0 to {self.num_envs - 1} expected, found {env!r}")
+        self._settle()
+        with self._lock:
+            self._check_writable()
+            fitted = self._fitting.columns(columns)
+            index = self._index or self._indexed()
+            first, rows = int(self._store.count[env]), len(fitted[0])
+            most = self._store.most_at_once
+            for start in range(0, rows, most):
+                self._extend(index, int(env), [part[start : start + most] for part in fitted])
+            return (first + np.arange(rows)) * self.num_envs + env
+
+    def _extend(self, index: "RowIndex", env: int, columns: list[np.ndarray]) -> None:
+        reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
+        if index.growing:
+            self._grow(index, len(step))
+        self._store.extend(env, columns)
+        flags = terminated + 2 * truncated.view(np.uint8) + _FINAL * is_final.view(np.uint8)
+        added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
+        self._take_in(index, added, np.ascontiguousarray(reward, np.float32))
+        over = terminated[-1] or truncated[-1] or is_final[-1]
+        self._next_step[env] = 0 if over else step[-1] + 1
+        self._add_count += int(np.count_nonzero(~is_final))
 
     def _grow(self, index: "RowIndex", rows: int) -> None:
         if int(index.count.max()) + rows > index.size // self.num_envs:
@@ -512,15 +557,6 @@ class ReplayBuffer:
                 self._next_step[:] = 0
             else:
                 self._next_step[values.fit_flags("mask", mask, self.num_envs)] = 0
-
-    def _complain_extras(self, extras: Mapping[str, Any]) -> None:
-        missing = sorted(self._schema.extras.keys() - extras.keys())
-        unknown = sorted(extras.keys() - self._schema.extras.keys())
-        what = [f"{name!r} is missing" for name in missing]
-        what += [f"{name!r} is unknown" for name in unknown]
-        raise ExtrasError(
-            f"add: {', '.join(what)}; the extras of this buffer are {sorted(self._schema.extras)}"
-        )
 
     # -- sampling
 
@@ -598,6 +634,104 @@ class ReplayBuffer:
             batch = self._gathering.fill(draft, out)
             if batch is not None:
                 return batch
+
+    def take(
+        self, field: str | Sequence[str], ids: np.ndarray, *, out: np.ndarray | None = None
+    ) -> Any:
+        """The values of fields in any retained rows, whether they can be sampled or not.
+
+        Parameters
+        ----------
+        field : str or sequence of str
+            One or several of `fields`.
+        ids : array_like of int, any shape
+            ``row * num_envs + env``; a negative one stands for a row of zeros.
+        out : ndarray, optional
+            For one field: C-contiguous, of the shape and dtype of the result.
+
+        Returns
+        -------
+        ndarray, shape (*ids.shape, *shape), or a list of them
+            Copies; of several fields, all of the same moment. Rows that follow each other along
+            the last axis are read in one go.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such field, or `out` does not fit.
+        UnknownIdError, NotSampleableError
+            A row was never recorded, or is evicted.
+        CorruptSegmentError
+        """
+        ids = np.asarray(ids)
+        if ids.size and ids.dtype.kind not in "iu":
+            raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
+        ids = np.asarray(ids, np.int64, order="C")
+        names = [field] if isinstance(field, str) else list(field)
+        results = [self._room(name, ids.shape) for name in names]
+        if out is not None:
+            given = (out.shape, out.dtype, out.flags.c_contiguous)
+            if [(room.shape, room.dtype, True) for room in results] != [given]:
+                raise InvalidInputError(
+                    f"out: a contiguous array for one field expected, found {out.dtype} of shape "
+                    f"{out.shape}"
+                )
+            results = [out]
+        while True:
+            with self._lock:
+                self._check_open()
+                self._follow()
+                store = self._store
+                self._check_retained(ids)
+                store.gate.enter()  # under the lock: rows that are there now are not evicted
+                epoch = store.mapped_epoch
+            try:
+                for name, result in zip(names, results, strict=True):
+                    store.take(name, ids.reshape(-1), result)
+            finally:
+                store.gate.leave()
+            if store.mode != "r" or store.tail_epoch() == epoch:
+                return results[0] if isinstance(field, str) else results
+
+    def _room(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
+        """An array for so many values of a field."""
+        if field not in self._schema.shapes:
+            raise InvalidInputError(f"no field {field!r}; there are {self._schema.names}")
+        row_shape, dtype = self._schema.shapes[field]
+        return np.empty((*shape, *row_shape), dtype)
+
+    def _check_retained(self, ids: np.ndarray) -> None:
+        """Refuse ids of rows that are not there, without the row index."""
+        first, count = self._store.first, self._store.count
+        if self.num_envs == 1 and ids.size and ids.max() < count[0]:
+            low = ids.min()
+            if low >= first[0] or (low < 0 and first[0] == 0):
+                return  # by far the most common
+        there = ids[ids >= 0]
+        rows, envs = np.divmod(there, self.num_envs)
+        if (rows >= count[envs]).any():
+            at = int((rows >= count[envs]).argmax())
+            raise UnknownIdError(
+                f"id {there[at]} was never handed out: env {envs[at]} has {count[envs[at]]} rows; "
+                "ids are row * num_envs + env"
+            )
+        if (rows < first[envs]).any():
+            at = int((rows < first[envs]).argmax())
+            raise NotSampleableError(
+                f"id {there[at]} is evicted: env {envs[at]} keeps rows from {first[envs[at]]} on"
+            )
+
+    def sampleable_ids(self) -> np.ndarray:
+        """The ids of all transitions that can be sampled now, env by env, oldest first. O(rows).
+
+        Returns
+        -------
+        ndarray of int64
+        """
+        with self._lock:
+            self._check_open()
+            self._follow()
+            return self._indexed().sampleable_ids()
 
     def _draw(self, size: int, beta: float | Callable[[int], float] | None) -> Draft:
         with self._lock:
@@ -768,6 +902,10 @@ class ReplayBuffer:
 
         Notes
         -----
+        Where there is no such checkpoint but one of ReAgent or Dopamine (``add_count_ckpt.7.gz``,
+        ``$store$_observation_ckpt.7.gz``, ...), that is converted and loaded, see
+        `convert.gz_checkpoint.read`; its stack size has to be this buffer's.
+
         The rows of the live store are replaced, and row numbers go back: ids handed out since the
         save are void. The generator, priorities and counts are those of the save, so the next batch
         is bit for bit the one that the saved run drew next. With another capacity the newest rows
@@ -775,18 +913,59 @@ class ReplayBuffer:
         """
         with self._lock:
             self._check_writable()
-            path = checkpoint.find(Path(checkpoint_dir), self.name, suffix)
-            entries = checkpoint.manifest(path)
-            saved = Store(path, mode="r")  # opens every segment, so checks their indices
-            try:
-                self._schema.check(saved, self.num_envs)
-                self._check_meta(saved)
-                with self._drained():
-                    store = checkpoint.load(self._store, saved, entries)
-                    self._bind(store, resume_episodes=resume_episodes)
-                    self._record_options()
-            finally:
-                saved.close()
+            with self._checkpoint(Path(checkpoint_dir), suffix) as path:
+                entries = checkpoint.manifest(path)
+                saved = Store(path, mode="r")  # opens every segment, so checks their indices
+                try:
+                    self._check_store(saved)
+                    self._check_meta(saved)
+                    with self._drained():
+                        store = checkpoint.load(self._store, saved, entries)
+                        self._bind(store, resume_episodes=resume_episodes)
+                        self._record_options()
+                finally:
+                    saved.close()
+
+    def export_gz(
+        self, checkpoint_dir: str | os.PathLike, suffix: int | str, **options: Any
+    ) -> Path:
+        """Write a checkpoint that ReAgent or Dopamine loads, and so does `load`; see
+        `convert.gz_checkpoint.write` for the options."""
+        from diskreplay.convert import gz_checkpoint
+
+        return gz_checkpoint.write(self, checkpoint_dir, suffix, **options)
+
+    @contextlib.contextmanager
+    def _checkpoint(self, directory: Path, suffix: int | str | None) -> Iterator[Path]:
+        """The checkpoint to load; one of ReAgent or Dopamine is converted, beside the store."""
+        from diskreplay.convert import gz_checkpoint
+
+        try:
+            path = checkpoint.find(directory, self.name, suffix)
+        except CheckpointNotFoundError:
+            suffix = gz_checkpoint.newest(directory) if suffix is None else suffix
+            if suffix is None or not gz_checkpoint.found(directory, suffix):
+                raise
+        else:
+            yield path
+            return
+        # An opening of the store removes what a killed process left under such a name.
+        prefix = f".{self.path.name}.load-"
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=self.path.parent) as beside:
+            made = gz_checkpoint.read(
+                directory, suffix, Path(beside) / "store",
+                observation_space=self.observation_space, action_space=self.action_space,
+                stack_size=self.stack_size, update_horizon=self.update_horizon,
+                gamma=self.gamma, batch_size=self.batch_size, capacity=self.capacity,
+                **self._of_this_kind(),
+            )  # fmt: skip
+            with open(made, mode="a") as converted:
+                path = converted.save(beside, "converted")
+            yield path
+
+    def _of_this_kind(self) -> dict[str, Any]:
+        """Options that a converted store needs to be one of this kind of buffer."""
+        return {"prioritized": False}
 
     def _check_meta(self, saved: Store) -> None:
         """Refuse a saved state that could not be taken over, before anything changes."""
@@ -810,7 +989,10 @@ class ReplayBuffer:
 
     def _meta(self) -> dict[str, Any]:
         """What the group's attributes hold besides the store's own."""
+        before = self._store.meta if hasattr(self, "_store") else {}
         return {
+            # Of a prioritized buffer that had the store before: its priorities are still there.
+            **{name: before[name] for name in _OF_PRIORITIES if name in before},
             "kind": "uniform",
             **self._schema.describe(),
             "stack_size": self.stack_size,
@@ -827,8 +1009,8 @@ class ReplayBuffer:
     # -- readers
 
     @classmethod
-    def _open(cls, store: Store) -> Self:
-        """A buffer over a store whose attributes say everything."""
+    def _open(cls, store: Store, rng: np.random.Generator | None) -> Self:
+        """A buffer over a store whose attributes say everything but, if `rng` is given, that."""
         self = cls.__new__(cls)
         self._closed = True
         meta = store.meta
@@ -839,13 +1021,15 @@ class ReplayBuffer:
             )  # fmt: skip
             self._schema = Schema.parse(meta)
             self._take_options(meta)
-        except (KeyError, TypeError, InvalidInputError) as error:
+        except (
+            FormatError, KeyError, TypeError, ValueError, AttributeError, OverflowError
+        ) as error:  # fmt: skip
             raise FormatError(f"{store.path}/zarr.json: damaged attributes ({error})") from error
         self._schema.check(store, self.num_envs)
         self.name, self.path = "replay", store.path
-        self._stream = Stream(np.random.default_rng())
+        self._stream = Stream(np.random.default_rng() if rng is None else rng)
         self._temporary = False
-        self._start(store, keep_rng=False)
+        self._start(store, keep_rng=rng is not None)
         return self
 
     def _take_options(self, meta: Mapping[str, Any]) -> None:
@@ -907,6 +1091,21 @@ class ReplayBuffer:
         return {name: (field.shape, field.dtype) for name, field in self._schema.extras.items()}
 
     @property
+    def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of one row of each stored field, by name: observations, actions,
+        ``reward``, ``terminated``, ``truncated``, ``step``, ``is_final``, extras."""
+        return dict(self._schema.shapes)
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """The oldest retained row and the number of rows ever, int64 of shape (num_envs, 2); a
+        copy."""
+        with self._lock:
+            self._check_open()
+            self._follow()
+            return np.stack([self._store.first, self._store.count], axis=1)
+
+    @property
     def capacity(self) -> int | None:
         """Rows kept, over all envs; None for everything."""
         return self._store.capacity
@@ -938,6 +1137,25 @@ class ReplayBuffer:
         import zarr
 
         return zarr.open_group(self.path, mode="r")
+
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        episodes: int | Sequence[int] | None = None,
+        ids: Sequence[int] | np.ndarray | None = None,
+        observations: Literal["none", "array", "bytes", "png"] = "none",
+        *,
+        vectors: Literal["spread", "array"] = "spread",
+        gamma: float = 1.0,
+    ) -> "pandas.DataFrame":
+        """The transitions as a data frame, one row each, in the order of time.
+
+        See `convert.pandas.to_pandas`; `convert.pandas.iter_frames` gives it in pieces. Needs
+        ``diskreplay[pandas]``.
+        """
+        from diskreplay.convert.pandas import to_pandas
+
+        return to_pandas(self, columns, episodes, ids, observations, vectors=vectors, gamma=gamma)
 
     def statistics(self) -> Statistics:
         """Figures of this moment. O(rows) and a look at every file; not for the inner loop."""
@@ -1016,7 +1234,9 @@ class ReplayBuffer:
             )
 
 
-def open(path: str | os.PathLike, mode: str = "r") -> ReplayBuffer:
+def open(
+    path: str | os.PathLike, mode: str = "r", *, seed: int | np.random.Generator | None = None
+) -> ReplayBuffer:
     """Open a store or a checkpoint by its path alone.
 
     Parameters
@@ -1025,6 +1245,9 @@ def open(path: str | os.PathLike, mode: str = "r") -> ReplayBuffer:
     mode : {"r", "a"}
         ``"r"`` reads along with a live store that another process writes to, or reads a checkpoint
         directory; ``"a"`` goes on writing a store.
+    seed : int or numpy.random.Generator, optional
+        Of the draws. None goes on with the generator that was saved, so that several readers of one
+        store draw the same batches.
 
     Returns
     -------
@@ -1045,22 +1268,28 @@ def open(path: str | os.PathLike, mode: str = "r") -> ReplayBuffer:
         raise InvalidInputError(f"mode: 'r' or 'a' expected, found {mode!r}")
     store = Store.open(Path(path).absolute(), mode=mode)
     try:
-        kind = {"uniform": ReplayBuffer, "prioritized": PrioritizedReplayBuffer}.get(
-            store.meta.get("kind")
-        )
-        if kind is None:
-            raise FormatError(f"{path}: unknown kind of buffer {store.meta.get('kind')!r}")
-        return kind._open(store)
+        if mode == "a" and "facade" in store.meta:
+            raise SchemaError(
+                f"{path}: its rows belong to diskreplay.compat.{store.meta['facade']}: open it "
+                "there to write, or with mode='r' to read"
+            )
+        kinds = {"uniform": ReplayBuffer, "prioritized": PrioritizedReplayBuffer}
+        kind = store.meta.get("kind")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise FormatError(f"{path}/zarr.json: unknown kind of buffer {kind!r:.60}")
+        return kinds[kind]._open(store, None if seed is None else np.random.default_rng(seed))
     except BaseException:
         store.close()
         raise
 
 
-def _positive(name: str, value: Any, *, optional: bool = False) -> None:
+def _positive(name: str, value: Any, *, optional: bool = False, most: int = 1 << 30) -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
+    if value > most:
+        raise InvalidInputError(f"{name}: at most {most} expected, found {value}")
 
 
 def _check_out(out: Any) -> None:
@@ -1077,16 +1306,6 @@ def _checked_ids(ids: Any) -> np.ndarray:
     if ids.ndim != 1:
         raise ShapeError(f"ids: one axis expected, found shape {ids.shape}")
     return np.ascontiguousarray(ids, np.int64)
-
-
-def _masked_flags(name: str, value: Any, num_envs: int, envs: np.ndarray) -> np.ndarray:
-    """Flags with False for envs that do not record."""
-    flags = np.asarray(value)
-    if len(envs) != num_envs and flags.shape == (num_envs,):
-        cleared = np.zeros(num_envs, flags.dtype)
-        cleared[envs] = flags[envs]
-        flags = cleared
-    return np.ascontiguousarray(values.fit_flags(name, flags, num_envs))
 
 
 def _let_go(holder: list[Store], temporary: Path | None, pid: int) -> None:

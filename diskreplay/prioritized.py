@@ -106,7 +106,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _restore_sampler(self, store: Store) -> None:
         sampler: PrioritizedSampler = self._sampler
         sampler.largest = float(store.meta.get("largest_priority", 1.0))
-        sampler.restore(store.read_priorities(), float(store.meta.get("alpha", self.alpha)))
+        sampler.restore(store.read_priorities())
 
     def _meta(self) -> dict[str, Any]:
         meta = super()._meta() | {
@@ -117,13 +117,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         }
         if getattr(self, "_index", None) is not None:
             meta["largest_priority"] = self._sampler.largest
-        elif "largest_priority" in ((getattr(self, "_store", None) and self._store.meta) or {}):
-            meta["largest_priority"] = self._store.meta["largest_priority"]
         return meta
 
     def _leaves(self) -> np.ndarray | None:
         self._indexed()
         return self._sampler.leaves()
+
+    def _of_this_kind(self) -> dict[str, Any]:
+        return {"prioritized": True, "alpha": self.alpha}
 
     def _take_options(self, meta: Mapping[str, Any]) -> None:
         self.alpha = float(meta["alpha"])

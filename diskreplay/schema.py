@@ -42,6 +42,8 @@ class Schema:
         reward, terminated, truncated, step, is_final, extras.
     names : list of str
         Of `fields`.
+    shapes : dict of str to tuple
+        Shape and dtype of a row of each of `fields`.
     is_flat : bool
         Whether neither space is nested.
     """
@@ -70,6 +72,7 @@ class Schema:
         self.extras = {field.name: field for field in more}
         self.fields = [*self.observations, *self.actions, *_BOOKKEEPING, *more]
         self.names = [field.name for field in self.fields]
+        self.shapes = {field.name: (field.shape, field.dtype) for field in self.fields}
         self.is_flat = self.names[:2] == ["observation", "action"]
 
     def describe(self) -> dict[str, Any]:

@@ -34,6 +34,18 @@ def leaves(space: spaces.Space, name: str) -> Iterator[tuple[str, tuple[int, ...
         )
 
 
+def box(shape: tuple[int, ...], dtype: Any) -> spaces.Box:
+    """The space of all arrays of this shape and dtype."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "f":
+        low, high = -np.inf, np.inf
+    elif dtype.kind == "b":
+        low, high = 0, 1
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return spaces.Box(low, high, shape, dtype.type)
+
+
 def flatten(space: spaces.Space, value: Any, name: str) -> list[Any]:
     """The parts of `value` in the order of `leaves`."""
     if isinstance(space, spaces.Dict):
@@ -128,7 +140,11 @@ def parse(document: dict[str, Any]) -> spaces.Space:
         if kind == "MultiBinary":
             return spaces.MultiBinary(document["n"])
         raise ValueError(f"unknown type {kind!r}")
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
+    except (
+        LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError,
+        MemoryError, RecursionError,
+    ) as error:  # fmt: skip
+        # What gymnasium and NumPy raise on nonsense, a space of a terabyte included.
         raise FormatError(f"the description of a space is damaged ({error})") from error
 
 

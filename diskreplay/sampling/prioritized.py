@@ -72,19 +72,17 @@ class PrioritizedSampler:
         self.tree._kernels.leaves_out(self.tree.leaves, *index.state, start, out)
         return out
 
-    def restore(self, saved: tuple[int, np.ndarray] | None, alpha: float) -> None:
+    def restore(self, saved: tuple[int, np.ndarray, float | None] | None) -> None:
         """Take over saved leaves; a row that has none gets the largest priority.
 
         Parameters
         ----------
-        saved : tuple of int and ndarray, optional
-            The row of the first leaf, and what `leaves` returned.
-        alpha : float
-            What they were raised to.
+        saved : tuple of int, ndarray and float, optional
+            The row of the first leaf, what `leaves` returned, and what they were raised to.
         """
         tree = self.tree
-        start, leaves = saved or (0, np.empty((0, self._index.num_envs)))
-        if alpha != self.alpha and alpha > 0:
+        start, leaves, alpha = saved or (0, np.empty((0, self._index.num_envs)), None)
+        if alpha and alpha != self.alpha:
             leaves = leaves ** (self.alpha / alpha)
         tree._kernels.leaves_in(
             tree.leaves, *self._index.state, start, leaves, self.leaf(self.largest)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diskreplay.errors import NotSampleableError, UnknownIdError
+from diskreplay.errors import CapacityError, NotSampleableError, UnknownIdError
 
 
 class Plan(NamedTuple):
@@ -79,7 +79,13 @@ class RowIndex:
         self._allocate()
 
     def _allocate(self) -> None:
-        self.ring = np.zeros((self.size, 3), np.int32)
+        try:
+            self.ring = np.zeros((self.size, 3), np.int32)
+        except MemoryError as error:
+            raise CapacityError(
+                f"{self.size} rows need {12 * self.size} bytes of memory for their index; choose a "
+                "smaller capacity"
+            ) from error
         self._rewards = self.ring.view(np.float32)
 
     @property

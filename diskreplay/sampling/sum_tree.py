@@ -126,7 +126,7 @@ class SumTree:
         EmptyBufferError
             All leaves are zero.
         """
-        return self._find(rng.random(size))
+        return self.find(rng.random(size) * self.total)
 
     def stratified_sample(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draw one leaf from each of `size` equal parts of the total: same odds, less variance.
@@ -141,14 +141,39 @@ class SumTree:
         EmptyBufferError
             All leaves are zero.
         """
-        return self._find((np.arange(size) + rng.random(size)) / max(size, 1))
+        shares = (np.arange(size) + rng.random(size)) / max(size, 1)
+        return self.find(shares * self.total)
 
-    def _find(self, shares: np.ndarray) -> np.ndarray:
+    def find(self, masses: np.ndarray) -> np.ndarray:
+        """The leaves in whose share of the total these masses fall.
+
+        Parameters
+        ----------
+        masses : array_like of float
+            In ``[0, total]``. Leaf ``i`` has the masses from the sum of all leaves before it on;
+            what rounding carries past the end falls to the last positive leaf.
+
+        Returns
+        -------
+        ndarray of int64, in the shape of `masses`
+            Never a leaf of zero.
+
+        Raises
+        ------
+        EmptyBufferError
+            All leaves are zero.
+        InvalidInputError
+            A mass is out of range.
+        """
         if not self.total > 0:
             raise EmptyBufferError("every leaf is zero: nothing can be drawn")
-        out = np.empty(len(shares), np.int64)
-        self._kernels.tree_find(self.nodes, self.starts, shares * self.total, out)
-        return out
+        masses = np.asarray(masses, np.float64)
+        flat = np.ascontiguousarray(masses.ravel())
+        if not ((flat >= 0) & (flat <= self.total)).all():  # NaN too
+            raise InvalidInputError(f"masses: numbers from 0 to {self.total} expected")
+        out = np.empty(len(flat), np.int64)
+        self._kernels.tree_find(self.nodes, self.starts, flat, out)
+        return out.reshape(masses.shape)
 
     def rebuild(self) -> None:
         """Recompute all sums from the leaves. O(capacity)."""

@@ -1,8 +1,9 @@
 """Checkpoints: immutable directories that share their full segments with the live store."""
 
-import contextlib
+import glob
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,18 +15,18 @@ from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
     IncompleteCheckpointError,
-    StorageError,
     SuffixError,
 )
 from diskreplay.store import codec, files, format, priorities
 from diskreplay.store.column import Column
+from diskreplay.store.leftovers import is_alive
 from diskreplay.store.mapping import Mapping as Memory
 from diskreplay.store.state import State
 from diskreplay.store.store import Store
 
 CHECKPOINT_DURATION = 4  # as in ReAgent and Dopamine: so many numbered checkpoints are kept
 
-_SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 def checked_suffix(suffix: int | str) -> str:
@@ -34,7 +35,7 @@ def checked_suffix(suffix: int | str) -> str:
     if isinstance(suffix, bool) or not _SUFFIX.fullmatch(text):
         raise SuffixError(
             f"checkpoint suffix {suffix!r}: expected letters, digits, '.', '_' and '-', not "
-            "starting with a dot (an iteration number, say)"
+            "starting with a dot, and at most 100 of them (an iteration number, say)"
         )
     return text
 
@@ -90,7 +91,7 @@ def save(
     rows since the last full segment.
     """
     target = path_of(directory, name, suffix)
-    files.make_dirs(directory)
+    files.make_lasting_dirs(directory)
     _sweep(directory, name)
     build = directory / f".{target.name}.tmp-{os.getpid()}"
     files.remove_tree(build)
@@ -100,6 +101,7 @@ def save(
             _build(store, build, meta, leaves)
         if target.exists():
             files.exchange(build, target)
+            files.sync_dirs([directory])  # else the old one may come back, and its files be gone
             files.remove_tree(build)
         else:
             files.rename(build, target)
@@ -134,7 +136,7 @@ def _build(store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarra
         written += _write_documents(build, column, document)
     written += copies.run()
     if leaves is not None:
-        written += priorities.write(build / "priority", leaves, int(first.min()))
+        written += priorities.write(build / "priority", leaves, int(first.min()), meta.get("alpha"))
     group = build / "zarr.json"
     attributes = {**store.attributes(count, first), **meta}
     files.write(group, [format.encode(format.group_document(attributes))])
@@ -159,7 +161,7 @@ def _write_partial(column: Column, segment: int, env: int, used: int, path: Path
         data, length = memory[: used * field.row_bytes], field.segment_bytes
     files.write(path, [data.data], length=length)
     if length is None:
-        return [len(data), codec.crc32c(data)]
+        return [len(data), codec.checksum(field, data)]
     # The zeros behind the used rows are a hole in the file but part of its checksum.
     return [length, codec.crc32c(data, zeros=length - len(data))]
 
@@ -205,34 +207,27 @@ def _shown(jobs: list[tuple[Path, Path]]) -> Iterable[tuple[Path, Path]]:
 
 def _sweep(directory: Path, name: str) -> None:
     """Remove what a killed save or removal left behind; a living process keeps its own."""
-    for path in directory.glob(f".{name}_ckpt.*"):
+    files.sync_dirs([directory])  # what was exchanged or renamed stays so
+    for path in directory.glob(f".{glob.escape(name)}_ckpt.*"):
         if path.name.endswith(".aside"):
             Store.settle(directory / path.name[1 : -len(".aside")])
             continue
         found = re.search(r"\.(?:tmp|old)-(\d+)$", path.name)
-        if found and not _is_alive(int(found[1])):
+        # Our own are leftovers too: this process is about to save, and is not saving now.
+        if found and (int(found[1]) == os.getpid() or not is_alive(int(found[1]))):
             files.remove_tree(path)
-
-
-def _is_alive(pid: int) -> bool:
-    if pid == os.getpid():
-        return False  # this process is not saving right now: the caller is about to
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _retire(directory: Path, name: str, written: Path) -> None:
     """Keep the highest numbers. A rename first: a checkpoint is never seen half removed."""
-    for path in list(numbered(directory, name).values())[:-CHECKPOINT_DURATION]:
-        if path != written:
-            aside = directory / f".{path.name}.old-{os.getpid()}"
-            files.rename(path, aside)
-            files.remove_tree(aside)
+    retired = list(numbered(directory, name).values())[:-CHECKPOINT_DURATION]
+    asides = {p: p.with_name(f".{p.name}.old-{os.getpid()}") for p in retired if p != written}
+    for path, aside in asides.items():
+        files.rename(path, aside)
+    if asides:  # durably, also after a power cut
+        files.sync_dirs([directory])
+    for aside in asides.values():
+        files.remove_tree(aside)
 
 
 # -- loading
@@ -262,10 +257,15 @@ def manifest(path: Path) -> dict[str, list[int]]:
         if key.startswith("/") or ".." in key.split("/") or not pair:
             raise CorruptCheckpointError(f"{listing}: entry {key!r} is damaged")
         try:
-            found = os.stat(path / key, follow_symlinks=False).st_size
+            about = os.stat(path / key, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             missing.append(key)
             continue
+        except (OSError, ValueError) as error:
+            raise CorruptCheckpointError(f"{listing}: entry {key!r:.80} is damaged") from error
+        if not stat.S_ISREG(about.st_mode):
+            raise CorruptCheckpointError(f"{path / key}: no regular file; load another checkpoint")
+        found = about.st_size
         if found != entry[0]:
             raise CorruptCheckpointError(
                 f"{path / key}: {found} bytes found, {entry[0]} expected; load another checkpoint"
@@ -286,6 +286,7 @@ def load(store: Store, saved: Store, entries: dict[str, list[int]]) -> Store:
     fails, the live store is as it was. The lock is held throughout: both directories share it.
     """
     build = store.path.parent / f".{store.path.name}.load-{os.getpid()}"
+    store.finish_clearing()
     files.remove_tree(build)
     with store.maintenance:
         try:
@@ -303,9 +304,7 @@ def load(store: Store, saved: Store, entries: dict[str, list[int]]) -> Store:
             files.remove_tree(build)
             raise
         store.stop_maintenance()
-    store.abandon()
-    with contextlib.suppress(StorageError):  # loaded all the same; the next opening removes it
-        files.remove_tree(build)
+    loaded.clear_away(store, build)
     return loaded
 
 

@@ -1,12 +1,14 @@
 """One field's segments: where they are on disk and in memory, how rows get in and out."""
 
+import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError
+from diskreplay.errors import CorruptSegmentError, StorageError
 from diskreplay.store import codec, files
 from diskreplay.store.format import BLOCK_ROWS, Field, array_document
 from diskreplay.store.gate import Gate
@@ -18,7 +20,8 @@ _SPARE_SLOTS = 4  # segments that may be full and not yet sealed, or left and no
 
 
 class Seal(NamedTuple):
-    """What is known of a sealed file: its length and its CRC-32C, taken once."""
+    """What is known of a sealed file: its length and, taken once, its CRC-32C; of a packed one that
+    of `codec.checksum`."""
 
     size: int
     crc32c: int
@@ -135,7 +138,11 @@ class Column:
         files.make_dirs(path.parent)
         if self._spares:
             mapping = self._spares.pop()
-            files.rename(mapping.path, path)
+            try:
+                files.rename(mapping.path, path)
+            except BaseException:
+                self._spares.append(mapping)
+                raise
             mapping.path = path
         else:
             mapping = Mapping.create(path, self.open_bytes)
@@ -183,6 +190,15 @@ class Column:
         flat = self._mapped[segment, env].array[: field.segment_bytes]
         return flat.view(field.dtype).reshape(field.segment_rows, *field.shape)
 
+    def write(self, env: int, start: int, values: np.ndarray) -> None:
+        """Write consecutive rows of one env from `start` on; their segments are open."""
+        rows, row = self.field.segment_rows, start
+        while row < start + len(values):
+            segment, at = divmod(row, rows)
+            part = values[row - start : row - start + rows - at]
+            self.rows(segment, env)[at : at + len(part)] = part
+            row += len(part)
+
     # -- sealing
 
     def full(self, count: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -201,7 +217,7 @@ class Column:
         files.make_dirs(path.parent)
         beside = path.with_name(path.name + ".tmp")
         files.write(beside, [shard.data])
-        return beside, Seal(len(shard), codec.crc32c(shard))
+        return beside, Seal(len(shard), codec.checksum(self.field, shard))
 
     def write_partial(self, segment: int, env: int, used: int) -> Path:
         """Pack the first `used` rows of a tail beside its chunk, for plain readers."""
@@ -217,24 +233,44 @@ class Column:
         Call it with the gate held: a batch may be reading the tail.
         """
         old = self._mapped[segment, env]
+        # First what may fail: a segment is sealed, and its tail idle, or neither.
+        new = self._map_sealed(segment, env) if self.field.packed else None
         self.seals[segment, env] = seal
         self.sealed[env] = segment + 1
-        if not self.field.packed:
+        if new is None:
             old.protect()
             old.expect_random_access()
             return None
-        self._install(segment, env, self._map_sealed(segment, env))
+        self._install(segment, env, new)
         return old
 
     def recycle(self, tail: Mapping, most: int) -> None:
-        """Keep a retired tail as a spare: its pages are at hand already."""
+        """Keep a retired tail as a spare, which costs less than a new file."""
         if len(self._spares) < most:
+            tail.prepare()
             self._spares.append(tail)
         else:
             files.remove(tail.path)
             self._tails_made -= 1
 
     # -- opening and leaving
+
+    def check_directories(self) -> None:
+        """Refuse directories of segments that are links, and may lead out of the store."""
+        real = os.path.realpath(self.root)
+        known = [self.tails, self.directory / "c"]
+        for directory in known:
+            if os.path.realpath(directory) != os.path.join(real, directory.relative_to(self.root)):
+                raise CorruptSegmentError(
+                    f"{directory}: it is, or is in, a link to another directory; move the files "
+                    "themselves there"
+                )
+        if known[1].is_dir():
+            for entry in os.scandir(known[1]):
+                if entry.is_symlink():
+                    raise CorruptSegmentError(
+                        f"{entry.path}: a link; move the files themselves there"
+                    )
 
     def _map_sealed(self, segment: int, env: int) -> Mapping:
         field, path = self.field, self.chunk_path(segment, env)
@@ -267,7 +303,12 @@ class Column:
         """Find out the seal of a segment that a killed writer sealed after its last record."""
         if (segment, env) not in self.seals:
             mapping = self._mapped[segment, env]
-            self.seals[segment, env] = Seal(mapping.size, codec.crc32c(mapping.array))
+            crc = (
+                codec.checksum(self.field, mapping.array)
+                if self.field.packed
+                else codec.crc32c(mapping.array)
+            )
+            self.seals[segment, env] = Seal(mapping.size, crc)
 
     def drop(self, segment: int, env: int) -> None:
         """Unmap a segment. Call it with the gate held."""
@@ -290,7 +331,8 @@ class Column:
         for key in list(self._mapped):
             self.drop(*key)
         for spare in self._spares:
-            files.remove(spare.path)
+            with contextlib.suppress(StorageError):  # the next opening removes it
+                files.remove(spare.path)
         self._spares.clear()
 
     def abandon_spares(self) -> None:
@@ -329,6 +371,27 @@ class Column:
                 out[row - start : row - start + rows] = self.rows(segment, env)[at : at + rows]
             row += rows
         return out
+
+    def take(self, ids: np.ndarray, out: np.ndarray) -> None:
+        """The row of each id (``row * num_envs + env``) into ``out``, zeros for negative ones.
+
+        Parameters
+        ----------
+        ids : ndarray of int64, shape (n,)
+            Of rows whose segments are mapped.
+        out : ndarray of uint8, shape (n * field.row_bytes,)
+        """
+        envs = self.num_envs
+        if not self._is_packed and len(ids) > 1 and ids[1] - ids[0] == envs and ids[0] >= 0:
+            if (ids[1:] - ids[:-1] == envs).all():  # one range, for which Numba is not loaded
+                env, row = int(ids[0]) % envs, int(ids[0]) // envs
+                out[:] = self.read(env, row, row + len(ids)).reshape(-1).view(np.uint8)
+                return
+        from diskreplay.store import kernels
+
+        failed = kernels.take(*self.table, ids, out, self.scratch())
+        if failed:
+            self.complain(*divmod(-(1 + failed), self.num_envs))
 
     def _decode(self, env: int, start: int, stop: int, out: np.ndarray) -> None:
         from diskreplay.store import kernels

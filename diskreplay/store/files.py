@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -57,7 +58,32 @@ def translated(error: OSError, path: Path | str, doing: str) -> StorageError:
 def make_dirs(path: Path) -> None:
     """Create a directory and its parents."""
     with explained(path, "cannot create the directory"):
-        path.mkdir(parents=True, exist_ok=True)
+        _make_dirs(os.fspath(path))
+
+
+def _make_dirs(path: str) -> None:
+    # Once for each segment: from the bottom up, as text, a third of what `Path.mkdir` takes.
+    try:
+        os.mkdir(path)
+    except FileNotFoundError:
+        _make_dirs(os.path.dirname(path))
+        _make_dirs(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
+def make_lasting_dirs(path: Path) -> None:
+    """Create a directory and its parents, with names that last.
+
+    The directory may be there already: made by a process that was killed before it could sync.
+    """
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    make_dirs(path)
+    with contextlib.suppress(StorePermissionError):  # of a parent that one may pass, and not read
+        sync_dirs({one.parent for one in missing})
 
 
 def allocate(path: Path, size: int) -> int:
@@ -79,6 +105,47 @@ def allocate(path: Path, size: int) -> int:
             os.unlink(path)
             raise
         return fd
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """Open a regular file of a store; return its descriptor.
+
+    Never a link, which may lead out of the store, and never a pipe or device, which may have no
+    end: a store may come from a stranger.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket, or a pipe
+            raise _not_plain(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _not_plain(path)
+    return fd
+
+
+def _not_plain(path: Path) -> StorageError:
+    return StorageError(
+        errno.EINVAL,
+        "no regular file (a link, pipe or device); put the file itself there",
+        str(path),
+    )
+
+
+def read(path: Path, most: int) -> bytes:
+    """The bytes of a regular file of at most `most`; of a longer one, one more than that."""
+    with explained(path, "cannot read the file"):
+        fd = open_plain(path, os.O_RDONLY)
+        try:
+            left = min(most, os.fstat(fd).st_size) + 1
+            pieces = []
+            while left and (piece := os.read(fd, left)):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces)
+        finally:
+            os.close(fd)
 
 
 def write(path: Path, pieces: Iterable[bytes | memoryview], *, length: int | None = None) -> None:
@@ -224,7 +291,7 @@ def remove_tree(path: Path) -> None:
 def lock(path: Path) -> int:
     """Hold `path` for this writer; the descriptor keeps it held. The holder's pid is inside."""
     with explained(path, "cannot open the lock file"):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_plain(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -237,8 +304,13 @@ def lock(path: Path) -> int:
     except OSError as error:
         os.close(fd)
         raise translated(error, path, "cannot lock the store") from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    try:
+        with explained(path, "cannot write to the lock file"):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except BaseException:
+        os.close(fd)
+        raise
     _held.add(fd)
     return fd
 
@@ -246,7 +318,8 @@ def lock(path: Path) -> int:
 def unlock(fd: int) -> None:
     """Let go of a lock."""
     _held.discard(fd)
-    fcntl.flock(fd, fcntl.LOCK_UN)
+    with contextlib.suppress(OSError):  # closing it will do, unless a child has it too
+        fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 

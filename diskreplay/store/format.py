@@ -36,8 +36,13 @@ _LARGE_SEGMENT = 32 << 20
 _ALL_NEWEST = 256 << 20
 _MOST_ROWS = 131_072
 _PAGE, _LARGE_PAGE = 4096, 16_384
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]*")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,199}")
 _LARGEST_JSON = 64 << 20
+_LARGEST_SEGMENT = 1 << 40
+_LARGEST_CAPACITY = 1 << 62
+_MOST_ENVS = 1 << 17
+_MOST_FIELDS = 1 << 12
+_LARGEST_BLOCK = (1 << 31) - 64
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,8 @@ class Field:
         if not all(_PART.fullmatch(part) and ".." not in part for part in self.name.split("/")):
             raise InvalidInputError(
                 f"field {self.name!r}: a name becomes a directory, so each part of it must start "
-                "with a letter, digit or underscore and hold only those, '.', '-' and spaces"
+                "with a letter, digit or underscore and hold only those, '.', '-' and spaces, at "
+                "most 200"
             )
         if self.compressor not in CODECS:
             raise InvalidInputError(
@@ -149,11 +155,39 @@ class Field:
         granule = BLOCK_ROWS if field.packed else 1
         if field.segment_rows <= 0 or field.segment_rows % granule or min((1, *field.shape)) < 1:
             raise ValueError(f"field {field.name!r}: segment_rows or shape is out of range")
+        # Blosc takes less than 2 GiB at once.
+        if field.segment_bytes > _LARGEST_SEGMENT or (
+            field.packed and BLOCK_ROWS * field.row_bytes > _LARGEST_BLOCK
+        ):
+            raise ValueError(f"field {field.name!r}: rows of {field.row_bytes} bytes are too large")
         return field
 
     def chunk_key(self, segment: int, env: int) -> str:
         """The Zarr key of a segment, below the field's directory."""
         return "/".join(["c", str(segment), str(env), *("0" for _ in self.shape)])
+
+
+def parse_head(attributes: dict[str, Any]) -> tuple[int, int | None, list[Field]]:
+    """``num_envs``, ``capacity`` and ``fields`` of a group, if anybody could have meant them.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, OverflowError, DiskReplayError
+        They are damaged.
+    """
+    num_envs, capacity = int(attributes["num_envs"]), attributes["capacity"]
+    if not 1 <= num_envs <= _MOST_ENVS:
+        raise ValueError(f"num_envs is out of range ({num_envs})")
+    if capacity is not None:
+        capacity = int(capacity)
+        if not num_envs <= capacity <= _LARGEST_CAPACITY:
+            raise ValueError(f"capacity is out of range ({capacity})")
+    if not 1 <= len(attributes["fields"]) <= _MOST_FIELDS:
+        raise ValueError(f"{len(attributes['fields'])} fields")
+    fields = [Field.parse(document) for document in attributes["fields"]]
+    if len({field.name for field in fields}) < len(fields):
+        raise ValueError("two fields have one name")
+    return num_envs, capacity, fields
 
 
 def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> dict[str, Any]:
@@ -201,8 +235,13 @@ def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> 
     }
 
 
-def priority_document(rows: int, num_envs: int, chunk_rows: int) -> dict[str, Any]:
-    """The ``zarr.json`` of the leaf priorities; NaN where a row has none."""
+def priority_document(
+    rows: int, num_envs: int, chunk_rows: int, alpha: float | None
+) -> dict[str, Any]:
+    """The ``zarr.json`` of the leaf priorities; NaN where a row has none.
+
+    `alpha` is what they were raised to, None where they are weights of another kind.
+    """
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -215,7 +254,7 @@ def priority_document(rows: int, num_envs: int, chunk_rows: int) -> dict[str, An
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": "NaN",
         "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-        "attributes": {},
+        "attributes": {} if alpha is None else {"diskreplay": {"alpha": alpha}},
         "dimension_names": ["row", "env"],
     }
 
@@ -233,10 +272,9 @@ def encode(document: dict[str, Any]) -> bytes:
 
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON object of bounded size, or a `FormatError`."""
-    with files.explained(path, "cannot read the metadata"):
-        if path.stat().st_size > _LARGEST_JSON:
-            raise FormatError(f"{path}: larger than any metadata of this format")
-        data = path.read_bytes()
+    data = files.read(path, _LARGEST_JSON)
+    if len(data) > _LARGEST_JSON:
+        raise FormatError(f"{path}: larger than any metadata of this format")
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:

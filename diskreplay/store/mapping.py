@@ -57,27 +57,23 @@ class Mapping:
 
     @classmethod
     def create(cls, path: Path, size: int) -> "Mapping":
-        """A new file of zeros, allocated and with its pages at hand, mapped for writing.
-
-        A first write to each page of a fresh file costs the writer microseconds in the file
-        system; taken in advance, off the adding thread, it costs `add` nothing.
-        """
+        """A new file of zeros, allocated and prepared for writing."""
         fd = files.allocate(path, size)
         try:
             mapping = cls(path, fd, size, writable=True)
         finally:
             os.close(fd)
-        if sys.platform == "linux":  # older kernels refuse the advice: the pages come when touched
-            _libc.madvise(mapping.address, size, _MADV_POPULATE_WRITE)
+        mapping.prepare()
         return mapping
 
     @classmethod
     def open(cls, path: Path, *, size: int | None = None, writable: bool = False) -> "Mapping":
         """Map a file that exists; with `size`, refuse one of another length."""
         with files.explained(path, "cannot open the segment"):
-            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = files.open_plain(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
-            found = os.fstat(fd).st_size
+            with files.explained(path, "cannot open the segment"):
+                found = os.fstat(fd).st_size
             if found == 0 or (size is not None and found != size):
                 raise CorruptSegmentError(
                     f"{path}: {found} bytes found, {size or 'some'} expected; the file was cut or "
@@ -90,6 +86,15 @@ class Mapping:
     @property
     def array(self) -> np.ndarray:
         return np.asarray(self)
+
+    def prepare(self) -> None:
+        """Have the file system take note of every page now.
+
+        The first write to a page of a new file, or of one that was written back since, costs the
+        writer microseconds; taken in advance, off the adding thread, it costs `add` nothing.
+        """
+        if sys.platform == "linux":  # older kernels refuse the advice: the pages come when touched
+            _libc.madvise(self.address, self.size, _MADV_POPULATE_WRITE)
 
     def protect(self) -> None:
         """No more writes through this mapping: the file is sealed."""

@@ -40,7 +40,8 @@ memcpy = _register(_libc, "memcpy", _pointer, _pointer, _pointer, _size)
 memset = _register(_libc, "memset", _pointer, _pointer, _int, _size)
 madvise = _register(_libc, "madvise", _int, _pointer, _size, _int)
 getrusage = _register(_libc, "getrusage", _int, _int, _pointer)
-lz4_decode = _register(
+lz4_decode = _register(_blosc, "LZ4_decompress_safe", _int, _pointer, _pointer, _int, _int)
+lz4_decode_partly = _register(
     _blosc, "LZ4_decompress_safe_partial", _int, _pointer, _pointer, _int, _int, _int
 )
 blosc_decode = _register(_blosc, "blosc_decompress_ctx", _int, _pointer, _pointer, _size, _int)

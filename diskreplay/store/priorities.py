@@ -1,6 +1,7 @@
 """The leaf priorities on disk: a Zarr array with the store's row numbers, NaN for none."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,9 +9,28 @@ from diskreplay.errors import FormatError
 from diskreplay.store import files, format
 
 _CHUNK_VALUES = 131_072  # about a mebibyte
+_MOST_OF_A_CHUNK = 1 << 24
 
 
-def write(directory: Path, priorities: np.ndarray, start: int) -> list[Path]:
+class Saved(NamedTuple):
+    """Leaf priorities as they are on disk.
+
+    Attributes
+    ----------
+    start : int
+        The row of the first.
+    leaves : ndarray of float64, shape (rows, num_envs)
+    alpha : float or None
+        What they were raised to. With the leaves, not with the record: the two are not replaced in
+        one step, and a store that is reopened with another alpha may be killed in between.
+    """
+
+    start: int
+    leaves: np.ndarray
+    alpha: float | None
+
+
+def write(directory: Path, priorities: np.ndarray, start: int, alpha: float | None) -> list[Path]:
     """Write the priorities of rows from `start` on, and sync them.
 
     Parameters
@@ -37,15 +57,15 @@ def write(directory: Path, priorities: np.ndarray, start: int) -> list[Path]:
         written.append(path)
     files.make_dirs(directory)
     metadata = directory / "zarr.json"
-    files.write(metadata, [format.encode(format.priority_document(stop, num_envs, chunk))])
+    files.write(metadata, [format.encode(format.priority_document(stop, num_envs, chunk, alpha))])
     files.sync([*written, metadata])
     files.sync_dirs({parent for path in written for parent in path.parents
                      if parent.is_relative_to(directory)} | {directory})  # fmt: skip
     return [*written, metadata]
 
 
-def read(directory: Path, num_envs: int) -> tuple[int, np.ndarray] | None:
-    """The row of the first priority and all of them, or None if none were ever saved."""
+def read(directory: Path, num_envs: int) -> Saved | None:
+    """What was saved, or None if nothing ever was."""
     metadata = directory / "zarr.json"
     if not metadata.exists():
         return None
@@ -55,7 +75,13 @@ def read(directory: Path, num_envs: int) -> tuple[int, np.ndarray] | None:
         chunk, _envs = document["chunk_grid"]["configuration"]["chunk_shape"]
         chunks = directory / "c"
         numbers = sorted(int(p.name) for p in chunks.iterdir()) if chunks.exists() else []
-    except (KeyError, TypeError, ValueError) as error:
+        alpha = document["attributes"].get("diskreplay", {}).get("alpha")
+        alpha = None if alpha is None else float(alpha)
+        if type(rows) is not int or type(chunk) is not int or not 0 < chunk <= _MOST_OF_A_CHUNK:
+            raise ValueError(f"shape {rows}, chunks of {chunk}")
+        if numbers and numbers[-1] * chunk > rows:
+            raise ValueError(f"a chunk {numbers[-1]} of {rows} rows")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{metadata}: damaged ({error})") from error
     if envs != num_envs:
         raise FormatError(f"{metadata}: {envs} envs found, {num_envs} expected")
@@ -64,23 +90,24 @@ def read(directory: Path, num_envs: int) -> tuple[int, np.ndarray] | None:
     blocks = []
     for number in range(numbers[0], numbers[-1] + 1):
         path = directory / "c" / str(number) / "0"
-        with files.explained(path, "cannot read the priorities"):
-            data = np.fromfile(path, "<f8")
-        if len(data) != chunk * num_envs:
-            raise FormatError(f"{path}: {data.nbytes} bytes found, {8 * chunk * num_envs} expected")
-        blocks.append(data.reshape(chunk, num_envs))
+        size = 8 * chunk * num_envs
+        data = files.read(path, size)
+        if len(data) != size:
+            raise FormatError(f"{path}: {size} bytes expected, the file is not that long")
+        blocks.append(np.frombuffer(data, "<f8").reshape(chunk, num_envs))
     start = numbers[0] * chunk
-    return start, np.concatenate(blocks)[: rows - start]
+    return Saved(start, np.concatenate(blocks)[: rows - start], alpha)
 
 
-def replace(root: Path, priorities: np.ndarray, start: int) -> None:
+def replace(root: Path, priorities: np.ndarray, start: int, alpha: float | None) -> None:
     """Put new priorities in the place of the saved ones, as a whole."""
     target, beside = root / "priority", root / "tail" / "priority"
     files.remove_tree(beside)
-    write(beside, priorities, start)
+    write(beside, priorities, start, alpha)
     if target.exists():
         files.exchange(beside, target)
+        files.sync_dirs([root])  # else the old ones may come back, and their files be gone
         files.remove_tree(beside)
     else:
         files.rename(beside, target)
-    files.sync_dirs([root])
+        files.sync_dirs([root])

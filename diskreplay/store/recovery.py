@@ -1,5 +1,6 @@
 """Opening a store: which rows count, which files hold them, what is left over from a crash."""
 
+import glob
 import os
 import re
 import warnings
@@ -12,7 +13,7 @@ from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import files, format
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.state import State, finals_of
+from diskreplay.store.state import State, finals_in, rows_behind
 
 if TYPE_CHECKING:
     from diskreplay.store.store import Store
@@ -27,9 +28,13 @@ def recover(store: "Store") -> None:
     kernel all writes are there, and the counts in ``state`` do. After a power cut they may be ahead
     of the data, so the record does again, and what is dropped is said.
     """
+    for column in store.columns.values():
+        column.check_directories()  # before anything is removed or written
     state = State(store.path / "state", store.num_envs, len(store.columns), writable=False)
     seen = np.array(state.count)
     clean = state.closed
+    # Removals are not synced: after a power cut, files that were removed before it may be back.
+    tidy = clean and state.same_boot
     if clean or not state.same_boot:
         count = store.recorded.copy()
         dropped = int(np.maximum(seen - count, 0).sum())
@@ -47,10 +52,11 @@ def recover(store: "Store") -> None:
         sealed = np.array(state.sealed)
     words = np.array(state.finals)
     del state
-    if not clean:
+    if not tidy:
         _sweep(store.path)
-    for leftover in store.path.parent.glob(f".{store.path.name}.load-*"):
-        files.remove_tree(leftover)
+    # Also of a clean store: a kill may come after it was marked so, or before it is marked open.
+    for leftover in (store.path / "tail" / "unsealed", *(store.path / "tail").glob("spare.*")):
+        files.remove(leftover)
     if store.rows_per_env is not None:
         store.first = np.maximum(store.first, count - store.rows_per_env)
     for column, further in zip(store.columns.values(), sealed, strict=True):
@@ -58,20 +64,34 @@ def recover(store: "Store") -> None:
         np.maximum(column.sealed, further, out=column.sealed)
         for env in range(store.num_envs):
             _adopt_env(column, env, int(store.first[env]), int(count[env]), clean)
-        if not clean or (store.first > store.recorded_first).any():
+        if not tidy or (store.first > store.recorded_first).any():
             _sort_strays(column, store.recorded_first)
     finals = store.recorded - store.recorded_transitions
     for env in np.flatnonzero(count > store.recorded).tolist():
-        last = store.read("is_final", env, int(count[env]) - 1, int(count[env]))
-        finals[env] = finals_of(int(words[env]), int(count[env]), bool(last[0]))
+        word, high = int(words[env]), int(count[env])
+        behind = rows_behind(word, high, int(store.first[env]))
+        finals[env] = finals_in(word) + store.read("is_final", env, high - behind, high).sum()
     store.begin_writing(count, finals)
+
+
+def remove_replaced(path: Path) -> None:
+    """Remove what a load that was killed left beside a store that the caller has locked.
+
+    Not a part of `recover`: a load opens its new store while the old one, which it may have to go
+    back to, has such a name.
+    """
+    leftovers = list(path.parent.glob(f".{glob.escape(path.name)}.load-*"))
+    if leftovers:  # one may be the store of before, and the exchange not be durable
+        files.sync_dirs([path.parent])
+    for leftover in leftovers:
+        files.remove_tree(leftover)
 
 
 def _read_seals(column: Column) -> None:
     path = column.directory / "zarr.json"
     try:
         column.load_seals(format.read_document(path))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FormatError(f"{path}: damaged attributes ({error})") from error
 
 
@@ -89,8 +109,11 @@ def _adopt_env(column: Column, env: int, first: int, count: int, clean: bool) ->
                 memory = column.mapping(segment, env).array
                 memory[used * column.field.row_bytes :] = 0
             column.sealed[env] = min(column.sealed[env], segment)
-            column.seals.pop((segment, env), None)
-    column.sealed[env] = max(column.sealed[env], first // rows)
+    # A field may name segments that the record does not (a power cut between the two): their rows
+    # do not count, and others will be written in their place.
+    column.sealed[env] = max(min(column.sealed[env], count // rows), first // rows)
+    for key in [k for k in column.seals if k[1] == env and k[0] >= column.sealed[env]]:
+        del column.seals[key]
 
 
 def _make_writable(column: Column, segment: int, env: int, used: int) -> None:
@@ -148,8 +171,6 @@ def _sort_strays(column: Column, recorded_first: np.ndarray) -> None:
     Those of rows that have left since the record are only listed: a power cut would go back to that
     record, which counts on them. They are deleted after the next one.
     """
-    for spare in (column.root / "tail").glob("spare.*"):
-        files.remove(spare)
     kept = set(column.mapped())
     if column.tails.is_dir():
         for path in column.tails.iterdir():

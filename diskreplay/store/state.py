@@ -19,9 +19,9 @@ _HEADER = np.dtype(
     ]
 )
 _COUNTS_AT = 4096
-
-
 _COUNT_BITS = 24
+
+MOST_AT_ONCE = 4096  # rows that one commit adds to an env
 
 
 def finals_word(finals: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -35,10 +35,10 @@ def finals_in(word: np.ndarray | int) -> np.ndarray | int:
     return word >> _COUNT_BITS
 
 
-def finals_of(word: int, count: int, last_is_final: bool) -> int:
-    """The number of final rows among `count`, from a word that may be one final row behind."""
-    behind = last_is_final and word & (1 << _COUNT_BITS) - 1 != count & (1 << _COUNT_BITS) - 1
-    return finals_in(word) + behind
+def rows_behind(word: int, count: int, first: int) -> int:
+    """How many of the newest of `count` rows, `first` being the oldest one there, a word may not
+    know of. It is written after the rows are committed, so that is one commit's at most."""
+    return min((count - word) & (1 << _COUNT_BITS) - 1, MOST_AT_ONCE, count - first)
 
 
 class State:
@@ -53,8 +53,8 @@ class State:
         For each field, in the order of the group's attributes, the first segment not sealed.
         Ahead of the fields' own metadata, which says which sealed segments are durable.
     finals : ndarray of int64, shape (num_envs,)
-        Final rows of each env, and which count that was true at; see `finals_of`. Written after the
-        commit, so it may be one behind when the process dies.
+        Final rows of each env, and which count that was true at. Written after the commit, so it
+        may be behind when the process dies; see `rows_behind`.
     tail_epoch, replaced : ndarray of uint64, shape (1,)
         What readers in other processes look at: the first changes whenever a tail that they may
         have mapped gets other rows, the second is set when `load` puts another store here.

@@ -14,6 +14,7 @@ after a power cut      the record is the truth; after a kill ``state`` is
 =====================  =====================================================================
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -28,12 +29,13 @@ from diskreplay.errors import (
     DiskReplayError,
     FormatError,
     LockedError,
+    StorageError,
 )
 from diskreplay.store import files, format, priorities, recovery
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
-from diskreplay.store.state import State, finals_in, finals_of, finals_word
+from diskreplay.store.state import MOST_AT_ONCE, State, finals_in, finals_word, rows_behind
 
 _OWN_KEYS = frozenset(
     [
@@ -50,6 +52,7 @@ _OWN_KEYS = frozenset(
 )
 _WORTH_A_SPARE = 1 << 20
 _RECORD_EVERY = 2.0  # seconds
+_LARGEST_TABLE = 1 << 30  # bytes of a segment table
 
 
 class Store:
@@ -82,11 +85,12 @@ class Store:
         if capacity != -1:
             attributes["capacity"] = capacity
         try:
-            self.num_envs = int(attributes["num_envs"])
-            capacity = attributes["capacity"]
-            self.rows_per_env = None if capacity is None else int(capacity) // self.num_envs
-            self.capacity = None if capacity is None else int(capacity)
-            fields = [Field.parse(document) for document in attributes["fields"]]
+            self.num_envs, self.capacity, fields = format.parse_head(attributes)
+            self.rows_per_env = None if self.capacity is None else self.capacity // self.num_envs
+            for field in fields:
+                segments = (self.rows_per_env or 0) // field.segment_rows * self.num_envs
+                if segments * (16 + field.blocks * field.packed) > _LARGEST_TABLE:
+                    raise ValueError(f"{segments} segments of {field.name!r} are too many")
             recorded = np.array(attributes["count"], np.int64)
             self.first = np.array(attributes["first"], np.int64)
             self.recorded_transitions = np.array(attributes["transitions"], np.int64)
@@ -107,15 +111,17 @@ class Store:
         self._fields = fields  # in the order of the attributes and of `state`
         self.lock = lock
         self._ready = np.zeros(self.num_envs, np.int64)
-        self._hand: list[np.ndarray] = []
+        self._hand: list[np.ndarray | memoryview] = []
         self._hand_first: list[int] = []
         self._hand_until = 0
         self.maintenance = threading.RLock()
         self._wake = threading.Event()
         self._keeper: threading.Thread | None = None
+        self._clearing: threading.Thread | None = None
         self._closing = False
         self._failure: DiskReplayError | None = None
         self._unsynced: list[Path] = []  # files sealed since the last record
+        self._idle_tails: list[tuple[Column, Any]] = []  # of sealed segments, not spares yet
         self._record_due = time.monotonic() + _RECORD_EVERY
         self._flushed: dict[tuple[str, int], tuple[int, int]] = {}
         self._state: State | None = None
@@ -140,7 +146,7 @@ class Store:
         meta: MappingType[str, Any],
     ) -> "Store":
         """Make an empty store at `path`, which is missing, empty or a creation that was cut."""
-        files.make_dirs(path)
+        files.make_lasting_dirs(path)
         lock = files.lock(path / "lock")
         try:
             if (path / "zarr.json").exists():
@@ -196,6 +202,7 @@ class Store:
             )
         lock = files.lock(path / "lock")
         try:
+            recovery.remove_replaced(path)
             return cls(path, mode="a", lock=lock, capacity=capacity)
         except BaseException:
             files.unlock(lock)
@@ -234,6 +241,7 @@ class Store:
         self._wake.set()
         if self._keeper is not None:
             self._keeper.join()
+        self.finish_clearing()
         self.count = np.array(self.count)
         self._hand = []
         with self.maintenance, self.gate:
@@ -248,12 +256,31 @@ class Store:
         """From here on the keeper touches no file: they are about to be another store's."""
         self._closing = True
 
-    def abandon(self) -> None:
-        """Close a store that another one has replaced, with the lock, in its directory."""
-        self.lock = None
-        for column in self.columns.values():
+    def clear_away(self, replaced: "Store", directory: Path) -> None:
+        """Close the store that this one has replaced, and remove its files, which are in
+        `directory` now.
+
+        Thousands of segments take a while to unmap. That is left to a thread, which `close` and
+        the next `load` wait for; after a kill the next opening removes the files.
+        """
+        replaced.lock = None  # it is this one's
+        for column in replaced.columns.values():
             column.abandon_spares()
-        self.close()
+
+        def clear() -> None:
+            replaced.close()
+            with contextlib.suppress(StorageError):
+                files.remove_tree(directory)
+
+        name = f"diskreplay clearing {self.path.name}"
+        self._clearing = threading.Thread(target=clear, name=name)
+        self._clearing.start()
+
+    def finish_clearing(self) -> None:
+        """Wait until the files of the store that this one has replaced are gone."""
+        if self._clearing is not None:
+            self._clearing.join()
+            self._clearing = None
 
     @property
     def lock_path(self) -> Path:
@@ -294,13 +321,17 @@ class Store:
                 f"{column.directory}: segment {segment} of env {env} has no slot"
             )
 
-    def append_row(self, values: Sequence[Any], final: Sequence[Any] | None) -> None:
+    def append_row(
+        self, values: Sequence[Any], final: Sequence[Any] | None, *, is_final: bool = False
+    ) -> None:
         """Add one row of the only env, and with `final` a second one, in one commit.
 
         Parameters
         ----------
         values, final : sequence
             A value for each column, in the order of `columns`.
+        is_final : bool
+            Whether `values` are a final row's.
         """
         row = int(self.count[0])
         rows = 1 if final is None else 2
@@ -316,11 +347,11 @@ class Store:
             for rows_of, first, value in zip(self._hand, self._hand_first, final, strict=True):
                 rows_of[row + 1 - first] = value
         self.count[0] = row + rows  # the commit
-        if final is not None:
+        if final is not None or is_final:
             self._count_finals(np.zeros(1, np.int64))
 
-    def _count_finals(self, envs: np.ndarray) -> None:
-        finals = finals_in(self._state.finals[envs]) + 1
+    def _count_finals(self, envs: np.ndarray, more: int = 1) -> None:
+        finals = finals_in(self._state.finals[envs]) + more
         self._state.finals[envs] = finals_word(finals, self.count[envs])
 
     def _take_in_hand(self, row: int) -> None:
@@ -329,7 +360,10 @@ class Store:
         self._hand, self._hand_first, until = [], [], []
         for column in self.columns.values():
             segment = row // column.field.segment_rows
-            self._hand.append(column.rows(segment, 0))
+            rows = column.rows(segment, 0)
+            # Setting one number takes a memoryview half as long as an array.
+            plain = column.field.shape == () and column.field.dtype != np.float16
+            self._hand.append(memoryview(rows) if plain else rows)
             self._hand_first.append(segment * column.field.segment_rows)
             until.append((segment + 1) * column.field.segment_rows)
         self._hand_until = min(until)
@@ -372,6 +406,34 @@ class Store:
         if len(final_envs):
             self._count_finals(final_envs)
         return rows
+
+    def extend(self, env: int, values: Sequence[np.ndarray]) -> None:
+        """Add rows to one env, in commits of at most `most_at_once`.
+
+        Parameters
+        ----------
+        values : sequence of ndarray, each of shape (rows, *field.shape)
+            An array for each column, in the order of `columns`, of its dtype.
+        """
+        row, rows = int(self.count[env]), len(values[0])
+        self.reserve_env(env, row + rows - 1)
+        for column, value in zip(self.columns.values(), values, strict=True):
+            column.write(env, row, value)
+        self.count[env] = row + rows  # the commit
+        finals = np.count_nonzero(values[list(self.columns).index("is_final")])
+        self._count_finals(np.array([env]), finals)
+
+    @property
+    def most_at_once(self) -> int:
+        """Rows of one env that one `extend` takes: not more than a segment of any column, so that
+        there is always a place for the next one, nor than are kept."""
+        rows = min(column.field.segment_rows for column in self.columns.values())
+        return min(MOST_AT_ONCE, rows, self.rows_per_env or rows)
+
+    def take(self, name: str, ids: np.ndarray, out: np.ndarray) -> None:
+        """The row of each id (``row * num_envs + env``) of one field into ``out[i]``; zeros for
+        negative ids. The caller holds the gate and knows that the rows are retained."""
+        self.columns[name].take(ids, _bytes(out))
 
     # -- the keeper
 
@@ -421,20 +483,21 @@ class Store:
             durable = durable or any(
                 s * c.field.segment_rows < self.recorded[e] for c, s, e in full if c.field.packed
             )
-            tails = self._seal(full)
+            durable = durable or bool(self._idle_tails)  # that was so before, and failed
+            self._seal(full)
             if durable and (full or left or self._unsynced):
                 self._record_sealed(count, gone)
-            self._reuse(tails)
+            self._reuse()
             if spares:
                 for column in self.columns.values():
                     if not column.field.packed and not self._closing:
                         if column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
                             column.keep_spares(self.num_envs)
 
-    def _seal(self, full: list[tuple[Column, int, int]]) -> list[tuple[Column, Any]]:
-        """Bring full segments into their final form; returns tails that are of no use any more."""
+    def _seal(self, full: list[tuple[Column, int, int]]) -> None:
+        """Bring full segments into their final form; their tails are idle then."""
         if not full:
-            return []
+            return
         packed = [(*job, *job[0].pack(*job[1:])) for job in full]
         for column, segment, env, written, _seal in packed:
             path = column.chunk_path(segment, env)
@@ -444,15 +507,15 @@ class Store:
                 files.rename(written, path)
             files.seal(path)
             self._unsynced.append(path)
-        tails = []
-        with self.gate:
-            for column, segment, env, _written, seal in packed:
-                tail = column.swap_in(segment, env, seal)
-                if tail is not None:
-                    tails.append((column, tail))
-        for column, row in self._sealed_rows:
-            row[:] = column.sealed
-        return tails
+        try:
+            with self.gate:
+                for column, segment, env, _written, seal in packed:
+                    tail = column.swap_in(segment, env, seal)
+                    if tail is not None:
+                        self._idle_tails.append((column, tail))
+        finally:
+            for column, row in self._sealed_rows:
+                row[:] = column.sealed
 
     def _record_sealed(self, count: np.ndarray, gone: dict[Column, np.ndarray]) -> None:
         """Make sealed segments durable, name them, and delete those that have left.
@@ -469,6 +532,7 @@ class Store:
         self._sync_names(there)
         count = self._durable(count)
         self._write_record(count, np.minimum(self.first, count))
+        self._reuse()  # before the tail of a segment that has left by now is deleted by its name
         self._delete_left()
         # A slow disk, or a thousand files, is not kept busy with records alone.
         ended = time.monotonic()
@@ -482,20 +546,22 @@ class Store:
                 count = np.minimum(count, column.sealed * column.field.segment_rows)
         return np.maximum(count, self.recorded)
 
-    def _reuse(self, tails: list[tuple[Column, Any]]) -> None:
+    def _reuse(self) -> None:
         """Make sealed segments' tails spares.
 
         A reader in another process may map a tail that is about to get other rows. Renamed first,
         none can be mapped any more by the old name; then the epoch changes, which a reader compares
         before and after reading; and only then is a tail written to again.
         """
-        if not tails:
+        if not self._idle_tails:
             return
-        for column, tail in tails:
+        for column, tail in self._idle_tails:
             column.retire_tail(tail)
         self._state.tail_epoch[0] += 1
-        for column, tail in tails:
+        while self._idle_tails:
+            column, tail = self._idle_tails[-1]
             column.recycle(tail, self.num_envs)
+            self._idle_tails.pop()
 
     def _delete_left(self) -> None:
         """Delete segments that the record does not name any more. Not `first`: rows that were
@@ -512,7 +578,7 @@ class Store:
                 for column, segment, env in left:
                     column.drop(segment, env)
             for column, segment, env in left:
-                column.remove_files(segment, env)
+                column.strays.append((segment, env))
         for column in self.columns.values():
             while column.strays:
                 column.remove_files(*column.strays[-1])
@@ -563,12 +629,14 @@ class Store:
             return self.recorded - self.recorded_transitions
         now, words = (self.count, self._words) if self.mode == "r" else self._state.snapshot()
         finals = np.empty(self.num_envs, np.int64)
-        for env in range(self.num_envs):
-            high = int(now[env])
-            low = min(int(count[env]), max(high - 1, 0))
+        for env, (word, high, asked) in enumerate(
+            zip(words.tolist(), now.tolist(), count.tolist(), strict=True)
+        ):
+            unknown = high - rows_behind(word, high, int(self.first[env]))
+            low = min(asked, unknown)
             later = self.read("is_final", env, low, high)
-            finals[env] = finals_of(int(words[env]), high, high > 0 and bool(later[-1]))
-            finals[env] -= np.count_nonzero(later[int(count[env]) - low :])
+            finals[env] = finals_in(word) + np.count_nonzero(later[unknown - low :])
+            finals[env] -= np.count_nonzero(later[asked - low :])
         return finals
 
     def _write_record(self, count: np.ndarray, first: np.ndarray) -> None:
@@ -606,7 +674,7 @@ class Store:
             self._flushed = flushed  # not before: a flush that failed writes them again
             self._sync_names(written)
             if leaves is not None:
-                priorities.replace(self.path, leaves, int(first.min()))
+                priorities.replace(self.path, leaves, int(first.min()), meta.get("alpha"))
             self.meta = dict(meta)
             self._write_record(count, first)
 
@@ -634,8 +702,8 @@ class Store:
         """A copy of the rows ``start..stop`` of one env of one field."""
         return self.columns[name].read(env, start, stop)
 
-    def read_priorities(self) -> tuple[int, np.ndarray] | None:
-        """The saved leaves and the row they start at, or None if none were saved."""
+    def read_priorities(self) -> priorities.Saved | None:
+        """The saved leaves, or None if none were saved."""
         return priorities.read(self.path / "priority", self.num_envs)
 
     def _open_for_reading(self) -> None:

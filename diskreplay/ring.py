@@ -1,0 +1,238 @@
+"""Rows in numbered slots: the ground that the older APIs stand on."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import FormatError, SchemaError
+from diskreplay.sampling.row_index import RowIndex
+from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.sampling.uniform import UniformSampler
+from diskreplay.store import checkpoint
+from diskreplay.store.store import Store
+
+
+class Ring(ReplayBuffer):
+    """A buffer of one env whose rows are addressed by slot, ``number % capacity``.
+
+    A row's number counts all rows that were ever added, those of a buffer that this one continues
+    (`base`) included. What can be sampled, and how it is drawn, is for the owner to say: an API of
+    old that brings its own rules.
+
+    Parameters
+    ----------
+    path : str or Path or None
+        As for `ReplayBuffer`.
+    facade : str
+        The API that owns the rows; a store of another one is refused.
+    observation_space, action_space : gymnasium.Space
+    capacity : int
+        Slots.
+    weighted : bool
+        Keep a `SumTree` with a leaf for each slot.
+    notes : dict, optional
+        What the owner wants kept beside the rows, as JSON. What an existing store holds wins.
+    base : int
+        The number of the first row of a new store.
+    resume_episodes : bool
+        Go on with the episode of the newest row, where a reopened store would begin another one.
+    **options
+        As for `ReplayBuffer`.
+
+    Attributes
+    ----------
+    notes : dict
+        Written by `flush`, `close` and `save`, restored by reopening and `load`.
+    base : int
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike | None,
+        *,
+        facade: str,
+        observation_space: gym_spaces.Space,
+        action_space: gym_spaces.Space,
+        capacity: int,
+        weighted: bool = False,
+        notes: Mapping[str, Any] | None = None,
+        base: int = 0,
+        resume_episodes: bool = False,
+        **options: Any,
+    ) -> None:
+        self._closed = True
+        self._facade, self._weighted = facade, weighted
+        self._resumes = resume_episodes
+        self.notes, self.base = dict(notes or {}), base
+        self._weights: SumTree | None = None
+        self._options = {
+            "facade": facade, "observation_space": observation_space, "action_space": action_space,
+            "capacity": capacity, "weighted": weighted, **options,
+        }  # fmt: skip
+        super().__init__(
+            path, observation_space=observation_space, action_space=action_space,
+            capacity=capacity, num_envs=1, **options,
+        )  # fmt: skip
+
+    # -- where rows are
+
+    @property
+    def count(self) -> int:
+        """The number of the next row."""
+        return self.base + int(self._store.count[0])
+
+    @property
+    def stored(self) -> int:
+        """Rows that are retained, at most `capacity`."""
+        return int(self._store.count[0] - self._store.first[0])
+
+    @property
+    def cursor(self) -> int:
+        """The slot of the next row."""
+        return self.count % self.capacity
+
+    def slots(self, rows: np.ndarray) -> np.ndarray:
+        """The slots of rows as the store numbers them (ids of `add` and `take`)."""
+        return (np.asarray(rows) + self.base) % self.capacity
+
+    def ids(self, slots: np.ndarray) -> np.ndarray:
+        """The row in each slot (taken modulo the capacity), as the store numbers them; -1 for a
+        negative slot and for one that no retained row is in."""
+        slots = np.asarray(slots, np.int64)
+        base, count, first = self.base, int(self._store.count[0]), int(self._store.first[0])
+        capacity = self.capacity
+        rows = (slots - (base + count)) % capacity + (count - capacity)
+        if first > count - capacity:  # not full: some slots have no row
+            rows[rows < first] = -1
+        if slots.size and slots.min() < 0:
+            rows[slots < 0] = -1
+        return rows
+
+    # -- what is in them
+
+    def read(self, field: str | Sequence[str], slots: np.ndarray) -> Any:
+        """The values of fields at these slots; zeros where `ids` says -1.
+
+        Parameters
+        ----------
+        field : str or sequence of str
+        slots : array_like of int, any shape
+
+        Returns
+        -------
+        ndarray, shape (*slots.shape, *shape), or a list of them
+            Copies. Slots that follow each other along the last axis are read in one go.
+        """
+        return self.take(field, self.ids(slots))
+
+    def column(self, field: str) -> np.ndarray:
+        """One field of all retained rows, oldest first; a copy of shape ``(stored, *shape)``."""
+        return self.take(field, np.arange(*self.bounds[0]))
+
+    @property
+    def weights(self) -> SumTree:
+        """One leaf a slot, the owner's to set; 0 at first, and for rows that came after the last
+        flush when the process was killed, ``notes["newest_weight"]`` or 1."""
+        if self._weights is None:
+            if not self._weighted:
+                raise SchemaError(f"{self.path}: this ring has no weights")
+            with self._lock:
+                self._indexed()
+        return self._weights
+
+    # -- starting over
+
+    @contextlib.contextmanager
+    def rebuilding(self, base: int = 0) -> Iterator["Ring"]:
+        """An empty ring of the same kind, which takes this one's place when the block ends well.
+
+        After an exception this ring is as it was. The exchange is one step, as in `load`.
+        """
+        # An opening of the live store removes what a killed process left under such a name.
+        prefix = f".{self.path.name}.load-"
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=self.path.parent) as directory:
+            fresh = Ring(Path(directory) / "ring", base=base, **self._options)
+            try:
+                yield fresh
+                fresh.save(directory, "rebuilt")
+            finally:
+                fresh.close()
+            self.load(directory, "rebuilt")
+
+    def reset(self, base: int = 0) -> None:
+        """Forget all rows; the next one has the number `base`."""
+        with self.rebuilding(base):
+            pass
+
+    # -- as a buffer
+
+    def _check_store(self, store: Store) -> None:
+        super()._check_store(store)
+        if store.meta.get("facade") != self._facade:
+            raise SchemaError(
+                f"{store.path}: made by {store.meta.get('facade', 'diskreplay itself')}, not by "
+                f"{self._facade}; open it there, or choose another directory"
+            )
+        base, notes = store.meta.get("base"), store.meta.get("notes")
+        if not isinstance(base, int) or base < 0 or not isinstance(notes, dict):
+            raise FormatError(f"{store.path}/zarr.json: damaged (base or notes)")
+
+    def _bind(self, store: Store, **how: bool) -> None:
+        self.base, self.notes = int(store.meta["base"]), dict(store.meta["notes"])
+        self._weights = None
+        super()._bind(store, **how)
+        newest = int(store.count[0]) - 1
+        if self._resumes and "resume_episodes" not in how and newest >= int(store.first[0]):
+            # Opened. What the metadata say of the next step is as old as the last flush.
+            *ends, step = (
+                store.read(name, 0, newest, newest + 1)[0]
+                for name in ("terminated", "truncated", "is_final", "step")
+            )
+            self._next_step[0] = 0 if any(ends) else step + 1
+
+    def _make_sampler(self, index: RowIndex) -> UniformSampler:
+        if self._weighted:
+            self._weights = SumTree(self.capacity, track_min=True)
+        return super()._make_sampler(index)
+
+    def _restore_sampler(self, store: Store) -> None:
+        if not self._weighted:
+            return
+        first, count = int(store.first[0]), int(store.count[0])
+        start, saved, _alpha = store.read_priorities() or (first, np.empty((0, 1)), None)
+        weights = np.full(count - first, np.nan)
+        known = saved[max(first - start, 0) :, 0][: len(weights)]
+        weights[: len(known)] = known
+        weights[np.isnan(weights)] = self.notes.get("newest_weight", 1.0)
+        self._weights.set(self.slots(np.arange(first, count)), weights)
+
+    def _leaves(self) -> np.ndarray | None:
+        if not self._weighted:
+            return None
+        first, count = self.bounds[0]
+        return self.weights.get(self.slots(np.arange(first, count)))[:, None]
+
+    def _meta(self) -> dict[str, Any]:
+        ring = {"facade": self._facade, "base": self.base, "notes": self.notes}
+        return super()._meta() | ring
+
+    @contextlib.contextmanager
+    def _checkpoint(self, directory: Path, suffix: int | str | None) -> Iterator[Path]:
+        yield checkpoint.find(directory, self.name, suffix)  # other files are its owner's to read
+
+    def load(
+        self,
+        checkpoint_dir: str | os.PathLike,
+        suffix: int | str | None = None,
+        *,
+        resume_episodes: bool = True,
+    ) -> None:
+        """As `ReplayBuffer.load`; an open episode is continued, as the older APIs do."""
+        super().load(checkpoint_dir, suffix, resume_episodes=resume_episodes)

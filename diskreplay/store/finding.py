@@ -1,0 +1,102 @@
+"""What a check of a store found, and what can be done about it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+_SHOWN = 5  # ranges of rows that are listed in a sentence
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes
+    ----------
+    kind : str
+        ``missing``, ``unreadable``, ``length``, ``checksum`` (a whole file's), ``index``,
+        ``block``, ``metadata``, ``state``, ``rows`` (values that cannot be), ``priority``,
+        ``manifest`` or ``orphan``.
+    path : Path
+        The file.
+    meaning, remedy : str
+        What it means, and what can be done.
+    field, env : optional
+        Where the file belongs to one.
+    rows : tuple of (int, int)
+        Ranges of row numbers, the second excluded, that cannot be relied on.
+    """
+
+    kind: str
+    path: Path
+    meaning: str
+    remedy: str
+    field: str | None = None
+    env: int | None = None
+    rows: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Rows concerned."""
+        return sum(stop - start for start, stop in self.rows)
+
+    def __str__(self) -> str:
+        where = str(self.path)
+        if self.rows:
+            shown = ", ".join(
+                f"{start}" if stop == start + 1 else f"{start} to {stop - 1}"
+                for start, stop in self.rows[:_SHOWN]
+            )
+            more = len(self.rows) - _SHOWN
+            where += f" (env {self.env}, rows {shown}{f' and {more} more ranges' * (more > 0)})"
+        return f"{where}: {self.meaning}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a check.
+
+    Attributes
+    ----------
+    path : Path
+    kind : {"store", "checkpoint"}
+    findings : tuple of Finding
+    files, bytes, blocks, rows : int
+        What was looked at; bytes as they are on disk, rows as far as they are retained.
+    seconds : float
+    aside : Path or None
+        Where a repair put the files that it replaced.
+    set_aside : tuple of int
+        How many rows of each env a repair has set aside; empty if there was none.
+    """
+
+    path: Path
+    kind: str
+    findings: tuple[Finding, ...]
+    files: int
+    bytes: int
+    blocks: int
+    rows: int
+    seconds: float
+    aside: Path | None = None
+    set_aside: tuple[int, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+def ranges(rows: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """Sorted, distinct row numbers as ranges.
+
+    >>> ranges(np.array([3, 4, 5, 9]))
+    ((3, 6), (9, 10))
+    """
+    if not len(rows):
+        return ()
+    breaks = np.flatnonzero(np.diff(rows) != 1)
+    starts = rows[np.concatenate([[0], breaks + 1])]
+    stops = rows[np.concatenate([breaks, [len(rows) - 1]])] + 1
+    return tuple(zip(starts.tolist(), stops.tolist(), strict=True))

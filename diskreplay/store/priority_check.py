@@ -1,0 +1,73 @@
+"""Whether the saved priorities can be what a writer saved."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.errors import DiskReplayError
+from diskreplay.store import codec, format, segment_check
+from diskreplay.store.column import Seal
+from diskreplay.store.segment_check import Unreadable
+from diskreplay.store.survey import Survey
+
+_LARGEST_LEAF = 1e300  # of the sum tree
+
+
+@dataclass
+class Priorities:
+    """What was found: files that belong there, those that were read, and what is wrong."""
+
+    expected: set[Path] = field(default_factory=set)
+    seals: dict[Path, Seal] = field(default_factory=dict)
+    faults: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def check(directory: Path, survey: Survey) -> Priorities:
+    """Check the metadata, the files' names and lengths, and every leaf."""
+    metadata, num_envs = directory / "zarr.json", survey.num_envs
+    found = Priorities({metadata})
+    try:
+        document = format.read_document(metadata)
+        rows = document["shape"][0]
+        chunk = document["chunk_grid"]["configuration"]["chunk_shape"][0]
+        alpha = document["attributes"].get("diskreplay", {}).get("alpha")
+        if type(rows) is not int or type(chunk) is not int:
+            raise ValueError("rows or chunks are no integers")
+        if document != format.priority_document(rows, num_envs, chunk, alpha) or chunk < 1:
+            raise ValueError("it does not describe priorities")
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, DiskReplayError) as error:
+        found.faults.append((metadata, f"the metadata are damaged ({error})"))
+        return found
+    most = int(survey.count.max())
+    if rows > most or (survey.settled and rows != most):
+        found.faults.append((metadata, f"priorities of {rows} rows found, {most} expected"))
+        return found
+    first = int(survey.first.min()) // chunk
+    if not survey.settled:  # saved at the last flush, when other rows were the oldest
+        numbers = [int(p.name) for p in directory.glob("c/*") if p.name.isdecimal()]
+        first = min(numbers, default=first)
+    for number in range(first, -(-rows // chunk)):
+        path = directory / "c" / str(number) / "0"
+        found.expected.add(path)
+        try:
+            leaves = _read(path, chunk * num_envs)
+        except Unreadable as error:
+            found.faults.append((path, str(error)))
+            continue
+        found.seals[path] = Seal(leaves.nbytes, codec.crc32c(leaves))
+        bad = ~np.isnan(leaves) & ~((leaves >= 0) & (leaves <= _LARGEST_LEAF))
+        if bad.any():
+            found.faults.append((path, f"{bad.sum()} priorities are negative or not finite"))
+        elif not np.isnan(leaves[max(rows - number * chunk, 0) * num_envs :]).all():
+            found.faults.append((path, "there are priorities behind the last row"))
+    return found
+
+
+def _read(path: Path, leaves: int) -> np.ndarray:
+    with segment_check.plain_file(path) as (fd, size):
+        if size != 8 * leaves:
+            raise Unreadable("length", f"{size} bytes found, {8 * leaves} expected")
+        out = np.empty(leaves, "<f8")
+        segment_check.read_at(fd, 0, out.view(np.uint8))
+    return out

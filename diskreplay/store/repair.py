@@ -1,0 +1,383 @@
+"""Sets rotten rows aside, so that a damaged store can be written to and sampled again.
+
+The store is built anew beside its place, from hard links to all that is whole, and the two
+directories are exchanged in one step: a crash leaves the old store or the new one. What was
+replaced is kept, in ``<store>.repair-<n>``.
+
+A row of which any field is lost becomes a final row, which is never sampled, and reads as zeros.
+The rows behind it count their steps from 0, so that no stack and no n-step window reaches across;
+of these, as many as a stack shows besides its newest frame become final rows too, so that no stack
+is sampled with less in it than was recorded.
+"""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.errors import FormatError, StorageError, StoreError
+from diskreplay.store import codec, files, format, priorities, segment_check
+from diskreplay.store.column import Seal
+from diskreplay.store.finding import Report
+from diskreplay.store.format import Field
+from diskreplay.store.mapping import Mapping
+from diskreplay.store.row_check import Rows, set_aside
+from diskreplay.store.segment_check import Unreadable
+from diskreplay.store.state import State
+from diskreplay.store.store import Store
+from diskreplay.store.survey import BOOKKEEPING, Place, Survey
+from diskreplay.store.verify import Check
+
+
+def repair(
+    path: Path, *, source: Path | None = None, advance: Callable[[int], None] | None = None
+) -> Report:
+    """Check a store and mend what is found.
+
+    Parameters
+    ----------
+    path : Path
+        A store that nobody writes to.
+    source : Path, optional
+        A checkpoint of it: rotten segments are taken from there where they are whole.
+    advance : callable, optional
+        As for `verify`.
+
+    Returns
+    -------
+    Report
+        What was found, and in ``aside`` the directory that holds what was replaced; None if there
+        was nothing to mend, and so nothing was changed.
+
+    Raises
+    ------
+    FormatError
+        A checkpoint, which is never changed; no store; or too little of one.
+    LockedError
+        A writer has it open.
+    StorageError
+        The file system refused, or cannot link files. The store is as it was.
+    """
+    Store.settle(path)
+    format.read_attributes(path)
+    if (path / "manifest.json").exists():
+        raise FormatError(
+            f"{path}: a checkpoint, which is never changed; restore its files from a copy, or load "
+            "another one"
+        )
+    lock = files.lock(path / "lock")
+    try:
+        _finish(path)
+        check = Check(path, advance)
+        check.run()
+        if not check.findings:
+            return check.report
+        repair = _Repair(check, source)
+        return replace(check.report, aside=repair.run(), set_aside=tuple(repair.lost.tolist()))
+    finally:
+        files.unlock(lock)
+
+
+def _finish(path: Path) -> None:
+    """End repairs that were killed: a directory that was not put in place yet goes, one that was
+    replaced is kept by its proper name. That has its zarr.json, which is always kept."""
+    pattern = re.compile(re.escape(f".{path.name}.repair-") + r"\d+")
+    for beside in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:
+        page = beside / "state"
+        is_begun = not (beside / "zarr.json").exists()
+        if is_begun or (page.is_file() and page.read_bytes()[72:80] == bytes(8)):
+            files.remove_tree(beside)
+        else:
+            files.rename(beside, _aside(path))
+
+
+def _aside(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.repair-{number}")).exists():
+        number += 1
+    return aside
+
+
+class _Repair:
+    """One repair. `build` becomes the store; `lost` are the rows of each env that are set aside."""
+
+    def __init__(self, check: Check, source: Path | None) -> None:
+        self.check, self.survey = check, check.survey
+        self.path = check.path
+        self.build = self.path.with_name(f".{self.path.name}.repair-{os.getpid()}")
+        # All that was found to be wrong stays, with what the records said of it.
+        self.kept = {finding.path for finding in check.findings}
+        self.kept.add(self.path / "zarr.json")
+        self._salvaged: dict[tuple[str, int, int], np.ndarray] = {}
+        self._rows: dict[int, Rows] = {}
+        self._finals = np.zeros(self.survey.num_envs, np.int64)
+        self.lost = np.zeros(self.survey.num_envs, np.int64)
+        self._find_twins(None if source is None else Survey(source))
+        self._salvage()
+        self._refuse_too_little()
+
+    def run(self) -> Path:
+        """Build, exchange, tidy up."""
+        survey = self.survey
+        for env in range(survey.num_envs):
+            self._set_aside(env)
+        files.remove_tree(self.build)
+        try:
+            self._build()
+            self._exchange()
+        except BaseException:
+            files.remove_tree(self.build)
+            raise
+        self._tidy()
+        aside = _aside(self.path)
+        files.rename(self.build, aside)
+        files.sync_dirs([self.path.parent])
+        return aside
+
+    # -- what can be had
+
+    def _find_twins(self, source: Survey | None) -> None:
+        """Find whole files for rotten segments, by their recorded checksums: segments that were
+        exchanged, or that a checkpoint holds a good copy of."""
+        for field in self.survey.fields:
+            keys = [key for key in self.check.damaged if key[0] == field.name]
+            below = self.path / field.name
+            strays = [p for p in self.check.orphans if p.is_relative_to(below)]
+            strays += [self.survey.chunk(field, *key[1:]) for key in keys]
+            for key in keys:
+                seal = self.survey.seals[field.name].get(key[1:])
+                others = [] if source is None else [source.chunk(field, *key[1:])]
+                for path in strays + others if seal else []:
+                    with contextlib.suppress(Unreadable):
+                        if _whole_seal(field, path) == seal:
+                            self.check.sources[key] = path
+
+    def _salvage(self) -> None:
+        """Find the blocks that are whole in rotten shards, also if the index is lost."""
+        foreign = {f.path for f in self.check.findings if f.kind == "checksum"}
+        for field in self.survey.fields:
+            for place in self.survey.places(field):
+                key = field.name, place.segment, place.env
+                if not field.packed or key not in self.check.damaged or key in self.check.sources:
+                    continue
+                path = self.survey.chunk(field, *key[1:])
+                if not self.check.damaged[key].any() or path in foreign:
+                    continue
+                try:
+                    shard, lost = segment_check.mended(field, path, place.used)
+                except Unreadable:
+                    continue
+                seal = self.survey.seals[field.name].get(key[1:]) if place.sealed else None
+                whole = not lost[: place.used].any()
+                if whole and seal not in (None, Seal(len(shard), codec.checksum(field, shard))):
+                    continue  # whole, and another segment's
+                if self.check.damaged[key].sum() >= lost.sum():
+                    self._salvaged[key], self.check.damaged[key] = shard, lost
+
+    def _refuse_too_little(self) -> None:
+        """A field of which nothing is whole and whose metadata do not fit: then the group's may be
+        what is damaged."""
+        doubtful = {f.path for f in self.check.findings if f.kind in ("metadata", "missing")}
+        for field in self.survey.fields:
+            lost = [
+                self.check.damaged.get((field.name, p.segment, p.env)) for p in
+                self.survey.places(field)
+            ]  # fmt: skip
+            nothing = lost and all(one is not None and one.all() for one in lost)
+            if nothing and self.path / field.name / "zarr.json" in doubtful:
+                raise FormatError(
+                    f"{self.path / field.name}: nothing in it is as {self.path / 'zarr.json'} "
+                    "says; restore that file, or load a checkpoint into a new store"
+                )
+
+    # -- rows
+
+    def _set_aside(self, env: int) -> None:
+        """Find the rows that are lost, and make the small columns say so."""
+        survey = self.survey
+        first, stop = int(survey.first[env]), int(survey.count[env])
+        rows, known = self.check.read_rows(env, first, stop)
+        bad = ~known
+        for (name, segment, of), lost in self.check.damaged.items():
+            if of == env and (name, segment, of) not in self.check.sources:
+                start = segment * self._field(name).segment_rows - first
+                low, high = max(start, 0), min(start + len(lost), stop - first)
+                bad[low:high] |= lost[low - start : high - start]
+        for finding in self.check.findings:
+            if finding.kind == "rows" and finding.env == env:
+                for low, high in finding.rows:
+                    bad[max(low - first, 0) : max(high - first, 0)] = True
+        before = np.count_nonzero(rows.is_final[: max(int(survey.recorded[env]) - first, 0)])
+        evicted = int(survey.recorded[env] - survey.transitions[env]) - before
+        if bad.any():
+            stack, was_final = self.survey.attributes.get("stack_size", 1), rows.is_final.copy()
+            set_aside(rows, bad, stack if isinstance(stack, int) else 1)
+            self._rows[env] = rows
+            self.lost[env] = np.count_nonzero(bad | (rows.is_final > was_final))
+        self._finals[env] = min(max(evicted, 0), first) + np.count_nonzero(rows.is_final)
+
+    def _field(self, name: str) -> Field:
+        return next(field for field in self.survey.fields if field.name == name)
+
+    # -- the new directory
+
+    def _build(self) -> None:
+        survey, build = self.survey, self.build
+        files.make_dirs(build / "tail")
+        State.create(build / "state", survey.count, len(survey.fields))
+        rows = int(survey.count.max(initial=0))
+        documents = {}
+        for field in survey.fields:
+            seals = {}
+            for place in survey.places(field):
+                seal = self._build_segment(place)
+                if seal is not None:
+                    seals[f"{place.segment}/{place.env}"] = list(seal)
+            sealed = np.maximum(survey.count, survey.first) // field.segment_rows
+            attributes = {"sealed": sealed.tolist(), "seals": seals}
+            document = format.array_document(field, rows, survey.num_envs, attributes)
+            documents[build / field.name / "zarr.json"] = document
+            for parent in (build / field.name).relative_to(build).parents:
+                documents.setdefault(build / parent / "zarr.json", format.group_document())
+        attributes = {
+            **survey.attributes,
+            "first": survey.first.tolist(),
+            "count": survey.count.tolist(),
+            "transitions": (survey.count - self._finals).tolist(),
+        }
+        if "next_step" in attributes:
+            attributes["next_step"] = [0] * survey.num_envs
+        documents[build / "zarr.json"] = format.group_document(attributes)
+        for path, document in documents.items():
+            files.make_dirs(path.parent)
+            files.write(path, [format.encode(document)])
+        self._build_priorities()
+        self._link(self.path / "lock", build / "lock")
+        files.sync([Path(base, name) for base, _dirs, names in os.walk(build) for name in names])
+        files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
+
+    def _link(self, source: Path, target: Path) -> None:
+        if not files.link(source, target):
+            raise StorageError(
+                errno.ENOTSUP, "the file system cannot link files, which a repair needs: copy the "
+                "store to one that can", str(source),
+            )  # fmt: skip
+
+    def _build_segment(self, place: Place) -> Seal | None:
+        """One segment of the new store; the seal of a full one."""
+        field, segment, env, used, sealed = place
+        key = field.name, segment, env
+        old = self.survey.chunk(field, segment, env)
+        target = self.build / old.relative_to(self.path)
+        files.make_dirs(target.parent)
+        changed = field.name in BOOKKEEPING and env in self._rows
+        full = used == field.segment_rows
+        whole = key in self.check.sources or key not in self.check.damaged
+        if whole and full and not changed and (field.packed <= sealed):
+            source = self.check.sources.get(key, old)
+            self._link(source, target)
+            files.seal(target)
+            return _whole_seal(field, source)
+        if field.packed:
+            data = self._shard(place, key)
+            files.write(target, [data.data])
+        else:
+            data = self._raw(place, key, changed)
+            memory = Mapping.create(target, field.segment_bytes)
+            memory.array[:] = data
+        if not full:
+            return None
+        files.seal(target)
+        crc = codec.checksum(field, data) if field.packed else codec.crc32c(data)
+        return Seal(len(data), crc)
+
+    def _shard(self, place: Place, key: tuple[str, int, int]) -> np.ndarray:
+        """The bytes of a packed segment that cannot be linked."""
+        field, segment, env, used, sealed = place
+        chunk, tail = self.survey.chunk(field, segment, env), self.survey.tail(field, segment, env)
+        if key in self._salvaged:
+            return self._salvaged[key]
+        lost = self.check.damaged.get(key, np.zeros(field.segment_rows, np.bool_))
+        from_tail = not sealed and segment >= self.survey.sealed[field.name][env] and tail.exists()
+        if from_tail and self.survey.settled and chunk not in self.kept:
+            return segment_check.bytes_of(chunk)
+        if from_tail or lost.all():
+            rows = np.zeros((field.segment_rows, field.row_bytes), np.uint8)
+            if not lost.all():
+                rows[:used] = segment_check.bytes_of(tail, used * field.row_bytes).reshape(used, -1)
+            return codec.encode(field, rows.reshape(-1), used)
+        return segment_check.mended(field, chunk, used)[0]
+
+    def _raw(self, place: Place, key: tuple[str, int, int], changed: bool) -> np.ndarray:
+        """The bytes of a raw segment: zeros where rows are lost and behind the last."""
+        field, segment, env, used, _sealed = place
+        data = np.zeros((field.segment_rows, field.row_bytes), np.uint8)
+        start = segment * field.segment_rows
+        lost = self.check.damaged.get(key)
+        if key in self.check.sources or lost is None or not lost.all():
+            path = self.check.sources.get(key, self.survey.chunk(field, segment, env))
+            data[:used] = segment_check.bytes_of(path, used * field.row_bytes).reshape(used, -1)
+            if lost is not None and key not in self.check.sources:
+                data[lost] = 0
+        if changed:
+            first = int(self.survey.first[env])
+            low = max(start, first)
+            values = getattr(self._rows[env], field.name)[low - first : start + used - first]
+            new = values.view(np.uint8).reshape(-1, field.row_bytes)
+            data[low - start : used] = new
+            self.kept.add(self.survey.chunk(field, segment, env))
+        return data.reshape(-1)
+
+    def _build_priorities(self) -> None:
+        survey, found, alpha = self.survey, None, None
+        if self.check.bad_priorities:
+            self.kept.update((self.path / "priority").rglob("*"))
+        else:
+            found = priorities.read(self.path / "priority", survey.num_envs)
+        if found is None and survey.attributes.get("kind") != "prioritized":
+            return
+        first, stop = int(survey.first.min()), int(survey.count.max())
+        new = np.full((stop - first, survey.num_envs), np.nan)  # those rows get the largest
+        if found is not None:
+            start, leaves, alpha = found
+            low, high = max(start, first), min(start + len(leaves), stop)
+            new[low - first : high - first] = leaves[low - start : high - start]
+        priorities.write(self.build / "priority", new, first, alpha)
+
+    # -- the exchange
+
+    def _exchange(self) -> None:
+        with contextlib.suppress(StoreError, StorageError):  # what is rotten tells no reader
+            page = State(
+                self.path / "state", self.survey.num_envs, len(self.survey.fields), writable=True
+            )
+            page.replaced[0] = 1
+            files.sync([self.path / "state"])
+        files.exchange(self.build, self.path)
+        files.sync_dirs([self.path.parent])
+
+    def _tidy(self) -> None:
+        """Keep what was replaced, and let go of what the new store holds as well."""
+        kept = {path.relative_to(self.path) for path in self.kept}
+        text = "".join(f"{finding}\n" for finding in self.check.findings)
+        for base, _dirs, names in os.walk(self.build, topdown=False):
+            for name in names:
+                if Path(base, name).relative_to(self.build) not in kept:
+                    files.remove(Path(base, name))
+            files.remove_empty_dir(Path(base))
+        files.make_dirs(self.build)
+        files.write(self.build / "findings.txt", [text.encode()])
+
+
+def _whole_seal(field: Field, path: Path) -> Seal | None:
+    """The seal of a full segment's file, None if it is not whole."""
+    if field.packed:
+        checked = segment_check.check_packed(field, path, field.segment_rows)
+    else:
+        checked = segment_check.check_raw(field, path, field.segment_rows, still=False)
+    return None if checked.faults else checked.seal

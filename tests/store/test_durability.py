@@ -1,0 +1,262 @@
+"""What simulated power cuts and failing calls once broke, each as small as it gets."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.errors import DiskReplayError, StorageError
+from diskreplay.store import files
+from diskreplay.store.verify import verify
+
+
+def make(path, **options):
+    return diskreplay.ReplayBuffer(
+        path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
+        capacity=64, compressor="lz4", segment_rows=8, **options,
+    )  # fmt: skip
+
+
+def add(buffer, rows):
+    for _ in range(rows):
+        n = buffer.add_count
+        buffer.add(np.full(64, n, np.uint8), n % 4, float(n), False, False)
+
+
+def check(buffer, rows):
+    assert buffer.add_count == rows
+    np.testing.assert_array_equal(
+        buffer.take("observation", np.arange(rows))[:, 0], np.arange(rows)
+    )
+
+
+def orphans(path):
+    return [str(finding) for finding in verify(path).findings]
+
+
+def test_a_power_cut_between_the_fields_record_and_the_groups(tmp_path, monkeypatch):
+    """The field names segment 1, the group does not: the rows added then were taken for sealed, and
+    the next opening after a crash removed them."""
+    path = tmp_path / "store"
+    buffer = make(path)
+    add(buffer, 8)
+    buffer.flush()
+    group = (path / "zarr.json").read_bytes()
+    add(buffer, 8)
+    buffer._store.maintain(durable=True)
+    shutil.copytree(path, tmp_path / "cut")
+    buffer.close()
+    path = tmp_path / "cut"
+    (path / "zarr.json").write_bytes(group)
+    monkeypatch.setattr(files, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
+    with pytest.warns(RuntimeWarning, match="at least 8 rows"):
+        buffer = make(path)
+    check(buffer, 8)
+    add(buffer, 20)
+    buffer.close()
+    assert orphans(path) == []
+    with make(path) as buffer:
+        check(buffer, 28)
+
+
+def synced(monkeypatch):
+    seen, original = [], files.sync
+
+    def sync(paths):
+        paths = list(map(Path, paths))
+        seen.extend(paths)
+        original(paths)
+
+    monkeypatch.setattr(files, "sync", sync)
+    return seen
+
+
+def test_the_name_of_a_new_store_and_of_a_checkpoint_directory_are_durable(tmp_path, monkeypatch):
+    seen = synced(monkeypatch)
+    with make(tmp_path / "runs" / "store") as buffer:
+        add(buffer, 3)
+        buffer.flush()
+        assert {tmp_path / "runs", tmp_path} <= set(seen)
+        buffer.save(tmp_path / "some" / "checkpoints", 1)
+        assert {tmp_path / "some", tmp_path} <= set(seen[seen.index(tmp_path) + 1 :])
+
+
+@pytest.mark.parametrize("what", ["exchange", "retire", "priorities"])
+def test_nothing_is_removed_before_its_new_name_is_durable(tmp_path, monkeypatch, what):
+    """Else a cut may leave the old name, and the files behind it gone."""
+    path = tmp_path / "store"
+    buffer = diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4), capacity=64
+    )
+    add(buffer, 3)
+    buffer.flush()
+    for suffix in (1, 2, 3, 4):
+        buffer.save(tmp_path / "checkpoints", suffix)
+    log = []
+    for name in ("rename", "exchange", "sync", "remove_tree"):
+        original = getattr(files, name)
+
+        def function(*arguments, name=name, original=original):
+            if name == "sync":
+                arguments = (list(arguments[0]),)
+            if name != "remove_tree" or Path(arguments[0]).exists():
+                log.append((name, arguments))
+            return original(*arguments)
+
+        monkeypatch.setattr(files, name, function)
+    if what == "priorities":
+        buffer.flush()
+    else:
+        buffer.save(tmp_path / "checkpoints", 4 if what == "exchange" else 5)
+    removed = [i for i, (name, _) in enumerate(log) if name == "remove_tree"]
+    assert removed
+    for at in removed:
+        gone = Path(log[at][1][0])
+        moved = max(
+            i
+            for i in range(at)
+            if log[i][0] in ("rename", "exchange") and gone in map(Path, log[i][1])
+        )
+        parents = {Path(p).parent for p in log[moved][1]}
+        after = {Path(p) for name, a in log[moved:at] if name == "sync" for p in a[0]}
+        assert parents & after, f"{gone} goes before {parents} are synced"
+    buffer.close()
+
+
+def test_the_tail_of_a_segment_whose_record_failed(tmp_path, monkeypatch):
+    """It was forgotten: a file that nothing names any more, one for each failure."""
+    path = tmp_path / "store"
+    buffer = make(path)
+    add(buffer, 7)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "replace", lambda contents: files.write(Path("/nowhere/at/all"), []))
+        add(buffer, 3)
+        with pytest.raises(DiskReplayError):
+            buffer._store.maintain(durable=True)
+    add(buffer, 10)
+    buffer.close()
+    assert orphans(path) == []
+
+
+def test_a_segment_that_could_not_be_deleted_is_deleted_later(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    buffer = make(path)
+    add(buffer, 60)
+    buffer.flush()
+    add(buffer, 30)
+    with monkeypatch.context() as patched:
+
+        def remove(path):
+            raise StorageError(5, "no", str(path))
+
+        patched.setattr(files, "remove", remove)
+        with pytest.raises(DiskReplayError):
+            buffer._store.maintain(durable=True)
+    add(buffer, 30)
+    buffer.close()
+    assert orphans(path) == []
+
+
+def test_a_kill_while_closing_leaves_no_spares(tmp_path):
+    path = tmp_path / "store"
+    with make(path) as buffer:
+        add(buffer, 30)
+    (path / "tail" / "spare.observation.7").write_bytes(bytes(4096))  # not removed any more
+    make(path).close()
+    assert orphans(path) == []
+
+
+def test_files_that_come_back_after_a_power_cut_in_a_store_that_was_closed(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    with make(path) as buffer:
+        add(buffer, 7)
+        buffer.flush()
+        (tmp_path / "old").write_bytes((path / "observation/c/0/0/0").read_bytes())
+        add(buffer, 200)
+    back = path / "observation" / "c" / "0" / "0" / "0"
+    back.parent.mkdir(parents=True)
+    back.write_bytes((tmp_path / "old").read_bytes())
+    monkeypatch.setattr(files, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
+    make(path).close()
+    assert orphans(path) == []
+
+
+def test_a_lock_file_that_cannot_be_written_does_not_stay_locked(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    make(path).close()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "pwrite", fail)
+        with pytest.raises(diskreplay.errors.DiskFullError):
+            make(path)
+    make(path).close()
+
+
+def test_a_spare_that_cannot_be_removed_does_not_keep_the_store_locked(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    buffer = make(path)
+    add(buffer, 30)
+    buffer.flush()
+    original = files.remove
+
+    def remove(path):
+        if path.name.startswith("spare"):
+            raise StorageError(5, "no", str(path))
+        original(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "remove", remove)
+        buffer.close()
+    make(path).close()
+    assert orphans(path) == []
+
+
+def test_a_segment_that_leaves_while_it_is_recorded(tmp_path, monkeypatch):
+    """Rows are added while the keeper syncs: its tail was deleted, and then to be renamed."""
+    buffer = make(tmp_path / "store")
+    add(buffer, 7)
+    store, original = buffer._store, files.sync
+    with store.maintenance:
+        add(buffer, 3)
+
+        def sync(paths):
+            original(paths)
+            store.first[:] = 8
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "sync", sync)
+            store.maintain(durable=True)
+    buffer.close()
+    assert orphans(tmp_path / "store") == []
+
+
+def test_a_load_whose_opening_fails_goes_back(tmp_path, monkeypatch):
+    """Opening the new store removed the old one, which was beside it by then."""
+    buffer = make(tmp_path / "store")
+    add(buffer, 10)
+    buffer.save(tmp_path / "checkpoints", 1)
+    add(buffer, 10)
+    original = files.sync
+
+    def sync(paths):
+        paths = list(paths)
+        if [p for p in paths if Path(p) == tmp_path / "store" / "state"]:
+            raise StorageError(5, "no", "state")
+        original(paths)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "sync", sync)
+        with pytest.raises(StorageError) as raised:
+            buffer.load(tmp_path / "checkpoints", 1)
+        assert raised.value.errno == 5
+    check(buffer, 20)
+    add(buffer, 5)
+    buffer.close()
+    with make(tmp_path / "store") as buffer:
+        check(buffer, 25)
