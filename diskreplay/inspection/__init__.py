@@ -1,0 +1,1 @@
+"""What is in a buffer: its episodes, and figures of its fields."""

@@ -1,0 +1,159 @@
+"""Figures of each field: its range, its mean, how much of it is zeros."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import InvalidInputError
+from diskreplay.inspection.retained import read_rows
+
+_PART_BYTES = 4 << 20
+SAMPLE_BYTES = 64 << 20
+_LEAST_ROWS = 64  # in one part: a packed field decodes whole blocks of rows anyway
+_OF_ALL_ROWS = ("step", "is_final")  # fields that final rows have a meaningful value of
+
+
+@dataclass(frozen=True)
+class FieldProfile:
+    """What the values of one field are like.
+
+    Of observations those of final rows count too, of actions, rewards, flags and extras only those
+    of transitions: a final row has none.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    rows: int
+    """How many rows were looked at: all of them, or a sample spread evenly over time."""
+    min: float | None
+    """Of the finite values; None where there are none."""
+    max: float | None
+    mean: float | None
+    zeros: float | None
+    """Share of the values that are 0."""
+    not_finite: int
+    """Values that are NaN or infinite."""
+
+
+def profile_of(
+    buffer: ReplayBuffer, *, most_bytes: int | None = SAMPLE_BYTES
+) -> dict[str, FieldProfile]:
+    """The figures of every field.
+
+    Parameters
+    ----------
+    most_bytes : int or None
+        Of a larger field so many raw bytes are read, in runs of rows spread evenly over time. None
+        reads everything.
+
+    Raises
+    ------
+    CorruptSegmentError
+        Rows cannot be read.
+    """
+    return {name: _profile(buffer, name, most_bytes) for name in buffer.fields}
+
+
+def counts_of(
+    buffer: ReplayBuffer, field: str, *, most_values: int = 1024
+) -> dict[int, int] | None:
+    """How often each value of an integer field was recorded, by value; final rows do not count.
+
+    Returns
+    -------
+    dict of int to int, or None
+        None if there are more than `most_values` of them.
+
+    Raises
+    ------
+    InvalidInputError
+        The field has vectors or no integers in it.
+    """
+    shape, dtype = buffer.fields[field]
+    if shape or dtype.kind not in "iu":
+        raise InvalidInputError(f"field {field!r}: integers expected, found {dtype} of {shape}")
+    counts: dict[int, int] = {}
+    for part in values_of(buffer, field):
+        for value, count in zip(*np.unique(part, return_counts=True), strict=True):
+            counts[int(value)] = counts.get(int(value), 0) + int(count)
+        if len(counts) > most_values:
+            return None
+    return dict(sorted(counts.items()))
+
+
+def values_of(
+    buffer: ReplayBuffer, field: str, *, finals: bool = False, most_bytes: int | None = None
+) -> Iterator[np.ndarray]:
+    """The values of one field in all transitions, env by env, oldest first, part by part.
+
+    Parameters
+    ----------
+    finals : bool
+        Final rows too.
+    most_bytes : int, optional
+        Read only parts that are spread evenly over time, of so many bytes in all.
+
+    Yields
+    ------
+    ndarray, shape (rows, *shape)
+        At least one row, and about 4 MiB; a copy.
+
+    Notes
+    -----
+    Rows that a writer evicts meanwhile are left out.
+    """
+    shape, dtype = buffer.fields[field]
+    row_bytes = max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+    size = max(_LEAST_ROWS, _PART_BYTES // row_bytes)
+    bounds = buffer.bounds
+    total = int((bounds[:, 1] - bounds[:, 0]).sum())
+    if most_bytes is not None and total * row_bytes > most_bytes:
+        size = min(size, max(_LEAST_ROWS, most_bytes // row_bytes // 64))
+    starts = [
+        (env, start)
+        for env, (first, stop) in enumerate(bounds.tolist())
+        for start in range(first, stop, size)
+    ]
+    if most_bytes is not None:
+        wanted = max(1, most_bytes // (size * row_bytes))
+        if wanted < len(starts):
+            chosen = np.linspace(0, len(starts) - 1, wanted).round().astype(int)
+            starts = [starts[at] for at in chosen]
+    for env, start in starts:
+        stop = min(start + size, int(bounds[env, 1]))
+        _first, (values, is_final) = read_rows(buffer, env, start, stop, (field, "is_final"))
+        if not finals:
+            values = values[~is_final]
+        if len(values):
+            yield values
+
+
+def _profile(buffer: ReplayBuffer, field: str, most_bytes: int | None) -> FieldProfile:
+    shape, dtype = buffer.fields[field]
+    finals = field in _OF_ALL_ROWS or field.split("/")[0] == "observation"
+    rows = values = zeros = not_finite = 0
+    total, low, high = 0.0, np.inf, -np.inf
+    for part in values_of(buffer, field, finals=finals, most_bytes=most_bytes):
+        rows += len(part)
+        values += part.size
+        zeros += part.size - np.count_nonzero(part)
+        if dtype.kind == "f":
+            finite = part[np.isfinite(part)]
+            not_finite += part.size - finite.size
+            part = finite
+        if part.size:
+            low, high = min(low, part.min().item()), max(high, part.max().item())
+            total += float(part.sum(dtype=np.float64))
+    seen = values - not_finite
+    return FieldProfile(
+        shape=shape,
+        dtype=dtype.name,
+        rows=rows,
+        min=low + 0 if seen else None,  # a bool counts as a number
+        max=high + 0 if seen else None,
+        mean=total / seen if seen else None,
+        zeros=zeros / values if values else None,
+        not_finite=not_finite,
+    )

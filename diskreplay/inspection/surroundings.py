@@ -1,0 +1,123 @@
+"""What is around a store: who writes to it, when that was last, which checkpoints are beside it."""
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from diskreplay.store.format import Field
+
+_LOCKS = Path("/proc/locks")
+_CHECKPOINT = re.compile(r".+_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """What the lock file says."""
+
+    pid: int | None
+    """The process that opened the store last, None if it is not known."""
+    holds: bool | None
+    """Whether it holds the lock now; None where the system does not say."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A checkpoint near a store."""
+
+    path: Path
+    suffix: str
+    saved: float
+    """Seconds since the epoch."""
+
+
+def writer_of(path: Path) -> Writer | None:
+    """Who holds the store's lock; None for a checkpoint, which has none.
+
+    The lock itself is not touched: to try it would, for an instant, keep a writer out that is just
+    starting. Linux lists the locks that are held; elsewhere a process of that number has to do.
+    """
+    try:
+        inode = os.stat(path / "lock").st_ino
+        text = (path / "lock").read_text(errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    if not text.isdecimal():
+        return Writer(None, False if text == "" else None)
+    pid = int(text)
+    try:
+        listed = _LOCKS.read_text()
+    except OSError:
+        return Writer(pid, None if _runs(pid) else False)
+    # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234567 0 EOF"
+    held = re.search(rf"FLOCK\s+\S+\s+WRITE\s+{pid}\s+\S+:{inode}\s", listed)
+    return Writer(pid, held is not None)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def last_write(path: Path) -> float | None:
+    """When the store was last written to, or the checkpoint saved, in seconds since the epoch.
+
+    A live store's page of counts is mapped into memory: the kernel notes when it was written to
+    only each time that it has synced it, so this may lie half a minute back.
+    """
+    manifest = path / "manifest.json"
+    candidates = [manifest] if manifest.exists() else [path / "state", path / "zarr.json"]
+    times = []
+    for candidate in candidates:
+        with contextlib.suppress(FileNotFoundError):
+            times.append(candidate.stat().st_mtime)
+    return max(times, default=None)
+
+
+def oldest_write(path: Path, field: Field, segments: dict[int, int]) -> float | None:
+    """When the oldest of these segments were written, in seconds since the epoch.
+
+    Parameters
+    ----------
+    field : Field
+        A raw one: its files are written in place and never again.
+    segments : dict of int to int
+        For each env the oldest retained segment.
+    """
+    times = []
+    for env, segment in segments.items():
+        with contextlib.suppress(FileNotFoundError):
+            times.append((path / field.name / field.chunk_key(segment, env)).stat().st_mtime)
+    return min(times, default=None)
+
+
+def checkpoints_beside(path: Path) -> list[Beside]:
+    """Checkpoints in the directory that the store is in, and in those directories next to it whose
+    name speaks of checkpoints; oldest first."""
+    parent = path.parent
+    found = []
+    for directory in [parent, *_directories(parent, re.compile(r"(?i).*(ckpt|checkpoint).*"))]:
+        for entry in _directories(directory, _CHECKPOINT):
+            with contextlib.suppress(OSError):
+                saved = (entry / "manifest.json").stat().st_mtime
+                found.append(Beside(entry, _CHECKPOINT.fullmatch(entry.name)[1], saved))
+    return sorted(found, key=lambda beside: (beside.saved, str(beside.path)))
+
+
+def _directories(inside: Path, pattern: re.Pattern) -> list[Path]:
+    try:
+        with os.scandir(inside) as entries:
+            return [
+                Path(entry.path)
+                for entry in entries
+                if not entry.name.startswith(".") and pattern.fullmatch(entry.name)
+                and entry.is_dir()
+            ]  # fmt: skip
+    except OSError:  # of no concern: the store itself can be read
+        return []

@@ -1,0 +1,237 @@
+"""What the charts show, reduced to a few hundred numbers; drawn by `plots` and by `report`."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.inspection.episodes import Episodes
+from diskreplay.inspection.priorities import priorities_of
+from diskreplay.inspection.profile import values_of
+from diskreplay.prioritized import PrioritizedReplayBuffer
+
+_DOTS = 400  # episodes that are drawn one by one; of more, bins of them
+_BINS = 120
+_BARS = 24  # distinct values that get a bar each; of more, a histogram
+_VECTOR = 8  # components of an action that get a chart
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Something over time: dots with a moving mean, or a median within a band.
+
+    Attributes
+    ----------
+    x, y : ndarray of float64, shape (dots,)
+        Empty where there are too many.
+    line_x, line_y : ndarray of float64, shape (points,)
+    band : ndarray of float64, shape (2, points) or None
+        Lower and upper edge around the line.
+    """
+
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    x: np.ndarray
+    y: np.ndarray
+    line_x: np.ndarray
+    line_y: np.ndarray
+    line_name: str
+    band: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Counts: of named values, or between edges.
+
+    Attributes
+    ----------
+    counts : ndarray of int64, shape (bars,)
+    labels : list of str
+        One a bar; empty for a histogram.
+    edges : ndarray of float64, shape (bars + 1,)
+        Empty for named values.
+    log_counts, log_edges : bool
+        The axis that is better drawn logarithmically.
+    """
+
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    counts: np.ndarray
+    labels: list[str]
+    edges: np.ndarray
+    log_counts: bool = False
+    log_edges: bool = False
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of each field, largest first: as plain arrays in memory, and on disk."""
+
+    title: str
+    note: str
+    names: list[str]
+    raw: np.ndarray
+    disk: np.ndarray
+
+
+Chart = Trend | Bars | Sizes
+
+
+def charts_of(buffer: ReplayBuffer, episodes: Episodes) -> dict[str, list[Chart]]:
+    """The charts by section, in the order of a page.
+
+    Reads rewards and actions part by part, and the priorities; no observations. Memory: a few
+    dozen bytes a row for the index that a prioritized buffer needs, else a few megabytes.
+    """
+    sections = {
+        "Episodes": _episode_charts(episodes),
+        "Transitions": [_rewards(buffer), *_actions(buffer), _priorities(buffer)],
+        "Memory and disk": [_sizes(buffer)],
+    }
+    return {
+        name: [chart for chart in charts if chart is not None] for name, charts in sections.items()
+    }
+
+
+def _episode_charts(episodes: Episodes) -> list[Chart | None]:
+    kept = episodes.whole
+    left_out = int((~kept).sum())
+    note = f"{kept.sum():,} whole episodes"
+    if left_out:
+        note += f"; {left_out:,} cut, open or half evicted, left out"
+    x = episodes.start_id[kept].astype(np.float64)
+    return [
+        _trend("Return of each episode", note, "rows recorded", "return", x,
+               episodes.returns[kept]),
+        _trend("Length of each episode", note, "rows recorded", "transitions", x,
+               episodes.rows[kept].astype(np.float64)),
+    ]  # fmt: skip
+
+
+def _trend(
+    title: str, note: str, x_label: str, y_label: str, x: np.ndarray, y: np.ndarray
+) -> Trend | None:
+    count = len(x)
+    if not count:
+        return None
+    empty = np.empty(0)
+    if count <= _DOTS:
+        half = max(1, count // 24)
+        sums = np.r_[0, np.cumsum(y)]
+        low = np.maximum(np.arange(count) - half, 0)
+        high = np.minimum(np.arange(count) + half + 1, count)
+        mean = (sums[high] - sums[low]) / (high - low)
+        name = f"mean of {min(2 * half + 1, count)} episodes"
+        return Trend(title, note, x_label, y_label, x, y, x, mean, name)
+    groups = np.array_split(np.arange(count), _BINS)
+    low, middle, high = np.array([np.quantile(y[g], (0.1, 0.5, 0.9)) for g in groups]).T
+    centre = np.array([x[g].mean() for g in groups])
+    name = f"median of {len(groups[0]):,} episodes, and their 10% to 90%"
+    return Trend(
+        title, note, x_label, y_label, empty, empty, centre, middle, name, np.stack([low, high])
+    )
+
+
+def _rewards(buffer: ReplayBuffer) -> Bars | None:
+    return _distribution(lambda: values_of(buffer, "reward"), "Reward of each transition", "reward")
+
+
+def _actions(buffer: ReplayBuffer) -> list[Bars | None]:
+    charts = []
+    for name, (shape, _dtype) in buffer.fields.items():
+        if name.split("/")[0] != "action":
+            continue
+        for component in range(min(int(np.prod(shape)), _VECTOR)):
+            label = f"{name}[{component}]" if shape else name
+
+            def parts(name: str = name, component: int = component) -> Iterator[np.ndarray]:
+                for values in values_of(buffer, name):
+                    yield values.reshape(len(values), -1)[:, component]
+
+            title = "Actions chosen" if label == "action" else f"Values of {label}"
+            charts.append(_distribution(parts, title, label))
+    return charts
+
+
+def _distribution(
+    parts: Callable[[], Iterator[np.ndarray]], title: str, x_label: str
+) -> Bars | None:
+    """Bars of the distinct values if they are few, else a histogram. Reads the parts twice."""
+    distinct: dict[float, int] | None = {}
+    low, high, total = np.inf, -np.inf, 0
+    for part in parts():
+        part = part[np.isfinite(part)]
+        if not len(part):
+            continue
+        low, high = min(low, float(part.min())), max(high, float(part.max()))
+        total += len(part)
+        if distinct is not None:
+            for value, count in zip(*np.unique(part, return_counts=True), strict=True):
+                distinct[value.item()] = distinct.get(value.item(), 0) + int(count)
+            distinct = distinct if len(distinct) <= _BARS else None
+    if not total:
+        return None
+    if distinct is not None:
+        values = sorted(distinct)
+        counts = np.array([distinct[value] for value in values])
+        labels, edges = [f"{value:.5g}" for value in values], np.empty(0)
+    else:
+        edges = np.linspace(low, high, 2 * _BARS + 1)
+        counts = np.zeros(2 * _BARS, np.int64)
+        for part in parts():  # a live store may have new extremes by now
+            counts += np.histogram(np.clip(part[np.isfinite(part)], low, high), edges)[0]
+        labels = []
+    note = f"{total:,} transitions, {low:.4g} to {high:.4g}"
+    return Bars(
+        title, note, x_label, "transitions", counts, labels, edges, log_counts=_uneven(counts)
+    )
+
+
+def _priorities(buffer: ReplayBuffer) -> Bars | None:
+    if not isinstance(buffer, PrioritizedReplayBuffer):
+        return None
+    profile = priorities_of(buffer)
+    if profile is None:
+        return None
+    leaves = buffer.tree.leaves
+    leaves = leaves[leaves > 0]
+    values = leaves ** (1 / buffer.alpha) if buffer.alpha else np.ones_like(leaves)
+    low, high = float(values.min()), float(values.max())
+    log = high > 100 * low
+    labels, edges, counts = [f"{low:.4g}"], np.empty(0), np.array([len(values)])
+    if low < high:
+        labels, edges = [], (np.geomspace if log else np.linspace)(low, high, 2 * _BARS + 1)
+        counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
+    note = (
+        f"{profile.drawable:,} that can be drawn, as even as {profile.effective:,.0f} equal ones; "
+        f"{profile.never_updated:.0%} never updated"
+    )
+    return Bars(
+        "Priority of each transition", note, "priority", "transitions", counts, labels, edges,
+        log_counts=_uneven(counts), log_edges=log,
+    )  # fmt: skip
+
+
+def _uneven(counts: np.ndarray) -> bool:
+    return bool(counts.max() > 50 * counts[counts > 0].min())
+
+
+def _sizes(buffer: ReplayBuffer) -> Sizes:
+    statistics = buffer.statistics()
+    order = sorted(statistics.fields, key=lambda name: -statistics.fields[name].raw_bytes)
+    if statistics.ratio >= 1:
+        note = f"{statistics.ratio:.1f} times smaller on disk, room for coming rows included"
+    else:
+        note = "files have room for coming rows: a store that is not full takes more than its rows"
+    return Sizes(
+        "Bytes of each field",
+        note,
+        order,
+        np.array([statistics.fields[name].raw_bytes for name in order]),
+        np.array([statistics.fields[name].disk_bytes for name in order]),
+    )

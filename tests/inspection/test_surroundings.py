@@ -1,0 +1,86 @@
+"""Who writes, when, and what is beside."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from diskreplay.inspection import surroundings
+from diskreplay.inspection.surroundings import Writer, checkpoints_beside, last_write, writer_of
+from diskreplay.store import files
+
+
+@pytest.fixture
+def gone():
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_no_lock_file_no_writer(tmp_path):
+    assert writer_of(tmp_path) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the locks that are held")
+def test_a_lock_that_is_held_and_let_go(tmp_path):
+    fd = files.lock(tmp_path / "lock")
+    assert writer_of(tmp_path) == Writer(os.getpid(), True)
+    files.unlock(fd)
+    assert writer_of(tmp_path) == Writer(os.getpid(), False)
+
+
+def test_another_file_of_the_same_process_does_not_count(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "lock").write_text(f"{os.getpid()}\n")
+    fd = files.lock(tmp_path / "other" / "lock")
+    if sys.platform == "linux":
+        assert writer_of(tmp_path) == Writer(os.getpid(), False)
+    files.unlock(fd)
+
+
+def test_where_locks_are_not_listed(tmp_path, monkeypatch, gone):
+    monkeypatch.setattr(surroundings, "_LOCKS", tmp_path / "nothing")
+    (tmp_path / "lock").write_text(f"{os.getpid()}\n")
+    assert writer_of(tmp_path) == Writer(os.getpid(), None)
+    (tmp_path / "lock").write_text(f"{gone}\n")
+    assert writer_of(tmp_path) == Writer(gone, False)
+
+
+@pytest.mark.parametrize(("text", "holds"), [("", False), ("rubbish", None), ("-1", None)])
+def test_a_lock_file_without_a_number(tmp_path, text, holds):
+    (tmp_path / "lock").write_text(text)
+    assert writer_of(tmp_path) == Writer(None, holds)
+
+
+def test_the_last_write_is_the_newest(tmp_path):
+    assert last_write(tmp_path) is None
+    for name, when in (("state", 2000), ("zarr.json", 1000)):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (when, when))
+    assert last_write(tmp_path) == 2000
+    (tmp_path / "manifest.json").write_text("")
+    os.utime(tmp_path / "manifest.json", (500, 500))
+    assert last_write(tmp_path) == 500  # of a checkpoint, whenever its files were linked
+
+
+def test_checkpoints_beside(tmp_path):
+    for name, when in (
+        ("a_ckpt.7", 30),
+        ("checkpoints/a_ckpt.10", 20),
+        ("my-ckpts/b_ckpt.best", 10),
+    ):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "manifest.json").write_text("{}")
+        os.utime(tmp_path / name / "manifest.json", (when, when))
+    for name in ("other/a_ckpt.1", "a_ckpt.8", ".a_ckpt.9.tmp-1", "replay"):
+        (tmp_path / name).mkdir(parents=True)  # elsewhere, not whole, hidden, no checkpoint
+    (tmp_path / "other" / "a_ckpt.1" / "manifest.json").write_text("{}")
+    (tmp_path / ".a_ckpt.9.tmp-1" / "manifest.json").write_text("{}")
+    found = checkpoints_beside(tmp_path / "replay")
+    assert [(beside.suffix, beside.saved) for beside in found] == [
+        ("best", 10), ("10", 20), ("7", 30),
+    ]  # fmt: skip
+    assert found[0].path == tmp_path / "my-ckpts" / "b_ckpt.best"
+    assert checkpoints_beside(tmp_path / "nowhere" / "replay") == []
