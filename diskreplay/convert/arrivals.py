@@ -1,0 +1,159 @@
+"""Rows that go into a new buffer: in pieces, from one or several sources, with their priorities."""
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.prioritized import PrioritizedReplayBuffer
+
+
+class Arrivals:
+    """Rows on their way into a new buffer, env by env, in pieces.
+
+    Where an env's rows do not follow the row before (another store's come next, or some left while
+    they were read), the rows up to the next beginning of an episode are left out: their stacks
+    would reach into an episode that is not theirs.
+
+    Attributes
+    ----------
+    left_out : int
+        Rows so far; see `warn_of_left_out`.
+    """
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self._buffer = buffer
+        self._last: list[int | None] = [None] * buffer.num_envs
+        self._fragment = [False] * buffer.num_envs
+        self.left_out = 0
+
+    def next_source(self) -> None:
+        """Whatever comes now follows nothing that is here."""
+        self._fragment = [last is not None for last in self._last]
+        self._last = [None] * len(self._last)
+
+    def warn_of_left_out(self, source: object) -> None:
+        """Say how many rows were left out, if any: what came back is a smaller buffer."""
+        if self.left_out:
+            warnings.warn(
+                f"{source}: {self.left_out} row(s) left out: rows before them are missing, so the "
+                "stacks of their frames would not be theirs",
+                RuntimeWarning, stacklevel=3,
+            )  # fmt: skip
+
+    def add(self, env: int, rows: np.ndarray, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Take in consecutive rows of one env.
+
+        Parameters
+        ----------
+        env : int
+        rows : ndarray of int64, shape (rows,)
+            Their numbers in the source.
+        columns : dict of str to ndarray, each of shape (rows, *shape)
+            Every field.
+
+        Returns
+        -------
+        ndarray of int64, shape (rows,)
+            The new ids; -1 for rows that are left out.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such env; and as `ReplayBuffer.extend`.
+        """
+        num_envs = self._buffer.num_envs
+        if not 0 <= env < num_envs:
+            raise InvalidInputError(f"env: 0 to {num_envs - 1} expected, found {env}")
+        ids = np.full(len(rows), -1)
+        if not len(rows):
+            return ids
+        if not 0 <= env < len(self._last):
+            raise FormatError(f"rows of env {env}, of 0 to {len(self._last) - 1} expected")
+        last = self._last[env]
+        breaks = np.diff(rows, prepend=rows[0] - 1 if last is None else last) != 1
+        breaks[0] |= self._fragment[env]
+        at = np.arange(len(rows))
+        last_break = np.maximum.accumulate(np.where(breaks, at, -1))
+        last_begin = np.maximum.accumulate(np.where(columns["step"] == 0, at, -1))
+        kept = last_begin >= last_break
+        self._last[env], self._fragment[env] = int(rows[-1]), not kept[-1]
+        self.left_out += int(np.count_nonzero(~kept))
+        if kept.all():
+            return self._buffer.extend(columns, env=env)
+        if kept.any():
+            part = {name: values[kept] for name, values in columns.items()}
+            ids[kept] = self._buffer.extend(part, env=env)
+        return ids
+
+    def add_mixed(
+        self,
+        env: np.ndarray,
+        row: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        has_final: np.ndarray,
+        finals: Mapping[str, np.ndarray],
+    ) -> np.ndarray:
+        """Take in rows of all envs with the final rows by their side, as `timeline.Chunk` has them.
+
+        Parameters
+        ----------
+        env, row : ndarray of int, shape (rows,)
+        columns : dict of str to ndarray, each of shape (rows, *shape)
+        has_final : ndarray of bool, shape (rows,)
+        finals : dict of str to ndarray, each of shape (final rows, *shape)
+            Observations of the final rows, for each row with `has_final`.
+
+        Returns
+        -------
+        ndarray of int64, shape (rows,)
+            As `add`.
+        """
+        ids = np.empty(len(env), np.int64)
+        position = np.cumsum(has_final) - 1
+        for each in np.unique(env).tolist():
+            which = np.flatnonzero(env == each)
+            ended = has_final[which]
+            at = np.arange(len(which)) + np.cumsum(ended) - ended
+            total = len(which) + int(np.count_nonzero(ended))
+            final_at, final_of = at[ended] + 1, position[which[ended]]
+            woven = {}
+            for name, (shape, dtype) in self._buffer.fields.items():
+                woven[name] = np.zeros((total, *shape), dtype)
+                woven[name][at] = columns[name][which]
+                if name in finals:
+                    woven[name][final_at] = finals[name][final_of]
+            woven["step"][final_at] = woven["step"][final_at - 1] + 1
+            woven["is_final"][final_at] = True
+            rows = np.empty(total, np.int64)
+            rows[at] = row[which]
+            rows[final_at] = rows[final_at - 1] + 1
+            ids[which] = self.add(each, rows, woven)[at]
+        return ids
+
+
+class NewPriorities:
+    """Priorities that are set when all rows are there: only then can the last ones be sampled."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self._buffer = buffer
+        self._ids: list[np.ndarray] = []
+        self._values: list[np.ndarray] = []
+
+    def add(self, ids: np.ndarray, priorities: np.ndarray | None) -> None:
+        """Remember some; ids of -1 and priorities of NaN count for nothing."""
+        if priorities is None or not isinstance(self._buffer, PrioritizedReplayBuffer):
+            return
+        known = (ids >= 0) & ~np.isnan(priorities)
+        self._ids.append(ids[known])
+        self._values.append(np.asarray(priorities, np.float64)[known])
+
+    def set(self, largest: float | None = None) -> None:
+        """Set them all; `largest` is the largest that the source has ever seen."""
+        some = next((ids[:1] for ids in self._ids if len(ids)), None)
+        if some is not None and largest is not None:
+            self._buffer.update_priorities(some, [largest])  # what counts is that it was seen
+        for ids, priorities in zip(self._ids, self._values, strict=True):
+            self._buffer.update_priorities(ids, priorities)

@@ -1,0 +1,67 @@
+"""What a buffer was made with, and another one made like it."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from diskreplay import spaces
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import FormatError
+from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.store import format
+
+_PLAIN = ("capacity", "num_envs", "stack_size", "update_horizon", "gamma", "batch_size")
+_PRIORITIZED = ("alpha", "beta", "weight_normalization")
+_OPTIONS = frozenset(
+    ("kind", "observation_space", "action_space", "extras", "compressor", *_PLAIN, *_PRIORITIZED)
+)
+_BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"))
+
+
+def blueprint(buffer: ReplayBuffer) -> dict[str, Any]:
+    """The options of a buffer as JSON: spaces, extras, capacity, compressors and all else but the
+    state of its generator."""
+    stored = format.read_attributes(buffer.path)["fields"]
+    document = {
+        "kind": "uniform",
+        "observation_space": spaces.describe(buffer.observation_space),
+        "action_space": spaces.describe(buffer.action_space),
+        "extras": {name: [list(shape), dtype.name] for name, (shape, dtype) in
+                   buffer.extras.items()},
+        "compressor": {field["name"]: field["compressor"] for field in stored
+                       if field["name"] not in _BOOKKEEPING},
+        **{name: getattr(buffer, name) for name in _PLAIN},
+    }  # fmt: skip
+    if isinstance(buffer, PrioritizedReplayBuffer):
+        document["kind"] = "prioritized"
+        document |= {name: getattr(buffer, name) for name in _PRIORITIZED}
+        if callable(buffer.beta):  # a schedule is the training program's own
+            document["beta"] = 0.4
+    return document
+
+
+def build(document: Mapping[str, Any], path: str | os.PathLike, **options: Any) -> ReplayBuffer:
+    """A new buffer at `path` as a `blueprint` says; `options` go before.
+
+    Raises
+    ------
+    FormatError
+        The document is damaged.
+    """
+    try:
+        document = dict(document)
+        unknown = document.keys() - _OPTIONS
+        if unknown or not isinstance(document["extras"], Mapping) \
+                or not isinstance(document["compressor"], str | Mapping):  # fmt: skip
+            raise TypeError(f"unknown {sorted(unknown)}" if unknown else "extras or compressor")
+        kind = {"uniform": ReplayBuffer, "prioritized": PrioritizedReplayBuffer}[
+            document.pop("kind")
+        ]
+        for name in ("observation_space", "action_space"):
+            document[name] = spaces.parse(document[name])
+        options = document | options
+        if isinstance(options["compressor"], Mapping):
+            options["compressor"] = document["compressor"] | dict(options["compressor"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{path}: the description of the buffer is damaged ({error})") from error
+    return kind(path, **options)

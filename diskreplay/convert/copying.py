@@ -1,0 +1,220 @@
+"""Stores from stores: with another compressor, of several in one, or with a smaller capacity.
+
+Rows are read and written as they are stored, a few dozen megabytes at a time. In the new store
+each env's rows are numbered from 0 again and the generator begins anew. Priorities are carried over
+to the last bits of ``(priority ** alpha) ** (1 / alpha)``; with alpha 0 a store does not know them.
+
+Sources may be live stores and checkpoints. Of a live one, rows that its writer evicts while they
+are copied are left out, and so are those behind them up to the next beginning of an episode.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.buffer import open as open_buffer
+from diskreplay.convert.arrivals import Arrivals, NewPriorities
+from diskreplay.convert.blueprint import blueprint, build
+from diskreplay.convert.output import new_store
+from diskreplay.convert.timeline import Priorities, rows_within, take_retained
+from diskreplay.errors import InvalidInputError, SchemaError
+
+Source = str | os.PathLike | ReplayBuffer
+Progress = Callable[[int, int], None]
+
+_PIECE_BYTES = 16 << 20
+
+
+def convert(
+    source: Source,
+    out: str | os.PathLike,
+    *,
+    compressor: str | Mapping[str, str] | None = None,
+    segment_rows: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Copy a store, with other compressors or another size of files.
+
+    Parameters
+    ----------
+    source : path or ReplayBuffer
+    out : path
+        The new store's directory; there whole or not at all.
+    compressor : str or dict, optional
+        As for `ReplayBuffer`; fields that a dict does not name keep theirs, as all do by default.
+    segment_rows : int, optional
+        As for `ReplayBuffer`.
+    overwrite : bool
+        Replace a store that is there; it may be the source itself.
+    progress : callable, optional
+        Called with how many rows were copied since and how many there are.
+
+    Returns
+    -------
+    Path
+        `out`.
+
+    Raises
+    ------
+    InvalidInputError
+        There is something at `out`; an argument makes no sense.
+    LockedError
+        The store to be replaced is being written to.
+    FormatError, CorruptSegmentError, StorageError
+    """
+    return _copied(
+        [source], out, overwrite, progress, compressor=compressor, segment_rows=segment_rows
+    )
+
+
+def merge(
+    sources: Sequence[Source],
+    out: str | os.PathLike,
+    *,
+    capacity: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """One store of several, env by env: first the rows of the first source, then of the second.
+
+    Parameters
+    ----------
+    sources : sequence of path or ReplayBuffer
+        With the same spaces, extras and number of envs. The first one's options are taken.
+    out, overwrite, progress
+        As for `convert`.
+    capacity : int, optional
+        Of the new store; by default that of all sources together.
+
+    Returns
+    -------
+    Path
+        `out`.
+
+    Raises
+    ------
+    SchemaError
+        The sources hold different fields, or different numbers of envs.
+    InvalidInputError
+        A store is named twice; and as `convert`.
+    LockedError, FormatError, CorruptSegmentError, StorageError
+
+    Notes
+    -----
+    Where a source other than an env's first begins inside an episode, because the beginning was
+    evicted, what is left of that episode is left out: its stacks would show another source's
+    frames. An episode that was open at the end of a source is cut there.
+    """
+    return _copied(sources, out, overwrite, progress, capacity=capacity)
+
+
+def trim(
+    source: Source,
+    out: str | os.PathLike,
+    capacity: int,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Copy the newest rows of a store into one of another capacity.
+
+    Parameters
+    ----------
+    source, out, overwrite, progress
+        As for `convert`.
+    capacity : int
+        Rows kept, over all envs; each keeps its newest ``capacity // num_envs``.
+
+    Returns
+    -------
+    Path
+        `out`.
+
+    Raises
+    ------
+    CapacityError
+        The capacity holds no transition.
+    InvalidInputError, LockedError, FormatError, CorruptSegmentError, StorageError
+        As `convert`.
+    """
+    if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
+        raise InvalidInputError(f"capacity: a positive integer expected, found {capacity!r}")
+    return _copied([source], out, overwrite, progress, capacity=int(capacity))
+
+
+def _copied(
+    sources: Sequence[Source],
+    out: str | os.PathLike,
+    overwrite: bool,
+    progress: Progress | None,
+    **options: object,
+) -> Path:
+    if isinstance(sources, str | os.PathLike) or not len(sources):
+        raise InvalidInputError(f"sources: one store or more expected, found {sources!r}")
+    with contextlib.ExitStack() as opened:
+        buffers = [
+            source if isinstance(source, ReplayBuffer)
+            else opened.enter_context(open_buffer(source, mode="r"))
+            for source in sources
+        ]  # fmt: skip
+        document = blueprint(buffers[0])
+        chosen = {name: value for name, value in options.items() if value is not None}
+        _check_alike(buffers)
+        if len(buffers) > 1:
+            capacities = [buffer.capacity for buffer in buffers]
+            document["capacity"] = None if None in capacities else sum(capacities)
+        with new_store(out, overwrite=overwrite) as beside:
+            with build(document, beside, **chosen) as target:
+                _fill(target, buffers, progress or (lambda amount, total: None))
+    return Path(out)
+
+
+def _check_alike(buffers: Sequence[ReplayBuffer]) -> None:
+    first = buffers[0]
+    for other in buffers[1:]:
+        if other.num_envs != first.num_envs:
+            raise SchemaError(
+                f"{other.path}: {other.num_envs} env(s), and {first.num_envs} in {first.path}; "
+                "only stores with the same number can be merged"
+            )
+        for what in ("observation_space", "action_space", "extras"):
+            if getattr(other, what) != getattr(first, what):
+                raise SchemaError(
+                    f"{other.path}: the {what} is {getattr(other, what)}, and "
+                    f"{getattr(first, what)} in {first.path}; only stores with the same can be "
+                    "merged"
+                )
+    paths = [buffer.path.resolve() for buffer in buffers]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise InvalidInputError(f"{path}: named twice; its rows would be there twice")
+
+
+def _fill(target: ReplayBuffer, sources: Sequence[ReplayBuffer], progress: Progress) -> None:
+    arrivals, priorities = Arrivals(target), NewPriorities(target)
+    spans = [source.bounds for source in sources]
+    if len(sources) == 1 and target.capacity is not None:  # the rest would only be evicted again
+        newest = spans[0][:, 1] - target.capacity // target.num_envs
+        spans[0][:, 0] = np.maximum(spans[0][:, 0], newest)
+    total = int(sum(np.diff(span).sum() for span in spans))
+    largest = []
+    for source, span in zip(sources, spans, strict=True):
+        known = Priorities(source)
+        largest += [known.largest] if known.largest is not None else []
+        size = rows_within(source, _PIECE_BYTES)
+        arrivals.next_source()
+        for env, (first, stop) in enumerate(span.tolist()):
+            for start in range(first, stop, size):
+                rows = np.arange(start, min(start + size, stop))
+                ids, columns = take_retained(
+                    source, list(source.fields), rows * source.num_envs + env
+                )
+                new_ids = arrivals.add(env, ids // source.num_envs, columns)
+                priorities.add(new_ids, known.of(ids))
+                progress(len(rows), total)
+    priorities.set(max(largest, default=None))

@@ -1,0 +1,130 @@
+"""The place of a new Minari data set: there whole, or not at all."""
+
+import contextlib
+import errno
+import math
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.convert.output import new_directory
+from diskreplay.errors import DiskFullError, InvalidInputError
+from diskreplay.store import files
+
+_ROOT = "MINARI_DATASETS_PATH"
+_NAMESPACE = "namespace_metadata.json"
+_root_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def new_dataset(dataset_id: str) -> Iterator[Path]:
+    """A root to make the data set `dataset_id` in, which goes to its own place, in one step, when
+    the block ends well.
+
+    The root is a hidden directory in Minari's: Minari lists nothing that is in it, and nothing else
+    is left by a process that is killed. The next export of that id removes it.
+
+    Raises
+    ------
+    InvalidInputError
+        The id is malformed or taken, or Minari's root is no absolute path.
+    StorageError
+    """
+    from minari.namespace import create_namespace, list_local_namespaces
+    from minari.storage import get_dataset_path
+
+    path, root = _new_path(dataset_id), get_dataset_path()
+    levels = [level for level in path.relative_to(root).parents if level.name]
+    new = [root / level for level in levels if not (root / level).exists()]
+    try:
+        # No id has a "+" in it, so no two ids share a name.
+        with new_directory(path, instead=root / dataset_id.replace("/", "+")) as beside:
+            own = beside / "root"
+            files.make_dirs(own)
+            yield own
+            files.rename(own / dataset_id / "data", beside / "data")
+            files.remove_tree(own)
+            files.sync([each for each in beside.rglob("*") if each.is_file()])
+            files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(beside))
+            _check_free(dataset_id, path)
+            if levels and levels[0].as_posix() not in list_local_namespaces():
+                create_namespace(levels[0].as_posix())
+    except BaseException:
+        for level in new:  # from the inside out; what others have put there meanwhile stays
+            if {each.name for each in level.glob("*")} <= {_NAMESPACE}:
+                files.remove(level / _NAMESPACE)
+                files.remove_empty_dir(level)
+        raise
+
+
+def _new_path(dataset_id: str) -> Path:
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.storage import get_dataset_path
+
+    try:
+        parse_dataset_id(dataset_id)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"dataset_id: {dataset_id!r} found, '(namespace/)name-v0' expected"
+        ) from error
+    path = get_dataset_path(dataset_id)
+    if not path.is_absolute():
+        raise InvalidInputError(
+            f"{_ROOT}: Minari needs an absolute path, found {os.environ[_ROOT]!r}"
+        )
+    _check_free(dataset_id, path)
+    return path
+
+
+def _check_free(dataset_id: str, path: Path) -> None:
+    if path.exists():
+        raise InvalidInputError(
+            f"dataset_id: {dataset_id} is there already, in {path}; choose another version or name"
+        )
+
+
+@contextlib.contextmanager
+def datasets_below(root: Path) -> Iterator[None]:
+    """Meanwhile Minari, which takes ids and no paths, makes data sets below this directory."""
+    with _root_lock:
+        before = os.environ.get(_ROOT)
+        os.environ[_ROOT] = str(root)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_ROOT]
+            else:
+                os.environ[_ROOT] = before
+
+
+def check_space(buffer: ReplayBuffer, steps: int, root: Path) -> None:
+    """HDF5 may take the process with it when the disk is full, so that is seen before.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+    steps : int
+        How many of its transitions are to be written without compression.
+    root : Path
+
+    Raises
+    ------
+    DiskFullError
+    """
+    row = sum(
+        math.prod(shape) * dtype.itemsize
+        for name, (shape, dtype) in buffer.fields.items()
+        if name not in ("step", "is_final")
+    )
+    free = shutil.disk_usage(root).free
+    if steps * row > free:
+        raise DiskFullError(
+            errno.ENOSPC,
+            f"the data set takes {steps * row:,} bytes or more, and {free:,} are free (free some "
+            "space, or take data_format='parquet')",
+            str(root),
+        )

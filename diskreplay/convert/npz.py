@@ -1,0 +1,270 @@
+"""NumPy's .npz files of a whole store, and stores made from them, without pickle.
+
+The rows are as they are stored, env by env: an array with one element a row for ``env``, for
+``row`` and for every field, among them ``is_final``: rows where it is true hold only an observation
+and are no transitions. ``priority``, of a prioritized buffer, is NaN for rows that cannot be
+sampled. ``diskreplay``, a string, says in JSON what the buffer was made with. An extra that is
+called like another array gets a ``_`` behind its name. `numpy.load` reads all of it.
+"""
+
+import contextlib
+import json
+import math
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.buffer import open as open_buffer
+from diskreplay.convert.arrivals import Arrivals, NewPriorities
+from diskreplay.convert.blueprint import blueprint, build
+from diskreplay.convert.description import parse_description
+from diskreplay.convert.output import new_file, new_store
+from diskreplay.convert.timeline import Priorities, rows_within
+from diskreplay.errors import FormatError, NotSampleableError
+
+Progress = Callable[[int, int], None]
+
+_VERSION = 1
+_KEYS = ("env", "row")
+_OTHERS = ("diskreplay", "priority")
+_PIECE_BYTES = 16 << 20
+_MOST_DESCRIPTION = 64 << 20
+# Of NumPy, which parses a header as Python.
+_NO_ARRAY = (
+    ValueError, SyntaxError, tokenize.TokenError, OverflowError, MemoryError, RecursionError,
+)  # fmt: skip
+_MARGINS = (0, 1 << 10, 1 << 14, 1 << 18)  # rows left to a writer that evicts meanwhile
+
+
+def to_npz(
+    buffer: ReplayBuffer,
+    path: str | os.PathLike,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Write all retained rows of a buffer into one .npz file, as the module describes.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        A reader of a live store, too, or of a checkpoint.
+    path : path
+        A file; there whole or not at all.
+    overwrite : bool
+        Replace a file that is there.
+    progress : callable, optional
+        Called with how many values were written since and how many there are.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    InvalidInputError
+        There is something at `path`.
+    StorageError, CorruptSegmentError
+
+    Notes
+    -----
+    Compressed, a piece of 16 MiB at a time. Of a live store the writer may evict rows meanwhile:
+    then the file is begun anew, with later rows.
+    """
+    with new_file(path, overwrite=overwrite) as beside:
+        for margin in _MARGINS:
+            bounds = buffer.bounds
+            bounds[:, 0] = np.minimum(bounds[:, 0] + margin, bounds[:, 1])
+            try:
+                _write_npz(buffer, beside, bounds, progress or (lambda amount, total: None))
+                break
+            except NotSampleableError:
+                if margin == _MARGINS[-1]:
+                    raise
+    return Path(path)
+
+
+def _write_npz(buffer: ReplayBuffer, path: Path, bounds: np.ndarray, progress: Progress) -> None:
+    rows = int(np.diff(bounds).sum())
+    priorities = Priorities(buffer)
+    members = {field: field for field in buffer.fields}
+    taken = {*_KEYS, *_OTHERS, *(buffer.fields.keys() - buffer.extras.keys())}
+    for extra in buffer.extras:
+        while members[extra] in taken:
+            members[extra] += "_"
+        taken.add(members[extra])
+    document = {
+        "npz_version": _VERSION,
+        "buffer": blueprint(buffer),
+        "largest_priority": priorities.largest,
+        "members": members,
+    }
+    read: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "env": lambda ids: ids % buffer.num_envs,
+        "row": lambda ids: ids // buffer.num_envs,
+        **{name: partial(buffer.take, field) for field, name in members.items()},
+    }
+    specs = {name: ((), np.dtype(np.int64)) for name in _KEYS}
+    specs |= {name: buffer.fields[field] for field, name in members.items()}
+    if priorities.known:
+        read["priority"], specs["priority"] = priorities.of, ((), np.dtype(np.float64))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("diskreplay.npy", "w") as member:
+            np.lib.format.write_array(member, np.array(json.dumps(document)), allow_pickle=False)
+        for name, (shape, dtype) in specs.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False,
+                          "shape": (rows, *shape)}  # fmt: skip
+                np.lib.format.write_array_header_2_0(member, header)
+                size = max(1, _PIECE_BYTES // (math.prod(shape) * dtype.itemsize))
+                for ids in _pieces(bounds, size):
+                    member.write(np.ascontiguousarray(read[name](ids)).data)
+                    progress(len(ids), rows * len(specs))
+
+
+def _pieces(bounds: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """The ids of all rows, env by env, `size` at a time."""
+    num_envs = len(bounds)
+    for env, (first, stop) in enumerate(bounds.tolist()):
+        for start in range(first, stop, size):
+            yield np.arange(start, min(start + size, stop)) * num_envs + env
+
+
+def from_npz(
+    path: str | os.PathLike,
+    store_path: str | os.PathLike,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> ReplayBuffer:
+    """A store with the rows and the options of what `to_npz` wrote.
+
+    Parameters
+    ----------
+    path : path
+    store_path, overwrite, progress, **options
+        As for `diskreplay.convert.parquet.from_parquet`.
+
+    Returns
+    -------
+    ReplayBuffer or PrioritizedReplayBuffer
+        Open for writing.
+
+    Raises
+    ------
+    FormatError
+        There is no such file, `to_npz` did not write it, or it is damaged.
+    InvalidInputError
+        There is something at `store_path`; an option makes no sense.
+    StorageError
+
+    Notes
+    -----
+    The arrays are read side by side, a piece of 16 MiB at a time.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FormatError(f"{path}: no such file")
+    try:
+        with zipfile.ZipFile(path) as archive, new_store(store_path, overwrite=overwrite) as beside:
+            document = _document(path, archive)
+            with build(document["buffer"], beside, **options) as buffer:
+                _read_npz(archive, document, buffer, progress or (lambda amount, total: None))
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error) as error:
+        raise FormatError(f"{path}: no .npz file, or a damaged one ({error})") from error
+    return open_buffer(store_path, mode="a")
+
+
+def _document(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+    try:
+        if archive.getinfo("diskreplay.npy").file_size > _MOST_DESCRIPTION:
+            raise ValueError("it is longer than any such text")
+        with archive.open("diskreplay.npy") as member:
+            text = str(np.lib.format.read_array(member, allow_pickle=False))
+    except (KeyError, *_NO_ARRAY) as error:
+        raise FormatError(
+            f"{path}: does not say what buffer it came from, so to_npz did not write it ({error})"
+        ) from error
+    return parse_description(path, text, "npz_version", _VERSION, {"members": dict})
+
+
+def _read_npz(
+    archive: zipfile.ZipFile, document: dict[str, Any], buffer: ReplayBuffer, progress: Progress
+) -> None:
+    arrivals, priorities = Arrivals(buffer), NewPriorities(buffer)
+    with contextlib.ExitStack() as opened:
+
+        def member(name: str, shape: tuple[int, ...], dtype: np.dtype) -> "_Member":
+            try:
+                file = opened.enter_context(archive.open(f"{name}.npy"))
+            except KeyError as error:
+                raise FormatError(f"{archive.filename}: the array {name!r} is missing") from error
+            return _Member(f"{archive.filename}: {name}", file, shape, dtype)
+
+        key = np.dtype(np.int64)
+        env, row = (member(name, (), key) for name in _KEYS)
+        fields = {
+            field: member(document["members"].get(field, field), *spec)
+            for field, spec in buffer.fields.items()
+        }
+        priority = None
+        if "priority.npy" in archive.namelist():
+            priority = member("priority", (), np.dtype(np.float64))
+        size = rows_within(buffer, _PIECE_BYTES)
+        for start in range(0, env.rows, size):
+            count = min(size, env.rows - start)
+            envs, rows = env.read(count), row.read(count)
+            columns = {field: member.read(count) for field, member in fields.items()}
+            ids = np.empty(count, np.int64)
+            for each in np.unique(envs).tolist():
+                which = envs == each
+                part = {field: values[which] for field, values in columns.items()}
+                ids[which] = arrivals.add(each, rows[which], part)
+            if priority is not None:
+                priorities.add(ids, priority.read(count))
+            progress(count, env.rows)
+    priorities.set(document["largest_priority"])
+    arrivals.warn_of_left_out(archive.filename)
+
+
+class _Member:
+    """An array of the archive, read from its beginning piece by piece."""
+
+    def __init__(self, name: str, file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._name, self._file, self._shape, self._dtype = name, file, shape, dtype
+        try:
+            version = np.lib.format.read_magic(file)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            found, is_fortran, stored = read(file)
+        except _NO_ARRAY as error:
+            raise FormatError(f"{name}: no array ({error})") from error
+        if found[1:] != shape or not found or stored != dtype or is_fortran:
+            raise FormatError(
+                f"{name}: {stored} of shape {found} found, {dtype} of shape {('rows', *shape)} "
+                "in C order expected"
+            )
+        self.rows = int(found[0])
+
+    def read(self, count: int) -> np.ndarray:
+        """The next rows."""
+        values = np.empty((count, *self._shape), self._dtype)
+        view = memoryview(values.reshape(-1).view(np.uint8))
+        while len(view):
+            got = self._file.readinto(view)
+            if not got:
+                raise FormatError(f"{self._name}: ends before its {self.rows} rows do")
+            view = view[got:]
+        return values

@@ -1,0 +1,395 @@
+"""Parquet files of transitions, and stores made from them.
+
+One row a transition, in the order of time: by `row`, then by `env`, as in `convert.pandas`.
+
+======================  ==================================  ========================================
+column                  type                                note
+======================  ==================================  ========================================
+``env``, ``step``       int32
+``row``, ``episode``    int64
+``action``              as stored                           a vector: a list of fixed size, flat
+``reward``              float
+``terminated``          bool                                and ``truncated``
+``return_to_go``        double                              as in `convert.pandas`, not discounted
+extras                  as stored                           those named like a column get a ``_``
+``priority``            double                              of a prioritized buffer; null for rows
+                                                            that cannot be sampled
+``observation``         a picture: binary of fixed size     uint8 of two axes or more; the bytes in
+                        other arrays: a list, flat          C order
+``final_observation``   as ``observation``                  what the episode ended with, on its last
+                                                            transition; null elsewhere, and where it
+                                                            was not recorded
+======================  ==================================  ========================================
+
+Leaves of nested spaces have columns of their own, such as ``final_observation/camera``.
+
+Final rows are thus no rows of the table, and whoever counts or sums gets it right. The exception
+are frames that were recorded on their own (`add_frame`): only of a buffer that has some, the table
+has a column ``is_final``, true in rows that hold nothing but an observation. A final row whose
+episode has left is left out.
+
+The schema's metadata holds under ``diskreplay`` what the buffer was made with, as JSON: spaces with
+their shapes, extras, capacity and all options, so that `from_parquet` makes an equal store.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.buffer import open as open_buffer
+from diskreplay.convert.arrivals import Arrivals, NewPriorities
+from diskreplay.convert.arrow import from_arrow, pyarrow_modules, to_arrow, type_of
+from diskreplay.convert.blueprint import blueprint, build
+from diskreplay.convert.description import parse_description
+from diskreplay.convert.output import new_file, new_files, new_store
+from diskreplay.convert.timeline import (
+    Chunk,
+    Priorities,
+    Timeline,
+    chunks,
+    rows_within,
+    timeline_of,
+)
+from diskreplay.errors import FormatError, InvalidInputError
+
+Compression = Literal["zstd", "lz4", "snappy", "gzip", "none"]
+Progress = Callable[[int, int], None]
+
+_KEY = b"diskreplay"
+_VERSION = 1
+_GROUP_BYTES = 16 << 20
+_GROUP_ROWS = 131_072
+_KEYS = (("env", np.int32), ("row", np.int64), ("episode", np.int64))
+
+
+def to_parquet(
+    buffer: ReplayBuffer,
+    path: str | os.PathLike,
+    *,
+    partition: Literal["env", "episodes"] | None = None,
+    episodes_per_file: int = 1000,
+    compression: Compression = "zstd",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the transitions of a buffer as Parquet, as the module describes.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        A reader of a live store, too, or of a checkpoint.
+    path : path
+        A file, or with `partition` a directory. There whole or not at all.
+    partition : {"env", "episodes"}, optional
+        A file for each env, or for so many episodes: ``env-00003.parquet``,
+        ``episodes-00002000.parquet`` with those from number 2000 on. Every file has all columns.
+    episodes_per_file : int
+    compression : {"zstd", "lz4", "snappy", "gzip", "none"}
+    overwrite : bool
+        Replace what is there: a file, or a directory of .parquet files.
+    progress : callable, optional
+        Called with how many rows were written since and how many there are.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    InvalidInputError
+        There is something at `path`; an argument makes no sense.
+    StorageError, CorruptSegmentError
+    ModuleNotFoundError
+        There is no pyarrow.
+
+    Notes
+    -----
+    Row groups of about 16 MiB before compression, written one after the other, so a few hundred
+    megabytes of memory and 60 bytes a row whatever the store's size. Rows that the writer of a live
+    store evicts meanwhile are left out.
+    """
+    _check_arguments(partition, episodes_per_file, compression)
+    rows = timeline_of(buffer).finals_apart()
+    table = _Table(buffer, compression, has_frames=bool(rows.is_final.any()))
+    advance = progress or (lambda amount, total: None)
+    if partition is None:
+        with new_file(path, overwrite=overwrite) as beside:
+            table.write(beside, rows, lambda amount: advance(amount, len(rows)))
+        return Path(path)
+    with new_files(path, ".parquet", overwrite=overwrite) as beside:
+        for name, part in _parts(rows, partition, episodes_per_file, buffer.num_envs):
+            table.write(beside / name, part, lambda amount: advance(amount, len(rows)))
+    return Path(path)
+
+
+def _check_arguments(partition: Any, episodes_per_file: Any, compression: Any) -> None:
+    if partition not in (None, "env", "episodes"):
+        raise InvalidInputError(
+            f"partition: None, 'env' or 'episodes' expected, found {partition!r}"
+        )
+    is_count = isinstance(episodes_per_file, int) and not isinstance(episodes_per_file, bool)
+    if not is_count or episodes_per_file < 1:
+        raise InvalidInputError(
+            f"episodes_per_file: a positive integer expected, found {episodes_per_file!r}"
+        )
+    if compression not in get_args(Compression):
+        raise InvalidInputError(
+            f"compression: one of {get_args(Compression)} expected, found {compression!r}"
+        )
+
+
+def _parts(
+    rows: Timeline, partition: str, episodes_per_file: int, num_envs: int
+) -> Iterator[tuple[str, Timeline]]:
+    if partition == "env":
+        group, numbers = rows.id % num_envs, np.arange(num_envs)
+    else:
+        group = rows.episode // episodes_per_file
+        numbers = np.unique(group) if len(rows) else np.zeros(1, np.int64)
+    order = np.argsort(group, kind="stable")  # once: there may be thousands of files
+    starts, stops = (np.searchsorted(group[order], numbers, side) for side in ("left", "right"))
+    for number, start, stop in zip(numbers.tolist(), starts, stops, strict=True):
+        name = (
+            f"env-{number:05d}.parquet" if partition == "env"
+            else f"episodes-{number * episodes_per_file:08d}.parquet"
+        )  # fmt: skip
+        yield name, rows.only(order[start:stop])
+
+
+class _Table:
+    """The schema of a buffer's table, and how it is filled."""
+
+    def __init__(self, buffer: ReplayBuffer, compression: str, *, has_frames: bool) -> None:
+        self._pa, self._pq = pyarrow_modules()
+        self._buffer, self._compression = buffer, compression
+        self._names = _Names(buffer)
+        self._types = {name: type_of(self._pa, *spec) for name, spec in buffer.fields.items()}
+        self._has_frames = has_frames  # rows that hold only an observation
+        self._priorities = Priorities(buffer)
+        self._metadata = {
+            _KEY: json.dumps({
+                "parquet_version": _VERSION,
+                "buffer": blueprint(buffer),
+                "largest_priority": self._priorities.largest,
+            })
+        }  # fmt: skip
+
+    @property
+    def schema(self) -> Any:
+        pa, names = self._pa, self._names
+        columns = [(name, pa.from_numpy_dtype(dtype)) for name, dtype in _KEYS]
+        columns += [(names[field], self._types[field]) for field in names.before(self._has_frames)]
+        columns.append(("return_to_go", pa.float64()))
+        columns += [(names[field], self._types[field]) for field in names.extras]
+        if self._priorities.known:
+            columns.append(("priority", pa.float64()))
+        columns += [(field, self._types[field]) for field in names.observations]
+        columns += [(f"final_{field}", self._types[field]) for field in names.observations]
+        return pa.schema(columns, metadata=self._metadata)
+
+    def write(self, path: Path, rows: Timeline, advance: Callable[[int], None]) -> None:
+        """Write some rows into a file, row group after row group."""
+        schema, frames = self.schema, set()
+        for field in self._names.observations:
+            frames |= {field, f"final_{field}"}
+        writer = self._pq.ParquetWriter(
+            path, schema, compression=self._compression, write_page_checksum=True,
+            # A dictionary of frames would only be memory, and their least and greatest no news.
+            use_dictionary=[name for name in schema.names if name not in frames],
+            write_statistics=[name for name in schema.names if name not in frames],
+        )  # fmt: skip
+        with writer:
+            size = min(_GROUP_ROWS, rows_within(self._buffer, _GROUP_BYTES))
+            for chunk in chunks(self._buffer, rows, size, self._priorities):
+                writer.write_table(self._table(schema, chunk), row_group_size=size)
+                advance(len(chunk.rows))
+
+    def _table(self, schema: Any, chunk: Chunk) -> Any:
+        pa, rows, num_envs = self._pa, chunk.rows, self._buffer.num_envs
+        made = {
+            "env": pa.array((rows.id % num_envs).astype(np.int32)),
+            "row": pa.array(rows.id // num_envs),
+            "episode": pa.array(rows.episode),
+            "return_to_go": pa.array(rows.return_to_go),
+        }
+        for field, values in chunk.columns.items():
+            made[self._names[field]] = to_arrow(pa, self._types[field], values)
+        if chunk.priority is not None:
+            made["priority"] = pa.array(chunk.priority, from_pandas=True)
+        has_final = rows.final_id >= 0
+        at = pa.array(np.cumsum(has_final) - 1, mask=~has_final)
+        for field, values in chunk.finals.items():
+            made[f"final_{field}"] = to_arrow(pa, self._types[field], values).take(at)
+        return pa.table([made[name] for name in schema.names], schema=schema)
+
+
+class _Names:
+    """Fields by their place in the table, and the columns of fields."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self.observations = [n for n, *_ in spaces.leaves(buffer.observation_space, "observation")]
+        self._actions = [n for n, *_ in spaces.leaves(buffer.action_space, "action")]
+        self.extras = list(buffer.extras)
+        self._of = {field: field for field in buffer.fields}
+        taken = {*self._of} - {*self.extras} | {name for name, _dtype in _KEYS} | {"return_to_go"}
+        taken |= {f"final_{name}" for name in self.observations}
+        for extra in self.extras:
+            while self._of[extra] in taken:
+                self._of[extra] += "_"
+            taken.add(self._of[extra])
+
+    def __getitem__(self, field: str) -> str:
+        return self._of[field]
+
+    def before(self, has_frames: bool) -> list[str]:
+        """The fields between the keys and the extras."""
+        return ["step", *self._actions, "reward", "terminated", "truncated",
+                *(["is_final"] if has_frames else [])]  # fmt: skip
+
+
+def from_parquet(
+    path: str | os.PathLike,
+    store_path: str | os.PathLike,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> ReplayBuffer:
+    """A store with the transitions and the options of what `to_parquet` wrote.
+
+    Parameters
+    ----------
+    path : path
+        A file, or a directory of .parquet files, whose rows are taken in the order of the names.
+    store_path : path
+        The new store's directory; there whole or not at all.
+    overwrite : bool
+        Replace a store that is there.
+    progress : callable, optional
+        Called with how many rows were read since and how many there are.
+    **options
+        Of `ReplayBuffer` or `PrioritizedReplayBuffer`, instead of those of the buffer that was
+        exported: ``capacity=``, ``compressor=`` and so on.
+
+    Returns
+    -------
+    ReplayBuffer or PrioritizedReplayBuffer
+        Open for writing.
+
+    Raises
+    ------
+    FormatError
+        There are no such files, or `to_parquet` did not write them.
+    InvalidInputError
+        There is something at `store_path`; an option makes no sense.
+    StorageError
+    ModuleNotFoundError
+        There is no pyarrow.
+
+    Notes
+    -----
+    Every env's rows are numbered from 0 again, and its generator begins anew. Rows may have been
+    filtered out meanwhile, but not put into another order; where some are missing inside an env,
+    those up to the next beginning of an episode are left out, since the stacks of their frames
+    would not be theirs. A ``RuntimeWarning`` says how many.
+    """
+    _pa, pq = pyarrow_modules()
+    paths = _paths(Path(path))
+    files = [_parquet_file(pq, each) for each in paths]
+    try:
+        document = _document(paths[0], files[0])
+        for each, file in zip(paths[1:], files[1:], strict=True):
+            if _document(each, file)["buffer"] != document["buffer"]:
+                raise FormatError(f"{each}: of another buffer than {paths[0].name} beside it")
+        total = sum(file.metadata.num_rows for file in files)
+        advance = progress or (lambda amount, total: None)
+        with new_store(store_path, overwrite=overwrite) as beside:
+            with build(document["buffer"], beside, **options) as buffer:
+                arrivals, priorities = Arrivals(buffer), NewPriorities(buffer)
+                size = min(_GROUP_ROWS, rows_within(buffer, _GROUP_BYTES))
+                for each, file in zip(paths, files, strict=True):
+                    for batch in _batches(each, file, size):
+                        _take_in(each, batch, buffer, arrivals, priorities)
+                        advance(batch.num_rows, total)
+                priorities.set(document["largest_priority"])
+                arrivals.warn_of_left_out(path)
+    finally:
+        for file in files:
+            file.close()
+    return open_buffer(store_path, mode="a")
+
+
+def _take_in(
+    path: Path, batch: Any, buffer: ReplayBuffer, arrivals: Arrivals, priorities: NewPriorities
+) -> None:
+    names = _Names(buffer)
+
+    def column(name: str) -> Any:
+        if name not in batch.schema.names:
+            raise FormatError(f"{path}: the column {name!r} is missing; export all of them")
+        return batch.column(name)
+
+    def values(field: str, array: Any) -> np.ndarray:
+        shape, dtype = buffer.fields[field]
+        return from_arrow(path, field, array, shape, dtype)
+
+    has_frames = "is_final" in batch.schema.names
+    columns = {
+        field: values(field, column(names[field]))
+        for field in buffer.fields
+        if field != "is_final" or has_frames
+    }
+    if not has_frames:
+        columns["is_final"] = np.zeros(batch.num_rows, np.bool_)
+    has_final, finals = np.zeros(batch.num_rows, np.bool_), {}
+    for field in names.observations:
+        final = column(f"final_{field}")
+        has_final = np.asarray(final.is_valid())
+        finals[field] = values(field, final.drop_null())
+    keys = [np.asarray(column(name)) for name in ("env", "row")]
+    ids = arrivals.add_mixed(*keys, columns, has_final, finals)
+    if "priority" in batch.schema.names:
+        priorities.add(ids, np.asarray(column("priority").cast("float64").fill_null(np.nan)))
+
+
+def _paths(path: Path) -> list[Path]:
+    found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not found or not found[0].is_file():
+        what = "no .parquet file in it" if path.is_dir() else "no such file"
+        raise FormatError(f"{path}: {what}")
+    return found
+
+
+def _parquet_file(pq: Any, path: Path) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{path}: no Parquet file ({error})") from error
+
+
+def _batches(path: Path, file: Any, size: int) -> Iterator[Any]:
+    """The rows of a file in pieces; whatever pyarrow says of damaged ones is a `FormatError`."""
+    import pyarrow as pa
+
+    try:
+        yield from file.iter_batches(size)
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{path}: a damaged Parquet file ({error})") from error
+
+
+def _document(path: Path, file: Any) -> Mapping[str, Any]:
+    text = (file.schema_arrow.metadata or {}).get(_KEY)
+    if text is None:
+        raise FormatError(
+            f"{path}: its metadata does not say what buffer it came from, so to_parquet did not "
+            "write it (or another program wrote it anew)"
+        )
+    return parse_description(path, text, "parquet_version", _VERSION)

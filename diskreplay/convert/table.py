@@ -1,0 +1,295 @@
+"""CSV files of transitions, and stores made from them.
+
+One row a transition, in the order and with the columns of `convert.pandas`, every vector spread:
+``observation_0``, ``observation_1`` and so on; where ``has_final`` is true ``final_observation_0``
+and so on, what the episode ended with; ``priority`` of a prioritized buffer, empty for rows that
+cannot be sampled. Rows of frames that stand on their own are marked by ``is_final``, as in
+`convert.parquet`. Observations of more than 1024 numbers are left out.
+
+Beside ``x.csv`` lies ``x.csv.json``, which says what the buffer was made with; `from_csv` needs it,
+and the observations.
+"""
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.buffer import open as open_buffer
+from diskreplay.convert.arrivals import Arrivals, NewPriorities
+from diskreplay.convert.blueprint import blueprint, build
+from diskreplay.convert.description import parse_description
+from diskreplay.convert.output import new_file, new_store
+from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timeline_of
+from diskreplay.errors import DiskReplayError, FormatError
+
+Progress = Callable[[int, int], None]
+
+_VERSION = 1
+_MOST_NUMBERS = 1024
+_CSV_ROWS = 20_000
+
+
+def to_csv(
+    buffer: ReplayBuffer,
+    path: str | os.PathLike,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the transitions of a buffer as CSV, as the module describes.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        A reader of a live store, too, or of a checkpoint.
+    path : path
+        A file; it and its description are there whole or not at all.
+    overwrite : bool
+        Replace files that are there.
+    progress : callable, optional
+        Called with how many rows were written since and how many there are.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    InvalidInputError
+        There is something at `path`.
+    StorageError, CorruptSegmentError
+    ModuleNotFoundError
+        There is no pandas.
+
+    Notes
+    -----
+    Floats are written with as many digits as give the same value again. Some ten thousand rows a
+    second and column; memory for 20,000 rows.
+    """
+    _pandas()
+    path = Path(path)
+    rows = timeline_of(buffer).finals_apart()
+    observations = [name for name, *_ in spaces.leaves(buffer.observation_space, "observation")]
+    numbers = sum(math.prod(buffer.fields[name][0]) for name in observations)
+    if numbers > _MOST_NUMBERS:
+        observations = []
+    priorities = Priorities(buffer)
+    columns = _csv_columns(buffer, observations)
+    document = {
+        "csv_version": _VERSION,
+        "buffer": blueprint(buffer),
+        "largest_priority": priorities.largest,
+        "has_observations": bool(observations),
+        "columns": columns,
+    }
+    with contextlib.ExitStack() as outputs:
+        beside = outputs.enter_context(new_file(_description_of(path), overwrite=overwrite))
+        beside.write_text(json.dumps(document, indent=1))
+        beside = outputs.enter_context(new_file(path, overwrite=overwrite))
+        with beside.open("w", newline="") as file:
+            is_first = True
+            for chunk in chunks(buffer, rows, _CSV_ROWS, priorities):
+                frame = _csv_frame(buffer, chunk, columns, bool(rows.is_final.any()))
+                frame.to_csv(file, index=False, header=is_first)
+                is_first = False
+                if progress is not None:
+                    progress(len(frame), len(rows))
+    return path
+
+
+def from_csv(
+    path: str | os.PathLike,
+    store_path: str | os.PathLike,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> ReplayBuffer:
+    """A store with the transitions and the options of what `to_csv` wrote.
+
+    Parameters
+    ----------
+    path : path
+        Of the .csv file; its .csv.json beside it.
+    store_path, overwrite, progress, **options
+        As for `diskreplay.convert.parquet.from_parquet`; `progress` does not know how many rows
+        there are, and is told 0.
+
+    Returns
+    -------
+    ReplayBuffer or PrioritizedReplayBuffer
+        Open for writing.
+
+    Raises
+    ------
+    FormatError
+        There are no such files, `to_csv` did not write them, or without observations.
+    InvalidInputError
+        There is something at `store_path`; an option makes no sense.
+    StorageError
+    ModuleNotFoundError
+        There is no pandas.
+    """
+    pandas = _pandas()
+    path = Path(path)
+    document = _csv_document(path)
+    with new_store(store_path, overwrite=overwrite) as beside:
+        with build(document["buffer"], beside, **options) as buffer:
+            arrivals, priorities = Arrivals(buffer), NewPriorities(buffer)
+            try:
+                dtypes = _csv_dtypes(buffer, document["columns"])
+                with pandas.read_csv(path, chunksize=_CSV_ROWS, dtype=dtypes) as frames:
+                    for frame in frames:
+                        _take_in(frame, buffer, document["columns"], arrivals, priorities)
+                        if progress is not None:
+                            progress(len(frame), 0)
+            except DiskReplayError:
+                raise
+            except (KeyError, TypeError, ValueError) as error:
+                raise FormatError(f"{path}: not as to_csv wrote it ({error})") from error
+            priorities.set(document["largest_priority"])
+            arrivals.warn_of_left_out(path)
+    return open_buffer(store_path, mode="a")
+
+
+def _description_of(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _csv_document(path: Path) -> dict[str, Any]:
+    described = _description_of(path)
+    for file in (path, described):
+        if not file.is_file():
+            raise FormatError(f"{file}: no such file; `to_csv` writes a table and its description")
+    document = parse_description(
+        described, described.read_bytes(), "csv_version", _VERSION,
+        {"has_observations": bool, "columns": dict},
+    )  # fmt: skip
+    if not document["has_observations"]:
+        raise FormatError(
+            f"{path}: was written without observations, so it makes no store; export as parquet "
+            "or npz instead"
+        )
+    return document
+
+
+def _csv_columns(buffer: ReplayBuffer, observations: list[str]) -> dict[str, list[str]]:
+    """The columns of each field; of final observations under ``final_<field>``."""
+    taken = {"env", "row", "episode", "step", "return_to_go", "has_final", "is_final", "priority"}
+    columns = {}
+    names = [name for name in buffer.fields if name not in {"step", "is_final"}]
+    names = [n for n in names if n in observations or not n.startswith("observation")
+             or n in buffer.extras]  # fmt: skip
+    for field in [*names, *(f"final_{name}" for name in observations)]:
+        shape, _dtype = buffer.fields[field if field in buffer.fields else field[len("final_") :]]
+        parts = [field] if shape == () else [f"{field}_{i}" for i in range(math.prod(shape))]
+        while taken & set(parts):
+            parts = [f"{part}_" for part in parts]
+        taken |= set(parts)
+        columns[field] = parts
+    return columns
+
+
+def _csv_frame(
+    buffer: ReplayBuffer, chunk: Chunk, columns: dict[str, list[str]], has_frames: bool
+) -> Any:
+    rows, extras = chunk.rows, set(buffer.extras)
+    made: dict[str, Any] = {
+        "env": rows.id % buffer.num_envs,
+        "row": rows.id // buffer.num_envs,
+        "episode": rows.episode,
+        "step": rows.step,
+    }
+
+    def spread(fields: list[str], values_of: Callable[[str], Any]) -> None:
+        for field in fields:
+            parts = flat(values_of(field))
+            made.update(zip(columns[field], parts.T, strict=True))
+
+    seen = [field for field in columns if field in chunk.finals]
+    spread([f for f in columns if f in chunk.columns and f not in {*seen, *extras}],
+           chunk.columns.__getitem__)  # fmt: skip
+    made["return_to_go"] = rows.return_to_go
+    spread([field for field in columns if field in extras], chunk.columns.__getitem__)
+    if chunk.priority is not None:
+        made["priority"] = chunk.priority
+    if has_frames:
+        made["is_final"] = rows.is_final
+    spread(seen, chunk.columns.__getitem__)
+    has_final = made["has_final"] = rows.final_id >= 0
+    if seen:
+        at = np.where(has_final, np.cumsum(has_final) - 1, len(chunk.finals[seen[0]]))
+        for field in seen:
+            finals = flat(chunk.finals[field])
+            finals = np.concatenate([finals, np.zeros((1, finals.shape[1]), finals.dtype)])[at]
+            for name, part in zip(columns[f"final_{field}"], finals.T, strict=True):
+                made[name] = part.astype(object)
+                made[name][~has_final] = None
+    return _pandas().DataFrame(made)
+
+
+def _csv_dtypes(buffer: ReplayBuffer, columns: dict[str, list[str]]) -> dict[str, str]:
+    """What pandas reads each column as: exact, and able to say that a final one is empty.
+
+    Floats are read as text first: older versions of pandas round them by default, and newer ones
+    do not like to be told not to.
+    """
+    dtypes = {"step": "int32", "is_final": "bool", "has_final": "bool", "priority": "object"}
+    for field, names in columns.items():
+        is_final = field not in buffer.fields
+        dtype = buffer.fields[field[len("final_") :] if is_final else field][1]
+        read_as = {"b": "bool", "i": "int64", "u": "uint64", "f": "object"}[dtype.kind]
+        if is_final and dtype.kind != "f":
+            read_as = {"b": "boolean", "i": "Int64", "u": "UInt64"}[dtype.kind]
+        dtypes |= dict.fromkeys(names, read_as)
+    return dtypes
+
+
+def _take_in(
+    frame: Any,
+    buffer: ReplayBuffer,
+    names: dict[str, list[str]],
+    arrivals: Arrivals,
+    priorities: NewPriorities,
+) -> None:
+    def values(field: str, columns: list[str], which: np.ndarray) -> np.ndarray:
+        shape, dtype = buffer.fields[field]
+        made = np.empty((int(np.count_nonzero(which)), len(columns)), dtype)
+        for part, column in enumerate(columns):
+            read_as = np.float64 if dtype.kind == "f" else dtype
+            made[:, part] = frame[column][which].to_numpy(read_as)
+        return made.reshape(len(made), *shape)
+
+    everywhere = np.ones(len(frame), np.bool_)
+    columns = {field: values(field, names[field], everywhere) for field in buffer.fields
+               if field in names}  # fmt: skip
+    columns["step"] = frame["step"].to_numpy()
+    columns["is_final"] = frame["is_final"].to_numpy() if "is_final" in frame else ~everywhere
+    has_final = frame["has_final"].to_numpy()
+    finals = {
+        field: values(field, names[f"final_{field}"], has_final)
+        for field, *_ in spaces.leaves(buffer.observation_space, "observation")
+    }
+    ids = arrivals.add_mixed(
+        frame["env"].to_numpy(), frame["row"].to_numpy(), columns, has_final, finals
+    )
+    if "priority" in frame:
+        priorities.add(ids, frame["priority"].to_numpy(np.float64))
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            'CSV files are made with pandas: pip install "diskreplay[pandas]"', name="pandas"
+        ) from error
+    return pandas

@@ -1,0 +1,509 @@
+"""ReAgent's and Dopamine's files as stores, and back, beside a model of their rings."""
+
+import gzip
+import os
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import diskreplay
+from diskreplay.convert import gz_checkpoint
+from diskreplay.convert.unpickling import unpickled
+from diskreplay.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    InvalidInputError,
+    NotFiniteError,
+    SchemaError,
+    SuffixError,
+)
+
+SLOW = settings(
+    max_examples=25, deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)  # fmt: skip
+
+
+def save_array(directory, name, array, suffix=1):
+    with gzip.open(directory / f"{name}_ckpt.{suffix}.gz", "wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def load_array(directory, name, suffix=1):
+    with gzip.open(directory / f"{name}_ckpt.{suffix}.gz", "rb") as file:
+        return np.load(file, allow_pickle=False)
+
+
+class Ring:
+    """The original's ring as a list: `rows` are (observation, action, reward, terminal, q, ended,
+    episode, step), None for padding."""
+
+    def __init__(self, capacity, stack):
+        self.capacity, self.stack, self.rows = capacity, stack, []
+
+    def add(self, row):
+        if row[7] == 0:
+            self.rows += [None] * (self.stack - 1)
+        self.rows.append(row)
+
+    def slots(self):
+        """What is in each slot."""
+        found = [None] * self.capacity
+        for number, row in enumerate(self.rows):
+            found[number % self.capacity] = row
+        return found
+
+    def retained(self):
+        """Rows but padding, oldest first."""
+        return [row for row in self.rows[-self.capacity :] if row is not None]
+
+    def save(self, directory, *, horizon=None):
+        """As Dopamine with a horizon, else as ReAgent."""
+        slots = self.slots()
+        for at, (name, shape, dtype) in enumerate(COLUMNS):
+            zero = np.zeros(shape, dtype)
+            column = [zero if row is None else np.asarray(row[at], dtype) for row in slots]
+            save_array(directory, f"$store$_{name}", np.stack(column))
+        save_array(directory, "add_count", np.array(len(self.rows)))
+        if horizon:
+            first = len(self.rows) - horizon
+            listed = [(first + i) % self.capacity for i in range(self.stack + horizon)]
+            save_array(directory, "invalid_range", np.array(listed))
+            ended = {i for i, row in enumerate(slots) if row is not None and row[5]}
+            with gzip.open(directory / "episode_end_indices_ckpt.1.gz", "wb") as file:
+                pickle.dump(ended, file)
+
+
+COLUMNS = [
+    ("observation", (2, 2), np.uint8), ("action", (), np.int32), ("reward", (), np.float32),
+    ("terminal", (), np.uint8), ("q", (2,), np.float32),
+]  # fmt: skip
+
+
+def play(ring, rng, rows, *, truncations=False):
+    """Fill a ring; observations are never zero, so that padding can be told by its content."""
+    episode, step = 0, 0
+    for _ in range(rows):
+        terminal = rng.random() < 0.15
+        ended = truncations and (terminal or rng.random() < 0.15)
+        ring.add((
+            rng.integers(1, 255, (2, 2)), int(rng.integers(0, 4)), float(rng.integers(-3, 4)),
+            int(terminal), rng.integers(0, 9, 2), bool(ended), episode, step,
+        ))  # fmt: skip
+        step += 1
+        if terminal or ended:
+            episode, step = episode + 1, 0
+
+
+@SLOW
+@given(
+    stack=st.integers(1, 4), horizon=st.integers(1, 4), capacity=st.integers(8, 30),
+    rows=st.integers(0, 80), dopamine=st.booleans(), seed=st.integers(0, 9999),
+)  # fmt: skip
+def test_rows_come_in_time_order_without_padding(
+    tmp_path_factory, stack, horizon, capacity, rows, dopamine, seed
+):
+    directory = tmp_path_factory.mktemp("files")
+    ring = Ring(capacity, stack)
+    play(ring, np.random.default_rng(seed), rows, truncations=dopamine)
+    ring.save(directory, horizon=horizon if dopamine else None)
+    seen = []
+    told = dopamine and rows > 0  # by invalid_range
+    path = gz_checkpoint.read(
+        directory, 1, directory / "store", stack_size=None if told else stack,
+        update_horizon=None if told else horizon, progress=lambda *at: seen.append(at),
+    )  # fmt: skip
+    expected = ring.retained()
+    stored = min(len(ring.rows), capacity)
+    oldest = ring.rows[-stored] if stored else None
+    assert not seen or seen[-1] == (stored, stored)
+    with diskreplay.open(path) as buffer:
+        assert (buffer.stack_size, buffer.update_horizon) == (stack, horizon)
+        assert buffer.capacity == capacity
+        first, count = buffer.bounds[0]
+        assert count - first == len(expected)
+        ids = np.arange(first, count)
+        fields = {name: buffer.take(name, ids) for name in buffer.fields}
+        for at, name in enumerate(("observation", "action", "reward")):
+            assert fields[name].tolist() == [np.asarray(row[at]).tolist() for row in expected]
+        assert fields["q"].tolist() == [row[4].tolist() for row in expected]
+        assert fields["terminated"].tolist() == [bool(row[3]) for row in expected]
+        assert fields["truncated"].tolist() == [row[5] and not row[3] for row in expected]
+        assert not fields["is_final"].any()
+        # Whether the beginning of each row's episode is there; without padding before it, nothing
+        # says that the very first row is one.
+        known = []
+        for row in expected:
+            unsure = not known and len(ring.rows) > capacity and oldest is not None
+            known.append((row[7] == 0 and not unsure) or (bool(known) and known[-1]))
+        for i, row in enumerate(expected):
+            if known[i]:
+                assert fields["step"][i] == row[7]
+            else:
+                assert fields["step"][i] >= stack  # its stack may need what is gone
+        # What can be sampled: the stack and the n-step window of each are whole.
+        sampleable = []
+        for i, row in enumerate(expected):
+            needed = min(row[7], stack - 1) if known[i] else stack - 1
+            stacked = i >= needed
+            n_step = False
+            for later in range(i, len(expected)):
+                if later - i == horizon or (later - i < horizon and expected[later][3]):
+                    n_step = True
+                if later - i >= horizon or expected[later][3] or expected[later][5]:
+                    break
+            if stacked and n_step:
+                sampleable.append(int(ids[i]))
+        assert len(buffer) == len(sampleable)
+        if sampleable:
+            batch = buffer.gather(sampleable)
+            assert batch.action.tolist() == [expected[i - first][1] for i in sampleable]
+
+
+@SLOW
+@given(
+    stack=st.integers(1, 4), capacity=st.integers(8, 40), rows=st.integers(1, 50),
+    flavour=st.sampled_from(["reagent", "dopamine"]), seed=st.integers(0, 9999),
+)  # fmt: skip
+def test_a_store_is_written_as_the_originals_have_it(
+    tmp_path_factory, stack, capacity, rows, flavour, seed
+):
+    directory = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(seed)
+    ring, step = Ring(1000, stack), 0
+    with diskreplay.ReplayBuffer(
+        None, observation_space=spaces.Box(0, 255, (2, 2), np.uint8), stack_size=stack,
+        action_space=spaces.Discrete(4), capacity=None, extras={"q": ((2,), np.float32)},
+        update_horizon=2,
+    ) as buffer:  # fmt: skip
+        for _ in range(rows):
+            terminated, truncated = rng.random() < 0.2, rng.random() < 0.2
+            row = (rng.integers(1, 255, (2, 2)).astype(np.uint8), int(rng.integers(4)),
+                   float(rng.integers(5)))  # fmt: skip
+            q = rng.integers(0, 9, 2).astype(np.float32)
+            after = rng.integers(1, 255, (2, 2)).astype(np.uint8) if rng.random() < 0.5 else None
+            buffer.add(*row, terminated, truncated, after, q=q)
+            is_last = terminated or truncated
+            terminal = terminated or (flavour == "reagent" and is_last)
+            ring.add((*row, int(terminal), q, is_last, 0, step))
+            step = 0 if is_last else step + 1
+        gz_checkpoint.write(buffer, directory, 1, flavour=flavour, capacity=capacity)
+    kept = ring.rows[-capacity:]
+    ring.rows, ring.capacity = kept, capacity
+    slots = ring.slots()
+    for at, (name, shape, dtype) in enumerate(COLUMNS):
+        found = load_array(directory, f"$store$_{name}")
+        assert (found.shape, found.dtype) == ((capacity, *shape), dtype)
+        zero = np.zeros(shape, dtype)
+        expected = [zero if row is None else np.asarray(row[at], dtype) for row in slots]
+        np.testing.assert_array_equal(found, np.stack(expected))
+    assert load_array(directory, "add_count") == len(kept)
+    names = {name.split("_ckpt.")[0] for name in os.listdir(directory)}
+    if flavour == "dopamine":
+        expected = [(len(kept) - 2 + i) % capacity for i in range(stack + 2)]
+        assert load_array(directory, "invalid_range").tolist() == expected
+        with gzip.open(directory / "episode_end_indices_ckpt.1.gz", "rb") as file:
+            ended = {i for i, row in enumerate(slots) if row is not None and row[5]}
+            assert pickle.load(file) == ended
+        assert "episode_end_indices" in names
+    else:
+        assert names == {"add_count", *(f"$store$_{name}" for name, *_ in COLUMNS)}
+    # And back.
+    path = gz_checkpoint.read(directory, 1, directory / "back", stack_size=stack)
+    with diskreplay.open(path) as back:
+        ids = np.arange(*back.bounds[0])
+        rows = [row for row in kept if row is not None]
+        assert back.take("reward", ids).tolist() == [row[2] for row in rows]
+
+
+def test_priorities_both_ways(tmp_path):
+    with diskreplay.PrioritizedReplayBuffer(
+        None, observation_space=spaces.Box(0, 255, (2,), np.uint8), stack_size=3, alpha=0.5,
+        action_space=spaces.Discrete(4), capacity=20,
+    ) as buffer:  # fmt: skip
+        for i in range(17):
+            buffer.add(np.full(2, i + 1, np.uint8), i % 4, float(i), i % 6 == 5, False)
+        buffer.update_priorities(np.arange(16), np.arange(16.0) ** 2)
+        gz_checkpoint.write(buffer, tmp_path, 1)
+    path = gz_checkpoint.read(tmp_path, 1, tmp_path / "store", stack_size=3)
+    rewards = load_array(tmp_path, "$store$_reward")
+    with diskreplay.open(path) as buffer:
+        assert isinstance(buffer, diskreplay.PrioritizedReplayBuffer)
+        ids = np.arange(*buffer.bounds[0])
+        kept = buffer.take("reward", ids)
+        assert set(kept.tolist()) <= set(rewards.tolist())
+        assert len(kept) > 8
+        leaves = buffer.tree.get(ids % buffer.tree.capacity)
+        sampleable = kept < 16
+        np.testing.assert_allclose(leaves[sampleable], kept[sampleable])
+    path = gz_checkpoint.read(tmp_path, 1, tmp_path / "again", stack_size=3, alpha=0.5)
+    with diskreplay.open(path) as buffer:
+        assert buffer.alpha == 0.5
+        again = buffer.tree.get(ids % buffer.tree.capacity)
+        np.testing.assert_allclose(again[sampleable], kept[sampleable])
+    uniform = gz_checkpoint.read(tmp_path, 1, tmp_path / "uniform", stack_size=3, prioritized=False)
+    with diskreplay.open(uniform) as buffer:
+        assert type(buffer) is diskreplay.ReplayBuffer
+
+
+def test_a_smaller_capacity_keeps_the_newest(tmp_path):
+    ring = Ring(30, 2)
+    play(ring, np.random.default_rng(0), 25)
+    ring.save(tmp_path)
+    path = gz_checkpoint.read(tmp_path, 1, tmp_path / "store", stack_size=2, capacity=10)
+    with diskreplay.open(path) as buffer:
+        ids = np.arange(*buffer.bounds[0])
+        expected = [row[2] for row in ring.retained()[-10:]]
+        assert buffer.take("reward", ids).tolist() == expected
+
+
+def test_memory_does_not_grow_with_the_files(tmp_path):
+    rows, side = 6000, 100
+    frame = np.ones((rows, side, side), np.uint8)  # 60 MB, and more than three chunks
+    save_array(tmp_path, "$store$_observation", frame)
+    del frame
+    save_array(tmp_path, "$store$_action", np.zeros(rows, np.int32))
+    save_array(tmp_path, "$store$_reward", np.arange(rows, dtype=np.float32))
+    save_array(tmp_path, "$store$_terminal", np.zeros(rows, np.uint8))
+    save_array(tmp_path, "add_count", np.array(rows + 2500))
+    save_array(tmp_path, "invalid_range", (np.arange(5) + rows + 2499) % rows)
+    seen = []
+    tracemalloc.start()
+    path = gz_checkpoint.read(
+        tmp_path, 1, tmp_path / "store", progress=lambda done, total: seen.append(done)
+    )
+    _now, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(seen) > 3
+    assert seen == sorted(seen)
+    assert most < 25e6
+    with diskreplay.open(path) as buffer:
+        expected = [*range(2500, rows), *range(2500)]
+        assert buffer.take("reward", np.arange(rows)).tolist() == expected
+        assert buffer.stack_size == 4
+
+
+def make_files(directory):
+    ring = Ring(12, 2)
+    play(ring, np.random.default_rng(1), 20)
+    ring.save(directory, horizon=1)
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_what_is_damaged_or_hostile_leaves_nothing(tmp_path):
+    class Shell:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "pwned"),)
+
+    directory = tmp_path / "files"
+    directory.mkdir()
+    original = make_files(directory)
+
+    def raw(name, data):
+        (directory / f"{name}_ckpt.1.gz").write_bytes(data)
+
+    def header(name, **changes):
+        document = {"descr": "|u1", "fortran_order": False, "shape": (12, 2, 2), **changes}
+        with gzip.open(directory / f"{name}_ckpt.1.gz", "wb") as file:
+            np.lib.format.write_array_header_1_0(file, document)
+            file.write(bytes(48))
+
+    def save(name, array):
+        save_array(directory, name, array)
+
+    column = "$store$_observation"
+    bomb = gzip.compress(bytes(50_000_000))
+    cases = [
+        (CheckpointNotFoundError, lambda: os.unlink(directory / "add_count_ckpt.1.gz")),
+        (CheckpointNotFoundError, lambda: os.unlink(directory / "$store$_reward_ckpt.1.gz")),
+        (CorruptCheckpointError, lambda: raw(column, original[f"{column}_ckpt.1.gz"][:-9])),
+        (CorruptCheckpointError, lambda: raw(column, b"\x1f\x8b nonsense")),
+        (CorruptCheckpointError, lambda: raw(column, original[f"{column}_ckpt.1.gz"] + bomb)),
+        (CorruptCheckpointError, lambda: raw("add_count", bomb)),
+        (CorruptCheckpointError, lambda: raw("invalid_range", b"")),
+        (CorruptCheckpointError, lambda: header(column, shape=(12, 2**40))),
+        (CorruptCheckpointError, lambda: header(column, shape=(2**50, 2, 2))),
+        (CorruptCheckpointError, lambda: header(column, shape=(12, -2, -2))),
+        (CorruptCheckpointError, lambda: header(column, shape=(13, 2, 2))),
+        (CorruptCheckpointError, lambda: header(column, descr="|O")),
+        (CorruptCheckpointError, lambda: header(column, descr="<U4")),
+        (CorruptCheckpointError, lambda: header(column, fortran_order=True)),
+        (CorruptCheckpointError, lambda: save("add_count", np.array(-1))),
+        (CorruptCheckpointError, lambda: save("add_count", np.array(1.5))),
+        (SchemaError, lambda: save("$store$_reward", np.zeros((12, 2), np.float32))),
+        (NotFiniteError, lambda: save("$store$_reward", np.full(12, np.nan, np.float32))),
+        (CorruptCheckpointError,
+         lambda: raw("episode_end_indices", gzip.compress(pickle.dumps(Shell())))),
+        (CorruptCheckpointError,
+         lambda: raw("episode_end_indices", gzip.compress(pickle.dumps({"a"})))),
+        (CorruptCheckpointError, lambda: raw("sum_tree", gzip.compress(pickle.dumps(Shell())))),
+        (CorruptCheckpointError, lambda: raw("sum_tree", gzip.compress(pickle.dumps(3)))),
+    ]  # fmt: skip
+    for error, damage in cases:
+        for path in directory.iterdir():
+            path.unlink()
+        for name, data in original.items():
+            (directory / name).write_bytes(data)
+        damage()
+        with pytest.raises(error):
+            gz_checkpoint.read(directory, 1, tmp_path / "store")
+        assert os.listdir(tmp_path) == ["files"]
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_arguments_that_make_no_sense(tmp_path):
+    directory = tmp_path / "files"
+    directory.mkdir()
+    make_files(directory)
+    box = spaces.Box(0, 255, (2, 2), np.uint8)
+    for suffix in ("../files/1", "", ".1", "a b"):
+        with pytest.raises(SuffixError):
+            gz_checkpoint.read(directory, suffix, tmp_path / "store")
+    with pytest.raises(CheckpointNotFoundError):
+        gz_checkpoint.read(directory, 2, tmp_path / "store")
+    with pytest.raises(CheckpointNotFoundError):
+        gz_checkpoint.read(tmp_path / "nowhere", 1, tmp_path / "store")
+    with pytest.raises(InvalidInputError, match="is there already"):
+        gz_checkpoint.read(directory, 1, directory)
+    for options in (
+        {"observation_space": spaces.Box(0, 255, (3, 3), np.uint8)},
+        {"observation_space": spaces.Dict({"a": box})},
+        {"action_space": spaces.Box(-1, 1, (2,))},
+        {"observation_space": spaces.Box(0, 1, (2, 2), np.bool_)},
+    ):
+        with pytest.raises(SchemaError):
+            gz_checkpoint.read(directory, 1, tmp_path / "store", **options)
+    os.unlink(directory / "invalid_range_ckpt.1.gz")
+    with pytest.raises(InvalidInputError, match="stack_size is needed"):
+        gz_checkpoint.read(directory, 1, tmp_path / "store")
+    assert os.listdir(tmp_path) == ["files"]
+    path = gz_checkpoint.read(
+        directory, 1, tmp_path / "store", stack_size=2, observation_space=box,
+        action_space=spaces.Discrete(18), gamma=0.5,
+    )  # fmt: skip
+    assert gz_checkpoint.found(directory, 1)
+    assert not gz_checkpoint.found(directory, 2)
+    with diskreplay.open(path) as buffer:
+        assert buffer.action_space == spaces.Discrete(18)
+        assert buffer.gamma == 0.5
+        with pytest.raises(InvalidInputError, match="flavour"):
+            gz_checkpoint.write(buffer, tmp_path, 1, flavour="zip")
+    with (
+        diskreplay.ReplayBuffer(
+            None, observation_space=box, action_space=spaces.Discrete(2), capacity=20, num_envs=2
+        ) as two,
+        pytest.raises(InvalidInputError, match="one env"),
+    ):
+        gz_checkpoint.write(two, tmp_path, 1)
+
+
+def test_unpickling_takes_plain_values_and_nothing_else():
+    taken = [
+        1, -(2**70), 1.5, "text", b"bytes", None, True, [1, (2, {"a": {3}})], frozenset({1}),
+        np.float64(2.5), np.int32(7),
+    ]  # fmt: skip
+    for value in taken:
+        for protocol in range(2, 6):
+            assert unpickled(pickle.dumps(value, protocol), "here") == value
+    for array in (
+        np.arange(6.0).reshape(2, 3),
+        np.arange(3, dtype=">i4"),
+        np.zeros(0),
+        np.ones(()),
+    ):
+        for protocol in range(2, 6):
+            found = unpickled(pickle.dumps(array, protocol), "here")
+            np.testing.assert_array_equal(found, array)
+    refused = [
+        pickle.dumps(os.system),
+        pickle.dumps(np.array([{}], object)),
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"c__builtin__\neval\n(S'1'\ntR.",
+        b"\x80\x04\x8c\x08builtins\x8c\x04exec\x93.",
+        b"(ios\nsystem\n.",
+        b"\x80\x02\x82\x01.",  # an extension code
+        b"\x80\x02K\x01r\xff\xff\xff\x7f.",  # a memo of two thousand million places
+        b"\x80\x04\x8e\xff\xff\xff\xff\xff\x00\x00\x00abc.",  # more bytes than there are
+        b"",
+        b".",
+        pickle.dumps([1, 2, 3])[:-3],
+    ]
+    for data in refused:
+        with pytest.raises(CorruptCheckpointError):
+            unpickled(data, "here")
+
+
+# -- by way of a buffer
+
+
+def make_buffer(path, **options):
+    kind = diskreplay.PrioritizedReplayBuffer if "alpha" in options else diskreplay.ReplayBuffer
+    options = {
+        "observation_space": spaces.Box(0, 255, (4, 3), "uint8"), "capacity": 60,
+        "action_space": spaces.Discrete(5), "stack_size": 3, "update_horizon": 2, "seed": 1,
+        "extras": {"q": ((2,), "float32")}, **options,
+    }  # fmt: skip
+    return kind(path, **options)
+
+
+def fill(buffer, rng, steps):
+    for step in range(steps):
+        buffer.add(
+            rng.integers(1, 256, (4, 3), np.uint8), step % 5, step / 3, step % 9 == 8, False,
+            q=rng.normal(size=2).astype(np.float32),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("flavour", ["reagent", "dopamine"])
+@pytest.mark.parametrize("alpha", [None, 0.5])
+def test_a_buffer_loads_what_it_exports(tmp_path, flavour, alpha):
+    rng = np.random.default_rng(2)
+    options = {} if alpha is None else {"alpha": alpha}
+    with (
+        make_buffer(tmp_path / "one", **options) as one,
+        make_buffer(tmp_path / "two", **options) as two,
+    ):
+        fill(one, rng, 50)
+        fill(two, rng, 7)
+        one.export_gz(tmp_path / "gz", 3, flavour=flavour)
+        one.export_gz(tmp_path / "gz", 12, flavour=flavour)
+        two.load(tmp_path / "gz", 3)
+        kept = one.sampleable_ids()[-len(two) :]
+        assert len(two) >= 30  # padding takes some slots
+        expected, found = one.gather(kept), two.gather(two.sampleable_ids())
+        for name in found.keys() - {"id", "probability"}:
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        two.load(tmp_path / "gz")  # the newest
+        fill(two, rng, 20)
+        assert two.sample(8).observation.shape == (8, 3, 4, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["gz", "one", "two"]
+
+
+def test_a_buffer_that_refuses_a_gz_checkpoint_stays_as_it_was(tmp_path):
+    rng = np.random.default_rng(2)
+    with make_buffer(None) as one:
+        fill(one, rng, 50)
+        one.export_gz(tmp_path, 3)
+    (tmp_path / "$store$_reward_ckpt.4.gz").write_bytes(b"rubbish")
+    with make_buffer(None) as two, make_buffer(None, extras=None) as three:
+        fill(two, rng, 20)
+        before = two.gather(two.sampleable_ids())
+        with pytest.raises(CheckpointNotFoundError):
+            two.load(tmp_path, 4)
+        with pytest.raises(CheckpointNotFoundError):
+            two.load(tmp_path, 5)
+        with pytest.raises(SchemaError):
+            three.load(tmp_path, 3)
+        reward = tmp_path / "$store$_reward_ckpt.3.gz"
+        reward.write_bytes(reward.read_bytes()[:-9])
+        with pytest.raises(CorruptCheckpointError):
+            two.load(tmp_path, 3)
+        after = two.gather(two.sampleable_ids())
+        for name in before:
+            np.testing.assert_array_equal(before[name], after[name])
+        two.add(np.ones((4, 3), np.uint8), 1, 1.0, True, False, q=np.zeros(2, np.float32))

@@ -1,0 +1,153 @@
+"""CSV files against what was recorded, and back."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from hypothesis import HealthCheck, given, settings
+
+import diskreplay
+from diskreplay.errors import FormatError, InvalidInputError
+from tests.convert.recorded import STREAM, Recorded
+
+pandas = pytest.importorskip("pandas")
+
+from diskreplay.convert.table import from_csv, to_csv  # noqa: E402
+
+modest = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ON, END = [("on", True, True)] * 3, [("terminated", True, True)] * 3
+FEW = {"num_envs": 3, "rows_per_env": None, "prioritized": True, "seed": 3,
+       "ticks": [ON, END, ON, [("truncated", False, True)] * 3, ON]}  # fmt: skip
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    made = Recorded(tmp_path / "store", **FEW)
+    yield made
+    made.buffer.close()
+
+
+@modest
+@given(stream=STREAM)
+def test_round_trip(tmp_path_factory, stream):
+    path = tmp_path_factory.mktemp("s")
+    recorded = Recorded(path / "store", **stream)
+    with recorded.buffer as buffer:
+        to_csv(buffer, path / "t.csv")
+        with from_csv(path / "t.csv", path / "back") as back:
+            envs = [recorded.exported(env) for env in range(recorded.num_envs)]
+            recorded.check_store(back, envs)
+            if stream["prioritized"]:
+                dropped = [len(recorded.rows[e]) - len(envs[e]) for e in range(len(envs))]
+                recorded.check_priorities(back, dropped)
+            assert (back.gamma, back.batch_size, back.capacity) == (0.5, 7, buffer.capacity)
+
+
+def test_what_is_in_it(tmp_path, recorded):
+    to_csv(recorded.buffer, tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    expected = recorded.transitions()
+    assert len(rows) == len(expected)
+    for found, row in zip(rows, expected, strict=True):
+        for name in ("env", "row", "episode", "step", "env_"):
+            assert int(found[name]) == row[name]
+        for name in ("reward", "log_prob"):
+            assert np.float32(found[name]) == row[name]
+        assert [np.float32(found[f"action_{i}"]) for i in range(2)] == row["action"].tolist()
+        assert found["terminated"] == str(row["terminated"])
+        assert found["has_final"] == str(row["final"] is not None)
+        camera = [found[f"final_observation/camera_{i}"] for i in range(20)]
+        if row["final"] is None:
+            assert set(camera) == {""}
+        else:
+            assert [int(v) for v in camera] == row["final"]["observation/camera"].ravel().tolist()
+    assert "is_final" not in rows[0]
+
+
+def test_odd_values_come_back(tmp_path):
+    space = Box(-np.inf, np.inf, (3,), np.float64)
+    with diskreplay.ReplayBuffer(
+        tmp_path / "s", observation_space=space, action_space=Discrete(3), capacity=None,
+        extras={"half": ((), "float16"), "wide": ((), "uint64"), "flag": ((2,), "bool"),
+                "action_0": ((), "int8"), "has_final": ((), "int8")},
+    ) as buffer:  # fmt: skip
+        seen = [np.array(v) for v in ([np.nan, np.inf, -np.inf], [1 / 3, 5e-324, 1.7e308])]
+        for i in range(4):
+            buffer.add(seen[i % 2], i % 3, i / 3, i == 2, False, seen[0], half=i / 3,
+                       wide=np.uint64(2**64 - 1), flag=np.array([i > 1, i < 3]), action_0=-i,
+                       has_final=i)  # fmt: skip
+        to_csv(buffer, tmp_path / "t.csv")
+        with from_csv(tmp_path / "t.csv", tmp_path / "back") as back:
+            for field in buffer.fields:
+                np.testing.assert_array_equal(
+                    back.take(field, np.arange(5)), buffer.take(field, np.arange(5))
+                )
+
+
+def test_large_observations_are_left_out(tmp_path):
+    with diskreplay.ReplayBuffer(
+        tmp_path / "s", observation_space=Box(0, 255, (40, 40), np.uint8),
+        action_space=Discrete(3), capacity=None,
+    ) as buffer:  # fmt: skip
+        buffer.add(np.zeros((40, 40), np.uint8), 1, 2.5, False, False)
+        to_csv(buffer, tmp_path / "t.csv")
+    frame = pandas.read_csv(tmp_path / "t.csv")
+    assert frame["reward"].tolist() == [2.5]
+    assert not [name for name in frame if "observation" in name]
+    with pytest.raises(FormatError, match="without observations"):
+        from_csv(tmp_path / "t.csv", tmp_path / "back")
+
+
+def test_an_empty_buffer(tmp_path):
+    with Recorded(tmp_path / "s", **{**FEW, "ticks": []}).buffer as buffer:
+        to_csv(buffer, tmp_path / "t.csv")
+        assert (tmp_path / "t.csv").read_text().startswith("env,row,episode,step,action_0,")
+        with from_csv(tmp_path / "t.csv", tmp_path / "back") as back:
+            assert back.bounds.tolist() == [[0, 0]] * 3
+
+
+def test_what_is_refused(tmp_path, recorded):
+    out = tmp_path / "t.csv"
+    to_csv(recorded.buffer, out)
+    with pytest.raises(InvalidInputError, match="already"):
+        to_csv(recorded.buffer, out)
+    to_csv(recorded.buffer, out, overwrite=True)
+    lines, described = out.read_text(), out.with_name("t.csv.json").read_text()
+
+    def refused(match):
+        with pytest.raises(FormatError, match=match):
+            from_csv(out, tmp_path / "back")
+        assert not (tmp_path / "back").exists()
+
+    out.write_text(lines.replace("reward", "wages", 1))
+    refused("reward")
+    out.write_text(lines.replace("False", "perhaps", 1))
+    refused("not as to_csv wrote it")
+    out.write_text(lines)
+    for wrong in ("[", "{}", json.dumps(json.loads(described) | {"csv_version": 2})):
+        out.with_name("t.csv.json").write_text(wrong)
+        refused("damaged|version")
+    document = json.loads(described)
+    for key in document:
+        left = {name: value for name, value in document.items() if name != key}
+        for wrong in (left, document | {key: "nonsense"}, document | {key: None}):
+            if wrong != document | {"largest_priority": None}:  # of a buffer without priorities
+                out.with_name("t.csv.json").write_text(json.dumps(wrong))
+                refused("damaged|version")
+    for columns in ({}, {"wages": ["reward"]}, document["columns"] | {"reward": 3}):
+        out.with_name("t.csv.json").write_text(json.dumps(document | {"columns": columns}))
+        refused("not as to_csv wrote it")
+    out.with_name("t.csv.json").unlink()
+    refused("no such file")
+
+
+def test_nothing_half_written_stays(tmp_path, recorded):
+    def stop(amount, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        to_csv(recorded.buffer, tmp_path / "t.csv", progress=stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -1,0 +1,355 @@
+"""PyTorch: the tensors are the batch's, in this process and in workers."""
+
+import gc
+import multiprocessing
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader  # noqa: E402
+
+import diskreplay  # noqa: E402
+from diskreplay import InvalidInputError, NotSampleableError, ShapeError  # noqa: E402
+from diskreplay.integrations.torch import (  # noqa: E402
+    SampleStream,
+    TransitionDataset,
+    to_torch,
+)
+
+# Newer Pythons warn of forking beside PyTorch's own threads, which is the subject here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+FRAME = Box(0, 255, (4, 3), "uint8")
+BOTH = Dict({"camera": FRAME, "rest": Tuple([Box(-9, 9, (2,)), Discrete(300)])})
+KINDS = [diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer]
+WORKERS = [(0, None), (2, "fork"), (2, "spawn")]
+
+
+def make(path=None, *, kind=diskreplay.ReplayBuffer, steps=90, **options):
+    """A buffer whose transitions are told apart by their reward."""
+    defaults = {
+        "observation_space": BOTH, "action_space": Discrete(5), "capacity": 200, "stack_size": 3,
+        "update_horizon": 2, "extras": {"mark": ((), "uint32")}, "seed": 0,
+    }  # fmt: skip
+    buffer = kind(path, **(defaults | options))
+    space = buffer.observation_space
+    space.seed(3)
+    for step in range(steps):
+        end = step % 10 == 9
+        final = space.sample() if end else None
+        buffer.add(space.sample(), step % 5, step, end, False, final, mark=step)
+    buffer.flush()
+    return buffer
+
+
+@pytest.fixture
+def buffer(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        yield buffer
+
+
+def pairs(array, tensor):
+    """Each array beside its tensor, out of dicts and tuples of the same structure."""
+    if isinstance(array, dict):
+        assert list(array) == list(tensor)
+        return [pair for key in array for pair in pairs(array[key], tensor[key])]
+    if isinstance(array, tuple):
+        assert isinstance(tensor, tuple)
+        return [pair for two in zip(array, tensor, strict=True) for pair in pairs(*two)]
+    return [(array, tensor)]
+
+
+def assert_equal(batch, tensors):
+    for array, tensor in pairs(batch.asdict(), tensors):
+        assert str(tensor.dtype) == f"torch.{array.dtype}"
+        np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+# -- batches
+
+
+def test_on_the_cpu_nothing_is_copied(buffer):
+    batch = buffer.sample(8)
+    tensors = to_torch(batch)
+    assert_equal(batch, tensors)
+    for array, tensor in pairs(batch.asdict(), tensors):
+        assert tensor.data_ptr() == array.ctypes.data
+    batch.reward[0] = 77
+    assert tensors["reward"][0] == 77
+
+
+def test_tensors_keep_their_memory(buffer):
+    ids = buffer.sampleable_ids()[:8]
+    tensors = to_torch(buffer.gather(ids))
+    for _ in range(10):  # batches that nobody holds are filled again
+        buffer.sample(8)
+    assert_equal(buffer.gather(ids), tensors)
+
+
+@pytest.mark.parametrize("stack_size", [1, 2, 4])
+@pytest.mark.parametrize("update_horizon", [1, 3])
+def test_shapes_on_another_device(stack_size, update_horizon):
+    with make(stack_size=stack_size, update_horizon=update_horizon) as buffer:
+        batch = buffer.sample(8)
+        tensors = to_torch(batch, "meta", non_blocking=True)
+        for array, tensor in pairs(batch.asdict(), tensors):
+            assert tensor.device.type == "meta"
+            assert tuple(tensor.shape) == array.shape
+            assert str(tensor.dtype) == f"torch.{array.dtype}"
+
+
+if torch.cuda.is_available():
+
+    @pytest.mark.parametrize("stack_size", [1, 4])
+    @pytest.mark.parametrize("non_blocking", [False, True])
+    def test_values_on_cuda(stack_size, non_blocking):
+        with make(stack_size=stack_size) as buffer, buffer.prefetch(batch_size=8) as batches:
+            for _ in range(20):
+                batch = next(batches)
+                before = pickle.loads(pickle.dumps(batch))
+                tensors = to_torch(batch, "cuda", non_blocking=non_blocking)
+                next(batches)  # may fill the first batch's memory again
+                for array, tensor in pairs(before.asdict(), tensors):
+                    np.testing.assert_array_equal(tensor.cpu().numpy(), array)
+            seen, following = (
+                tensors["observation"]["camera"],
+                tensors["next_observation"]["camera"],
+            )
+            shared = seen.untyped_storage().data_ptr() == following.untyped_storage().data_ptr()
+            assert shared == (stack_size == 4)
+
+
+# -- every transition
+
+
+def test_items_are_what_gather_gives(buffer):
+    dataset = TransitionDataset(buffer)
+    assert len(dataset) == len(buffer) == 90
+    np.testing.assert_array_equal(dataset.ids, buffer.sampleable_ids())
+    for index in (0, 41, -1, np.int64(7)):
+        batch = buffer.gather(dataset.ids[[index]])
+        for array, tensor in pairs(batch.asdict(), dataset[index]):
+            np.testing.assert_array_equal(tensor.numpy(), array[0])
+    for outside in (90, -91):
+        with pytest.raises(IndexError, match="90"):
+            dataset[outside]
+    assert sum(1 for _ in dataset) == 90
+    dataset.close()
+    assert dataset[3]["reward"] == buffer.gather(dataset.ids[[3]]).reward[0]
+    dataset.close()
+
+
+@pytest.mark.parametrize(("workers", "start"), WORKERS)
+def test_an_epoch_has_every_transition_once(buffer, workers, start):
+    dataset = TransitionDataset(buffer.path)
+    dataset[0]  # opened in this process too, which a worker must not notice
+    loader = DataLoader(
+        dataset, batch_size=32, shuffle=True, collate_fn=dataset.collate, num_workers=workers,
+        multiprocessing_context=start, generator=torch.Generator().manual_seed(1),
+    )  # fmt: skip
+    batches = list(loader)
+    assert [len(batch["id"]) for batch in batches] == [32, 32, 26]
+    ids = np.concatenate([batch["id"].numpy() for batch in batches])
+    assert ids.tolist() != sorted(ids)
+    assert sorted(ids) == sorted(buffer.sampleable_ids())
+    for batch in batches:
+        assert_equal(buffer.gather(batch["id"].numpy()), batch)
+    dataset.close()
+
+
+def test_the_default_collation_gives_the_same(buffer):
+    dataset = TransitionDataset(buffer)
+    whole, apart = (
+        list(DataLoader(dataset, batch_size=7, collate_fn=collate))
+        for collate in (dataset.collate, None)
+    )
+    for one, other in zip(whole, apart, strict=True):
+        for name in ("id", "reward", "mark"):
+            assert torch.equal(one[name], other[name])
+        for when in ("observation", "next_observation"):
+            assert torch.equal(one[when]["camera"], other[when]["camera"])
+    dataset.close()
+
+
+def test_chosen_transitions(buffer):
+    dataset = TransitionDataset(buffer, ids=[12, 3, 5])
+    assert [dataset[index]["mark"].item() for index in range(3)] == [11, 3, 5]  # 10 is a final row
+    dataset.close()
+    with pytest.raises(ShapeError, match="one axis"):
+        TransitionDataset(buffer, ids=[[1]])
+    dataset = TransitionDataset(buffer, ids=[10])
+    with pytest.raises(NotSampleableError, match="final row"):
+        dataset[0]
+    dataset.close()
+
+
+def test_items_stay_while_the_run_goes_on(buffer):
+    dataset = TransitionDataset(buffer)
+    before = buffer.gather(dataset.ids[:5])
+    space = buffer.observation_space
+    for step in range(20):
+        buffer.add(space.sample(), 0, 0.0, False, False, mark=step)
+    assert len(dataset) == 90
+    after = dataset.__getitems__(range(5)).batch
+    assert torch.equal(after["reward"], torch.from_numpy(before.reward))
+    assert after["mark"].tolist() == before.mark.tolist()
+    for step in range(300):
+        buffer.add(space.sample(), 0, 0.0, False, False, mark=step)
+    with pytest.raises(NotSampleableError, match="evicted"):
+        dataset[0]
+    dataset.close()
+
+
+def test_pickling_passes_the_path_and_the_ids(buffer):
+    dataset = TransitionDataset(buffer)
+    dataset[0]
+    state = pickle.dumps(dataset)
+    assert len(state) < 8 * len(dataset) + 1000
+    copy = pickle.loads(state)
+    assert copy.path == buffer.path
+    assert copy[4]["reward"] == dataset[4]["reward"]
+    copy.close(), dataset.close()
+
+
+# -- a stream
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "start"),
+    [(kind, *how) for kind in KINDS for how in WORKERS[:2]] + [(KINDS[1], *WORKERS[2])],
+)
+def test_a_stream_draws_apart_in_each_worker(tmp_path, kind, workers, start):
+    with make(tmp_path / "store", kind=kind) as buffer:
+        with buffer.prefetch(depth=3, batch_size=8) as batches:
+            next(batches)  # at close, drawn numbers are put back and saved
+        buffer.flush()
+        stream = SampleStream(buffer, 8, batches=11)
+        passes = []
+        for seed in (1, 1, 2):
+            loader = DataLoader(
+                stream, batch_size=None, num_workers=workers, multiprocessing_context=start,
+                generator=torch.Generator().manual_seed(seed),
+            )  # fmt: skip
+            torch.manual_seed(seed)
+            assert len(loader) == 11
+            passes.append([batch["id"].tolist() for batch in loader])
+            if start == "spawn":
+                break  # it takes its time
+        for drawn in passes:
+            assert len(drawn) == 11
+            assert len(set(map(tuple, drawn))) == 11  # no two workers draw the same
+        if start != "spawn":
+            assert passes[0] == passes[1] != passes[2]
+
+
+def test_a_stream_is_as_the_store(tmp_path):
+    with make(tmp_path / "store", kind=diskreplay.PrioritizedReplayBuffer) as buffer:
+        ids = buffer.sampleable_ids()
+        buffer.update_priorities(ids, np.where(ids % 3 == 0, 1.0, 0.0))
+        buffer.flush()
+        for batch in SampleStream(buffer.path, 16, batches=5, beta=1.0):
+            assert (batch["id"] % 3 == 0).all()
+            ours = buffer.gather(batch["id"].numpy())
+            np.testing.assert_allclose(batch["probability"], ours.probability)
+            assert torch.equal(
+                batch["next_observation"]["camera"],
+                torch.from_numpy(ours.next_observation["camera"]),
+            )
+
+
+def test_a_stream_is_uniform(buffer):
+    torch.manual_seed(4)
+    counts = np.zeros(buffer.bounds[0, 1])
+    for batch in SampleStream(buffer, 90, batches=200):
+        np.add.at(counts, batch["id"].numpy(), 1)
+    counts = counts[buffer.sampleable_ids()]
+    assert counts.sum() == 90 * 200
+    chi_square = ((counts - 200) ** 2 / 200).sum()
+    assert 50 < chi_square < 141  # 89 degrees of freedom: 0.9997 of the distribution
+
+
+def test_an_endless_stream(buffer):
+    stream = SampleStream(buffer)
+    with pytest.raises(TypeError, match="endless"):
+        len(stream)
+    drawn = [len(batch["id"]) for batch, _ in zip(stream, range(40), strict=False)]
+    assert drawn == [buffer.batch_size] * 40
+
+
+def test_a_stream_follows_the_run(buffer):
+    newest = buffer.bounds[0, 1]
+    batches = iter(SampleStream(buffer, 64))
+    assert next(batches)["id"].max() < newest
+    for step in range(100):
+        buffer.add(buffer.observation_space.sample(), 0, 0.0, False, False, mark=step)
+    assert next(batches)["id"].max() > newest
+    batches.close()
+
+
+def test_what_is_wrong_is_said_at_once(tmp_path, buffer):
+    for made in (SampleStream, TransitionDataset):
+        with pytest.raises(diskreplay.FormatError):
+            made(tmp_path / "nothing")
+    for options in ({"batch_size": 0}, {"batches": -1}, {"batches": 1.5}):
+        with pytest.raises(InvalidInputError, match="positive integer"):
+            SampleStream(buffer, **options)
+
+
+def test_without_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "diskreplay.integrations.torch")
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "diskreplay\[torch\]"'):
+        import diskreplay.integrations.torch  # noqa: F401
+
+
+# -- processes
+
+
+class Looking(TransitionDataset):
+    """Says which files of the store its process has open."""
+
+    def __getitems__(self, indices):
+        super().__getitems__(indices)
+        return [open_files(self.path)]
+
+
+def open_files(path):
+    """Descriptors and mappings of this process below `path`."""
+    fds = []
+    for fd in Path("/proc/self/fd").iterdir():
+        if fd.is_symlink() and str(fd.readlink()).startswith(f"{path}/"):
+            fds.append(fd.readlink())
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return len(fds), sum(f"{path}/" in line for line in maps)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_workers_share_nothing_and_leave_nothing(tmp_path):
+    make(tmp_path / "store").close()
+    dataset = Looking(tmp_path / "store")
+    assert open_files(dataset.path) == (0, 0)  # nothing for a forked worker to inherit
+    here = open_after_reading(tmp_path / "store")
+    fds = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        loader = DataLoader(
+            dataset, batch_size=45, num_workers=2, multiprocessing_context="fork",
+            collate_fn=list,
+        )  # fmt: skip
+        assert [found for [found] in loader] == [here, here]
+        del loader
+        gc.collect()
+    assert not multiprocessing.active_children()
+    assert len(os.listdir("/proc/self/fd")) == fds
+    assert open_files(dataset.path) == (0, 0)
+
+
+def open_after_reading(path):
+    """What one process that reads the store has open."""
+    with diskreplay.open(path) as reader:
+        reader.gather(reader.sampleable_ids()[:45])
+        return open_files(path)
