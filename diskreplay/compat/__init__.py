@@ -1,0 +1,1 @@
+"""The APIs of older replay buffers, on the disk."""

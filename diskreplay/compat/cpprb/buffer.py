@@ -1,0 +1,399 @@
+"""cpprb's `ReplayBuffer`."""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.compat.cpprb import files
+from diskreplay.compat.cpprb.columns import Columns, names
+from diskreplay.compat.cpprb.layout import Layout, all_fields
+from diskreplay.compat.cpprb.nstep import NstepBuffer
+from diskreplay.compat.cpprb.tracks import Rows
+from diskreplay.compat.on_disk import OnDisk
+from diskreplay.errors import InvalidInputError
+from diskreplay.ring import Ring
+
+PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
+_ROWS_AT_ONCE = 1024
+_NO_OBSERVATION = np.zeros(1, np.uint8)
+
+
+class ReplayBuffer(OnDisk):
+    """Named columns in a ring; rows are drawn uniformly, with replacement.
+
+    Parameters
+    ----------
+    size : int or float
+        Capacity, in rows.
+    env_dict : dict, optional
+        Name to ``{"shape": int or sequence, "dtype": ...}``, by default 1 and `default_dtype`.
+    next_of : str or iterable of str, optional
+        Columns whose ``next_`` value usually is the next row's value. Both are given and returned;
+        where rows have 1 KiB or more, what follows is stored once.
+    stack_compress : str or iterable of str, optional
+        Columns whose last axis is a stack of frames. Stacks of 1 KiB or more that move on by one
+        frame a row are stored frame by frame.
+    default_dtype : dtype, optional
+        float32 if None.
+    Nstep : dict, optional
+        See `NstepBuffer`. The options above then save nothing.
+    mmap_prefix : str, optional
+        The store's directory, if `path` is None; ``{mmap_prefix}_{name}.dat`` links to a column.
+    path : path, optional
+        The store's directory: created, or reopened. None: a temporary one.
+    **ignored
+        Any other keyword, as in the original.
+
+    Raises
+    ------
+    InvalidInputError
+        An argument makes no sense.
+    KeyError
+        `next_of` names no column.
+    SchemaError, FormatError, LockedError, StorageError
+        For the store, as `diskreplay.ReplayBuffer` does.
+
+    Notes
+    -----
+    When `add` returns, its rows survive the death of the process; steps that wait for their n-step
+    window do not. A reopened store continues with its rows, the episode being over. Memory: the
+    smallest columns are kept in it too, of at most 16 bytes a row together.
+    """
+
+    _weighted = False
+
+    def __init__(
+        self,
+        size: int | float,
+        env_dict: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        next_of: str | Sequence[str] | None = None,
+        stack_compress: str | Sequence[str] | None = None,
+        default_dtype: Any = None,
+        Nstep: Mapping[str, Any] | None = None,
+        mmap_prefix: str | os.PathLike | None = None,
+        path: str | os.PathLike | None = None,
+        **ignored: Any,
+    ) -> None:
+        if not isinstance(size, int | float | np.number) or not 1 <= size < 2**62:
+            raise InvalidInputError(f"size: a positive number expected, found {size!r}")
+        self._size = int(size)
+        self._columns = Columns(env_dict, names(next_of), default_dtype)
+        self._nstep = None
+        if Nstep:
+            self._nstep = NstepBuffer(env_dict or {}, Nstep)
+            self._nstep.columns = self._columns
+            self._layout = Layout(self._columns)
+        else:
+            self._layout = Layout(self._columns, names(next_of), names(stack_compress))
+        linked = path is None and mmap_prefix is not None
+        # The engine keeps at least one whole transition of two rows.
+        slots = max(self._size + self._layout.slack, 2)
+        super().__init__(
+            mmap_prefix if linked else path, slots, "cpprb", weighted=self._weighted,
+            compressor=self._layout.compressor, notes=self._notes(),
+        )  # fmt: skip
+        self._make_ring(
+            self._layout.observation_space, self._layout.action_space, self._layout.extras
+        )
+        if linked:
+            self._link(os.fspath(mmap_prefix))
+
+    # -- the ring
+
+    def _make_ring(self, observation_space, action_space, extras) -> None:
+        self._ring = Ring(
+            self._path, observation_space=observation_space, action_space=action_space,
+            extras=extras, **self._options,
+        )  # fmt: skip
+        self._step = self._episode_length = 0
+        self._recall(self._ring)
+
+    def _recall(self, ring: Ring) -> None:
+        """Slots are numbered by this buffer's size: rows of one of another size move."""
+        before = ring.notes.get("size", self._size)
+        if before != self._size:
+            kept = min(before, self._size, ring.stored)
+            last = np.arange(ring.count - kept, ring.count)
+            with self._refilling(ring) as fresh:
+                for start in range(0, kept, _ROWS_AT_ONCE):
+                    self._copy(ring, fresh, last[start : start + _ROWS_AT_ONCE])
+        self._remember()
+
+    def _remember(self) -> None:
+        """Make the small columns of all rows anew, by slot."""
+        self._small = {
+            column.name: np.zeros((self._size, *column.shape), column.dtype)
+            for column in self._layout.small
+        }
+        slots = np.arange(self.get_stored_size())
+        for name, values in self._layout.decode_small(self._ring.take, self._rows(slots)).items():
+            self._small[name][slots] = values
+
+    @contextlib.contextmanager
+    def _refilling(self, ring: Ring):
+        """An empty ring that takes the place of `ring` at the end."""
+        self._layout.forget()
+        with ring.rebuilding() as fresh:
+            fresh.notes = {**ring.notes, **self._notes()}
+            yield fresh
+        self._layout.forget()
+        self._step = self._episode_length = 0
+
+    def _copy(self, ring: Ring, fresh: Ring, rows: np.ndarray) -> None:
+        """Append rows of `ring` to an emptier one."""
+        stored, states = self._layout.encode(self._layout.decode(ring.take, rows))
+        stored["terminated"] = ring.take("terminated", rows)
+        fields = all_fields(stored, ring.fields, len(rows), 0)
+        fresh.extend({**fields, "step": ring.take("step", rows)})
+        self._layout.keep(states)
+
+    def _notes(self) -> dict[str, Any]:
+        return {"size": self._size}
+
+    def _link(self, prefix: str) -> None:
+        """Names that the original's files have, for scripts that look for them."""
+        for name, field in self._layout.fields.items():
+            target = os.path.join(os.path.basename(prefix) or ".", field)
+            with contextlib.suppress(FileExistsError):
+                os.symlink(target, f"{prefix}_{name}.dat")
+
+    # -- adding
+
+    def add(self, **columns: Any) -> int | None:
+        """Store one row, or several.
+
+        Parameters
+        ----------
+        **columns
+            A value of the column's shape, or of ``(rows, *shape)``, for every column and for the
+            ``next_`` column of each `next_of`. Cast to the column's dtype; other names are ignored.
+
+        Returns
+        -------
+        int or None
+            The slot of the first row. None if all wait for their n-step window.
+
+        Raises
+        ------
+        KeyError
+            A column is missing. Nothing was stored.
+        InvalidInputError
+            A shape does not fit, the columns differ in length, or a float32 scalar ``rew`` is not
+            finite. Nothing was stored.
+        StorageError
+        """
+        row = self._columns.row(columns) if self._nstep is None else None
+        return self._take_in(self._columns.rows(columns)) if row is None else self._store_row(row)
+
+    def _take_in(self, rows: Rows) -> int | None:
+        if self._nstep is None:
+            return self._store(rows)
+        whole, left = self._nstep.roll(rows)
+        slot = None if whole is None else self._store(whole)
+        self._nstep.keep(left)
+        return slot
+
+    def _store(self, rows: Rows) -> int:
+        """Write whole rows; the slot of the first."""
+        ring = self._ring
+        count = len(next(iter(rows.values())))
+        first = ring.count
+        if count == 1:
+            row = {name: values[0] for name, values in rows.items()}
+            return self._store_row(row, rows.get(PRIORITIES))
+        if not count:
+            return first % self._size
+        stored, states = self._layout.encode(rows)
+        full = all_fields(stored, ring.fields, count, self._step)
+        try:
+            ring.extend(full)
+            self._layout.keep(states)
+            self._step = 0 if full["terminated"][-1] else int(full["step"][-1]) + 1
+        except BaseException:
+            self._interrupted(first)
+            raise
+        finally:
+            self._episode_length += (added := ring.count - first)
+            newest = slice(max(added - self._size, 0), added)
+            slots = np.arange(first, first + added)[newest] % self._size
+            for name, column in self._small.items():
+                column[slots] = rows[name][newest]
+            self._weigh(first, added, rows.get(PRIORITIES))
+        return first % self._size
+
+    def _store_row(self, row: Rows, priority: np.ndarray | None = None) -> int:
+        """As `_store`, for one row without a leading axis: by far the most common."""
+        ring = self._ring
+        number = ring.count
+        slot = number % self._size
+        stored, states = self._layout.encode_row(row)
+        terminated = bool(stored.pop("terminated", False))
+        try:
+            ring.add(
+                stored.pop("observation", _NO_OBSERVATION), stored.pop("action", 0),
+                float(stored.pop("reward", 0.0)), terminated, False, **stored,
+            )  # fmt: skip
+            self._layout.keep(states)
+            self._step = 0 if terminated else self._step + 1
+        except BaseException:
+            self._interrupted(number)
+            raise
+        finally:
+            if ring.count > number:
+                self._episode_length += 1
+                for name, column in self._small.items():
+                    column[slot] = row[name]
+                self._weigh(number, 1, priority)
+        return slot
+
+    def _interrupted(self, first: int) -> None:
+        """Rows from number `first` on were to be stored; some may be there, if the disk is full."""
+        if self._ring.count > first:
+            self._layout.forget()
+            self._step = 0
+            self._ring.end_episode()
+
+    def _weigh(self, first: int, count: int, priorities: np.ndarray | None) -> None:
+        """Rows from number `first` on were stored: the first `count` of those with `priorities`."""
+
+    def on_episode_end(self) -> None:
+        """The episode is over, terminated or not: store the steps that wait for their window.
+
+        The caller's duty after each episode. Only n-step buffers need it; others merely start to
+        count anew.
+        """
+        rows = self._nstep.rest() if self._nstep else None
+        if rows is not None:
+            self._store(rows)
+            self._nstep.clear()
+        self._ring.end_episode()
+        self._step = self._episode_length = 0
+
+    def clear(self) -> None:
+        """Forget all rows, and steps that wait."""
+        with self._refilling(self._ring):
+            pass
+        self._remember()
+        if self._nstep:
+            self._nstep.clear()
+
+    # -- reading
+
+    def sample(self, batch_size: int) -> Rows:
+        """Draw rows with `numpy.random.randint`.
+
+        Returns
+        -------
+        dict of str to ndarray, each (batch_size, *shape)
+            In the order of `env_dict`, then ``next_`` columns. Copies.
+
+        Raises
+        ------
+        InvalidInputError
+            There are no rows.
+        """
+        return self._read(self._drawn(batch_size))
+
+    def _drawn(self, batch_size: int) -> np.ndarray:
+        stored = self.get_stored_size()
+        if not stored and batch_size:
+            raise InvalidInputError("sample: there are no rows yet; add some first")
+        return np.random.randint(0, max(stored, 1), batch_size)  # noqa: NPY002 - as the original
+
+    def _encode_sample(self, idx: Any) -> Rows:
+        """The rows in these slots, as `sample` gives them; zeros for slots never written."""
+        slots = np.array(idx, ndmin=1)
+        if slots.size == 0:
+            slots = slots.astype(np.int64)
+        if slots.dtype.kind not in "iu":
+            raise IndexError(f"slots: integers expected, found dtype {slots.dtype}")
+        slots = slots.astype(np.int64)
+        if ((slots < -self._size) | (slots >= self._size)).any():
+            raise IndexError(f"slots: found {slots}, expected less than {self._size}")
+        return self._read(np.where(slots < 0, slots + self._size, slots))
+
+    def _rows(self, slots: np.ndarray) -> np.ndarray:
+        """The number of the row in each slot, -1 for none."""
+        last = self._ring.count - 1
+        return np.maximum(last - (last - slots) % self._size, -1)
+
+    def _read(self, slots: np.ndarray) -> Rows:
+        # Slots that no row is in are zeros in memory too.
+        small = {name: column[slots.reshape(-1)] for name, column in self._small.items()}
+        return self._layout.decode(self._ring.take, self._rows(slots), small)
+
+    def get_all_transitions(self, shuffle: bool = False) -> Rows:
+        """All rows, in the order of their slots, or shuffled by `numpy.random.shuffle`."""
+        slots = np.arange(self.get_stored_size())
+        if shuffle:
+            np.random.shuffle(slots)  # noqa: NPY002 - as the original
+        return self._read(slots)
+
+    # -- files
+
+    def save_transitions(self, file: Any, *, safe: bool = True) -> None:
+        """Write all rows to a file that the original reads too.
+
+        Parameters
+        ----------
+        file : path or writable binary file
+            ``.npz`` is appended to a path without it.
+        safe : bool
+            Without effect: all files are of the safe kind.
+
+        Notes
+        -----
+        Priorities, and steps that wait for their n-step window, are not in it.
+        """
+        files.save(file, self.get_all_transitions(), is_nstep=self.is_Nstep())
+
+    def load_transitions(self, file: Any) -> None:
+        """Append the rows of a file, of which the newest fit; also of one that the original wrote.
+
+        Raises
+        ------
+        KeyError
+            It lacks a column.
+        InvalidInputError
+            It is no such file or a damaged one, holds anything but arrays, numbers and names, or
+            only one of file and buffer is n-step. In all cases nothing was stored.
+
+        Notes
+        -----
+        The file's pickles are read by an unpickler that makes arrays and calls nothing.
+        """
+        rows = self._columns.rows(files.load(file, is_nstep=self.is_Nstep()))
+        rows = {name: values[-self._size :] for name, values in rows.items()}
+        self._store(rows)
+
+    # -- looking
+
+    def get_stored_size(self) -> int:
+        """Rows there are."""
+        return min(self._ring.count, self._size)
+
+    def get_buffer_size(self) -> int:
+        """Capacity, in rows."""
+        return self._size
+
+    def get_next_index(self) -> int:
+        """The slot of the next row."""
+        return self._ring.count % self._size
+
+    def get_current_episode_len(self) -> int:
+        """Rows stored since the last `on_episode_end`."""
+        return self._episode_length
+
+    def is_Nstep(self) -> bool:
+        """Whether rows are n-step rows."""
+        return self._nstep is not None
+
+    @property
+    def path(self) -> Path:
+        """The store's directory."""
+        return self._ring.path

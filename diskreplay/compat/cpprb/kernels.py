@@ -1,0 +1,21 @@
+"""Numba kernels of tracks."""
+
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def compare(last, value, head, newest):
+    """Whether a value is the last one, whether a head is the value moved on by one frame, and the
+    head's newest frame into `newest`.
+
+    A stack is one word for each place in a frame, the oldest frame in the lowest bits.
+    """
+    frame_bits = 8 * newest.itemsize
+    last_bits = 8 * head.itemsize - frame_bits
+    older = (1 << last_bits) - 1
+    changed = moved = 0
+    for i in range(len(head)):
+        changed |= last[i] ^ value[i]
+        moved |= (value[i] >> frame_bits) ^ (head[i] & older)
+        newest[i] = head[i] >> last_bits
+    return changed == 0, moved == 0

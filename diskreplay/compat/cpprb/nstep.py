@@ -1,0 +1,127 @@
+"""N-step rows, made from single steps as they come."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from diskreplay.compat.cpprb.columns import Columns, names
+from diskreplay.errors import InvalidInputError
+
+Rows = dict[str, np.ndarray]
+
+
+class NstepBuffer:
+    """The steps whose n-step window is not whole yet.
+
+    Parameters
+    ----------
+    env_dict : dict
+        As for `ReplayBuffer`; needs ``done``.
+    Nstep : dict
+        ``size``: n. ``rew``: name or names of the rewards to sum. ``gamma``: discount, 0.99.
+        ``next``: name or names taken from the newest step of a window. ``exact_done``: whether a
+        row is done when the last step of its whole window is, False as in the original.
+    default_dtype : dtype, optional
+    next_of : names, optional
+
+    Notes
+    -----
+    A row is done if one of its steps is; but the last step of a whole window does not count, unless
+    ``exact_done`` is set or n is 1.
+    """
+
+    def __init__(
+        self,
+        env_dict: Mapping[str, Mapping[str, Any]],
+        Nstep: Mapping[str, Any],
+        *,
+        default_dtype: Any = None,
+        next_of: Any = None,
+    ) -> None:
+        size = Nstep["size"]
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise InvalidInputError(f"Nstep: size {size!r} found, a positive integer expected")
+        self.columns = Columns(env_dict, names(next_of), default_dtype)
+        self.size, self.gamma = int(size), float(Nstep.get("gamma", 0.99))
+        self._rewards, self._next = names(Nstep.get("rew")), names(Nstep.get("next"))
+        self._exact = bool(Nstep.get("exact_done", False)) or self.size == 1
+        self._steps: Rows = {}
+
+    def add(self, **columns: Any) -> Rows | None:
+        """Take in steps; the rows that are whole now, or None."""
+        rows, self._steps = self.roll(self.columns.rows(columns))
+        return rows
+
+    def on_episode_end(self) -> Rows | None:
+        """The rows of the steps that are left, with shorter sums, or None."""
+        rows = self.rest()
+        self.clear()
+        return rows
+
+    def clear(self) -> None:
+        """Forget the steps that are left."""
+        self._steps = {}
+
+    def keep(self, steps: Rows) -> None:
+        """Take over what `roll` left, once its rows are stored."""
+        self._steps = steps
+
+    def roll(self, rows: Rows) -> tuple[Rows | None, Rows]:
+        """The rows that become whole with these steps, and the steps that are left. Nothing
+        changes: the rows may yet fail to be stored.
+
+        Raises
+        ------
+        KeyError
+            ``done``, or a name in ``rew`` or ``next``, is no column.
+        """
+        joined = {n: np.concatenate([self._steps[n], v]) for n, v in rows.items()} if (
+            self._steps
+        ) else {n: v.copy() for n, v in rows.items()}  # fmt: skip
+        total = len(joined["done"])
+        for name in (*self._rewards, *self._next):
+            joined[name]  # refused at the first step, not at the n-th
+        whole = total - self.size + 1
+        if whole <= 0:
+            return None, joined
+        left = {name: values[whole:].copy() for name, values in joined.items()}
+        return self._windows(joined, whole, last_counts=self._exact), left
+
+    def rest(self) -> Rows | None:
+        """The rows of the steps that are left, which stay."""
+        if not self._steps or not len(self._steps["done"]):
+            return None
+        return self._windows(self._steps, len(self._steps["done"]), last_counts=True)
+
+    def _windows(self, steps: Rows, count: int, *, last_counts: bool) -> Rows:
+        total = len(steps["done"])
+        ended = (steps["done"] != 0).reshape(total, -1).any(axis=1)
+        first = np.arange(count)
+        rows = {name: values[:count].copy() for name, values in steps.items()}
+        terms = {name: _floating(steps[name]).copy() for name in self._rewards}
+        sums = {name: values[:count].copy() for name, values in terms.items()}
+        running = np.ones(count, np.bool_)  # no done before step j of the window
+        gamma = float(np.float32(self.gamma))  # the original's, and each term times it j times
+        for j in range(1, self.size):
+            at = np.minimum(first + j, total - 1)
+            running &= (first + j < total) & ~ended[np.minimum(first + j - 1, total - 1)]
+            for name, total_reward in sums.items():
+                terms[name] *= gamma
+                reward = terms[name][at]
+                more = running.reshape(-1, *[1] * (reward.ndim - 1))
+                total_reward += np.where(more, reward, 0)
+        for name, total_reward in sums.items():
+            rows[name] = total_reward.astype(steps[name].dtype)
+        seen = np.concatenate([[0], np.cumsum(ended)])
+        stop = np.minimum(first + self.size - (not last_counts), total)
+        done = seen[stop] > seen[first]
+        rows["done"][:] = done.reshape(-1, *[1] * (rows["done"].ndim - 1))
+        newest = np.minimum(first + self.size - 1, total - 1)
+        for name in self._next:
+            rows[name] = steps[name][newest]
+        return rows
+
+
+def _floating(rewards: np.ndarray) -> np.ndarray:
+    return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)

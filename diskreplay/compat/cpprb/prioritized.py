@@ -1,0 +1,283 @@
+"""cpprb's `PrioritizedReplayBuffer`."""
+
+from typing import Any
+
+import numpy as np
+
+from diskreplay.compat.cpprb.buffer import PRIORITIES, ReplayBuffer
+from diskreplay.compat.cpprb.tracks import Rows
+from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
+from diskreplay.ring import Ring
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """As `ReplayBuffer`, with rows drawn in proportion to ``(priority + eps) ** alpha``.
+
+    Parameters
+    ----------
+    size, env_dict, **options
+        As for `ReplayBuffer`.
+    alpha : float
+        Not negative.
+    eps : float
+        Added to priorities. With 0, a row of priority 0 is never drawn, and while there is one all
+        weights are 0 (unless beta is), as in the original.
+    check_for_update : bool
+        Whether `update_priorities` leaves slots alone that were written since the last `sample`.
+
+    Notes
+    -----
+    Draws come from a generator of its own, seeded by the operating system. Schaul et al.,
+    "Prioritized Experience Replay", 2016.
+
+    After a kill, priorities are those of the last `flush`; rows that came later have the largest.
+    """
+
+    _weighted = True
+
+    def __init__(
+        self,
+        size: int | float,
+        env_dict: dict | None = None,
+        *,
+        alpha: float = 0.6,
+        eps: float = 1e-4,
+        check_for_update: bool = False,
+        **options: Any,
+    ) -> None:
+        for name, value in (("alpha", alpha), ("eps", eps)):
+            if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
+                raise InvalidInputError(f"{name}: a number from 0 on expected, found {value!r}")
+        self._alpha, self._eps, self._check = float(alpha), float(eps), bool(check_for_update)
+        self._rng = np.random.default_rng()
+        self._least_leaf = float(self._leaves(np.array(0.0)))
+        self._max_priority = 1.0
+        self._sampled_at = 0  # the number of the next row, at the last `sample`
+        super().__init__(size, env_dict, **options)
+
+    def _notes(self) -> dict[str, Any]:
+        newest = float(self._leaves(np.array(self._max_priority)))
+        return {
+            **super()._notes(), "max_priority": self._max_priority, "newest_weight": newest,
+            "alpha": self._alpha, "eps": self._eps,
+        }  # fmt: skip
+
+    def _recall(self, ring: Ring) -> None:
+        self._max_priority = float(ring.notes.get("max_priority", 1.0))
+        self._rescale(ring)
+        super()._recall(ring)
+        ring.notes.update(self._notes())
+        self._sampled_at = 0
+        if self._size < ring.capacity:  # rows that are kept for their frames only
+            hidden = np.arange(ring.count - ring.stored, ring.count - self._size)
+            ring.weights.set(ring.slots(hidden), np.zeros(len(hidden)))
+
+    def _rescale(self, ring: Ring) -> None:
+        """Leaves that another alpha or eps made are made anew."""
+        alpha, eps = (ring.notes.get(name) for name in ("alpha", "eps"))
+        if (alpha, eps) == (self._alpha, self._eps) or not ring.stored:
+            return
+        slots = ring.slots(np.arange(ring.count - ring.stored, ring.count))
+        priorities = np.full(len(slots), self._max_priority)
+        if alpha:  # else nothing is known of the priorities
+            priorities = np.maximum(ring.weights.get(slots) ** (1 / alpha) - eps, 0)
+        ring.weights.set(slots, self._leaves(priorities))
+
+    def _copy(self, ring: Ring, fresh: Ring, rows: np.ndarray) -> None:
+        first = fresh.count
+        super()._copy(ring, fresh, rows)
+        copies = np.arange(first, fresh.count)
+        fresh.weights.set(fresh.slots(copies), ring.weights.get(ring.slots(rows)))
+
+    def _leaves(self, priorities: np.ndarray) -> np.ndarray:
+        """float32, as in the original, though sums are float64."""
+        with np.errstate(over="ignore"):
+            return ((priorities + self._eps) ** self._alpha).astype(np.float32)
+
+    def _checked(self, priorities: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Priorities as float64, shape (n,), and their leaves."""
+        found = np.asarray(priorities)
+        if found.dtype == object:
+            raise TypeError(f"priorities: numbers expected, found {priorities!r:.60}")
+        found = found.astype(np.float64).ravel()
+        with np.errstate(invalid="ignore"):  # a power of a negative number
+            leaves = self._leaves(found)
+        bad = ~((found >= 0) & (found < np.inf) & (leaves < np.inf))  # NaN too
+        if bad.any():
+            raise PriorityError(
+                f"priorities: {found[bad.argmax()]} at position {bad.argmax()}; finite numbers "
+                "from 0 on expected"
+            )
+        return found, leaves
+
+    # -- adding
+
+    def add(self, *, priorities: Any = None, **columns: Any) -> int | None:
+        """As `ReplayBuffer.add`.
+
+        Parameters
+        ----------
+        priorities : float or array_like, optional
+            One for each row; for one row a number. None: the largest so far.
+
+        Raises
+        ------
+        ShapeError, PriorityError
+            There is another number of them, or one is negative, NaN or infinite. Nothing was
+            stored.
+        """
+        if self._nstep is None and priorities is None:
+            return super().add(**columns)
+        rows = self._columns.rows(columns)
+        count = len(next(iter(rows.values())))
+        if priorities is not None:
+            rows[PRIORITIES] = self._checked(priorities)[0]
+            if len(rows[PRIORITIES]) != count:
+                raise ShapeError(
+                    f"priorities: {count} expected, one a row, found {len(rows[PRIORITIES])}"
+                )
+        elif self._nstep is not None:  # which is to remember it; else `_weigh` knows
+            rows[PRIORITIES] = np.full(count, self._max_priority)
+        return self._take_in(rows)
+
+    def _weigh(self, first: int, count: int, priorities: np.ndarray | None) -> None:
+        if not count:
+            return
+        ring, size = self._ring, self._size
+        if count == 1 and priorities is None:  # by far the most common
+            slots, leaves = [first % ring.capacity], [ring.notes["newest_weight"]]
+            if size < ring.capacity and first >= size:  # a row is kept for its frames only
+                slots.append((first - size) % ring.capacity)
+                leaves.append(0.0)
+            _set_leaves(ring, slots, leaves)
+            return
+        if priorities is not None:
+            self._raise_max(float(priorities[:count].max()))
+            leaves = self._leaves(priorities[:count][-size:])
+        else:
+            leaves = np.full(min(count, size), ring.notes["newest_weight"])
+        numbers = np.arange(first + count - len(leaves), first + count)
+        if size < ring.capacity:  # rows that are kept for their frames only lose their weight
+            gone = np.arange(max(first - size, 0), first + count - size)[-ring.capacity :]
+            numbers = np.concatenate([gone, numbers])
+            leaves = np.concatenate([np.zeros(len(gone)), leaves])
+        ring.weights.set(numbers % ring.capacity, leaves)
+
+    def _raise_max(self, priority: float) -> None:
+        if priority > self._max_priority:
+            self._max_priority = priority
+            self._ring.notes.update(self._notes())
+
+    def clear(self) -> None:
+        """As `ReplayBuffer.clear`; the largest priority is 1 again."""
+        self._max_priority, before = 1.0, self._max_priority
+        try:
+            super().clear()
+        except BaseException:
+            self._max_priority = before
+            raise
+        self._sampled_at = 0
+
+    # -- drawing
+
+    def sample(self, batch_size: int, beta: float = 0.4) -> Rows:
+        """Draw one row from each of `batch_size` equal parts of all priorities.
+
+        Parameters
+        ----------
+        batch_size : int
+        beta : float
+            Exponent of the weights.
+
+        Returns
+        -------
+        dict of str to ndarray
+            As `ReplayBuffer.sample`, with ``weights`` (batch_size,) float32, at most 1: divided by
+            the largest weight that any stored row has; and ``indexes`` (batch_size,) uint64, the
+            slots, ascending. Copies.
+
+        Raises
+        ------
+        InvalidInputError
+            There are no rows, or none with a priority.
+        """
+        ring = self._ring
+        self._sampled_at = ring.count
+        if not batch_size:
+            slots, leaves = np.empty(0, np.int64), np.empty(0)
+        else:
+            if not ring.count or not ring.weights.total > 0:
+                raise InvalidInputError("sample: there are no rows with a priority; add some first")
+            drawn = ring.weights.stratified_sample(batch_size, self._rng)
+            slots, leaves = drawn, ring.weights.leaves[drawn]
+            if ring.capacity != self._size:
+                slots = ring.ids(drawn) % self._size
+                order = np.argsort(slots)
+                slots, leaves = slots[order], leaves[order]
+        batch = self._read(slots)
+        batch["weights"] = self._weights(leaves, beta)
+        batch["indexes"] = slots.astype(np.uint64)
+        return batch
+
+    def _weights(self, leaves: np.ndarray, beta: float) -> np.ndarray:
+        if not beta or not len(leaves):
+            return np.ones(len(leaves), np.float32)
+        tree = self._ring.weights
+        if self._least_leaf == 0 and self._has_zero():
+            return np.zeros(len(leaves), np.float32)
+        return ((leaves / tree.min) ** -beta).astype(np.float32)
+
+    def _has_zero(self) -> bool:
+        """Whether a stored row has no weight. O(rows)."""
+        slots = self._ring.slots(self._rows(np.arange(self.get_stored_size())))
+        return not self._ring.weights.leaves[slots].all()
+
+    def update_priorities(self, indexes: Any, priorities: Any) -> None:
+        """Set priorities of slots; where one occurs twice, its last priority counts.
+
+        Parameters
+        ----------
+        indexes : array_like of numbers
+        priorities : array_like of float
+            As many.
+
+        Raises
+        ------
+        TypeError
+            One of them is None.
+        InvalidInputError, PriorityError
+            A slot was never written, they differ in length, or a priority is negative, NaN or
+            infinite. Nothing was changed.
+        """
+        if indexes is None or priorities is None:
+            raise TypeError("update_priorities: indexes and priorities expected, found None")
+        given = np.asarray(indexes).ravel()
+        if given.dtype.kind not in "iuf":
+            raise TypeError(f"indexes: numbers expected, found dtype {given.dtype}")
+        priorities, leaves = self._checked(priorities)
+        if len(priorities) != len(given):
+            raise ShapeError(f"{len(given)} indexes for {len(priorities)} priorities")
+        if not len(given):
+            return
+        stored = self.get_stored_size()
+        if not (given.min() >= 0 and given.max() < stored and (given == np.floor(given)).all()):
+            raise InvalidInputError(f"indexes: whole numbers from 0 to {stored - 1} expected")
+        numbers = self._rows(given.astype(np.int64))
+        if self._check:
+            kept = numbers < self._sampled_at
+            numbers, priorities, leaves = numbers[kept], priorities[kept], leaves[kept]
+        if len(numbers):
+            self._ring.weights.set(self._ring.slots(numbers), leaves)
+            self._raise_max(float(priorities.max()))
+
+    def get_max_priority(self) -> float:
+        """The largest priority so far, 1 at first."""
+        return self._max_priority
+
+
+def _set_leaves(ring: Ring, slots: list[int], leaves: list[float]) -> None:
+    """As `SumTree.set` for leaves that are known to be good, at a fifth of the cost."""
+    from diskreplay.sampling.kernels import tree_set
+
+    tree = ring.weights
+    tree_set(tree.nodes, tree.least, tree.starts, np.array(slots), np.array(leaves))

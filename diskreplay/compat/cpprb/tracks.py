@@ -1,0 +1,230 @@
+"""Large columns whose rows repeat each other: each frame is stored once."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from diskreplay.compat.cpprb.columns import Column, field_name
+
+Rows = dict[str, np.ndarray]
+Take = Callable[[str | list[str], np.ndarray], Any]  # as `ReplayBuffer.take`
+
+
+class Track:
+    """One column, stored by its newest frames, and with `linked` its ``next_`` column too.
+
+    The *head* of a row is what its newest frame belongs to: its ``next_`` value if there is one,
+    else its value. A head usually is the row's *tail* (with `linked` the value, else the head of
+    the row before) moved on by one frame; a value usually is the head of the row before. Whatever
+    is not so is stored whole, in a packed column of zeros that costs nothing elsewhere. So nothing
+    depends on a later row, and a row is complete when it is written.
+
+    Parameters
+    ----------
+    column : Column
+    stacked : bool
+        Whether the last axis is a stack of frames, else the row is one frame.
+    linked : bool
+    native : str or None
+        A field of the store that takes the frames, if there is one for them.
+    taken : set of str
+        Names of extras that are in use; those of this track are added.
+
+    Attributes
+    ----------
+    depth : int
+        Frames in a stack.
+    slack : int
+        Rows that must be retained before the oldest one that is read.
+    frames : str
+        The field of the frames.
+    extras : dict
+        Further fields of the store: name to (shape, dtype).
+    packed : list of str
+        Those that are to be compressed whatever their dtype.
+    """
+
+    def __init__(
+        self, column: Column, *, stacked: bool, linked: bool, native: str | None, taken: set[str]
+    ) -> None:
+        self.column, self.stacked, self.linked = column, stacked, linked
+        self.depth = column.shape[-1] if stacked else 1
+        self.slack = self.depth if linked else self.depth - 1
+        self.outputs = [column.name, *([f"next_{column.name}"] if linked else [])]
+        self._frame_shape = column.shape[:-1] if stacked else column.shape
+        self._stack_shape = (*self._frame_shape, self.depth)
+        self.extras: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
+        newest = f"{self.outputs[-1]}_frame" if stacked else self.outputs[-1]
+        self.frames = native or self._field(newest, taken, self._frame_shape, column.dtype)
+        # How many of the newest frames of a head, and of a value, are frames of this and the rows
+        # before; the older ones are in the stack that is stored whole before them. -1 for a value
+        # that is stored whole itself.
+        self._run = self._value_run = self._head = self._value = None
+        self.packed = []
+        if self.depth > 1:
+            self._run = self._field(f"{column.name}_run", taken, (), np.dtype(np.int32))
+            self._head = self._field(
+                f"{self.outputs[-1]}_whole", taken, self._stack_shape, column.dtype
+            )
+            self.packed.append(self._head)
+        if linked:
+            self._value_run = self._field(f"{column.name}_follows", taken, (), np.dtype(np.int32))
+            self._value = self._field(
+                f"{column.name}_whole", taken, self._stack_shape, column.dtype
+            )
+            self.packed.append(self._value)
+        # A stack of small numbers is one larger number: many times as fast.
+        stack_bytes = self.depth * column.dtype.itemsize
+        is_word = self.depth > 1 and stack_bytes in (2, 4, 8) and sys.byteorder == "little"
+        self._word = f"u{stack_bytes}" if is_word else None
+        self._none = np.zeros((1, *self._stack_shape), column.dtype)
+        self._none.setflags(write=False)
+        self.forget()
+
+    def _field(self, name: str, taken: set[str], shape: tuple[int, ...], dtype: np.dtype) -> str:
+        field = field_name(name, taken)
+        self.extras[field] = shape, dtype
+        return field
+
+    # -- writing
+
+    def forget(self) -> None:
+        """The next row follows none."""
+        self._last, self._last_run = None, 0
+
+    def encode(self, rows: Rows) -> tuple[Rows, tuple[np.ndarray, int]]:
+        """What to store for rows that come next, and the state to `keep` once they are stored."""
+        values = rows[self.outputs[0]].reshape(-1, *self._stack_shape)
+        heads = rows[self.outputs[-1]].reshape(-1, *self._stack_shape)
+        follows, moved_on, newest = self._compare(values, heads)
+        run, runs, value_runs = self._last_run, [], []
+        for follow, move in zip(follows, moved_on, strict=True):
+            value_runs.append(run if follow else -1)
+            run = min(max(value_runs[-1], 0) + 1, self.depth) if move else 0
+            runs.append(run)
+        stored = {self.frames: newest}
+        if self.depth > 1:
+            stored[self._run] = np.array(runs, np.int32)
+            stored[self._head] = self._whole(heads, moved_on)
+        if self.linked:
+            stored[self._value_run] = np.array(value_runs, np.int32)
+            stored[self._value] = self._whole(values, follows)
+        return stored, (heads[-1:].copy(), run)
+
+    def _compare(
+        self, values: np.ndarray, heads: np.ndarray
+    ) -> tuple[list[bool], list[bool], np.ndarray]:
+        """Which values are the heads before, which heads are their tails moved on, newest frames.
+
+        Without `linked` there are no such values: the first list is true.
+        """
+        is_first = self._last is None
+        last = self._none if is_first else self._last
+        if len(heads) == 1 and self._word:  # by far the most common
+            from diskreplay.compat.cpprb.kernels import compare
+
+            tail = values if self.linked else last
+            newest = np.empty((1, *self._frame_shape), self.column.dtype)
+            words = [np.ascontiguousarray(a).reshape(-1).view(self._word) for a in (
+                last, tail, heads
+            )]  # fmt: skip
+            follow, move = compare(*words, newest.reshape(-1).view(f"u{newest.itemsize}"))
+            follows, moved_on = [follow], [move]
+        else:
+            before = np.concatenate([last, heads[:-1]])  # the head of the row before
+            follows = _same(before, values).tolist() if self.linked else [True] * len(heads)
+            moved_on = _moved_on(values if self.linked else before, heads).tolist()
+            newest = np.ascontiguousarray(heads[..., -1])
+        if is_first:
+            (follows if self.linked else moved_on)[0] = False
+        return follows, moved_on, newest
+
+    def _whole(self, stacks: np.ndarray, known: list[bool]) -> np.ndarray:
+        """The stacks to store whole, zeros for those that are known otherwise."""
+        if len(stacks) == 1:
+            return self._none if known[0] else stacks
+        kept = np.zeros(stacks.shape, stacks.dtype)
+        wanted = ~np.array(known, np.bool_)
+        kept[wanted] = stacks[wanted]
+        return kept
+
+    def keep(self, state: tuple[np.ndarray, int]) -> None:
+        """The rows of which `encode` gave this state are stored."""
+        self._last, self._last_run = state
+
+    # -- reading
+
+    def decode(self, take: Take, rows: np.ndarray) -> Rows:
+        """The values at rows, shape ``(n,)``; -1 for rows of zeros."""
+        window = rows[:, None] + np.arange(-self.slack, 1)
+        frames = take(self.frames, np.maximum(window, -1))
+        fields = [field for field in (self._run, self._value_run) if field]
+        taken = dict(zip(fields, take(fields, rows), strict=True))
+        runs = taken.get(self._run)
+        if runs is None:
+            runs = np.full(len(rows), self.depth, np.int32)
+        found = {}
+        if self.linked:
+            heads = frames[:, 1:].copy()  # a batch's columns share no memory
+            value_runs = taken[self._value_run]
+            values = frames[:, :-1]
+            runs_of_values = np.maximum(value_runs, 0)
+            self._fill(take, values, rows - 1, runs_of_values, value_runs < 0, rows >= 0)
+            found[self.outputs[0]] = values
+        else:
+            heads = frames
+        self._fill(take, heads, rows, runs, np.zeros(len(rows), np.bool_), rows >= 0)
+        found[self.outputs[-1]] = heads
+        shape = (len(rows), *self.column.shape)
+        return {
+            name: np.moveaxis(stacks, 1, -1) if self.stacked else stacks.reshape(shape)
+            for name, stacks in found.items()
+        }
+
+    def _fill(
+        self,
+        take: Take,
+        stacks: np.ndarray,
+        heads: np.ndarray,
+        runs: np.ndarray,
+        from_value: np.ndarray,
+        wanted: np.ndarray,
+    ) -> None:
+        """Put the frames in that are older than the run, from the stack that was stored whole.
+
+        That is the head of row ``heads - runs``, or the value of the row after it, if that does
+        not follow.
+        """
+        short = np.flatnonzero(wanted & (runs < self.depth))
+        if not len(short):
+            return
+        runs, base, from_value = runs[short], heads[short] - runs[short], from_value[short]
+        if self.linked:
+            later = runs > 0
+            from_value[later] = take(self._value_run, base[later] + 1) < 0
+            whole = np.empty((len(short), *self._stack_shape), self.column.dtype)
+            whole[from_value] = take(self._value, base[from_value] + 1)
+            if not from_value.all():
+                whole[~from_value] = take(self._head, base[~from_value])
+        else:
+            whole = take(self._head, base)
+        whole = np.moveaxis(whole, -1, 1)
+        for at, run, stack in zip(short, runs, whole, strict=True):
+            stacks[at, : self.depth - run] = stack[run:]
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.view(f"u{array.dtype.itemsize}")  # -0.0 is not 0.0, and a NaN is itself
+
+
+def _same(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Which rows are equal to the bit."""
+    return (_bits(first) == _bits(second)).reshape(len(first), -1).all(axis=1)
+
+
+def _moved_on(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Which stacks are those before without the oldest frame and with one more."""
+    same = _bits(before)[..., 1:] == _bits(after)[..., :-1]
+    return same.reshape(len(before), -1).all(axis=1)

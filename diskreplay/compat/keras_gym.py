@@ -1,0 +1,339 @@
+"""The experience-replay buffer of keras-gym, on the disk."""
+
+import os
+from typing import Any, Self
+
+import numpy as np
+
+from diskreplay.compat.on_disk import OnDisk
+from diskreplay.errors import InvalidInputError
+from diskreplay.ring import Ring
+from diskreplay.spaces import box
+
+_ATTEMPTS = 10  # for each row of a batch
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+class InsufficientCacheError(Exception):
+    """There are fewer rows than a batch needs."""
+
+
+class NumpyArrayCheckError(Exception):
+    """A state is no array, or does not have `num_frames` frames."""
+
+
+class ExperienceReplayBuffer(OnDisk):
+    """Frames of episodes, n-step transitions between stacks of them.
+
+    Parameters
+    ----------
+    env : gym environment
+        Says ``action_space`` and, itself or the environment it wraps, ``num_frames`` (default 1).
+    capacity : int
+        Transitions kept; the ring has `bootstrap_n` slots more.
+    batch_size : int
+    bootstrap_n : int
+        The n of n-step returns.
+    gamma : float
+        Discount of one step.
+    random_seed : int or None
+        Of the draws.
+    path : path, optional
+        The store's directory: created by the first row, or reopened. None: a temporary one.
+
+    Attributes
+    ----------
+    random : numpy.random.RandomState
+
+    Raises
+    ------
+    SchemaError, FormatError, LockedError, StorageError
+        For `path`, as `diskreplay.ReplayBuffer` does.
+
+    Notes
+    -----
+    An episode is over when its id changes, and with `done`. A reopening goes on with it.
+
+    Memory: 25 bytes a slot. The disk: a frame, an action and 27 bytes a slot.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        capacity: int,
+        batch_size: int = 32,
+        bootstrap_n: int = 1,
+        gamma: float = 0.99,
+        random_seed: int | None = None,
+        *,
+        path: str | os.PathLike | None = None,
+    ) -> None:
+        self.env = env
+        self.capacity, self.batch_size = int(capacity), int(batch_size)
+        self.num_frames = int(_outermost(env, "num_frames", 1))
+        self.bootstrap_n, self.gamma = int(bootstrap_n), float(gamma)
+        self.random_seed = random_seed
+        slots = self.capacity + self.bootstrap_n
+        self._empty(slots)
+        self._offsets = np.arange(1 - self.num_frames, 1)
+        # Stack and next stack in one window where they overlap or meet.
+        self._window = np.union1d(self._offsets, self._offsets + self.bootstrap_n)
+        self._powers = np.array([self.gamma**k for k in range(self.bootstrap_n + 1)])
+        super().__init__(path, slots, "keras_gym", resume_episodes=True)
+        self._reopen()
+
+    @classmethod
+    def from_value_function(
+        cls,
+        value_function: Any,
+        capacity: int,
+        batch_size: int = 32,
+        *,
+        path: str | os.PathLike | None = None,
+    ) -> Self:
+        """A buffer with the ``env``, ``gamma`` and ``bootstrap_n`` of `value_function`."""
+        return cls(
+            value_function.env, capacity, batch_size, value_function.bootstrap_n,
+            value_function.gamma, path=path,
+        )  # fmt: skip
+
+    @property
+    def random_seed(self) -> int | None:
+        """Setting it starts the generator anew."""
+        return self._random_seed
+
+    @random_seed.setter
+    def random_seed(self, seed: int | None) -> None:
+        self._random_seed = seed
+        self.random = np.random.RandomState(seed)
+
+    # -- what is in the slots
+
+    def _empty(self, slots: int) -> None:
+        self._count = self._stored = 0  # rows ever added, and those still there
+        self._start = -1  # the row with which the running episode began, -1 for none
+        self._ids = np.zeros(slots, np.int64)
+        self._starts = np.full(slots, -1)  # that row of each slot's episode; later ones, larger
+        self._dones = np.zeros(slots, np.bool_)
+        self._rewards = np.zeros(slots)
+
+    def _recall(self, ring: Ring) -> None:
+        self._empty(ring.capacity)
+        self._count, self._stored = ring.count, ring.stored
+        rows = np.arange(ring.count - ring.stored, ring.count)
+        slots = rows % ring.capacity
+        ids, dones = ring.column("episode_id"), ring.column("terminated")
+        self._ids[slots], self._dones[slots] = ids, dones
+        self._rewards[slots] = ring.column("reward_float64")
+        # What began before the oldest row began with one that is gone: as good as with this.
+        begins = np.ones(len(rows), np.bool_)
+        begins[1:] = dones[:-1] | (ids[1:] != ids[:-1])
+        self._starts[slots] = np.maximum.accumulate(np.where(begins, rows, 0))
+        if len(rows) and not dones[-1]:
+            self._start = int(self._starts[slots[-1]])
+
+    def add(self, s: Any, a: Any, r: float, done: bool, episode_id: int) -> None:
+        """Record one step.
+
+        Parameters
+        ----------
+        s : ndarray, shape (*frame, num_frames)
+            What the agent saw. With one frame: of any shape, numbers too. Of stacks of rank 3 and 4
+            the newest frame is stored; others are stored whole.
+        a : int or ndarray
+            For Discrete actions also propensities, shape (num_actions,).
+        r : float
+        done : bool
+        episode_id : int
+            Another one than before begins another episode. Must not decrease.
+
+        Raises
+        ------
+        NumpyArrayCheckError
+            `s` is no array or does not have `num_frames` frames.
+        AssertionError
+            A Discrete action is neither an int nor propensities.
+        InvalidInputError
+            An action or frame that does not fit. In all cases nothing was recorded.
+        """
+        frame, action = self._frame(s), self._action(a)
+        r, done, episode_id = float(r), bool(done), int(episode_id)
+        if self._ring is None:
+            self._make_ring(
+                box(frame.shape, frame.dtype),
+                box(action.shape, action.dtype),
+                {"episode_id": ((), np.int64), "reward_float64": ((), np.float64)},
+            )
+        ring, slot = self._ring, self._count % len(self._ids)
+        start = self._start
+        if start >= 0 and episode_id != self._ids[slot - 1]:
+            ring.end_episode()
+            self._start = start = -1
+        # What is no float32 is shown as 0 to others; here it is read from the extra.
+        native = r if abs(r) <= _FLOAT32_MAX else 0.0
+        ring.add(
+            frame, action, native, done, False, episode_id=episode_id, reward_float64=np.float64(r)
+        )
+        if start < 0:
+            start = self._count
+        self._ids[slot], self._dones[slot], self._rewards[slot] = episode_id, done, r
+        self._starts[slot] = start
+        self._start = -1 if done else start
+        self._count, self._stored = self._count + 1, min(self._stored + 1, len(self._ids))
+
+    def _frame(self, s: Any) -> np.ndarray:
+        if self.num_frames == 1:
+            return np.asarray(s)
+        if not isinstance(s, np.ndarray):
+            raise NumpyArrayCheckError(f"s: an array expected, found {type(s).__name__}")
+        if s.shape[-1:] != (self.num_frames,):
+            raise NumpyArrayCheckError(
+                f"s: {self.num_frames} frames along the last axis expected, found shape {s.shape}"
+            )
+        return np.ascontiguousarray(s[..., -1]) if s.ndim in (3, 4) else s
+
+    def _action(self, a: Any) -> np.ndarray:
+        space = self.env.action_space
+        # By name: gym's and gymnasium's spaces have nothing else in common.
+        if not any(kind.__name__ == "Discrete" for kind in type(space).__mro__):
+            if space.shape is None:
+                raise InvalidInputError(f"{type(space).__name__} actions cannot be stored")
+            return np.asarray(a, space.dtype).reshape(space.shape)
+        if isinstance(a, np.ndarray) and a.shape == (space.n,):
+            return a.astype(np.float64)
+        if not isinstance(a, int | np.integer):
+            raise AssertionError(f"a: an int or {space.n} propensities expected, found {a!r:.60}")
+        if not 0 <= a < space.n:
+            raise InvalidInputError(f"a: 0 to {space.n - 1} expected, found {a}")
+        one_hot = np.zeros(int(space.n))
+        one_hot[a] = 1
+        return one_hot
+
+    # -- sampling
+
+    def sample(self) -> tuple[np.ndarray, ...]:
+        """Draw a batch of transitions, uniformly and with replacement.
+
+        Returns
+        -------
+        S, A, Rn, In, S_next, A_next : tuple of ndarray
+            States ``(batch, *frame, num_frames)``, oldest frame first, without the last axis for
+            one frame; actions ``(batch, num_actions)`` or ``(batch, *shape)``; n-step returns and
+            bootstrap factors, float64 ``(batch,)``. ``In`` is 0 where the episode ended; the next
+            state and action mean nothing there. `S` and `S_next` may share memory.
+
+        Raises
+        ------
+        InsufficientCacheError
+            There are fewer transitions than a batch has.
+        RuntimeError
+            Ten times as many draws as a batch has found too few rows that can be used.
+        """
+        if len(self) < self.batch_size:
+            raise InsufficientCacheError(
+                f"{self.batch_size} transitions needed for a batch, {len(self)} there"
+            )
+        rows, returns, ended = self._draw()
+        following = rows + self.bootstrap_n
+        slots = self._stacks(rows, rows[:, None] + self._window)
+        frames = np.moveaxis(self._ring.read("observation", slots), 1, -1)
+        states, next_states = frames[..., : self.num_frames], frames[..., -self.num_frames :]
+        if self.num_frames == 1:
+            states, next_states = states[..., 0], next_states[..., 0]
+        actions = self._ring.read("action", np.stack([rows, following]) % len(self._ids))
+        factors = np.where(ended, 0.0, self._powers[-1])
+        return states, actions[0], returns, factors, next_states, actions[1]
+
+    def _draw(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows, n-step returns, and whether the episode ended in these n steps."""
+        drawn, left = [], _ATTEMPTS * self.batch_size
+        missing = self.batch_size
+        while missing and left:
+            # Never more than one attempt after the other would have come to.
+            size = min(missing, left)
+            slots = self.random.randint(self._stored, size=size)
+            last = self._count - 1
+            good, *results = self._judge(last - (last - slots) % len(self._ids))
+            drawn.append([result[good] for result in results])
+            left -= size
+            missing -= int(np.count_nonzero(good))
+        if missing:
+            raise RuntimeError(
+                f"{_ATTEMPTS * self.batch_size} draws found {self.batch_size - missing} rows of "
+                f"{self.batch_size}: most rows are cut or not complete; add more"
+            )
+        return tuple(np.concatenate(parts) for parts in zip(*drawn, strict=True))
+
+    def _judge(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Which rows can be used; the rows, their n-step returns, and whether an end is near."""
+        slots = len(self._ids)
+        ahead = rows[:, None] + np.arange(self.bootstrap_n + 1)
+        at = ahead % slots
+        same = (ahead < self._count) & (self._starts[at] == self._starts[rows % slots, None])
+        steps = same[:, :-1]  # from another episode on, all are from another one
+        done = self._dones[at[:, :-1]] & steps
+        ended = done.any(axis=1)
+        # Up to and with the first end.
+        counted = np.cumsum(done, axis=1) - done == 0
+        terms = np.where(counted & steps, self._powers[:-1] * self._rewards[at[:, :-1]], 0.0)
+        returns = np.zeros(len(rows))
+        for term in terms.T:  # in this order, as the original adds them
+            returns += term
+        # Round the ring, what is before a row are the newest ones: such a row is passed over, also
+        # where nothing was before it, since the original's draws go on without it.
+        good = (ended | same[:, -1]) & (rows + self._offsets[0] >= self._count - slots)
+        return good, rows, returns, ended
+
+    def _stacks(self, rows: np.ndarray, window: np.ndarray) -> np.ndarray:
+        """The slots of windows; frames before the episode are its first one again."""
+        slots = len(self._ids)
+        start = self._starts[rows % slots, None]
+        window = np.maximum(window, start)
+        at = window % slots
+        if (window[:, -1] >= self._count).any():
+            # After an end, and round the ring's: no frame means anything, but older episodes
+            # still give way to what follows them, as in the original.
+            older = self._starts[at] < start
+            for i in range(at.shape[1] - 2, self.num_frames - 1, -1):
+                at[:, i] = np.where(older[:, i], at[:, i + 1], at[:, i])
+        return at
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        if self._ring is not None:
+            self._ring.reset()
+            self._recall(self._ring)
+
+    def __len__(self) -> int:
+        return max(0, self._stored - self.bootstrap_n)
+
+    # -- the slots, as the original names them; copies, zeros where nothing is
+
+    @property
+    def _e(self) -> np.ndarray:
+        return self._ids.copy()
+
+    @property
+    def _d(self) -> np.ndarray:
+        return self._dones.copy()
+
+    @property
+    def _r(self) -> np.ndarray:
+        return self._rewards.copy()
+
+    @property
+    def _a(self) -> np.ndarray:
+        return self._ring.read("action", np.arange(len(self._ids)))
+
+    @property
+    def _s(self) -> np.ndarray:
+        return self._ring.read("observation", np.arange(len(self._ids)))
+
+
+def _outermost(env: Any, name: str, default: Any) -> Any:
+    """An attribute of `env`, or of the first one it wraps that has it."""
+    while not hasattr(env, name):
+        if not hasattr(env, "env"):
+            return default
+        env = env.env
+    return getattr(env, name)

@@ -1,0 +1,130 @@
+"""What the facades without files of their own share: a ring that may come later, and its disk."""
+
+import os
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from diskreplay.buffer import open as open_buffer
+from diskreplay.errors import ClosedError, FormatError
+from diskreplay.ring import Ring
+from diskreplay.store.store import Store
+
+_ROWS_AT_ONCE = 1024
+
+
+class OnDisk:
+    """A facade over a `Ring`, which is made when the shapes of its rows are known.
+
+    Parameters
+    ----------
+    path : path or None
+        The store's directory; None: a temporary one, removed when the process ends.
+    capacity : int
+        Slots.
+    facade : str
+    **options
+        Of the `Ring`, where they do not depend on the rows.
+
+    Notes
+    -----
+    A derived class overrides `_recall`, to take over what the ring holds, and `_settle`, to hand
+    over what it has in memory.
+    """
+
+    def __init__(self, path: str | os.PathLike | None, capacity: int, facade: str, **options: Any):
+        self._path = None if path is None else Path(path).absolute()
+        self._options = {"capacity": int(capacity), "facade": facade, **options}
+        self._ring: Ring | None = None
+        self._is_closed = False
+
+    def _reopen(self) -> None:
+        """Take up the store at `path`, if there is one; it knows the shapes of its rows.
+
+        Raises
+        ------
+        FormatError
+            Something else is there. The first row would find it out too, but hours later.
+        """
+        if self._path is None:
+            return
+        Store.settle(self._path)
+        if (self._path / "zarr.json").exists():
+            with open_buffer(self._path) as reader:
+                spaces, extras = (reader.observation_space, reader.action_space), reader.extras
+            self._make_ring(*spaces, extras)
+        elif self._path.exists() and not self._is_free(self._path):
+            raise FormatError(
+                f"{self._path}: holds something else and no store; choose an empty or a new "
+                "directory"
+            )
+
+    @staticmethod
+    def _is_free(path: Path) -> bool:
+        """Whether a store can be made there. What a killed creation left is replaced by it."""
+        names = {part.name for part in path.iterdir()} if path.is_dir() else {""}
+        return "state" in names or names <= {"lock", "state.tmp"}
+
+    def _make_ring(
+        self,
+        observation_space: gym_spaces.Space,
+        action_space: gym_spaces.Space,
+        extras: dict[str, tuple[tuple[int, ...], Any]],
+    ) -> None:
+        if self._is_closed:
+            raise ClosedError("the buffer was closed before its first row; make another one")
+        self._ring = Ring(
+            self._path, observation_space=observation_space, action_space=action_space,
+            extras=extras, **self._options,
+        )  # fmt: skip
+        self._align(self._ring)
+        self._recall(self._ring)
+
+    def _recall(self, ring: Ring) -> None:
+        """Take over what `ring` holds, which was opened just now."""
+
+    def _settle(self, ring: Ring, *, closing: bool) -> None:
+        """Hand over to `ring` what it is to write."""
+
+    @property
+    def path(self) -> Path | None:
+        """The store's directory; None for a temporary one that the first row has yet to make."""
+        return self._ring.path if self._ring is not None else self._path
+
+    def flush(self) -> None:
+        """Make everything durable, also against a power cut; rows outlive a kill without it."""
+        if self._ring is not None:
+            self._settle(self._ring, closing=False)
+            self._ring.flush()
+
+    def close(self) -> None:
+        """Flush and release the store. A temporary store is removed. Closing twice is fine."""
+        self._is_closed = True
+        if self._ring is not None and not self._ring.closed:
+            self._settle(self._ring, closing=True)
+            self._ring.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _align(self, ring: Ring) -> None:
+        """Where the capacity has grown since, put the rows into the slots from 0 on: as long as a
+        ring is not full, the older APIs take it that its first slots are the used ones."""
+        count, stored = ring.count, ring.stored
+        if count == stored or stored == ring.capacity:
+            return
+        rows = np.arange(count - stored, count)
+        with ring.rebuilding() as fresh:
+            for start in range(0, stored, _ROWS_AT_ONCE):
+                slots = rows[start : start + _ROWS_AT_ONCE] % ring.capacity
+                fresh.extend({field: ring.read(field, slots) for field in ring.fields})
+            fresh.notes = dict(ring.notes)
+            if self._options.get("weighted", False):
+                fresh.weights.set(np.arange(stored), ring.weights.get(rows % ring.capacity))
+        if not self._options.get("resume_episodes", False):
+            ring.end_episode()  # reopened, as it was

@@ -1,0 +1,299 @@
+"""The replay buffers of the Rainbow notebooks, on the disk."""
+
+import os
+import random
+from typing import Any, ClassVar
+
+import numpy as np
+
+from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
+from diskreplay.errors import InvalidInputError
+from diskreplay.ring import Ring
+from diskreplay.spaces import box
+
+__all__ = ["MinSegmentTree", "PrioritizedReplayBuffer", "ReplayBuffer", "SumSegmentTree"]
+
+
+class ReplayBuffer(OnDisk):
+    """Whole transitions of vector observations, drawn uniformly.
+
+    Parameters
+    ----------
+    obs_dim : int
+        Length of an observation.
+    size : int
+        Capacity.
+    batch_size : int
+    path : path, optional
+        The store's directory: created, or reopened if there is one. None: a temporary one.
+
+    Attributes
+    ----------
+    size : int
+        Rows there are.
+    max_size : int
+        Capacity.
+    ptr : int
+        The slot of the next row.
+
+    Raises
+    ------
+    SchemaError, FormatError, LockedError, StorageError
+        For `path`, as `diskreplay.ReplayBuffer` does.
+
+    Notes
+    -----
+    Memory: 12 bytes a slot.
+    """
+
+    _ring_options: ClassVar[dict[str, Any]] = {"facade": "rainbow"}
+
+    def __init__(
+        self, obs_dim: int, size: int, batch_size: int = 32, *,
+        path: str | os.PathLike | None = None,
+    ) -> None:  # fmt: skip
+        self.max_size, self.batch_size = int(size), int(batch_size)
+        self.ptr = self.size = 0
+        self._acts, self._rews, self._done = np.zeros((3, self.max_size), np.float32)
+        super().__init__(path, self.max_size, **self._ring_options)
+        self._obs_dim = int(obs_dim)
+        self._following: bytes | None = None  # the observation that continues the episode
+        self._make_ring(
+            box((self._obs_dim,), np.float32), box((), np.float32),
+            {"next_obs": ((self._obs_dim,), np.float32)},
+        )  # fmt: skip
+
+    def _recall(self, ring: Ring) -> None:
+        self.ptr, self.size = ring.cursor, ring.stored
+        slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
+        for values, field in (
+            (self._acts, "action"), (self._rews, "reward"), (self._done, "terminated"),
+        ):  # fmt: skip
+            values[slots] = ring.column(field)
+
+    def store(self, obs: Any, act: Any, rew: float, next_obs: Any, done: bool) -> None:
+        """Record one transition; all of it is kept as float32.
+
+        Parameters
+        ----------
+        obs, next_obs : array_like, shape (obs_dim,)
+        act, rew : float
+        done : bool
+
+        Raises
+        ------
+        InvalidInputError
+            A reward that is not finite, a `done` that is neither 0 nor 1.
+        ValueError
+            An observation or action of another shape. In all cases nothing was recorded.
+        """
+        obs, next_obs = self._row(obs), self._row(next_obs)
+        act = np.asarray(act, np.float32).reshape(())
+        done = float(done)
+        if done not in (0, 1):
+            raise InvalidInputError(f"done: 0 or 1 expected, found {done}")
+        if self._following not in (None, obs.tobytes()):
+            self._ring.end_episode()
+        self._ring.add(obs, act, float(rew), bool(done), False, next_obs=next_obs)
+        self._following = next_obs.tobytes()
+        slot = self.ptr
+        self._acts[slot], self._rews[slot], self._done[slot] = act, rew, done
+        self.ptr = (slot + 1) % self.max_size
+        self.size = min(self.size + 1, self.max_size)
+
+    def _row(self, values: Any) -> np.ndarray:
+        row = np.empty(self._obs_dim, np.float32)
+        row[:] = values
+        return row
+
+    def sample_batch(self) -> dict[str, np.ndarray]:
+        """Draw different transitions, with `numpy.random.choice`.
+
+        Returns
+        -------
+        dict of str to ndarray of float32
+            obs, next_obs ``(batch, obs_dim)``; acts, rews, done ``(batch,)``.
+
+        Raises
+        ------
+        ValueError
+            There are fewer rows than a batch has.
+        """
+        # As the original draws, so that a seed repeats its batches; costs O(rows).
+        return self._batch(
+            np.random.choice(self.size, size=self.batch_size, replace=False)  # noqa: NPY002
+        )
+
+    def _batch(self, slots: np.ndarray) -> dict[str, np.ndarray]:
+        obs, next_obs = self._ring.read(["observation", "next_obs"], slots)
+        return {
+            "obs": obs,
+            "next_obs": next_obs,
+            "acts": self._acts[slots],
+            "rews": self._rews[slots],
+            "done": self._done[slots],
+        }
+
+    def __len__(self) -> int:
+        return self.size
+
+    # -- the slots, as the original names them: copies, zeros where nothing is
+
+    @property
+    def obs_buf(self) -> np.ndarray:
+        """Observations, float32 ``(max_size, obs_dim)``. Reads the whole store."""
+        return self._ring.read("observation", np.arange(self.max_size))
+
+    @property
+    def next_obs_buf(self) -> np.ndarray:
+        """What they led to, float32 ``(max_size, obs_dim)``. Reads the whole store."""
+        return self._ring.read("next_obs", np.arange(self.max_size))
+
+    @property
+    def acts_buf(self) -> np.ndarray:
+        """Actions, float32 ``(max_size,)``."""
+        return self._acts.copy()
+
+    @property
+    def rews_buf(self) -> np.ndarray:
+        """Rewards, float32 ``(max_size,)``."""
+        return self._rews.copy()
+
+    @property
+    def done_buf(self) -> np.ndarray:
+        """Whether the episode ended, float32 ``(max_size,)``."""
+        return self._done.copy()
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Transitions drawn in proportion to ``priority ** alpha``.
+
+    Parameters
+    ----------
+    obs_dim, size, batch_size, path
+        As for `ReplayBuffer`.
+    alpha : float
+        Not negative.
+
+    Attributes
+    ----------
+    max_priority : float
+        The largest so far; new rows get it. 1 at first.
+    tree_ptr : int
+        The slot of the next row.
+    sum_tree : SumSegmentTree
+    min_tree : MinSegmentTree
+
+    Raises
+    ------
+    AssertionError
+        `alpha` is negative.
+
+    Notes
+    -----
+    Priorities are written by `flush` and `close`; rows that came later have `max_priority` after a
+    kill. Memory: 50 to 90 bytes a slot.
+    """
+
+    _ring_options: ClassVar[dict[str, Any]] = {
+        "facade": "rainbow_prioritized", "weighted": True, "notes": {"max_priority": 1.0},
+    }  # fmt: skip
+
+    def __init__(
+        self, obs_dim: int, size: int, batch_size: int = 32, alpha: float = 0.6, *,
+        path: str | os.PathLike | None = None,
+    ) -> None:  # fmt: skip
+        if not alpha >= 0:
+            raise AssertionError(f"alpha: 0 or more expected, found {alpha}")
+        self.alpha, self.max_priority = alpha, 1.0
+        leaves = 1 << max(int(size) - 1, 0).bit_length()
+        self.sum_tree, self.min_tree = SumSegmentTree(leaves), MinSegmentTree(leaves)
+        super().__init__(obs_dim, size, batch_size, path=path)
+
+    def _recall(self, ring: Ring) -> None:
+        super()._recall(ring)
+        self.max_priority = float(ring.notes["max_priority"])
+        slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
+        self._weigh(slots, ring.weights.get(slots))
+
+    def _settle(self, ring: Ring, *, closing: bool) -> None:
+        slots = np.arange(self.size)
+        ring.weights.set(slots, self.sum_tree[slots])
+        newest = float(self.max_priority**self.alpha)
+        ring.notes |= {"max_priority": self.max_priority, "newest_weight": newest}
+
+    def _weigh(self, slots: Any, leaves: Any) -> None:
+        self.sum_tree[slots] = self.min_tree[slots] = leaves
+
+    @property
+    def tree_ptr(self) -> int:
+        """The slot of the next row, as `ptr`."""
+        return self.ptr
+
+    def store(self, obs: Any, act: Any, rew: float, next_obs: Any, done: bool) -> None:
+        """As `ReplayBuffer.store`; the row gets the largest priority so far."""
+        slot = self.ptr
+        super().store(obs, act, rew, next_obs, done)
+        self._weigh(slot, self.max_priority**self.alpha)
+
+    def sample_batch(self, beta: float = 0.4) -> dict[str, Any]:
+        """Draw transitions, one from each of as many equal parts of the sum as a batch has.
+
+        Parameters
+        ----------
+        beta : float
+            Exponent of the importance weights, above 0.
+
+        Returns
+        -------
+        dict
+            As of `ReplayBuffer.sample_batch`; ``weights`` float64 ``(batch,)``, where 1 is the
+            largest of all rows'; ``indices``, an ascending list of int.
+
+        Raises
+        ------
+        AssertionError
+            There are fewer rows than a batch has, or `beta` is not positive.
+        """
+        if self.size < self.batch_size:
+            raise AssertionError(f"{self.batch_size} rows needed for a batch, {self.size} there")
+        if not beta > 0:
+            raise AssertionError(f"beta: above 0 expected, found {beta}")
+        total = self.sum_tree.sum()
+        part = total / self.batch_size
+        # What random.uniform makes of these, to the last bit.
+        drawn = np.array([random.random() for _ in range(self.batch_size)])
+        parts = part * np.arange(self.batch_size + 1)
+        masses = parts[:-1] + (parts[1:] - parts[:-1]) * drawn
+        slots = self.sum_tree.retrieve(np.minimum(masses, total))
+        largest = (self.min_tree.min() / total * self.size) ** -beta
+        weights = (self.sum_tree[slots] / total * self.size) ** -beta / largest
+        return {**self._batch(slots), "weights": weights, "indices": slots.tolist()}
+
+    def update_priorities(self, indices: Any, priorities: Any) -> None:
+        """Set the priorities of rows; of equal indices the last one counts.
+
+        Parameters
+        ----------
+        indices : array_like of int, shape (n,)
+            From 0 to ``len(self) - 1``.
+        priorities : array_like of float, shape (n,) or (n, 1)
+            Above 0.
+
+        Raises
+        ------
+        AssertionError
+            Anything else; nothing was changed.
+        """
+        slots = np.array(indices, np.int64, ndmin=1)
+        priorities = np.asarray(priorities, np.float64).reshape(-1)
+        if len(slots) != len(priorities):
+            raise AssertionError(f"{len(slots)} indices for {len(priorities)} priorities")
+        if not ((priorities > 0) & (priorities < np.inf)).all():
+            raise AssertionError("priorities: finite numbers above 0 expected")
+        if not ((slots >= 0) & (slots < self.size)).all():
+            raise AssertionError(f"indices: 0 to {self.size - 1} expected")
+        if len(slots):
+            self._weigh(slots, priorities**self.alpha)
+            self.max_priority = max(self.max_priority, float(priorities.max()))

@@ -1,0 +1,397 @@
+"""ReAgent's replay buffer."""
+
+import logging
+import math
+import os
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.reagent.checkpointing import Checkpointing
+from diskreplay.compat.reagent.elements import ReplayElement, native_rewards
+from diskreplay.compat.reagent.rows import NATIVE, Element, Rows
+from diskreplay.compat.reagent.transitions import Transitions
+from diskreplay.compat.reagent.validity import Validity
+from diskreplay.convert.gz_files import STORE_PREFIX as STORE_FILENAME_PREFIX
+from diskreplay.errors import ClosedError, SchemaError, UsageError
+from diskreplay.ring import Ring
+from diskreplay.spaces import box
+from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+
+__all__ = ["CHECKPOINT_DURATION", "STORE_FILENAME_PREFIX", "ReplayBuffer", "ReplayElement"]
+
+_logger = logging.getLogger(__name__)
+_SMALL = 16  # bytes of a row that is kept in memory too
+
+
+class ReplayBuffer(Rows, Checkpointing, OnDisk):
+    """Experience replay with ReAgent's calls, which stores frames once and stacks them on sampling.
+
+    Parameters
+    ----------
+    observation_shape : tuple of int
+    stack_size : int
+        Frames in a state. Before each episode so many zero rows less one are written.
+    replay_capacity : int
+        Rows kept, padding included.
+    batch_size : int
+    return_everything_as_stack : bool
+        Return the single rewards of the stack, and not their n-step sum. (All else is stacked
+        whenever `stack_size` is more than 1.)
+    return_as_timeline_format : bool
+        Return rewards and what follows as lists, with all steps of each n-step window.
+    update_horizon : int
+        The n of n-step returns.
+    gamma : float
+    max_sample_attempts : int
+        For `PrioritizedReplayBuffer`.
+    extra_storage_types : list of ReplayElement, optional
+        Further elements of each row.
+    observation_dtype, action_shape, action_dtype, reward_shape, reward_dtype
+    path : path, optional
+        The store's directory; one that is there is continued. None: a temporary one, which is gone
+        when the process ends.
+    compressor : str or dict
+        As for `diskreplay.ReplayBuffer`.
+    checkpoint_format : {"reagent", "native"}
+        What `save` writes.
+
+    Attributes
+    ----------
+    add_count : ndarray of int64, shape ()
+        Rows ever added, padding included.
+
+    Raises
+    ------
+    AssertionError
+        `observation_shape` is no tuple.
+    ValueError
+        The capacity holds no transition.
+    SchemaError
+        The store at `path` has other rows, or another stack size.
+    """
+
+    _FACADE, _WEIGHTED = "reagent", False
+
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        stack_size: int,
+        replay_capacity: int,
+        batch_size: int,
+        return_everything_as_stack: bool = False,
+        return_as_timeline_format: bool = False,
+        update_horizon: int = 1,
+        gamma: float = 0.99,
+        max_sample_attempts: int = 1000,
+        extra_storage_types: list[ReplayElement] | None = None,
+        observation_dtype: Any = np.uint8,
+        action_shape: tuple[int, ...] = (),
+        action_dtype: Any = np.int32,
+        reward_shape: tuple[int, ...] = (),
+        reward_dtype: Any = np.float32,
+        *,
+        path: str | os.PathLike | None = None,
+        compressor: str | Mapping[str, str] = "auto",
+        checkpoint_format: Literal["reagent", "native"] = "reagent",
+    ) -> None:
+        if not isinstance(observation_shape, tuple):
+            raise AssertionError(f"observation_shape: a tuple expected, found {observation_shape}")
+        if replay_capacity < update_horizon + stack_size:
+            raise ValueError(
+                f"There is not enough capacity to cover update_horizon and stack_size: "
+                f"{replay_capacity} found, {update_horizon} + {stack_size} needed"
+            )
+        if checkpoint_format not in ("reagent", "native"):
+            raise ValueError(
+                f"checkpoint_format: 'reagent' or 'native' expected, found {checkpoint_format!r}"
+            )
+        if return_as_timeline_format and update_horizon <= 1:
+            _logger.warning(
+                "return_as_timeline_format with an update_horizon of 1: each list has one step"
+            )
+        self._observation_shape, self._observation_dtype = observation_shape, observation_dtype
+        self._action_shape, self._action_dtype = tuple(action_shape), action_dtype
+        self._reward_shape, self._reward_dtype = tuple(reward_shape), reward_dtype
+        self._terminal_dtype = np.uint8
+        self._extra_storage_types = list(extra_storage_types or [])
+        self._stack_size, self._update_horizon = stack_size, update_horizon
+        self._state_shape = (*observation_shape, stack_size)
+        self._replay_capacity, self._batch_size = replay_capacity, batch_size
+        self._gamma, self._max_sample_attempts = gamma, max_sample_attempts
+        self._return_everything_as_stack = return_everything_as_stack
+        self._return_as_timeline_format = return_as_timeline_format
+        self._checkpoint_format = checkpoint_format
+        self._signature = [
+            Element(name, tuple(shape), np.dtype(dtype), self._column_name(name))
+            for name, shape, dtype in self.get_add_args_signature()
+        ]
+        self._columns = {element.name: element.column for element in self._signature}
+        self._extra_columns = [element.column for element in self._signature[4:]]
+        self._keeps_reward = self._columns["reward"] == "reward_"
+        self._stored = [element.name for element in self.get_storage_signature()]
+        self._blank = np.zeros(observation_shape, observation_dtype)
+        self._decays = gamma ** torch.arange(update_horizon)
+        self._elements = batch_size, self.get_transition_elements(batch_size)
+        names = [element.name for element in self._elements[1]]
+        self._batch_type = namedtuple("batch_type", names)
+        self.add_count = np.array(0)
+        super().__init__(
+            path, replay_capacity, self._FACADE, weighted=self._WEIGHTED, compressor=compressor,
+            batch_size=batch_size, stack_size=stack_size, update_horizon=update_horizon,
+            gamma=gamma, resume_episodes=True, notes={"stack_size": stack_size},
+        )  # fmt: skip
+        self._make_ring(
+            box(observation_shape, observation_dtype),
+            box(self._action_shape, action_dtype),
+            {e.column: (e.shape, e.dtype) for e in self._signature if e.column not in NATIVE},
+        )
+
+    # -- adding
+
+    def add(
+        self, observation: Any, action: Any, reward: Any, terminal: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Add a row, and before an episode's first the padding.
+
+        Parameters
+        ----------
+        observation, action, reward
+        terminal : int or bool
+            Anything but 0 ends the episode.
+        *args, **kwargs
+            The further elements, in the order of `get_add_args_signature` or by name.
+
+        Raises
+        ------
+        ValueError
+            Too few or too many values, or one of another shape; a NaN or infinite float32 reward.
+        KeyError
+            An unknown name.
+        DiskFullError
+            In all these cases the row was not added.
+        """
+        row = self._fit((observation, action, reward, terminal, *args), kwargs)
+        validity = self._validity
+        while validity.padding_due:
+            slot = self._count % self._replay_capacity
+            self._ring.add_frame(self._blank)
+            self._count += 1
+            for _place, column in self._small_places:
+                column[slot] = 0
+            self._written(slot, None)
+            validity.pad(slot)
+        observation, action, reward, terminal = row[:4]
+        extras = dict(zip(self._extra_columns, row[4:], strict=True))
+        if self._keeps_reward:
+            extras["reward_"], reward = reward, native_rewards(reward[None])[0]
+        terminal = int(terminal)
+        slot = self._count % self._replay_capacity
+        self._ring.add(
+            observation, action, float(reward), terminal != 0, False, terminal=row[3], **extras
+        )
+        self._count += 1
+        for place, column in self._small_places:
+            column[slot] = row[place]
+        self._written(slot, row)
+        validity.add(slot, terminal)
+        self.add_count[()] = self._count
+
+    def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
+        """A row is in `slot` now, None for padding."""
+
+    # -- where rows are
+
+    def is_empty(self) -> bool:
+        """Whether no row was ever added."""
+        return self._count == 0
+
+    def is_full(self) -> bool:
+        """Whether each slot has a row."""
+        return self._count >= self._replay_capacity
+
+    def cursor(self) -> int:
+        """The slot of the next row."""
+        return self._count % self._replay_capacity
+
+    @property
+    def size(self) -> int:
+        """Valid slots."""
+        return self._validity.size
+
+    @property
+    def _is_index_valid(self) -> torch.Tensor:
+        """A copy: `set_index_valid_status` changes it."""
+        return torch.from_numpy(self._validity.valid.copy())
+
+    @property
+    def _store(self) -> "_Stored":
+        return _Stored(self)
+
+    def is_valid_transition(self, index: int) -> bool:
+        """Whether a slot can be sampled; IndexError where there is none."""
+        return bool(self._validity.valid[index])
+
+    def set_index_valid_status(self, idx: int, is_valid: bool) -> None:
+        """Say otherwise. Reopening and `load` find out again by the rules."""
+        self._validity.set(range(self._replay_capacity)[int(idx)], bool(is_valid))
+
+    # -- sampling
+
+    def sample_index_batch(self, batch_size: int) -> torch.Tensor:
+        """Draw valid slots with torch's generator, uniformly and with replacement.
+
+        Returns
+        -------
+        Tensor of int64, shape (batch_size,)
+
+        Raises
+        ------
+        RuntimeError
+            None is valid.
+        """
+        if not self.size:
+            raise RuntimeError(f"Cannot sample {batch_size}: no row is valid so far")
+        ranks = torch.randint(self.size, (batch_size,))
+        return torch.from_numpy(self._validity.at(ranks.numpy()))
+
+    def sample_all_valid_transitions(self) -> tuple:
+        """All of them, in ascending order of slots; see `sample_transition_batch`."""
+        slots = torch.from_numpy(np.flatnonzero(self._validity.valid))
+        return self.sample_transition_batch(batch_size=len(slots), indices=slots)
+
+    def sample_transition_batch(
+        self, batch_size: int | None = None, indices: torch.Tensor | None = None
+    ) -> tuple:
+        """Draw transitions.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Default: that of the constructor.
+        indices : Tensor, shape (batch_size,), optional
+            Slots to take instead, modulo the capacity, valid or not.
+
+        Returns
+        -------
+        namedtuple of Tensor
+            ``state, action, reward, next_state, next_action, next_reward, terminal, indices, step``
+            and ``x, next_x`` for each further element. Scalars have the shape (batch_size, 1);
+            stacks are the last axis. Copies. What follows a terminal is undefined.
+
+        Raises
+        ------
+        RuntimeError
+            No row is valid.
+        AssertionError
+            `indices` is no tensor, or of another length.
+        ClosedError
+            The buffer was closed.
+        """
+        if self._ring.closed:
+            raise ClosedError(f"{self.path}: the buffer is closed; open it again")
+        batch_size = self._batch_size if batch_size is None else batch_size
+        if indices is None:
+            indices = self.sample_index_batch(batch_size)
+        elif not isinstance(indices, torch.Tensor):
+            raise AssertionError(f"indices: a torch.Tensor expected, found {type(indices)}")
+        indices = indices.to(torch.int64, copy=True)
+        if len(indices) != batch_size:
+            raise AssertionError(f"{len(indices)} indices for a batch of {batch_size}")
+        slots = indices.numpy() % self._replay_capacity
+        rows = Transitions(
+            self._ring, self._columns, self._small, self._validity.terminal, self._stack_size,
+            self._update_horizon, slots, timeline=self._return_as_timeline_format,
+        )  # fmt: skip
+        batch = []
+        if batch_size != self._elements[0]:
+            self._elements = batch_size, self.get_transition_elements(batch_size)
+        for element in self._elements[1]:
+            if element.name == "indices":
+                value = indices
+            else:
+                value = self._value(element, rows, slots)
+            if isinstance(value, torch.Tensor) and value.ndim == 1:
+                value = value.unsqueeze(1)
+            batch.append(value)
+        return self._batch_type(*batch)
+
+    def _value(
+        self, element: ReplayElement, rows: Transitions, slots: np.ndarray
+    ) -> torch.Tensor | list[torch.Tensor]:
+        name = element.name
+        if name == "terminal":
+            return torch.from_numpy(rows.terminal)
+        if name == "step":
+            return torch.from_numpy(rows.steps)
+        if name == "reward" and self._return_as_timeline_format:
+            return rows.along("reward")
+        if name == "reward" and not self._return_everything_as_stack:
+            return rows.discounted("reward", self._decays)
+        if name in ("state", "next_state"):
+            return (rows.now if name == "state" else rows.next)("observation")
+        if name in self._stored:
+            return rows.now(name)
+        if name.startswith("next_") and name[5:] in self._stored:
+            return rows.next(name[5:])
+        return self._filled(element, slots)
+
+    def _filled(self, element: ReplayElement, slots: np.ndarray) -> torch.Tensor:
+        """An element that is not stored, for derived classes to fill."""
+        return torch.from_numpy(np.empty(element.shape, element.type))
+
+    # -- the disk
+
+    def _settle(self, ring: Ring, *, closing: bool) -> None:
+        ring.notes["stack_size"] = self._stack_size
+
+    def _recall(self, ring: Ring) -> None:
+        saved = ring.notes.get("stack_size")
+        if saved != self._stack_size:
+            raise SchemaError(
+                f"{ring.path}: written with stack_size={saved}, and its padding fits no other; "
+                f"{self._stack_size} asked for"
+            )
+        self._count = ring.count
+        self.add_count[()] = ring.count
+        # Small columns are kept in memory too, by slot: a batch needs all of them.
+        slots = np.arange(ring.count - ring.stored, ring.count) % ring.capacity
+        self._small, self._small_places = {}, []
+        for place, (name, shape, dtype, field) in enumerate(self._signature):
+            if name in self._stored and math.prod(shape) * dtype.itemsize <= _SMALL:
+                self._small[name] = np.zeros((ring.capacity, *shape), dtype)
+                self._small[name][slots] = ring.column(field)
+                self._small_places.append((place, self._small[name]))
+        self._validity = Validity(
+            self._replay_capacity, self._stack_size, self._update_horizon, ring.count,
+            ring.column("terminal"), ring.column("is_final"),
+        )  # fmt: skip
+
+
+class _Stored(Mapping):
+    """All slots of each stored element as a tensor, read when it is asked for; a copy."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self._buffer = buffer
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        buffer = self._buffer
+        if name not in buffer._stored:
+            raise KeyError(name)
+        slots = np.arange(buffer._replay_capacity)
+        return torch.from_numpy(buffer._ring.read(buffer._columns[name], slots))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise UsageError(
+            f"_store[{name!r}] cannot be set: rows are on the disk; `add` and `load` change them"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._buffer._stored)
+
+    def __len__(self) -> int:
+        return len(self._buffer._stored)

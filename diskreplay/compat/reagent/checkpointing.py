@@ -1,0 +1,196 @@
+"""ReAgent's checkpoint files, written from a ring and read into one."""
+
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.compat.reagent.elements import native_rewards
+from diskreplay.compat.reagent.sum_tree import SumTree
+from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
+from diskreplay.convert.npy_gz import npy_pieces
+from diskreplay.convert.unpickling import PickledSumTree, pickled_sum_tree
+from diskreplay.errors import CorruptCheckpointError, SchemaError
+from diskreplay.ring import Ring
+from diskreplay.store import checkpoint
+
+_BYTES_AT_ONCE = 16 << 20
+
+
+class Checkpointing:
+    """Saves and loads a `ReplayBuffer`, of which this is a part."""
+
+    def save(self, checkpoint_dir: str | os.PathLike, iteration_number: int) -> None:
+        """Write a checkpoint.
+
+        Parameters
+        ----------
+        checkpoint_dir : path
+            Created if it is missing.
+        iteration_number : int
+            The suffix. The files of four iterations before are removed.
+
+        Raises
+        ------
+        SuffixError
+            It is no plain name.
+        StorageError
+            No half-written file is left.
+
+        Notes
+        -----
+        ReAgent's files are gzipped copies of the whole ring, written as a stream: for a million
+        frames a matter of minutes. With ``checkpoint_format="native"`` it takes milliseconds, see
+        `diskreplay.ReplayBuffer.save`.
+        """
+        if self._checkpoint_format == "native":
+            self._settle(self._ring, closing=False)
+            self._ring.save(checkpoint_dir, iteration_number)
+            return
+        files = GzFiles(Path(checkpoint_dir), iteration_number)
+        contents = {}
+        for element in self._signature:
+            if element.name in self._stored:
+                shape = (self._replay_capacity, *element.shape)
+                contents[STORE_PREFIX + element.name] = npy_pieces(
+                    shape, element.dtype, self._chunks(element)
+                )
+        for name, value in self._public():
+            if isinstance(value, np.ndarray):
+                contents[name] = npy_pieces(value.shape, value.dtype, [value])
+            elif isinstance(value, SumTree):
+                contents[name] = [pickled_sum_tree(value.leaves, value.max_recorded_priority)]
+            else:
+                contents[name] = [pickle.dumps(value)]
+        files.write(contents)
+        if isinstance(iteration_number, int | np.integer):
+            stale = int(iteration_number) - checkpoint.CHECKPOINT_DURATION
+            if stale >= 0:
+                GzFiles(files.directory, stale).remove(contents)
+
+    def load(self, checkpoint_dir: str | os.PathLike, suffix: int | str) -> None:
+        """Go back to a checkpoint of either kind, ReAgent's own included; all or nothing.
+
+        Parameters
+        ----------
+        checkpoint_dir : path
+        suffix : int or str
+            The iteration.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            A file is missing (a ``FileNotFoundError``).
+        SchemaError
+            The arrays do not fit this buffer (a ``ValueError``).
+        CorruptCheckpointError
+            A file is damaged, or is a pickle of anything but numbers, strings and sum trees.
+        NotFiniteError
+            A float32 reward is NaN or infinite (a ``ValueError``).
+
+        Notes
+        -----
+        Validity and the place in the episode, which are not in ReAgent's files, are found out
+        again. Arrays are read as streams into a new store, which then takes the place of this one.
+        """
+        files = GzFiles(Path(checkpoint_dir), suffix)
+        native = checkpoint.path_of(files.directory, self._ring.name, suffix).is_dir()
+        if native and (self._checkpoint_format == "native" or not files.has("add_count")):
+            self._ring.load(checkpoint_dir, suffix)
+            self._align(self._ring)
+            self._recall(self._ring)
+            return
+        public = dict(self._public())
+        files.check_present([*(STORE_PREFIX + name for name in self._stored), *public])
+        self._check_specs(files)
+        count = files.add_count()
+        found: dict[str, Any] = {}
+        for name, value in public.items():
+            if name != "add_count":
+                is_array = isinstance(value, np.ndarray)
+                found[name] = files.array(name) if is_array else files.value(name)
+        trees = {name: found.pop(name) for name in public if isinstance(public[name], SumTree)}
+        for name, tree in trees.items():
+            if not isinstance(tree, PickledSumTree) or len(tree.leaves) < self._replay_capacity:
+                raise CorruptCheckpointError(
+                    f"{files.path(name)}: a sum tree of {self._replay_capacity} leaves expected"
+                )
+        with self._ring.rebuilding(max(count - self._replay_capacity, 0)) as fresh:
+            fresh.notes = dict(self._ring.notes)
+            self._copy_rows(files, count, fresh, trees.get("sum_tree"))
+        self._recall(self._ring)
+        vars(self).update(found)
+
+    def _public(self) -> list[tuple[str, Any]]:
+        """All attributes that a checkpoint has besides the columns."""
+        return [(name, value) for name, value in vars(self).items() if name[0] != "_"]
+
+    def _chunks(self, element: Any) -> Iterator[np.ndarray]:
+        row_bytes = element.dtype.itemsize * int(np.prod(element.shape))
+        at_once = max(1, _BYTES_AT_ONCE // max(row_bytes, 1))
+        for start in range(0, self._replay_capacity, at_once):
+            slots = np.arange(start, min(start + at_once, self._replay_capacity))
+            yield self._ring.read(element.column, slots)
+
+    def _check_specs(self, files: GzFiles) -> None:
+        for element in self._signature:
+            if element.name not in self._stored:
+                continue
+            expected = (self._replay_capacity, *element.shape), element.dtype
+            shape, dtype = files.spec(element.name)
+            if (shape, dtype) != expected:
+                raise SchemaError(
+                    f"{files.path(STORE_PREFIX + element.name)}: {dtype} of shape {shape} found, "
+                    f"{expected[1]} of shape {expected[0]} expected; load it into a buffer made "
+                    "with the arguments of the one that was saved"
+                )
+
+    def _copy_rows(
+        self, files: GzFiles, count: int, fresh: Ring, tree: PickledSumTree | None
+    ) -> None:
+        """Fill `fresh` with the rows of the files, oldest first."""
+        capacity = self._replay_capacity
+        parts = [c["terminal"] for c in files.in_time_order(["terminal"], count, capacity)]
+        terminal = np.concatenate([np.empty(0, np.uint8), *parts])
+        step, is_padding = self._episodes(terminal, known_start=count <= capacity)
+        slots = np.arange(fresh.base, count) % capacity
+        columns = {e.name: e for e in self._signature if e.name in self._stored}
+        done = 0
+        for chunk in files.in_time_order(list(columns), count, capacity):
+            rows = slice(done, done + len(chunk["terminal"]))
+            filled = {columns[name].column: values for name, values in chunk.items()}
+            filled |= {
+                "terminated": terminal[rows] != 0,
+                "truncated": np.zeros(len(terminal[rows]), np.bool_),
+                "step": step[rows],
+                "is_final": is_padding[rows],
+            }
+            if "reward" not in filled:
+                filled["reward"] = native_rewards(chunk["reward"])
+            for field in fresh.fields.keys() - filled.keys():  # the priorities that rows came with
+                filled[field] = tree.leaves[slots[rows]].astype(np.float32)
+            fresh.extend(filled)
+            done = rows.stop
+        if tree is not None:
+            fresh.weights.set(slots, tree.leaves[slots])
+            fresh.notes |= {
+                "max_recorded_priority": tree.max_recorded_priority,
+                "weighed": count,
+                "slots": capacity,
+            }
+
+    def _episodes(
+        self, terminal: np.ndarray, *, known_start: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The place of each row in its episode, int32, and whether it is padding.
+
+        Where the beginning of the first episode is gone, its rows count from the stack size on: no
+        stack can be whole that would need what is gone.
+        """
+        rows = np.arange(len(terminal))
+        start = np.concatenate([[0 if known_start else -self._stack_size], rows[terminal != 0] + 1])
+        place = rows - start[np.searchsorted(start, rows, "right") - 1]
+        return place.astype(np.int32), place < self._stack_size - 1

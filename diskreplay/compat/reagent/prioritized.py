@@ -1,0 +1,183 @@
+"""ReAgent's prioritized replay buffer."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from diskreplay.compat.reagent.buffer import ReplayBuffer
+from diskreplay.compat.reagent.elements import ReplayElement
+from diskreplay.compat.reagent.sum_tree import SumTree
+from diskreplay.ring import Ring
+
+_COLUMN = "priority_"  # `priority` is the format's own
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Experience replay that draws rows in proportion to the priorities they are given.
+
+    Parameters
+    ----------
+    observation_shape, stack_size, replay_capacity, batch_size, update_horizon, gamma
+    max_sample_attempts : int
+        Draws of a batch that may hit rows which are not valid.
+    extra_storage_types, observation_dtype, action_shape, action_dtype, reward_shape, reward_dtype
+    path, compressor, checkpoint_format
+        All as for `ReplayBuffer`.
+
+    Attributes
+    ----------
+    sum_tree : SumTree
+        One leaf a slot.
+
+    Notes
+    -----
+    A priority is used as it is: there is no exponent, and no importance weight.
+    """
+
+    _FACADE, _WEIGHTED = "reagent_prioritized", True
+
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        stack_size: int,
+        replay_capacity: int,
+        batch_size: int,
+        update_horizon: int = 1,
+        gamma: float = 0.99,
+        max_sample_attempts: int = 1000,
+        extra_storage_types: list[ReplayElement] | None = None,
+        observation_dtype: Any = np.uint8,
+        action_shape: tuple[int, ...] = (),
+        action_dtype: Any = np.int32,
+        reward_shape: tuple[int, ...] = (),
+        reward_dtype: Any = np.float32,
+        *,
+        path: str | os.PathLike | None = None,
+        compressor: str | Mapping[str, str] = "auto",
+        checkpoint_format: Literal["reagent", "native"] = "reagent",
+    ) -> None:
+        super().__init__(
+            observation_shape, stack_size, replay_capacity, batch_size,
+            update_horizon=update_horizon, gamma=gamma, max_sample_attempts=max_sample_attempts,
+            extra_storage_types=extra_storage_types, observation_dtype=observation_dtype,
+            action_shape=action_shape, action_dtype=action_dtype, reward_shape=reward_shape,
+            reward_dtype=reward_dtype, path=path, compressor=compressor,
+            checkpoint_format=checkpoint_format,
+        )  # fmt: skip
+
+    # -- what rows have
+
+    def get_add_args_signature(self) -> list[ReplayElement]:
+        """What `add` takes: the stored elements, and the priority."""
+        return [*super().get_add_args_signature(), ReplayElement("priority", (), np.float32)]
+
+    def get_transition_elements(self, batch_size: int | None = None) -> list[ReplayElement]:
+        """What a batch has: as for `ReplayBuffer`, and the priorities."""
+        batch_size = self._batch_size if batch_size is None else batch_size
+        return [
+            *super().get_transition_elements(batch_size),
+            ReplayElement("sampling_probabilities", (batch_size,), np.float32),
+        ]
+
+    def _column_name(self, name: str) -> str:
+        return _COLUMN if name == "priority" else super()._column_name(name)
+
+    # -- priorities
+
+    def set_priority(self, indices: np.ndarray, priorities: np.ndarray) -> None:
+        """Set the priorities of slots; of duplicates the last counts.
+
+        Parameters
+        ----------
+        indices : ndarray of int32, shape (batch,)
+        priorities : array_like of float, shape (batch,)
+
+        Raises
+        ------
+        AssertionError
+            `indices` are of another kind.
+        ValueError
+            A priority is negative or not finite. Nothing is changed.
+        """
+        _check_indices(indices)
+        self.sum_tree.set_many(indices, np.asarray(priorities, np.float64).ravel())
+
+    def get_priority(self, indices: np.ndarray) -> np.ndarray:
+        """The priorities of slots, float32 of shape (batch,); 0 for those not used yet.
+
+        `indices` as for `set_priority`.
+        """
+        _check_indices(indices)
+        return self.sum_tree.nodes_at(indices).astype(np.float32)
+
+    def sample_index_batch(self, batch_size: int) -> torch.Tensor:
+        """Draw valid slots: stratified, and those that are not valid again, one by one.
+
+        Returns
+        -------
+        Tensor of int64, shape (batch_size,)
+
+        Raises
+        ------
+        RuntimeError
+            `max_sample_attempts` draws were not enough.
+        EmptyBufferError
+            All priorities are zero.
+        """
+        slots = np.array(self.sum_tree.stratified_sample(batch_size), np.int64)
+        attempts = self._max_sample_attempts
+        for place in np.flatnonzero(~self._validity.valid[slots]).tolist():
+            while not self._validity.valid[slots[place]]:
+                if attempts == 0:
+                    raise RuntimeError(
+                        f"Max sample attempts: Tried {self._max_sample_attempts} times but only "
+                        f"sampled {place} valid indices. Batch size is {batch_size}"
+                    )
+                slots[place] = self.sum_tree.sample()
+                attempts -= 1
+        return torch.from_numpy(slots)
+
+    def _filled(self, element: ReplayElement, slots: np.ndarray) -> torch.Tensor:
+        if element.name == "sampling_probabilities":
+            return torch.from_numpy(self.sum_tree.nodes_at(slots).astype(np.float32))
+        return super()._filled(element, slots)
+
+    # -- rows and their weights
+
+    def _fit(self, args: tuple, kwargs: dict[str, Any]) -> list[np.ndarray]:
+        row = super()._fit(args, kwargs)
+        if not 0 <= float(row[-1]) < np.inf:
+            raise ValueError(f"priority: a finite number from 0 on expected, found {row[-1]}")
+        return row
+
+    def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
+        self.sum_tree.set(slot, 0.0 if row is None else float(row[-1]))
+
+    def _settle(self, ring: Ring, *, closing: bool) -> None:
+        super()._settle(ring, closing=closing)
+        self.sum_tree.settle()
+        ring.notes |= {
+            "max_recorded_priority": self.sum_tree.max_recorded_priority,
+            "weighed": ring.count,
+            "slots": ring.capacity,
+        }
+
+    def _recall(self, ring: Ring) -> None:
+        super()._recall(ring)
+        self.sum_tree = SumTree(ring.capacity, tree=ring.weights)
+        self.sum_tree.max_recorded_priority = ring.notes.get("max_recorded_priority", 1.0)
+        # Weights are as old as the last flush: later rows have the priority they came with.
+        oldest = ring.count - ring.stored
+        known = ring.notes.get("weighed", 0) if ring.notes.get("slots") == ring.capacity else 0
+        slots = np.arange(max(known, oldest), ring.count) % ring.capacity
+        self.sum_tree.set_many(slots, ring.read(_COLUMN, slots).astype(np.float64))
+
+
+def _check_indices(indices: np.ndarray) -> None:
+    if not isinstance(indices, np.ndarray) or not indices.shape:
+        raise AssertionError("Indices must be an array.")
+    if indices.dtype != np.int32:
+        raise AssertionError(f"Indices must be int32s, given: {indices.dtype}")

@@ -1,0 +1,149 @@
+"""What a row and a batch of ReAgent's buffers have, and the checks of what comes in."""
+
+import math
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+
+from diskreplay.compat.reagent import elements as from_env
+from diskreplay.compat.reagent.elements import ReplayElement
+from diskreplay.convert.gz_checkpoint import extra_name
+from diskreplay.errors import NotFiniteError
+
+NATIVE = ("observation", "action", "reward")
+_REWARD = ((), np.dtype(np.float32))
+_NUMBERS = (int, float, bool)
+
+
+class Element(NamedTuple):
+    """An element of a row, and where it is stored."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    column: str
+
+
+class Rows:
+    """The signatures of a `ReplayBuffer`, of which this is a part."""
+
+    @classmethod
+    def create_from_env(
+        cls,
+        env: Any,
+        *,
+        replay_memory_size: int,
+        batch_size: int,
+        stack_size: int = 1,
+        store_log_prob: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """A buffer for what an environment of gym or gymnasium shows and takes.
+
+        Parameters
+        ----------
+        env : gymnasium.Env or gym.Env
+            With a Box of observations, or one of RecSim's.
+        replay_memory_size : int
+            The capacity.
+        batch_size, stack_size : int
+        store_log_prob : bool
+            Add the element ``log_prob``, beside ``mdp_id`` and ``sequence_number``.
+        **kwargs
+            Of the constructor.
+
+        Raises
+        ------
+        NotImplementedError
+            A space is of another kind.
+        """
+        observation, extras = from_env.environment_elements(env)
+        action = from_env.action_space(env)
+        extras.append(ReplayElement("mdp_id", (), np.int64))
+        extras.append(ReplayElement("sequence_number", (), np.int64))
+        if store_log_prob:
+            extras.append(ReplayElement("log_prob", (), np.float32))
+        return cls(
+            observation_shape=tuple(observation.shape), stack_size=stack_size,
+            replay_capacity=replay_memory_size, batch_size=batch_size, extra_storage_types=extras,
+            observation_dtype=observation.dtype, action_shape=tuple(action.shape),
+            action_dtype=action.dtype, **kwargs,
+        )  # fmt: skip
+
+    def get_storage_signature(self) -> list[ReplayElement]:
+        """The stored elements of a row."""
+        return [
+            ReplayElement("observation", self._observation_shape, self._observation_dtype),
+            ReplayElement("action", self._action_shape, self._action_dtype),
+            ReplayElement("reward", self._reward_shape, self._reward_dtype),
+            ReplayElement("terminal", (), self._terminal_dtype),
+            *self._extra_storage_types,
+        ]
+
+    def get_add_args_signature(self) -> list[ReplayElement]:
+        """What `add` takes."""
+        return self.get_storage_signature()
+
+    def get_transition_elements(self, batch_size: int | None = None) -> list[ReplayElement]:
+        """What a batch has, in order. One that a derived class appends arrives uninitialised."""
+        size = (self._batch_size if batch_size is None else batch_size,)
+        state = ReplayElement("", size + self._state_shape, self._observation_dtype)
+        action = ReplayElement("", size + self._action_shape, self._action_dtype)
+        reward = ReplayElement("", size + self._reward_shape, self._reward_dtype)
+        found = [
+            *(element._replace(name=name) for name, element in (
+                ("state", state), ("action", action), ("reward", reward),
+                ("next_state", state), ("next_action", action), ("next_reward", reward),
+            )),
+            ReplayElement("terminal", size, self._terminal_dtype),
+            ReplayElement("indices", size, np.int32),
+            ReplayElement("step", size, np.int32),
+        ]  # fmt: skip
+        for name, shape, dtype in self._extra_storage_types:
+            found.append(ReplayElement(name, size + tuple(shape), dtype))
+            found.append(ReplayElement(f"next_{name}", size + tuple(shape), dtype))
+        return found
+
+    def _column_name(self, name: str) -> str:
+        """Where an element is stored: in the field of the same meaning, or else in an extra."""
+        if name == "reward" and (self._reward_shape, np.dtype(self._reward_dtype)) != _REWARD:
+            return "reward_"  # the store's own has the value as float32, or 0 for a vector
+        return name if name in NATIVE or name == "terminal" else extra_name(name)
+
+    def _check_add_types(self, *args: Any, **kwargs: Any) -> None:
+        """Raise what `add` would raise for these values."""
+        self._fit(args, kwargs)
+
+    def _fit(self, args: tuple, kwargs: dict[str, Any]) -> list[np.ndarray]:
+        """The values in the order and the dtypes of the signature."""
+        expected = self._signature
+        if len(args) + len(kwargs) != len(expected):
+            names = [element.name for element in expected]
+            raise ValueError(
+                f"Add expects: {names}; received {len(args)} values and {sorted(kwargs)}"
+            )
+        if kwargs:
+            args = (*args, *(kwargs[element.name] for element in expected[len(args) :]))
+        row = []
+        for value, element in zip(args, expected, strict=True):
+            kind = type(value)
+            if kind is np.ndarray:
+                shape = value.shape
+            elif kind in _NUMBERS:
+                shape = ()
+            else:
+                if isinstance(value, torch.Tensor):
+                    value = value.detach().cpu().numpy()
+                shape = np.shape(value)
+            if shape != element.shape:
+                raise ValueError(f"arg {element.name} has shape {shape}, expected {element.shape}")
+            try:
+                row.append(np.asarray(value, element.dtype))
+            except OverflowError:  # a Python int: cast as an array's is
+                row.append(np.asarray(value).astype(element.dtype))
+        if args[3] and not row[3]:  # cast to 0, and yet an end
+            row[3] = np.ones((), row[3].dtype)
+        if not self._keeps_reward and not math.isfinite(row[2]):
+            raise NotFiniteError(f"reward: {row[2]} found, a finite number expected")
+        return row

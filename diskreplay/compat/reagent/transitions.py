@@ -1,0 +1,145 @@
+"""Stacks, n-step windows and what follows them, read from a ring by slot."""
+
+import math
+
+import numpy as np
+import torch
+
+from diskreplay.ring import Ring
+
+_LARGE = 256  # numbers in a row that are dearer to copy than another read is
+
+
+class Transitions:
+    """The transitions of a batch of slots.
+
+    Parameters
+    ----------
+    ring : Ring
+    columns : dict of str to str
+        The ring's field for each of the API's names.
+    small : dict of str to ndarray, each of shape (capacity, *shape)
+        Those of the API's names whose rows are in memory, by slot.
+    terminal : ndarray of uint8, shape (capacity,)
+        The terminal flag of each slot.
+    stack_size, horizon : int
+    slots : ndarray of int64, shape (batch,)
+    timeline : bool
+        Whether what follows is a list of all steps, and not the last one.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        columns: dict[str, str],
+        small: dict[str, np.ndarray],
+        terminal: np.ndarray,
+        stack_size: int,
+        horizon: int,
+        slots: np.ndarray,
+        *,
+        timeline: bool,
+    ) -> None:
+        self._ring, self._columns, self._small = ring, columns, small
+        self._stack, self._horizon, self._timeline = stack_size, horizon, timeline
+        self._slots = slots
+        ends = terminal[(slots[:, None] + np.arange(horizon)) % len(terminal)] != 0
+        ends[:, -1] = True
+        self.steps = ends.argmax(axis=1) + 1
+        self.terminal = terminal[(slots + self.steps - 1) % len(terminal)] != 0
+        # The slots of each window, and the places in all windows of the stacks that follow.
+        self._around = (slots[:, None] + np.arange(1 - stack_size, horizon + 1)) % len(terminal)
+        starts = np.arange(len(slots)) * (stack_size + horizon) + self.steps
+        self._after = starts[:, None] + np.arange(stack_size)
+        self._pairs: dict[str, tuple] = {}
+        self._windows: dict[str, np.ndarray] = {}
+        self._rooms: dict[str, np.ndarray] = {}
+        self._fields = ring.fields
+
+    def now(self, name: str) -> torch.Tensor:
+        """A column at the slots, stacked: (batch, *shape) or (batch, *shape, stack)."""
+        return self._pair(name)[0]
+
+    def next(self, name: str) -> torch.Tensor | list[torch.Tensor]:
+        """A column where the n-step windows end; of a timeline, at each step after the first."""
+        return self._pair(name)[1]
+
+    def along(self, name: str) -> list[torch.Tensor]:
+        """A column at each step of each window, stacked."""
+        window = self._window(name)
+        return [self._walk(window[i], 0, steps) for i, steps in enumerate(self.steps.tolist())]
+
+    def discounted(self, name: str, decays: torch.Tensor) -> torch.Tensor:
+        """The sum over each window, component by component, in the precision of torch."""
+        rows = self._window(name)[:, self._stack - 1 : self._stack - 1 + self._horizon]
+        if self._horizon == 1:  # one step, and its factor is 1
+            kind = np.result_type(rows.dtype, np.float32) if rows.dtype.kind == "f" else np.float32
+            return torch.from_numpy(rows[:, 0].astype(kind))
+        rows = torch.from_numpy(np.ascontiguousarray(rows))
+        whole = (-1, self._horizon, *(1 for _ in rows.shape[2:]))
+        inside = torch.arange(self._horizon) < torch.from_numpy(self.steps)[:, None]
+        return (rows * decays.view(whole) * inside.view(whole)).sum(dim=1)
+
+    def _pair(self, name: str) -> tuple:
+        if name not in self._pairs:
+            self._pairs[name] = self._read_pair(name)
+        return self._pairs[name]
+
+    def _read_pair(self, name: str) -> tuple:
+        stack, steps = self._stack, self.steps
+        if not self._timeline and self._horizon >= stack and self._is_large(name):
+            # The window that holds both stacks would be longer than the two.
+            back, both = np.arange(1 - stack, 1), np.stack([np.zeros_like(steps), steps])
+            found = self._read(name, both[..., None] + back)
+            return _stacked(found[0]), _stacked(found[1])
+        # Both stacks lie in one window, which is read once. What follows is copied out of it, so
+        # that nobody who works in place on the one finds the other changed.
+        window = self._window(name)
+        now = window[:, :stack]
+        if self._timeline:
+            later = [self._walk(window[i], 1, n) for i, n in enumerate(steps.tolist())]
+            return _stacked(now.copy()), later
+        frames = window.reshape(-1, *window.shape[2:])
+        later = self._rooms[name]
+        np.take(frames, self._after, axis=0, out=later, mode="clip")  # "raise" would copy it twice
+        return _stacked(now), _stacked(later)
+
+    def _window(self, name: str) -> np.ndarray:
+        """The rows from each slot's stack to the end of its n steps; read once."""
+        if name not in self._windows:
+            slots = self._around
+            if name in self._small:
+                window = self._small[name][slots]
+                self._rooms[name] = np.empty_like(window[:, self._horizon :])
+                self._windows[name] = window
+                return window
+            # One block, which has room for the stacks that follow too.
+            shape, dtype = self._fields[self._columns[name]]
+            block = np.empty((slots.size + len(slots) * self._stack, *shape), dtype)
+            window = block[: slots.size].reshape(*slots.shape, *shape)
+            self._ring.take(self._columns[name], self._ring.ids(slots), out=window)
+            self._windows[name] = window
+            self._rooms[name] = block[slots.size :].reshape(len(slots), self._stack, *shape)
+        return self._windows[name]
+
+    def _walk(self, window: np.ndarray, first: int, steps: int) -> torch.Tensor:
+        places = np.arange(first, first + steps)[:, None] + np.arange(self._stack)
+        return _stacked(window[places])
+
+    def _read(self, name: str, offsets: np.ndarray) -> np.ndarray:
+        """(..., batch, stack, *shape) of offsets (..., batch, stack)."""
+        slots = (self._slots[:, None] + offsets) % self._ring.capacity
+        return self._ring.read(self._columns[name], slots)
+
+    def _is_large(self, name: str) -> bool:
+        shape, _dtype = self._fields[self._columns[name]]
+        return math.prod(shape) >= _LARGE
+
+
+def _stacked(rows: np.ndarray) -> torch.Tensor:
+    """(batch, stack, *shape) as the API has it: the stack last, and none of one frame."""
+    if rows.shape[1] == 1:
+        return torch.from_numpy(np.ascontiguousarray(rows[:, 0]))
+    if rows.ndim == 2:
+        return torch.from_numpy(np.ascontiguousarray(rows))
+    return torch.from_numpy(rows.transpose(0, *range(2, rows.ndim), 1))
