@@ -1,0 +1,1 @@
+"""The command line: `diskreplay info runs/pong/replay`, and so on."""

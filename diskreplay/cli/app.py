@@ -1,0 +1,141 @@
+"""The command `diskreplay`: its commands, its exit codes, and what it says when it fails."""
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+import diskreplay
+from diskreplay import errors
+from diskreplay.cli import checks, look, pictures, rows, transfer
+from diskreplay.cli.common import Code, error_console
+
+_EPILOG = """\
+**Examples**
+
+    diskreplay info runs/pong/replay
+
+    diskreplay episodes runs/pong/replay --sort return --limit 5
+
+    diskreplay verify runs/pong/checkpoints/replay_ckpt.1999
+
+**Exit codes**: 0 fine · 1 `verify` or `diff` found something · 2 usage, or what was asked for is
+not there · 3 no store, or one that this version cannot read · 4 the operating system refused · 5
+another writer holds the store · 6 data is damaged · 7 an optional package is missing · 70 a defect
+of diskreplay, please report what it prints · 130 interrupted.
+"""
+
+# The engine says this to a training program; a command just ends.
+_OF_PROGRAMS = " (nothing that was acknowledged is lost; mend the cause, call again)"
+
+# The first that fits counts.
+_CODES: tuple[tuple[type[BaseException], Code], ...] = (
+    (errors.LockedError, Code.LOCKED),
+    (errors.CorruptSegmentError, Code.DAMAGED),
+    (errors.CorruptCheckpointError, Code.DAMAGED),
+    (errors.StoreError, Code.NO_STORE),
+    (errors.CheckpointError, Code.NO_STORE),
+    (errors.StorageError, Code.SYSTEM),
+    (errors.DiskReplayError, Code.USAGE),
+    (ImportError, Code.PACKAGE),
+    (OSError, Code.SYSTEM),
+    (MemoryError, Code.SYSTEM),
+)
+
+
+class _Commands(TyperGroup):
+    """The group of all commands: ``--debug`` may stand anywhere, and an error becomes one line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = args[: args.index("--")] if "--" in args else args
+        if "--debug" in own:
+            args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _failing_well(debug=ctx.params.get("debug", False)):
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _failing_well(*, debug: bool) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(Code.INTERRUPTED) from None
+    except BrokenPipeError:
+        # `diskreplay episodes ... | head`: nobody reads on, and Python's last flush shall not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(Code.FINE) from None
+    except tuple(kind for kind, _code in _CODES) as error:
+        if isinstance(error, ImportError) and "pip install" not in str(error):
+            raise  # a mistake of ours, not a package that one could install
+        if debug:
+            traceback.print_exc()
+        says = " ".join(_text(error).split())
+        error_console.print(Text.assemble(("error: ", "bold red"), says), soft_wrap=True)
+        code = next(code for kind, code in _CODES if isinstance(error, kind))
+        raise typer.Exit(code) from None
+
+
+def _text(error: BaseException) -> str:
+    """The message, without an ``[Errno 13]`` in front."""
+    if isinstance(error, OSError) and error.strerror:
+        reason = error.strerror.removesuffix(_OF_PROGRAMS)
+        return f"{error.filename}: {reason}" if error.filename else reason
+    return str(error) or type(error).__name__
+
+
+app = typer.Typer(
+    name="diskreplay",
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+for _module in (look, rows, pictures, checks, transfer):
+    app.add_typer(_module.commands)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"diskreplay {diskreplay.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def diskreplay_(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Look into a replay buffer on disk, check it, and take it elsewhere.
+
+    What only reads works on a live store while training writes to it, and on a checkpoint's
+    directory.
+    """
+
+
+def main() -> None:
+    """The entry point."""
+    try:
+        app()
+    except Exception:  # nothing is hidden; but 1 would say that `verify` found something
+        traceback.print_exc()
+        sys.exit(Code.DEFECT)
+
+
+if __name__ == "__main__":
+    main()

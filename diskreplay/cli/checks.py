@@ -1,0 +1,262 @@
+"""Commands that check: verify, checkpoints, prune, diff."""
+
+import datetime
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.text import Text
+
+from diskreplay.cli.common import (
+    Code,
+    JsonOption,
+    PathArgument,
+    console,
+    opened,
+    progress,
+    say_json,
+    table,
+)
+from diskreplay.errors import CheckpointNotFoundError, DiskReplayError, LockedError, StorageError
+from diskreplay.inspection.wording import size_text
+from diskreplay.store.finding import Finding, Report
+
+_LARGEST_TEXT = 60
+_EITHER = "Directory of a store or a checkpoint."
+
+commands = typer.Typer()
+
+DirectoryArgument = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="Directory that checkpoints are saved in.",
+                   show_default=False),
+]  # fmt: skip
+
+
+@commands.command(
+    epilog="Examples: `diskreplay verify runs/pong/replay`, "
+    "`diskreplay verify runs/pong/replay --repair`"
+)
+def verify(
+    path: PathArgument,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what is found; nobody may be writing.")
+    ] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="CHECKPOINT",
+            show_default=False,
+            help="With --repair: take rotten segments from this checkpoint where it is whole.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every file: structure, checksums, lengths, counts, steps and flags, strays.
+
+    Exit code 1 says that something was found. A live store may be written to meanwhile.
+
+    With `--repair`, rows that are lost are set aside: they are never sampled again, and all else
+    goes on. What is replaced is kept in `PATH.repair-N`; delete it when you need it no more. The
+    exit code is 0 if the store is sound afterwards.
+    """
+    from diskreplay.store.repair import repair as mend
+    from diskreplay.store.verify import verify as check
+
+    if source is not None and not repair:
+        raise typer.BadParameter("--from goes with --repair")
+    if repair and (path / "manifest.json").exists():
+        raise typer.BadParameter(
+            "a checkpoint is never repaired: restore its files, or load another one"
+        )
+    with progress("checking", _size(path)) as advance:
+        report = mend(path, source=source, advance=advance) if repair else check(
+            path, advance=advance
+        )  # fmt: skip
+    after = report
+    if report.aside is not None:
+        after = check(path)
+    findings = after.findings or tuple(_unusable(path))
+    if as_json:
+        say_json({
+            "clean": not findings, "found": [_plain(f) for f in report.findings],
+            "left": [_plain(f) for f in findings], "kind": report.kind, "files": report.files,
+            "bytes": report.bytes, "blocks": report.blocks, "rows": report.rows,
+            "seconds": report.seconds, "aside": report.aside, "set_aside": report.set_aside,
+        })  # fmt: skip
+    else:
+        _say(report, findings)
+    if findings:
+        raise typer.Exit(Code.FOUND)
+
+
+def _size(path: Path) -> int | None:
+    total = 0
+    for base, _dirs, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(base, name)).st_size
+            except FileNotFoundError:  # the writer has deleted it
+                continue
+    return total or None
+
+
+def _unusable(path: Path) -> list[Finding]:
+    """What only opening sees: options and spaces in the attributes that make no sense."""
+    try:
+        with opened(path):
+            return []
+    except (LockedError, StorageError):
+        raise
+    except DiskReplayError as error:
+        remedy = "restore the file from a backup, or load a checkpoint into a new store"
+        return [Finding("metadata", path / "zarr.json", str(error), remedy)]
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind, "path": finding.path, "field": finding.field, "env": finding.env,
+        "rows": finding.rows, "meaning": finding.meaning, "remedy": finding.remedy,
+    }  # fmt: skip
+
+
+def _say(report: Report, left: tuple[Finding, ...]) -> None:
+    for finding in report.findings or left:
+        kind = Text(f"{finding.kind:<10} ", style="bold red")
+        console.print(Text.assemble(kind, str(finding)), soft_wrap=True)
+    speed = report.bytes / max(report.seconds, 1e-9)
+    console.print(
+        f"{report.kind}: {report.rows:,} rows, {report.files:,} files, {size_text(report.bytes)}, "
+        f"{report.blocks:,} packed blocks in {report.seconds:.2f} s ({size_text(speed)}/s)"
+    )
+    if report.aside is not None:
+        console.print(f"mended; what was replaced is in {report.aside}", soft_wrap=True)
+        lost = [f"{rows:,} of env {env}" for env, rows in enumerate(report.set_aside) if rows]
+        console.print(f"rows set aside: {', '.join(lost) or 'none'}", soft_wrap=True)
+    if left:
+        console.print(Text(f"{len(left)} finding(s)", style="bold red"))
+    else:
+        console.print(Text("sound", style="bold green"))
+
+
+@commands.command(epilog="Example: `diskreplay checkpoints runs/pong/checkpoints`")
+def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+    """The checkpoints of a directory: suffix, time, rows, own and shared bytes, whole or not.
+
+    Shared bytes are in files that the live store or another checkpoint has too: to delete one
+    checkpoint frees its own bytes only.
+    """
+    from diskreplay.store.listing import checkpoints as listing
+
+    _check_there(directory)
+    found = listing(directory)
+    if as_json:
+        say_json(found)
+        return
+    if not found:
+        is_store = (directory / "zarr.json").exists()
+        why = "it is a store or a checkpoint; name the directory that holds some"
+        console.print(f"{directory}: no checkpoints in it{f' ({why})' * is_store}", soft_wrap=True)
+        return
+    shown = table("name", "suffix", "saved", ">rows", ">own", ">shared", "whole")
+    for one in found:
+        saved = datetime.datetime.fromtimestamp(one.saved).astimezone()
+        shown.add_row(
+            one.name, one.suffix, f"{saved:%Y-%m-%d %H:%M:%S}",
+            "-" if one.rows is None else f"{one.rows:,}",
+            size_text(one.own_bytes), size_text(one.shared_bytes),
+            Text("yes") if one.whole else Text("no", style="bold red"),
+        )  # fmt: skip
+    console.print(shown)
+    for one in found:
+        if one.trouble:
+            console.print(Text(one.trouble), soft_wrap=True)
+
+
+def _check_there(directory: Path) -> None:
+    if not directory.is_dir():
+        what = "a file" if directory.exists() else "no such directory"
+        raise CheckpointNotFoundError(
+            f"{directory}: {what}; the directory that checkpoints are saved in expected"
+        )
+
+
+@commands.command(epilog="Example: `diskreplay prune runs/pong/checkpoints --keep 2`")
+def prune(
+    directory: DirectoryArgument,
+    keep: Annotated[
+        int, typer.Option(min=1, help="How many of each name to keep.", show_default=False)
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove all numbered checkpoints but the newest whole ones.
+
+    Checkpoints whose suffix is no number are never removed.
+    """
+    from diskreplay.store import listing
+
+    _check_there(directory)
+    superfluous = listing.superfluous(directory, keep)
+    if not superfluous:
+        console.print("nothing to remove")
+        return
+    for one in superfluous:
+        console.print(f"{one.path} ({size_text(one.own_bytes)} of its own)", soft_wrap=True)
+    if not yes:
+        if not typer.confirm(f"Remove {len(superfluous)} checkpoint(s)?"):
+            console.print("nothing removed")
+            return
+    listing.remove(superfluous)
+    console.print(f"{len(superfluous)} removed")
+
+
+@commands.command(epilog="Example: `diskreplay diff checkpoints/replay_ckpt.1 runs/pong/replay`")
+def diff(
+    one: Annotated[Path, typer.Argument(metavar="A", show_default=False, help=_EITHER)],
+    other: Annotated[Path, typer.Argument(metavar="B", show_default=False, help=_EITHER)],
+    newest: Annotated[
+        bool,
+        typer.Option(
+            "--newest",
+            help="Hold the newest rows against each other, whatever their numbers: so compare a "
+            "copy. Row numbers and the generator are left out; priorities may differ by 1e-9.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two stores or checkpoints: fields, options, rows in common, priorities, generator.
+
+    Rows are compared by their numbers; `convert`, `trim`, `merge` and `import` number them from 0,
+    so say `--newest` for what these made. Exit code 1 says that they differ. How rows are
+    compressed makes no difference.
+    """
+    from diskreplay.inspection.difference import common_rows, differences
+
+    with opened(one) as first, opened(other) as second:
+        spans = []
+        if first.num_envs == second.num_envs:
+            spans = common_rows(np.stack([first.bounds, second.bounds]), newest=newest)
+        found = list(differences(first, second, newest=newest))
+    if as_json:
+        common = [[span.starts[0], span.starts[0] + span.rows] for span in spans]
+        say_json({"equal": not found, "rows_in_common": common, "differences": found})
+    else:
+        for what in found:
+            where = "" if what.row is None else f", first in row {what.row}"
+            where += "" if what.env is None else f" of env {what.env}"
+            where += "" if what.rows is None else f" ({what.rows:,} rows)"
+            at = str(list(what.at)) if what.at else ""
+            line = f"{what.what} {what.name}{at}{where}: {_short(what.one)} | {_short(what.other)}"
+            console.print(Text(line), soft_wrap=True)
+        rows = f"{sum(span.rows for span in spans):,} rows {'compared' if newest else 'in common'}"
+        console.print(f"{rows}: {'they differ' if found else 'no difference'}")
+    if found:
+        raise typer.Exit(Code.FOUND)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _LARGEST_TEXT else text[: _LARGEST_TEXT - 3] + "..."

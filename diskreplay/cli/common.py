@@ -1,0 +1,222 @@
+"""What every command shares: opening a store, its options, and how output looks."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import diskreplay
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import (
+    CorruptSegmentError,
+    FormatError,
+    InvalidInputError,
+    StorageError,
+)
+from diskreplay.store import format
+
+_PIPE_WIDTH = 120  # columns, where no terminal says how many there are
+_TRAILING = re.compile(r" +$", re.MULTILINE)
+_NAMED = 5  # stores that are named where a directory of stores was given
+
+
+class Code(IntEnum):
+    """Exit codes, the same for every command."""
+
+    FINE = 0
+    FOUND = 1  # `verify` or `diff` found something
+    USAGE = 2
+    NO_STORE = 3
+    SYSTEM = 4  # the operating system refused
+    LOCKED = 5  # by another writer
+    DAMAGED = 6
+    PACKAGE = 7  # an optional package is missing
+    DEFECT = 70  # as sysexits.h has it: an error that nobody foresaw
+    INTERRUPTED = 130
+
+
+PathArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH", help="Directory of a live store or of a checkpoint.", show_default=False
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+OutOption = Annotated[
+    Path, typer.Option("--out", "-o", help="File or directory to write.", show_default=False)
+]
+EpisodeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--episode", "-e", show_default=False,
+        help="Number of an episode, as `diskreplay episodes` lists them; -1 is the newest.",
+    ),
+]  # fmt: skip
+
+
+class _Console(Console):
+    """Without blanks at the ends of lines where no terminal is, as tables have them."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        if self.is_terminal:
+            super().print(*objects, **how)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **how)
+        self.file.write(_TRAILING.sub("", captured.get()))
+        self.file.flush()
+
+
+def _console(*, stderr: bool = False) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    fixed = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
+    # No markup: a path or a shape in brackets is text.
+    return _Console(stderr=stderr, highlight=False, markup=False, width=fixed)
+
+
+console = _console()
+error_console = _console(stderr=True)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[ReplayBuffer]:
+    """A read-only buffer over a live store or a checkpoint, closed at the end.
+
+    Raises
+    ------
+    FormatError
+        There is no store, or one of a newer format.
+    CorruptSegmentError
+        A file of it is missing.
+    StorageError
+        The operating system refused.
+    """
+    if path.is_file():
+        raise FormatError(f"{path}: a file; the directory of a store or a checkpoint expected")
+    try:
+        with _opened(path) as buffer:
+            yield buffer
+    except CorruptSegmentError as error:
+        text = str(error)
+        if "diskreplay verify" in text or not (str(path) in text or os.path.abspath(path) in text):
+            raise
+        is_checkpoint = (path / "manifest.json").exists()
+        remedy = "names all that is damaged" if is_checkpoint else "sets the damaged rows aside"
+        command = f"diskreplay verify {path}{'' if is_checkpoint else ' --repair'}"
+        raise CorruptSegmentError(f"{text.rstrip('.')}; `{command}` {remedy}") from error
+
+
+def _opened(path: Path) -> ReplayBuffer:
+    try:
+        return diskreplay.open(path, mode="r")
+    except FormatError as error:
+        inside = _stores_in(path)
+        if not inside:
+            raise
+        more = ", ..." * (len(inside) > _NAMED)
+        raise FormatError(f"{error}; stores in it: {', '.join(inside[:_NAMED])}{more}") from error
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        raise CorruptSegmentError(
+            f"{error.filename}: missing, so the store {path} is not whole"
+        ) from error
+
+
+def _stores_in(path: Path) -> list[str]:
+    """Stores and checkpoints in a directory that is none itself."""
+    if not path.is_dir() or (path / "zarr.json").exists():
+        return []
+    found = []
+    for metadata in sorted(path.glob("[!.]*/zarr.json")):
+        with contextlib.suppress(FormatError):
+            format.read_attributes(metadata.parent)
+            found.append(metadata.parent.name)
+    return found
+
+
+def check_target(out: Path, buffer: ReplayBuffer) -> None:
+    """Refuse to put a picture where a file of the store is, or something that is no file.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if out.exists() and not out.is_file():
+        raise InvalidInputError(f"{out}: is there already and no file; choose another path")
+    if out.resolve().is_relative_to(buffer.path.resolve()):
+        raise InvalidInputError(f"{out}: inside the store; choose a path outside of it")
+
+
+def say_json(document: Any) -> None:
+    """Print a document as JSON: arrays as lists, what is not finite as null."""
+    typer.echo(json.dumps(plain(document), indent=2, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's own types: dicts, lists, text, numbers, booleans and None."""
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if dataclasses.is_dataclass(value):
+        return plain(dataclasses.asdict(value))
+    return str(value) if isinstance(value, os.PathLike | np.dtype) else value
+
+
+@contextlib.contextmanager
+def progress(what: str, total: float | None = None) -> Iterator[Callable[..., None]]:
+    """A progress bar on a terminal's stderr, nothing elsewhere.
+
+    Yields
+    ------
+    callable
+        ``advance(amount=1, total=None)``: so much more is done, and, if given, so much there is.
+    """
+    from rich.progress import Progress
+
+    with Progress(
+        console=error_console, transient=True, disable=not error_console.is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(amount: float = 1, total: float | None = None) -> None:
+            bar.update(task, advance=amount, total=total)
+
+        yield advance
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """An empty table; a column whose name starts with ``>`` is aligned to the right."""
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        made.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
+    return made
+
+
+def facts(lines: dict[str, str]) -> Table:
+    """Names in bold beside what there is to say of each."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for name, text in lines.items():
+        grid.add_row(name, text)
+    return grid

@@ -1,0 +1,278 @@
+"""Commands that look at rows: episodes, show."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.cli.common import (
+    EpisodeOption,
+    JsonOption,
+    PathArgument,
+    check_target,
+    console,
+    facts,
+    opened,
+    plain,
+    say_json,
+    table,
+)
+from diskreplay.errors import EmptyBufferError, InvalidInputError
+from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.wording import number_text, size_text
+
+_FEW = 20  # lines of a table that may be long
+_SMALL = 6  # values that a cell of a table holds
+_SHOWN_VALUES = 64  # values of a field that JSON gives in full
+_AT_ONCE = 256  # rows whose frames are in memory
+_SHEET = 64  # frames of an episode that are saved as a picture
+
+commands = typer.Typer()
+
+
+class Sort(StrEnum):
+    """Orders of `episodes`."""
+
+    newest = "newest"
+    oldest = "oldest"
+    return_ = "return"
+    length = "length"
+
+
+@commands.command(epilog="Example: `diskreplay episodes runs/pong/replay --sort return --limit 5`")
+def episodes(
+    path: PathArgument,
+    sort: Annotated[
+        Sort,
+        typer.Option(
+            help="What comes first: newest, oldest, return (the highest) or length (the longest)."
+        ),
+    ] = Sort.newest,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="The other way round: the lowest return first.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="How many, 0 for all. Default: 20, with --json all.", min=0, show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The retained episodes as a table. Their numbers are what --episode takes elsewhere; they
+    move down when older episodes leave the capacity."""
+    with opened(path) as buffer:
+        found = episodes_of(buffer)
+    order = _order(found, sort, reverse)
+    limit = (0 if as_json else _FEW) if limit is None else limit
+    shown = order[:limit] if limit else order
+    if as_json:
+        say_json([_episode(found, k) for k in shown.tolist()])
+        return
+    made = table(">episode", ">env", ">return", ">transitions", "end", ">first id", ">final row")
+    for episode in (_episode(found, k) for k in shown.tolist()):
+        beginning = f" (from step {episode['first_step']})" if episode["first_step"] else ""
+        final = "-" if episode["final_id"] is None else str(episode["final_id"])
+        made.add_row(
+            str(episode["number"]), str(episode["env"]), number_text(episode["return"]),
+            f"{episode['rows']:,}", episode["end"] + beginning, str(episode["start_id"]), final,
+        )  # fmt: skip
+    console.print(made)
+    if len(shown) < len(found):
+        console.print(f"{len(shown)} of {len(found):,} episodes; --limit 0 shows all", style="dim")
+
+
+def _order(found: Episodes, sort: Sort, reverse: bool) -> np.ndarray:
+    key = {
+        Sort.newest: -found.number,
+        Sort.oldest: found.number,
+        Sort.return_: -found.returns,
+        Sort.length: -found.rows,
+    }[sort]
+    return np.argsort(-key if reverse else key, kind="stable")
+
+
+def _episode(found: Episodes, k: int) -> dict[str, Any]:
+    final = int(found.final_id[k])
+    ends = [how for how in found.ENDS if getattr(found, how)[k]]
+    return plain({
+        "number": k,
+        "env": found.env[k],
+        "return": found.returns[k],
+        "rows": found.rows[k],
+        "end": "+".join(ends),
+        "first_step": found.first_step[k],
+        "start_id": found.start_id[k],
+        "final_id": None if final < 0 else final,
+    })  # fmt: skip
+
+
+@commands.command(
+    epilog="Examples: `diskreplay show runs/pong/replay 4711`, "
+    "`diskreplay show runs/pong/replay --episode -1 --out last.gif`"
+)
+def show(
+    path: PathArgument,
+    id: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="ID",
+            min=0,
+            max=(1 << 63) - 1,
+            show_default=False,
+            help="Id of one row, as in batch.id.",
+        ),
+    ] = None,
+    episode: EpisodeOption = None,
+    field: Annotated[
+        str | None,
+        typer.Option(
+            "--field",
+            "-f",
+            show_default=False,
+            help="Which field to draw. Default: the first that looks like a picture.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(help="Rows of an episode in the table, 0 for all.", min=0)
+    ] = _FEW,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Save the frames as a .png sheet or a .gif.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One row, or the rows of one episode, with their frames where the terminal can draw them."""
+    from diskreplay.pictures.frame_field import retained
+
+    if (id is None) == (episode is None):
+        raise typer.BadParameter("give either the ID of a row or --episode")
+    with opened(path) as buffer:
+        found = episodes_of(buffer)
+        if id is None:
+            ids = found.ids(episode)
+            number, frames = found.position(episode), ids
+            if found.final_id[number] >= 0:
+                frames = np.append(ids, found.final_id[number])
+        else:
+            ids, number = np.array([id]), found.find(id)
+            frames = _stack_ids(buffer, id)
+        if out is not None:
+            check_target(out, buffer)
+        rows = ids if as_json or not limit else ids[:limit]
+        if id is None:
+            rows, documents = retained(buffer, rows, lambda ids: _rows(buffer, ids))
+            if not len(rows):
+                raise EmptyBufferError(f"{path}: episode {number} has left it meanwhile")
+        else:
+            documents = _rows(buffer, rows)
+        if as_json:
+            say_json({"episode": _episode(found, number) if number >= 0 else None,
+                      "rows": documents})  # fmt: skip
+        else:
+            _print_rows(documents, found, number, len(ids))
+        _draw(buffer, field, frames, out, quiet=as_json)
+
+
+def _stack_ids(buffer: ReplayBuffer, id: int) -> np.ndarray:
+    """The rows whose frames a sampled observation of row `id` shows, oldest first."""
+    row, env = divmod(id, buffer.num_envs)
+    step = int(buffer.take("step", np.array([id]))[0])
+    back = min(buffer.stack_size - 1, step, row - int(buffer.bounds[env, 0]))
+    return np.arange(row - back, row + 1) * buffer.num_envs + env
+
+
+def _rows(buffer: ReplayBuffer, ids: np.ndarray) -> list[dict[str, Any]]:
+    """Each row as a dict; what is large is summed up by its range."""
+    rows = [{"id": int(id), "env": int(id % buffer.num_envs)} for id in ids]
+    for name, (shape, _dtype) in buffer.fields.items():
+        for start in range(0, len(ids), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            values = buffer.take(name, ids[part])
+            if int(np.prod(shape)) > _SHOWN_VALUES:
+                values = [
+                    {"shape": shape, "min": value.min(), "max": value.max(), "mean": value.mean()}
+                    for value in values
+                ]
+            for row, value in zip(rows[part], values, strict=True):
+                row[name] = value
+    return plain(rows)
+
+
+def _print_rows(rows: list[dict[str, Any]], found: Episodes, number: int, total: int) -> None:
+    if number >= 0:
+        episode = _episode(found, number)
+        console.print(
+            f"episode {number}: env {episode['env']}, {episode['rows']:,} transitions, return "
+            f"{number_text(episode['return'])}, {episode['end']}"
+        )
+    if total == 1:
+        console.print(facts({name: _cell(value) for name, value in rows[0].items()}))
+        return
+    names = [name for name in rows[0] if name not in ("env", "is_final")]
+    made = table(*(f">{name}" for name in names))
+    for row in rows:
+        made.add_row(*(_cell(row[name]) for name in names))
+    console.print(made)
+    if len(rows) < total:
+        console.print(f"{len(rows)} of {total:,} rows; --limit 0 shows all", style="dim")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{number_text(value['min'])} to {number_text(value['max'])}"
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    text = [
+        str(v) if isinstance(v, int) else number_text(v) for v in np.ravel(np.array(value, object))
+    ]
+    if not isinstance(value, list):
+        return text[0]
+    more = f" ... ({len(text)})" if len(text) > _SMALL else ""
+    return "[" + " ".join(text[:_SMALL]) + more + "]"
+
+
+def _draw(
+    buffer: ReplayBuffer, field: str | None, ids: np.ndarray, out: Path | None, *, quiet: bool
+) -> None:
+    """Save the frames of these rows, or draw some of them on a terminal."""
+    from diskreplay.pictures.frame_field import FrameField
+
+    drawable = FrameField.choose(buffer, field)
+    if out is not None:
+        if drawable is None:
+            raise InvalidInputError(
+                f"{buffer.path}: no observation looks like a picture, so there is nothing to save; "
+                "choose one with --field"
+            )
+        if out.suffix.lower() == ".gif":
+            from diskreplay.pictures.animation import save_gif
+
+            save_gif(drawable.parts(ids), out)
+        else:
+            from diskreplay.pictures.sheet import save_sheet
+
+            kept, frames = drawable.read_retained(_spread(ids, _SHEET))
+            save_sheet(frames, out, captions=[f"row {id}" for id in kept])
+        if not quiet:
+            console.print(f"wrote {out} ({size_text(out.stat().st_size)})", soft_wrap=True)
+    elif drawable is not None and console.is_terminal and not quiet:
+        from rich.columns import Columns
+
+        from diskreplay.pictures.terminal import half_blocks
+
+        _kept, frames = drawable.read_retained(_spread(ids, 3 if len(ids) > 1 else 1))
+        width = max(8, console.width // max(1, len(frames)) - 2)
+        console.print(Columns([half_blocks(frame, width=width) for frame in frames]))
+
+
+def _spread(ids: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of them, the first and the last among them."""
+    if len(ids) <= most:
+        return ids
+    return ids[np.linspace(0, len(ids) - 1, most).round().astype(int)]

@@ -1,0 +1,414 @@
+"""Commands that take a store elsewhere: export, import, convert, merge, trim."""
+
+import contextlib
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.cli.common import (
+    JsonOption,
+    OutOption,
+    PathArgument,
+    console,
+    error_console,
+    opened,
+    progress,
+    say_json,
+)
+from diskreplay.errors import InvalidInputError, SchemaError
+from diskreplay.inspection.wording import size_text
+
+commands = typer.Typer()
+
+
+class Format(StrEnum):
+    """Files that a store can be written as and made from."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    NPZ = "npz"
+    MINARI = "minari"
+    DOPAMINE = "dopamine"
+
+
+class Partition(StrEnum):
+    """What each file of a directory of Parquet files holds."""
+
+    ENV = "env"
+    EPISODES = "episodes"
+
+
+class Compression(StrEnum):
+    """Of Parquet files."""
+
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    NONE = "none"
+
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format", "-f", show_default=False,
+        help="By default told from the name: .parquet, .csv or .npz. dopamine means checkpoints of "
+        "Dopamine and, to import, of ReAgent.",
+    ),
+]  # fmt: skip
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+SuffixOption = Annotated[
+    str | None,
+    typer.Option(
+        "--suffix",
+        show_default=False,
+        help="Number of the checkpoint; for those of Dopamine and ReAgent only.",
+    ),
+]
+CapacityOption = Annotated[
+    int | None,
+    typer.Option("--capacity", min=1, help="Rows that the new store keeps.", show_default=False),
+]
+CompressorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--compressor", show_default=False,
+        help="auto, raw, lz4 or zstd, for all fields or for some: observation=zstd,mask=raw.",
+    ),
+]  # fmt: skip
+
+
+@commands.command(epilog="""\
+Examples:
+
+    diskreplay export runs/pong/replay --out pong.parquet
+
+    diskreplay export runs/pong/replay --out pong/ --format parquet --partition env
+
+    diskreplay export runs/pong/replay --out pong/random-v0 --format minari
+
+    diskreplay export runs/pong/replay --out old/ --format dopamine --suffix 7
+""")  # fmt: skip
+def export(
+    path: PathArgument,
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            show_default=False,
+            help="File or directory to write; for minari the data set's id, like "
+            "pong/random-v0, which goes below MINARI_DATASETS_PATH or ~/.minari/datasets.",
+        ),
+    ],
+    format: FormatOption = None,
+    partition: Annotated[
+        Partition | None,
+        typer.Option(
+            help="Parquet: --out is a directory, with a file for each env or some episodes."
+        ),
+    ] = None,
+    episodes_per_file: Annotated[
+        int, typer.Option(min=1, help="Parquet, with --partition episodes.")
+    ] = 1000,
+    compression: Annotated[Compression, typer.Option(help="Parquet.")] = Compression.ZSTD,
+    suffix: SuffixOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a store's transitions as Parquet, CSV, .npz, Minari data set or Dopamine checkpoint.
+
+    Parquet and .npz files hold all that a store does; CSV leaves out large observations. What was
+    there before stays until the new files are whole.
+    """
+    dataset, out = out, Path(out)
+    kind = format or _told_from(out)
+    _check_fits("--partition", partition, kind, Format.PARQUET)
+    _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
+    if partition is not None and out.suffix == ".parquet":
+        raise InvalidInputError(
+            f"--partition: makes a directory of files, so one whose name does not end in .parquet "
+            f"is expected, found {out}"
+        )
+    with opened(path) as buffer, progress(f"writing {out.name}") as advance:
+        before = _oldest(buffer)
+        if kind is Format.PARQUET:
+            from diskreplay.convert.parquet import to_parquet
+
+            to_parquet(
+                buffer, out, partition=partition and partition.value,
+                episodes_per_file=episodes_per_file, compression=compression.value,
+                overwrite=force, progress=advance,
+            )  # fmt: skip
+        elif kind is Format.CSV:
+            from diskreplay.convert.table import to_csv
+
+            to_csv(buffer, out, overwrite=force, progress=advance)
+        elif kind is Format.NPZ:
+            from diskreplay.convert.npz import to_npz
+
+            to_npz(buffer, out, overwrite=force, progress=advance)
+        elif kind is Format.MINARI:
+            from diskreplay.convert.minari import to_minari
+
+            if force:
+                raise InvalidInputError(
+                    "--force: a Minari data set is not replaced; choose the next version, or "
+                    f"remove it with `minari delete {dataset}`"
+                )
+            made = to_minari(buffer, dataset, progress=advance)
+            out = Path(made.storage.data_path).parent
+        else:
+            _export_dopamine(buffer, out, _needed(suffix), force, advance)
+        left = _oldest(buffer) - before
+    _say_written(out, kind, as_json, left)
+
+
+def _export_dopamine(
+    buffer: ReplayBuffer, out: Path, suffix: str, force: bool, advance: Callable[..., None]
+) -> None:
+    from diskreplay.convert import gz_checkpoint
+
+    if gz_checkpoint.found(out, suffix) and not force:
+        raise InvalidInputError(
+            f"{out}: a checkpoint with the suffix {suffix} is there already; choose another one, "
+            "or ask for it to be replaced (--force)"
+        )
+    gz_checkpoint.write(
+        buffer, out, suffix, flavour="dopamine", progress=_from_totals(advance)
+    )  # fmt: skip
+
+
+@commands.command("import", epilog="""\
+Examples:
+
+    diskreplay import pong.parquet --out runs/pong/offline
+
+    diskreplay import D4RL/door/human-v2 --format minari --out runs/door/offline
+
+    diskreplay import old/ --format dopamine --suffix 7 --out runs/pong/replay
+""")  # fmt: skip
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            show_default=False,
+            help="A file, a directory of them, or the id of a Minari data set.",
+        ),
+    ],
+    out: OutOption,
+    format: FormatOption = None,
+    suffix: SuffixOption = None,
+    capacity: CapacityOption = None,
+    compressor: CompressorOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a store of Parquet, CSV or .npz files that `export` wrote, a Minari data set, or a
+    checkpoint of Dopamine or ReAgent. Its rows are numbered from 0."""  # fmt: skip
+    kind = format or _told_from(Path(source))
+    _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
+    chosen = {"capacity": capacity, "compressor": _compressors(compressor)}
+    options = {name: value for name, value in chosen.items() if value is not None}
+    with progress(f"writing {out.name}") as advance:
+        if kind is Format.DOPAMINE:
+            from diskreplay.convert import gz_checkpoint
+            from diskreplay.convert.output import new_store
+
+            with new_store(out, overwrite=force) as beside:
+                gz_checkpoint.read(
+                    source, _needed(suffix), beside, progress=_from_totals(advance), **options
+                )
+        else:
+            reader = _reader(kind)
+            reader(source, out, overwrite=force, progress=advance, **options).close()
+    _say_written(out, None, as_json)
+
+
+def _reader(kind: Format) -> Callable[..., ReplayBuffer]:
+    if kind is Format.PARQUET:
+        from diskreplay.convert.parquet import from_parquet as reader
+    elif kind is Format.CSV:
+        from diskreplay.convert.table import from_csv as reader
+    elif kind is Format.NPZ:
+        from diskreplay.convert.npz import from_npz as reader
+    else:
+        from diskreplay.convert.minari import from_minari as reader
+    return reader
+
+
+@commands.command(epilog="""\
+Examples:
+
+    diskreplay convert runs/pong/replay --compressor zstd --out runs/pong/small
+
+    diskreplay convert runs/pong/replay --compressor observation=lz4 --out runs/pong/replay --force
+""")  # fmt: skip
+def convert(
+    path: PathArgument,
+    out: OutOption,
+    compressor: CompressorOption = None,
+    segment_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rows in one file; by default chosen.", show_default=False),
+    ] = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a store with other compressors or another size of files.
+
+    The rows of the copy are numbered from 0; `diskreplay diff --newest` compares the two.
+    """
+    from diskreplay.convert import copying
+
+    with opened(path) as buffer, progress(f"writing {out.name}") as advance:
+        before = _oldest(buffer)
+        copying.convert(
+            buffer, out, compressor=_compressors(compressor), segment_rows=segment_rows,
+            overwrite=force, progress=advance,
+        )  # fmt: skip
+        left = _oldest(buffer) - before
+    _say_written(out, None, as_json, left)
+
+
+@commands.command(epilog="Example: `diskreplay merge runs/a/replay runs/b/replay --out both`")
+def merge(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            show_default=False,
+            help="Stores or checkpoints of the same spaces and number of envs.",
+        ),
+    ],
+    out: OutOption,
+    capacity: CapacityOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one store of several: env by env, the rows of the first, then those of the next.
+
+    The rows of the new store are numbered from 0. What is left of an episode whose beginning was
+    evicted is taken over from the first store only.
+    """
+    from diskreplay.convert import copying
+
+    with contextlib.ExitStack() as stack:
+        buffers = [stack.enter_context(opened(path)) for path in paths]
+        advance = stack.enter_context(progress(f"writing {out.name}"))
+        before = sum(map(_oldest, buffers))
+        try:
+            copying.merge(buffers, out, capacity=capacity, overwrite=force, progress=advance)
+        except SchemaError as error:  # each by itself can be read; it is these that do not fit
+            raise InvalidInputError(str(error)) from error
+        left = sum(map(_oldest, buffers)) - before
+    _say_written(out, None, as_json, left)
+
+
+@commands.command(
+    epilog="Example: `diskreplay trim runs/pong/replay --capacity 100000 --out small`"
+)
+def trim(
+    path: PathArgument,
+    out: OutOption,
+    capacity: Annotated[
+        int, typer.Option("--capacity", min=1, help="Rows that are kept, over all envs.")
+    ],
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the newest rows of a store into one of another capacity.
+
+    The rows of the copy are numbered from 0; `diskreplay diff --newest` compares the two.
+    """
+    from diskreplay.convert import copying
+
+    with opened(path) as buffer, progress(f"writing {out.name}") as advance:
+        before = _oldest(buffer)
+        copying.trim(buffer, out, capacity, overwrite=force, progress=advance)
+        left = _oldest(buffer) - before
+    _say_written(out, None, as_json, left)
+
+
+def _told_from(path: Path) -> Format:
+    """The format that a name says, or what a directory holds."""
+    endings = {".parquet": Format.PARQUET, ".csv": Format.CSV, ".npz": Format.NPZ}
+    if path.suffix in endings:
+        return endings[path.suffix]
+    if path.is_dir() and any(path.glob("*.parquet")):
+        return Format.PARQUET
+    if path.is_dir() and any(path.glob("*_ckpt.*.gz")):
+        return Format.DOPAMINE
+    raise InvalidInputError(
+        f"{path}: its name does not say which format; give --format {'|'.join(Format)}"
+    )
+
+
+def _check_fits(option: str, value: str | None, kind: Format, of: Format) -> None:
+    if value is not None and kind is not of:
+        raise InvalidInputError(
+            f"{option}: goes with the format {of.value}, and this is {kind.value}"
+        )
+
+
+def _needed(suffix: str | None) -> str:
+    if suffix is None:
+        raise InvalidInputError("--suffix: the number of the checkpoint is needed for dopamine")
+    return suffix
+
+
+def _compressors(text: str | None) -> str | dict[str, str] | None:
+    """``zstd``, or ``field=zstd,other=raw``."""
+    if text is None or "=" not in text:
+        return text
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not (name and value) for name, _equals, value in pairs):
+        raise InvalidInputError(
+            f"--compressor: a name, or field=name,field=name expected, found {text!r}"
+        )
+    return {name.strip(): value.strip() for name, _equals, value in pairs}
+
+
+def _from_totals(advance: Callable[..., None]) -> Callable[[int, int], None]:
+    """A callback that is told how much is done, for a bar that is told how much more."""
+    before = 0
+
+    def told(done: int, total: int) -> None:
+        nonlocal before
+        advance(done - before if done >= before else done, total)
+        before = done
+
+    return told
+
+
+def _oldest(buffer: ReplayBuffer) -> int:
+    """How many rows have left the store so far, over all envs."""
+    return int(buffer.bounds[:, 0].sum())
+
+
+def _say_written(out: Path, kind: Format | None, as_json: bool, left: int = 0) -> None:
+    """What was written; a store where there is no `kind`; and that so many rows left meanwhile."""
+    found: dict[str, Any] = {"out": out, "format": "diskreplay" if kind is None else kind.value}
+    paths = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
+    found["bytes"] = sum(path.stat().st_size for path in paths)
+    if kind is None:
+        with opened(out) as buffer:
+            first, count = buffer.bounds.T
+            found["rows"] = int((count - first).sum())
+    if left > 0:  # else nobody writes, or the copy took the store's place
+        found["left_meanwhile"] = left
+        error_console.print(
+            f"{left:,} rows left the store meanwhile; what was not read before is not in {out}",
+            soft_wrap=True,
+        )
+    if as_json:
+        say_json(found)
+        return
+    rows = f"{found['rows']:,} rows, " if "rows" in found else ""
+    size = f" ({rows}{size_text(found['bytes'])})" if "bytes" in found else ""
+    console.print(f"wrote {out}{size}", soft_wrap=True)

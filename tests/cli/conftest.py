@@ -1,0 +1,70 @@
+"""Stores to look at, and the command line in this process."""
+
+import json
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from typer.testing import CliRunner
+
+import diskreplay
+
+
+def record(buffer, steps, start=0):
+    """Episodes of 10 steps, every second one truncated, and frames that say which step it is."""
+    for t in range(start, start + steps):
+        frame = np.full((12, 16), t % 250, np.uint8)
+        last, even = t % 10 == 9, t // 10 % 2 == 0
+        buffer.add(
+            frame, t % 3, float(t % 4 - 1), last and even, last and not even, frame + 1, score=t / 2
+        )
+
+
+@pytest.fixture
+def make():
+    """Open a prioritized buffer of small frames for writing; closed at the end."""
+    buffers = []
+
+    def make(path, capacity=None):
+        buffer = diskreplay.PrioritizedReplayBuffer(
+            path, observation_space=Box(0, 255, (12, 16), np.uint8), action_space=Discrete(3),
+            capacity=capacity, stack_size=4, update_horizon=2, alpha=0.5, seed=1,
+            extras={"score": ((), np.float32)}, compressor={"observation": "lz4"},
+        )  # fmt: skip
+        buffers.append(buffer)
+        return buffer
+
+    yield make
+    for buffer in buffers:
+        buffer.close()
+
+
+@pytest.fixture
+def store(make, tmp_path):
+    """A closed store of 105 transitions: 10 whole episodes and an open one, and a checkpoint."""
+    buffer = make(tmp_path / "run" / "replay")
+    record(buffer, 105)
+    ids = buffer.sample(32).id
+    buffer.update_priorities(ids, 0.5 + np.arange(32) / 64)
+    buffer.save(tmp_path / "run" / "checkpoints", 7)
+    buffer.close()
+    return tmp_path / "run" / "replay"
+
+
+@pytest.fixture
+def cli():
+    """Run the command line: ``cli("info", path)``."""
+    from diskreplay.cli.app import app
+
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def cli_json(cli):
+    """The same with ``--json``, parsed."""
+    return lambda *arguments: json.loads(cli(*arguments, "--json").stdout)

@@ -1,0 +1,294 @@
+"""Exit codes, messages and what is loaded."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zarr
+
+import diskreplay
+from diskreplay import errors
+from diskreplay.cli import app
+from diskreplay.store import files
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+READING = ("info", "stats", "episodes", "bench")
+
+
+def run(*arguments, code="from diskreplay.cli.app import main; main()", **environment):
+    """The command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import sys; sys.argv[0] = 'diskreplay'; {code}",
+         *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def only_line(result):
+    """The one line on stderr, and nothing on stdout."""
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize("command", READING)
+def test_no_store(cli, tmp_path, command):
+    assert "no such directory" in only_line(cli(command, tmp_path / "nothing", code=3))
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_file(cli, tmp_path, command):
+    (tmp_path / "file").write_text("rubbish")
+    assert "a file; the directory" in only_line(cli(command, tmp_path / "file", code=3))
+
+
+def test_a_directory_without_a_store(cli, tmp_path):
+    assert "no zarr.json" in only_line(cli("info", tmp_path, code=3))
+
+
+def test_a_directory_of_stores(cli, store):
+    (store.parent / "other").mkdir()
+    assert only_line(cli("info", store.parent, code=3)).endswith("stores in it: replay")
+    checkpoints = store.parent / "checkpoints"
+    assert only_line(cli("stats", checkpoints, code=3)).endswith("stores in it: replay_ckpt.7")
+
+
+def test_a_foreign_zarr_group(cli, tmp_path):
+    zarr.create_group(tmp_path / "foreign").create_array("x", shape=(3,), dtype="f4")
+    assert "not a diskreplay store" in only_line(cli("info", tmp_path / "foreign", code=3))
+
+
+def test_a_newer_format(cli, store):
+    document = json.loads((store / "zarr.json").read_text())
+    document["attributes"]["diskreplay"]["format_version"] = 2
+    (store / "zarr.json").write_text(json.dumps(document))
+    assert "format version 2" in only_line(cli("info", store, code=3))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"attributes": {"diskreplay": {}}}'])
+def test_damaged_metadata(cli, store, content):
+    (store / "zarr.json").write_bytes(content)
+    assert str(store) in only_line(cli("info", store, code=3))
+
+
+@pytest.mark.parametrize("gone", ["reward", "action", "step/c/0"])
+def test_half_a_store(cli, store, gone):
+    shutil.rmtree(store / gone)
+    line = only_line(cli("info", store, code=6))
+    assert f"{store / gone}" in line
+    assert f"diskreplay verify {store}" in line
+
+
+def test_a_cut_segment(cli, store):
+    (chunk,) = (store / "reward" / "c").glob("*/*")
+    os.truncate(chunk, 100)
+    line = only_line(cli("stats", store, code=6))
+    assert "100 bytes found" in line
+    assert f"`diskreplay verify {store} --repair`" in line
+
+
+def test_a_rotten_block(cli, store):
+    checkpoint = store.parent / "checkpoints" / "replay_ckpt.7"
+    (shard,) = (path for path in (checkpoint / "observation" / "c").rglob("*") if path.is_file())
+    content = bytearray(shard.read_bytes())
+    content[20] ^= 255  # in the first block
+    shard.chmod(0o644)
+    shard.write_bytes(content)
+    assert "rotten" in only_line(cli("stats", checkpoint, code=6))
+    assert "rotten" in cli("show", checkpoint, 3, code=6).stderr
+
+
+def test_no_permission(cli, store, monkeypatch):
+    """As the system refuses it to others; tests may run as root, whom nothing is refused."""
+    real = Path.is_file
+
+    def refused(path):
+        if path.name == "zarr.json":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    line = only_line(cli("info", store, code=4))
+    assert str(store / "zarr.json") in line
+    assert "Permission denied" in line
+
+
+def test_no_permission_for_a_segment(cli, store, monkeypatch):
+    def refused(path, *_arguments, **_options):
+        raise files.translated(PermissionError(13, "Permission denied"), path, "cannot open it")
+
+    monkeypatch.setattr("diskreplay.store.mapping.Mapping.open", refused)
+    assert "Permission denied" in only_line(cli("info", store, code=4))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.LockedError("who"), 5),
+        (errors.CorruptSegmentError("what"), 6),
+        (errors.IncompleteCheckpointError("what"), 6),
+        (errors.SchemaError("what"), 3),
+        (errors.CheckpointNotFoundError("what"), 3),
+        (errors.DiskFullError(28, "full", "there"), 4),
+        (errors.EmptyBufferError("nothing"), 2),
+        (errors.UnknownIdError("nobody"), 2),
+        (OSError(5, "Input/output error"), 4),
+        (ImportError('pandas is missing: pip install "diskreplay[pandas]"'), 7),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_exit_codes(cli, store, monkeypatch, error, code):
+    def fail(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr(diskreplay, "open", fail)
+    result = cli("info", store, code=code)
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_a_missing_package(cli, store, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    error = cli("show", store, "--episode", 0, "--out", store.parent / "x.png", code=7).stderr
+    assert 'pip install "diskreplay[' in error
+
+
+def test_a_mistake_of_ours_is_not_hidden(cli, store, monkeypatch):
+    def fail(*_arguments, **_options):
+        raise ImportError("cannot import name 'this' from 'that'")
+
+    monkeypatch.setattr(diskreplay, "open", fail)
+    result = cli("info", store, code=1)
+    assert isinstance(result.exception, ImportError)
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "info"], ["info", "--debug"]])
+def test_debug_shows_the_traceback(cli, tmp_path, arguments):
+    result = cli(*arguments, tmp_path, code=3)
+    assert "Traceback (most recent call last)" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_debug_after_two_dashes_is_an_argument(cli):
+    assert "--debug: not a diskreplay store" in cli("info", "--", "--debug", code=3).stderr.replace(
+        f"{Path.cwd()}/", ""
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["bogus"], ["info"], ["info", "a", "b"], ["info", "a", "--bogus"], ["bench", "a", "--seconds",
+     "x"], ["episodes", "a", "--sort", "bogus"], ["show", "a"], ["show", "a", "1", "-e", "1"]],
+)  # fmt: skip
+def test_usage(cli, arguments):
+    result = cli(*arguments, code=2)
+    assert "Usage: " in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_the_version(cli):
+    assert cli("--version").stdout == f"diskreplay {diskreplay.__version__}\n"
+
+
+def test_every_command_has_help_and_an_example():
+    import typer
+
+    from diskreplay.cli.app import app
+
+    group = typer.main.get_command(app)
+    assert {"info", "stats", "episodes", "show", "bench"} <= set(group.commands)
+    for name, command in group.commands.items():
+        assert command.help, name
+        assert f"diskreplay {name} " in (command.epilog or "") + command.help, name
+        for parameter in command.params:
+            assert parameter.help, (name, parameter.name)
+
+
+def test_help_names_the_exit_codes(cli):
+    text = " ".join(cli("--help").stdout.split())
+    assert "130 interrupted" in text
+    assert "diskreplay info runs/pong/replay" in text
+
+
+def test_info_is_light(store):
+    heavy = ("numba", "pandas", "matplotlib", "torch", "zarr", "PIL", "pyarrow")
+    done = run("info", store, code=(
+        "from diskreplay.cli.app import app; app(standalone_mode=False); "
+        f"print(*(name for name in {heavy!r} if name in sys.modules), file=sys.stderr)"
+    ))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "live store" in done.stdout
+    assert done.stderr.split() == []
+
+
+def test_a_process_of_its_own(tmp_path, store):
+    done = run("info", store)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    done = run("info", tmp_path)
+    assert done.returncode == 3
+    only_line(done)
+    assert "\x1b" not in done.stderr
+
+
+def test_shell_completion(store):
+    done = run(
+        _DISKREPLAY_COMPLETE="complete_bash", COMP_WORDS="diskreplay ep", COMP_CWORD="1",
+        _TYPER_COMPLETE_ARGS="diskreplay ep",
+    )  # fmt: skip
+    assert done.stdout.split() == ["episodes"]
+
+
+def test_as_a_module(store):
+    code = "import runpy; runpy.run_module('diskreplay', run_name='__main__')"
+    assert run("--version", code=code).stdout == f"diskreplay {diskreplay.__version__}\n"
+
+
+def test_no_line_ends_in_blanks(cli, store):
+    for command in (*READING[:3], "verify"):
+        lines = cli(command, store).stdout.splitlines()
+        assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_checkpoint_without_its_manifest(cli_json, store):
+    saved = store.parent / "checkpoints" / "replay_ckpt.7"
+    (saved / "manifest.json").unlink()
+    assert cli_json("info", saved)["what"] == "checkpoint without its manifest"
+    found = cli_json("info", store)
+    assert (found["what"], found["rows"], found["retained"]) == ("live store", 115, 105)
+
+
+def test_a_closed_pipe_is_no_error(store):
+    code = (
+        "import os, errno; from diskreplay.cli import common; from diskreplay.cli.app import main; "
+        "r, w = os.pipe(); os.close(r); os.dup2(w, 1); main()"
+    )
+    done = run("episodes", store, "--json", code=code)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_the_reference_is_current():
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/cli_reference.py", "--check"], cwd=ROOT, check=False,
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_defect_has_a_code_of_its_own(monkeypatch, capsys):
+    def broken():
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr(app, "app", broken)
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 70
+    assert "nobody thought of this" in capsys.readouterr().err

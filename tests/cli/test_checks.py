@@ -1,0 +1,306 @@
+"""The commands verify, checkpoints, prune and diff."""
+
+import json
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import diskreplay
+from diskreplay.cli.app import app
+from diskreplay.convert import copying
+from diskreplay.inspection import difference as difference_module
+from tests.cli.conftest import record
+
+
+def rotten(store, name="observation"):
+    """Flip a bit that a checksum covers."""
+    path = next(p for p in sorted((store / name / "c").rglob("*")) if p.is_file())
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    return path
+
+
+def test_a_sound_store(cli, cli_json, store):
+    assert "sound" in cli("verify", store).stdout
+    found = cli_json("verify", store)
+    assert found["clean"]
+    assert found["kind"] == "store"
+    assert found["rows"] == 115  # 105 steps and the final rows of 10 episodes
+    assert found["aside"] is None
+    saved = store.parent / "checkpoints" / "replay_ckpt.7"
+    assert cli_json("verify", saved)["kind"] == "checkpoint"
+
+
+def test_a_live_store(cli_json, make, tmp_path):
+    buffer = make(tmp_path / "live", capacity=500)
+    for start in range(0, 1200, 100):
+        record(buffer, 100, start)
+        assert cli_json("verify", tmp_path / "live")["clean"]
+
+
+def test_rot_is_found_and_mended(cli, cli_json, store):
+    path = rotten(store)
+    said = cli("verify", store, code=1).stdout
+    assert str(path) in said.replace("\n", "")
+    assert "--repair" in said
+    found = json.loads(cli("verify", store, "--json", code=1).stdout)
+    assert not found["clean"]
+    assert found["found"][0]["path"] == str(path)
+    assert found["left"] == found["found"]
+    mended = cli_json("verify", store, "--repair")
+    assert mended["clean"]
+    assert [f["path"] for f in mended["found"]] == [str(path)]
+    assert mended["left"] == []
+    assert mended["set_aside"] == [0]  # what is not in a full segment was in the tail as well
+    assert os.path.exists(os.path.join(mended["aside"], path.relative_to(store)))
+    assert "mended" not in cli("verify", store, "--repair").stdout
+    assert cli_json("verify", store)["clean"]
+    with diskreplay.open(store, mode="a") as buffer:
+        record(buffer, 30, 105)
+        assert len(buffer) > 100
+
+
+def test_rot_is_mended_from_a_checkpoint(cli_json, make, tmp_path):
+    buffer = make(tmp_path / "replay", capacity=8000)
+    record(buffer, 2000)
+    saved = buffer.save(tmp_path, 1)
+    buffer.close()
+    shutil.copytree(saved, tmp_path / "backup")  # a checkpoint beside the store shares its files
+    with diskreplay.open(tmp_path / "replay") as reader:
+        before = reader.take("action", np.arange(2000))
+        rows = len(reader)
+    rotten(tmp_path / "replay", "action")
+    assert cli_json("verify", tmp_path / "replay", "--repair", "--from", tmp_path / "backup")[
+        "clean"
+    ]
+    with diskreplay.open(tmp_path / "replay") as reader:
+        np.testing.assert_array_equal(reader.take("action", np.arange(2000)), before)
+        assert len(reader) == rows
+
+
+def test_what_a_repair_set_aside_is_said(cli, make, tmp_path):
+    with make(tmp_path / "replay", capacity=8000) as buffer:
+        record(buffer, 2000)
+        rows, finals = len(buffer.take("is_final", np.arange(2200))), 200
+    rotten(tmp_path / "replay")
+    said = cli("verify", tmp_path / "replay", "--repair").stdout
+    (aside,) = re.findall(r"^rows set aside: ([\d,]+) of env 0$", said, re.MULTILINE)
+    aside = int(aside.replace(",", ""))
+    with diskreplay.open(tmp_path / "replay") as reader:
+        lost = reader.take("is_final", np.arange(rows)).sum() - finals
+    assert 0 < lost <= aside <= lost + finals  # final rows may be among them
+
+
+def test_priorities_that_are_gone_are_missed(cli, store):
+    shutil.rmtree(store / "priority")
+    assert "missing" in cli("verify", store, code=1).stdout
+    assert "rows set aside: none" in cli("verify", store, "--repair").stdout
+    cli("verify", store)
+    with diskreplay.open(store, mode="a") as buffer:
+        priorities = buffer.statistics().priorities
+        assert priorities.min == priorities.max == priorities.largest_seen**0.5
+
+
+def test_options_that_make_no_sense_are_found(cli, store):
+    path = store / "zarr.json"
+    path.write_text(path.read_text().replace('"gamma": 0.99', '"gamma": 7.99'))
+    assert "gamma" in cli("verify", store, code=1).stdout
+
+
+def test_what_verify_refuses(cli, store, tmp_path):
+    assert "not a diskreplay store" in cli("verify", tmp_path, code=3).stderr
+    saved = store.parent / "checkpoints" / "replay_ckpt.7"
+    assert "never repaired" in cli("verify", saved, "--repair", code=2).stderr
+    assert "--repair" in cli("verify", store, "--from", saved, code=2).stderr
+    with diskreplay.open(store, mode="a"):
+        assert "already open" in cli("verify", store, "--repair", code=5).stderr
+
+
+# -- checkpoints
+
+
+@pytest.fixture
+def saved(make, tmp_path):
+    """A directory with the checkpoints 1 to 4, "best" and one that is cut."""
+    buffer = make(tmp_path / "replay", capacity=8000)
+    directory = tmp_path / "saved"
+    for number in range(1, 5):
+        record(buffer, 1000)
+        buffer.save(directory, number)
+    buffer.save(directory, "best")
+    buffer.close()
+    shutil.copytree(directory / "replay_ckpt.1", directory / "replay_ckpt.0")
+    (directory / "replay_ckpt.0" / "reward" / "zarr.json").unlink()
+    (directory / ".replay_ckpt.9.tmp-1").mkdir()
+    (directory / "something").mkdir()
+    return directory
+
+
+def test_checkpoints_are_listed(cli, cli_json, saved):
+    found = cli_json("checkpoints", saved)
+    assert [c["suffix"] for c in found] == ["best", "0", "1", "2", "3", "4"]
+    assert [c["whole"] for c in found] == [True, False, True, True, True, True]
+    assert [c["rows"] for c in found[2:]] == [1100 * n for n in range(1, 5)]
+    for one in found[2:]:
+        size = {True: 0, False: 0}
+        for base, _dirs, names in os.walk(one["path"]):
+            for name in names:
+                about = os.stat(os.path.join(base, name))
+                size[about.st_nlink > 1] += about.st_blocks * 512
+        assert (one["own_bytes"], one["shared_bytes"]) == (size[False], size[True])
+        assert one["shared_bytes"] > 0
+    said = cli("checkpoints", saved).stdout
+    assert "best" in said
+    assert "reward/zarr.json" in said.replace("\n", "")
+    assert cli_json("checkpoints", saved / "something") == []
+    assert "no checkpoints in it" in cli("checkpoints", saved / "something").stdout
+    assert "it is a store" in cli("checkpoints", saved.parent / "replay").stdout.replace("\n", " ")
+    for command in (("checkpoints",), ("prune", "--keep", 1)):
+        said = cli(*command, saved / "nowhere", code=3).stderr
+        assert "no such directory" in said
+        assert "acknowledged" not in said
+
+
+def test_prune_asks(cli, saved):
+    there = sorted(saved.iterdir())
+    cli("prune", saved, "--keep", 2, code=1)
+    said = CliRunner().invoke(app, ["prune", str(saved), "--keep", "2"], input="n\n")
+    assert said.exit_code == 0
+    assert "nothing removed" in said.stdout
+    assert sorted(saved.iterdir()) == there
+
+
+def test_prune_keeps_the_newest(cli, cli_json, saved):
+    said = cli("prune", saved, "--keep", 2, "--yes").stdout
+    assert "3 removed" in said
+    assert [c["suffix"] for c in cli_json("checkpoints", saved)] == ["best", "3", "4"]
+    assert not [p for p in saved.iterdir() if ".old-" in p.name]
+    assert "nothing to remove" in cli("prune", saved, "--keep", 2, "--yes").stdout
+    for number in (3, 4):
+        cli("verify", saved / f"replay_ckpt.{number}")
+    cli("prune", saved, "--keep", 0, code=2)
+
+
+def test_prune_never_counts_a_damaged_checkpoint(cli, cli_json, saved):
+    (saved / "replay_ckpt.4" / "step" / "zarr.json").unlink()
+    cli("prune", saved, "--keep", 1, "--yes")
+    assert [c["suffix"] for c in cli_json("checkpoints", saved)] == ["best", "3", "4"]
+
+
+# -- diff
+
+
+def test_a_store_equals_itself_and_its_copy(cli, cli_json, store, tmp_path):
+    shutil.copytree(store, tmp_path / "copy")
+    found = cli_json("diff", store, tmp_path / "copy")
+    assert found == {"equal": True, "rows_in_common": [[0, 115]], "differences": []}
+    assert (
+        "no difference" in cli("diff", store, store.parent / "checkpoints" / "replay_ckpt.7").stdout
+    )
+
+
+def difference(cli, one, other):
+    found = json.loads(cli("diff", one, other, "--json", code=1).stdout)
+    assert not found["equal"]
+    return {(d["what"], d["name"]): d for d in found["differences"]}, found["rows_in_common"]
+
+
+def test_more_rows_and_another_generator(cli, store, tmp_path):
+    shutil.copytree(store, tmp_path / "longer")
+    with diskreplay.open(tmp_path / "longer", mode="a") as buffer:
+        record(buffer, 5, 105)
+        buffer.sample()
+    found, common = difference(cli, store, tmp_path / "longer")
+    assert common == [[0, 115]]
+    assert found["rows", "first and count"]["one"] == [0, 115]
+    assert found["rows", "first and count"]["other"] == [0, 121]  # the fifth step ended an episode
+    assert ("generator", "rng") in found
+    assert ("value", "reward") not in found
+
+
+def test_a_copy_is_one(cli, cli_json, make, tmp_path):
+    with make(tmp_path / "replay", capacity=60) as buffer:
+        record(buffer, 105)
+        buffer.update_priorities(buffer.sample(32).id, np.linspace(0.1, 2, 32))
+    copy = copying.convert(tmp_path / "replay", tmp_path / "copy", compressor="raw")
+    difference(cli, tmp_path / "replay", copy)
+    found = cli_json("diff", "--newest", tmp_path / "replay", copy)
+    assert found == {"equal": True, "rows_in_common": [[55, 115]], "differences": []}
+    (path,) = (p for p in (copy / "observation" / "c").rglob("*") if p.is_file())
+    frames = np.fromfile(path, np.uint8).reshape(-1, 12, 16)
+    frames[7, 3, 5] += 1
+    path.chmod(0o644)
+    frames.tofile(path)
+    said = cli("diff", "--newest", tmp_path / "replay", copy, code=1).stdout
+    value = frames[7, 3, 5]
+    line = f"value observation[3, 5], first in row 62 of env 0 (1 rows): {value - 1} | {value}"
+    assert line in said
+
+
+def test_rows_that_leave_meanwhile_are_no_difference(cli, make, tmp_path, monkeypatch):
+    live = make(tmp_path / "live", capacity=60)
+    record(live, 50)
+    live.flush()
+    copying.convert(tmp_path / "live", tmp_path / "copy")
+    real = difference_module.format.read_attributes
+
+    def read_and_evict(path):
+        try:
+            return real(path)
+        finally:
+            if path.name == "copy":
+                record(live, 30, 50)
+
+    monkeypatch.setattr(difference_module.format, "read_attributes", read_and_evict)
+    said = cli("diff", tmp_path / "live", tmp_path / "copy", code=1).stdout
+    assert "first and count" in said
+    assert "value" not in said
+
+
+def test_the_first_row_that_differs(cli, store, tmp_path):
+    shutil.copytree(store, tmp_path / "other")
+    for name, dtype, rows in (("reward", "<f4", [40, 70]), ("action", "<i8", [3])):
+        path = tmp_path / "other" / name / "c" / "0" / "0"
+        values = np.fromfile(path, dtype)
+        values[rows] += 1
+        values.tofile(path)
+    path = tmp_path / "other" / "priority" / "c" / "0" / "0"
+    leaves = np.fromfile(path)
+    changed = np.flatnonzero(~np.isnan(leaves))[[4, 9]]
+    leaves[changed] *= 2
+    leaves.tofile(path)
+    found, _common = difference(cli, store, tmp_path / "other")
+    assert found.keys() == {
+        ("value", "reward"), ("value", "action"), ("priority", "priority"),
+    }  # fmt: skip
+    reward = found["value", "reward"]
+    assert (reward["row"], reward["env"], reward["rows"]) == (40, 0, 2)
+    assert reward["other"] == reward["one"] + 1
+    assert (found["value", "action"]["row"], found["value", "action"]["rows"]) == (3, 1)
+    priority = found["priority", "priority"]
+    assert (priority["row"], priority["rows"]) == (changed[0], 2)
+    assert "row 40" in cli("diff", store, tmp_path / "other", code=1).stdout
+
+
+def test_other_fields_and_options(cli, store, tmp_path):
+    from gymnasium.spaces import Box, Discrete
+
+    with diskreplay.ReplayBuffer(
+        tmp_path / "other", observation_space=Box(0, 255, (12, 16), np.uint8),
+        action_space=Discrete(4), capacity=50, stack_size=4, gamma=0.9,
+    ):  # fmt: skip
+        pass
+    found, common = difference(cli, store, tmp_path / "other")
+    assert common == [[0, 0]]
+    assert found["field", "score"]["other"] == "missing"
+    assert found["option", "gamma"]["other"] == 0.9
+    assert found["option", "capacity"]["one"] is None
+    assert ("space", "action_space") in found
+    assert ("priority", "priority") in found
+    cli("diff", store, tmp_path / "nowhere", code=3)

@@ -1,0 +1,63 @@
+"""What commands share: JSON, texts, consoles, progress."""
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from diskreplay.cli import common
+
+
+@dataclass(frozen=True)
+class Inner:
+    values: np.ndarray
+    path: Path
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(2**62), 2**62),
+        (np.bool_(True), True),
+        (float("nan"), None),
+        (np.array([1.0, -np.inf]), [1.0, None]),
+        ({0.5: (1, None)}, {"0.5": [1, None]}),
+        (Inner(np.arange(2), Path("a/b")), {"values": [0, 1], "path": "a/b"}),
+        ({"dtype": np.dtype("uint8")}, {"dtype": "uint8"}),
+        ("text", "text"),
+    ],
+)
+def test_plain(value, expected):
+    assert common.plain(value) == expected
+    json.dumps(common.plain(value), allow_nan=False)
+
+
+def test_json_is_printed(capsys):
+    common.say_json({"a": np.float64("nan"), "b": [np.int8(1)]})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1]}
+
+
+def test_brackets_are_text(capsys):
+    made = common.table("a", ">b")
+    made.add_row("[red]x", "[1 2]")
+    common.console.print(made)
+    common.console.print(common.facts({"[bold]": "runs[/]"}))
+    out = capsys.readouterr().out
+    for text in ("[red]x", "[1 2]", "[bold]", "runs[/]"):
+        assert text in out
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_only_on_a_terminal(monkeypatch, terminal):
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=terminal, width=80)
+    monkeypatch.setattr(common, "error_console", console)
+    with common.progress("reading", total=4) as advance:
+        advance()
+        advance(2, total=3)
+    assert ("reading" in screen.getvalue()) == terminal

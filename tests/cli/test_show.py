@@ -1,0 +1,144 @@
+"""Episodes and rows, against what was recorded."""
+
+import io
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from rich.console import Console
+
+import diskreplay
+from tests.cli.conftest import record
+
+
+def test_episodes(cli_json, store):
+    found = cli_json("episodes", store)
+    assert [episode["number"] for episode in found] == [*range(10, -1, -1)]
+    assert found[0] == {
+        "number": 10, "env": 0, "return": 1.0, "rows": 5, "end": "open", "first_step": 0,
+        "start_id": 110, "final_id": None,
+    }  # fmt: skip
+    assert found[-1] == {
+        "number": 0, "env": 0, "return": 3.0, "rows": 10, "end": "terminated", "first_step": 0,
+        "start_id": 0, "final_id": 10,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (["--sort", "oldest", "--limit", 3], [0, 1, 2]),
+        (["--sort", "oldest", "--reverse", "--limit", 2], [10, 9]),
+        (["--sort", "return", "--limit", 3], [1, 3, 5]),
+        (["--sort", "length", "--reverse", "--limit", 2], [10, 0]),
+        (["--limit", 0], [*range(10, -1, -1)]),
+    ],
+)
+def test_episodes_in_order(cli_json, store, options, numbers):
+    found = cli_json("episodes", store, *options)
+    assert [episode["number"] for episode in found] == numbers
+
+
+def test_episodes_for_people(cli, store):
+    text = cli("episodes", store, "--limit", 4).stdout
+    assert "open" in text
+    assert "4 of 11 episodes" in text
+    assert "of 11 episodes" not in cli("episodes", store).stdout
+
+
+def test_an_episode_whose_beginning_is_evicted(cli, make, tmp_path):
+    record(make(tmp_path / "replay", capacity=27), 30)
+    assert "terminated (from step 6)" in cli("episodes", tmp_path / "replay").stdout
+
+
+def test_show_a_row(cli, cli_json, store):
+    found = cli_json("show", store, 12)
+    assert found["episode"]["number"] == 1
+    (row,) = found["rows"]
+    assert row.pop("observation") == {"shape": [12, 16], "min": 11, "max": 11, "mean": 11.0}
+    assert row == {
+        "id": 12, "env": 0, "action": 2, "reward": 2.0, "terminated": False, "truncated": False,
+        "step": 1, "is_final": False, "score": 5.5,
+    }  # fmt: skip
+    text = cli("show", store, 12).stdout
+    assert "episode 1: env 0, 10 transitions" in text
+    assert "5.5" in text
+
+
+def test_show_a_final_row(cli_json, store):
+    found = cli_json("show", store, 21)
+    assert found["episode"]["number"] == 1
+    assert (found["rows"][0]["is_final"], found["rows"][0]["observation"]["max"]) == (True, 20)
+
+
+@pytest.mark.parametrize(("episode", "first"), [(2, 22), (-2, 99)])
+def test_show_an_episode(cli_json, store, episode, first):
+    found = cli_json("show", store, "--episode", episode)
+    assert found["episode"]["start_id"] == first
+    assert [row["id"] for row in found["rows"]] == [*range(first, first + 10)]
+    assert [row["step"] for row in found["rows"]] == [*range(10)]
+
+
+def test_show_an_episode_for_people(cli, store):
+    text = cli("show", store, "--episode", 0, "--limit", 4).stdout
+    assert "4 of 10 rows" in text
+    assert "of 10 rows" not in cli("show", store, "--episode", 0).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([115], "never handed out"), (["--episode", 11], "there are 0 to 10"),
+        (["--episode", 0, "--field", "reward"], "'reward'"), (["--field", "no", 0], "'no'"),
+    ],
+)  # fmt: skip
+def test_show_what_is_not_there(cli, store, arguments, says):
+    error = cli("show", store, *arguments, "--out", store.parent / "x.png", code=2).stderr
+    assert says in error
+    assert len(error.splitlines()) == 1
+    assert not (store.parent / "x.png").exists()
+
+
+def test_show_an_evicted_row(cli, make, tmp_path):
+    record(make(tmp_path / "replay", capacity=20), 50)
+    assert "evicted" in cli("show", tmp_path / "replay", 3, code=2).stderr
+
+
+def test_show_saves_frames(cli, store, tmp_path):
+    images = pytest.importorskip("PIL.Image")
+    cli("show", store, "--episode", 3, "--out", tmp_path / "e.gif")
+    with images.open(tmp_path / "e.gif") as image:
+        assert image.n_frames == 11  # the final row's frame too
+        shades = []
+        for frame in range(11):
+            image.seek(frame)
+            shades.append(np.asarray(image.convert("L")).max())
+    assert shades == [*range(30, 41)]
+    cli("show", store, 50, "--out", tmp_path / "stack.gif")
+    with images.open(tmp_path / "stack.gif") as image:
+        assert image.n_frames == 4  # of the stack
+    cli("show", store, 44, "--out", tmp_path / "first.png")
+    with images.open(tmp_path / "first.png") as image:
+        assert min(image.size) > 12
+
+
+def test_show_saves_nothing_of_vectors(cli, tmp_path):
+    with diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=Box(-1, 1, (3,), np.float32),
+        action_space=Discrete(2), capacity=100,
+    ) as buffer:  # fmt: skip
+        buffer.add(np.array([0.25, 0, -1]), 0, 1.0, False, False)
+        assert "[0.25 0 -1]" in cli("show", tmp_path / "replay", 0).stdout
+        error = cli("show", tmp_path / "replay", 0, "--out", tmp_path / "x.png", code=2).stderr
+        assert "no observation looks like a picture" in error
+
+
+@pytest.mark.parametrize("arguments", [[12], ["--episode", 1]])
+def test_show_draws_on_a_terminal(cli, store, monkeypatch, arguments):
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, color_system="truecolor", width=100)
+    monkeypatch.setattr("diskreplay.cli.rows.console", console)
+    cli("show", store, *arguments)
+    assert "▀" in screen.getvalue()
+    monkeypatch.undo()
+    assert "▀" not in cli("show", store, *arguments).stdout

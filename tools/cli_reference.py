@@ -1,0 +1,108 @@
+"""Write docs/cli.md, the command line's reference, from what ``diskreplay --help`` is made of.
+
+::
+
+    python tools/cli_reference.py           write it
+    python tools/cli_reference.py --check   say whether it is current, exit code 1 if not
+"""
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "cli.md"
+
+_HEAD = """\
+# The command line
+
+{help}
+
+Written by `tools/cli_reference.py` from the commands' own help; do not edit it. The same is shown
+by `diskreplay --help` and `diskreplay COMMAND --help`. `diskreplay --install-completion` makes the
+shell complete commands and options.
+
+{commands}
+
+{epilog}
+## Options of every command
+
+{options}
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    from diskreplay.cli.app import app
+
+    group: Any = typer.main.get_command(app)
+    listed = [f"- [`{name}`](#{name}): {_text(c.help, 1)}" for name, c in group.commands.items()]
+    parts = [
+        _HEAD.format(
+            help=_text(group.help),
+            commands="\n".join(listed),
+            epilog=inspect.cleandoc(group.epilog) + "\n",
+            options=_table([p for p in group.params if p.name in ("debug", "version")]),
+        )
+    ]
+    parts += [_section(name, command) for name, command in group.commands.items()]
+    return "\n".join(parts)
+
+
+def _section(name: str, command: Any) -> str:
+    arguments = " ".join(
+        _name(param) if param.required else f"[{_name(param)}]"
+        for param in command.params
+        if param.param_type_name == "argument"
+    )
+    parts = [f"## {name}", f"    diskreplay {name} {arguments} [OPTIONS]", _text(command.help)]
+    parts.append(_table(command.params))
+    if command.epilog:
+        parts.append(_text(command.epilog))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(params: list[Any]) -> str:
+    lines = ["| | |", "| --- | --- |"]
+    for param in params:
+        help_ = " ".join((param.help or "").split())
+        if param.param_type_name == "option":
+            if param.required:
+                help_ += " Required."
+            elif param.show_default and not (
+                param.default is None or isinstance(param.default, bool | list | tuple)
+            ):
+                help_ += f" Default: {getattr(param.default, 'value', param.default)}."
+        lines.append(f"| {_name(param)} | {help_.strip()} |")
+    return "\n".join(lines)
+
+
+def _name(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return param.metavar or param.name.upper()
+    return ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
+
+
+def _text(text: str | None, paragraphs: int | None = None) -> str:
+    parts = inspect.cleandoc(text or "").split("\n\n")[:paragraphs]
+    return "\n\n".join(p if p.startswith("    ") else " ".join(p.split()) for p in parts)
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check; the exit code."""
+    if arguments == ["--check"]:
+        current = PAGE.is_file() and PAGE.read_text() == reference()
+        print(f"{PAGE}: {'current' if current else 'not current; run tools/cli_reference.py'}")
+        return 0 if current else 1
+    if arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    PAGE.write_text(reference())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
