@@ -1,0 +1,55 @@
+"""A short run of tools/torture/death; a long one is `tools/torture/run death --kills 2000`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TORTURE = Path(__file__).resolve().parent.parent.parent / "tools" / "torture"
+sys.path.insert(0, str(TORTURE))
+
+import death  # noqa: E402 - of the tools
+
+KILLS = 8  # one life of each kind
+
+
+def test_killed_writers_lose_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(death, "KILLS_OF_A_LIFE", 1)
+    found = death.run(kills=KILLS, seed=3, workers=2)
+    assert found["failures"] == []
+    assert found["kills"] == KILLS == len(death.KINDS)
+    assert sum(found["killed_in"].values()) == KILLS
+    assert found["acknowledged"] > KILLS
+    assert found["verified"] >= 1
+
+
+def test_what_was_lost_is_seen(tmp_path):
+    """The witness believes what the writer said, so a row too few has to show."""
+    life = death.Life(tmp_path, 1, "raw", 8, 300, False, 0)
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    witness = death.Witness(life)
+    with death.writer.open_buffer(life) as buffer:
+        columns = death.content.rows(0, 0, 40)
+        witness.known.advance([40])
+        columns["step"] = death.np.array(witness.known.steps[0], "int32")
+        buffer.extend(columns)
+    witness.check(None)
+    witness.known.advance([41])
+    with pytest.raises(death.Lost, match=r"rows \[40\], acknowledged \[41\]"):
+        witness.check(None)
+
+
+def test_what_was_changed_is_seen(tmp_path):
+    life = death.Life(tmp_path, 1, "raw", 8, 300, False, 0)
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    witness = death.Witness(life)
+    with death.writer.open_buffer(life) as buffer:
+        columns = death.content.rows(0, 0, 40)
+        witness.known.advance([40])
+        columns["step"] = death.np.array(witness.known.steps[0], "int32")
+        columns["observation"][17, 3, 3] ^= 1
+        buffer.extend(columns)
+    with pytest.raises(death.Lost, match=r"observation of env 0, rows \[17\]"):
+        witness.check(None)

@@ -1,0 +1,21 @@
+"""Each call to the system fails in its turn: some of what `tools/torture` tries."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TORTURE = Path(__file__).resolve().parents[2] / "tools" / "torture"
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_calls_that_fail(monkeypatch, number):
+    """Refused with the documented error or dealt with; nothing lost; a retry works."""
+    monkeypatch.syspath_prepend(TORTURE)
+    import failing
+
+    what = failing.WHAT[number::4]
+    figures = failing.run(every=331, what=what, first=71 * number)
+    sys.modules.pop("failing")
+    assert figures["failures"] == []
+    assert figures["tried"] > 3

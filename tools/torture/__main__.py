@@ -1,0 +1,125 @@
+"""Tries to make diskreplay lose data, return wrong rows, hang or grow: ``python tools/torture``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent))  # of a checkout, the diskreplay beside this
+
+from rich.console import Console  # noqa: E402 - and after it, since a checkout goes first
+from rich.progress import Progress  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+_console = Console(stderr=True)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tools/torture", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> Callable[..., Any]:
+        one = commands.add_parser(name, help=text, description=text)
+        one.add_argument("--json", type=Path, help="write the figures here")
+        return one.add_argument
+
+    add = command("death", "kill a writer at random instants, and look at what is there")
+    add("--kills", type=int, default=200, metavar="N")
+    add("--seed", type=int, default=0)
+    add("--workers", type=int, default=os.cpu_count() or 1)
+    add("--directory", type=Path, help="where the stores are (default: in memory)")
+    add = command("crowd", "one writer and many readers, in processes, threads and data loaders")
+    add("--seconds", type=float, default=60.0, help="for each of five parts (default: 60)")
+    add("--no-loaders", dest="with_loaders", action="store_false", help="PyTorch is not there")
+    add("--directory", type=Path, help="where the stores are")
+    add = command("hostile", "stores and files made to hurt, and damaged byte by byte")
+    add("--inputs", type=int, default=2000, metavar="N", help="damaged ones (default: 2000)")
+    add("--seed", type=int, default=0)
+    add("--workers", type=int, default=os.cpu_count() or 1)
+    add = command("endurance", "go round a ring for long: does anything grow?")
+    add("--rows", type=int, default=1_000_000, metavar="N", help="of 16 low-dimensional envs")
+    add("--frames", type=int, default=100_000, metavar="N")
+    add("--capacity", type=int, metavar="N", help="default: a million, or a tenth of all")
+    add("--plot", type=Path, metavar="PNG")
+    add("--directory", type=Path, help="where the stores are")
+    add = command("memory", "record and sample frames in a memory cgroup, beside np.memmap")
+    add("--frames", type=int, default=100_000, metavar="N")
+    add("--limit-mib", type=int, default=512, metavar="MIB")
+    add("--batches", type=int, default=1000, metavar="N")
+    add("--directory", type=Path, help="where the buffers are: a disk, not a tmpfs")
+    add = command("power", "cut the power at every point of a workload")
+    add("--quick", action="store_true", help="few of the states that a cut may leave")
+    add("--workers", type=int, default=os.cpu_count() or 1)
+    add = command("failing", "let each system call of each operation fail in turn")
+    add("--every", type=int, default=1, metavar="N", help="only each N-th of all these")
+    add("--seconds", type=float, help="stop then")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = vars(parse(sys.argv[1:]))
+    command, target = options.pop("command"), options.pop("json")
+    steps = {"death": options.get("kills"), "hostile": None}
+    module = importlib.import_module(command)
+    with Progress(console=_console, auto_refresh=False) as progress:  # no thread: workers fork
+        task = progress.add_task(command, total=steps.get(command))
+
+        def advance(amount: int = 1) -> None:
+            progress.update(task, advance=amount, refresh=True)
+
+        def say(line: str) -> None:
+            progress.console.print(line)
+
+        if command in steps:
+            options["advance"] = advance
+        elif command in ("crowd", "endurance", "memory"):
+            options["say"] = say
+        figures = module.run(**options)
+    about = {
+        "command": " ".join(["tools/torture/run", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    if target:
+        target.write_text(json.dumps({"about": about, **figures}, indent=1, default=str))
+    show(command, figures)
+    return 1 if figures.get("failures") else 0
+
+
+def show(command: str, figures: dict[str, Any]) -> None:
+    """The figures as a table, and every failure in full."""
+    console = Console()
+    table = Table("", "figure", title=command, title_justify="left")
+    for name, value in _flat(figures):
+        table.add_row(name, f"{value:,.4g}" if isinstance(value, float) else str(value))
+    console.print(table)
+    failures = figures.get("failures", [])
+    for failure in failures:
+        console.print(failure, style="red", markup=False)
+    console.print(f"{len(failures)} failures" if failures else "nothing was lost", style="bold")
+
+
+def _flat(figures: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for name, value in figures.items():
+        if name in ("failures", "series"):
+            continue
+        if isinstance(value, dict):
+            found += _flat(value, f"{before}{name} ")
+        else:
+            found.append((before + name, value))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

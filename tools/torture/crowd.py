@@ -1,0 +1,382 @@
+"""One writer and everybody else at once: each row carries a checksum, and every one must match."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import content
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+
+STACK, HORIZON, CAPACITY, SEGMENT = 3, 2, 400, 32
+READERS = 4
+_SPAWN = get_context("spawn")
+_PATIENCE_S = 60.0
+
+
+def run(
+    *,
+    seconds: float = 60.0,
+    compressors: tuple[str, ...] = ("lz4", "raw"),
+    with_loaders: bool = True,
+    directory: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Run processes, then threads, then data loaders, for `seconds` each.
+
+    Returns
+    -------
+    dict
+        For each part what was done and compared, and ``failures``.
+    """
+    figures: dict[str, Any] = {"failures": []}
+    parts: list[tuple[str, Callable[..., dict], str]] = []
+    for compressor in compressors:
+        parts += [("processes", processes, compressor), ("threads", threads, compressor)]
+    if with_loaders:
+        parts.append(("loaders", loaders, compressors[0]))
+    for name, part, compressor in parts:
+        label = f"{name} {compressor}"
+        base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
+        say(label)
+        try:
+            figures[label] = part(base / "store", compressor, seconds)
+        except Failed as error:
+            figures["failures"].append(f"{label}: {error}")
+        finally:
+            shutil.rmtree(base)
+    return figures
+
+
+class Failed(AssertionError):
+    """A row that is not as it was written, a thread that hangs, or something that is left."""
+
+
+def make(path: Path, compressor: str) -> diskreplay.PrioritizedReplayBuffer:
+    return diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=Box(0, 255, content.FRAME, "uint8"), action_space=Discrete(6),
+        capacity=CAPACITY, stack_size=STACK, update_horizon=HORIZON, extras=content.EXTRAS,
+        compressor=compressor, segment_rows=SEGMENT, seed=1,
+    )  # fmt: skip
+
+
+class Adder:
+    """Adds row after row of `content`."""
+
+    def __init__(self, buffer: diskreplay.ReplayBuffer) -> None:
+        self.buffer, self.row = buffer, 0
+
+    def __call__(self, count: int = 1) -> None:
+        for _ in range(count):
+            made = dict(content.row(0, self.row))
+            ended = bool(made["terminated"])
+            del made["is_final"]
+            after = content.frame(0, self.row + 1) if ended else None
+            self.buffer.add(**made, next_observation=after)
+            self.row += 2 if ended else 1
+
+
+def check(batch: diskreplay.Batch) -> int:
+    """Hold every frame of every stack against the row it was added with; return how many."""
+    numbers = np.asarray(batch.number)
+    if not np.array_equal(numbers, batch.id):
+        raise Failed(f"rows {batch.id.tolist()} carry the numbers {numbers.tolist()}")
+    looked_at = 0
+    for place, row in enumerate(numbers.tolist()):
+        newest = batch.observation[place, -1]
+        if content.checksum(newest, row) != int(batch.checksum[place]):
+            raise Failed(f"row {row} does not match its checksum")
+        step = _step(row)
+        ahead = int(batch.steps[place])
+        shown = [(batch.observation, -1 - k, row - k, k <= step) for k in range(STACK)]
+        if not batch.terminated[place]:
+            shown += [
+                (batch.next_observation, -1 - k, row + ahead - k, k <= step + ahead)
+                for k in range(STACK)
+            ]
+        for frames, at, number, there in shown:
+            expected = content.row(0, number)["observation"] if there else 0
+            if not (frames[place, at] == expected).all():
+                raise Failed(f"row {row}: the frame at {at} is not that of row {number}")
+            looked_at += 1
+    return looked_at
+
+
+def _step(row: int) -> int:
+    step = 0
+    while row - step > 0 and not content.ends(0, row - step - 1):
+        step += 1
+    return step
+
+
+# -- processes
+
+
+def _read_along(path: str, seconds: float, pipe: Any) -> None:
+    """What a reader in another process does."""
+    try:
+        before = None
+        with diskreplay.open(path, seed=os.getpid()) as reader:
+            first = seen = reader.add_count
+            batches = frames = 0
+            pipe.send("ready")
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                frames += check(reader.sample(16))
+                batches += 1
+                now = reader.add_count
+                if now < seen:
+                    raise Failed(f"{now} rows after {seen}")
+                seen = now
+                if batches == 50:
+                    before = resources()
+                if batches % 20 == 0 and content.wrong(reader, most=20):
+                    # Rows may leave while they are read; those that are there are right.
+                    raise Failed(str(content.wrong(reader, most=20)))
+            after = resources()
+        leaks = [] if before is None else grown(before, after)
+        pipe.send({"batches": batches, "frames": frames, "followed": seen - first, "leaks": leaks})
+    except (Failed, diskreplay.DiskReplayError) as error:
+        pipe.send(f"{type(error).__name__}: {error}")
+
+
+def processes(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
+    totals: Counter = Counter()
+    with make(path, compressor) as buffer:
+        add = Adder(buffer)
+        add(CAPACITY)
+        pipes, processes = [], []
+        try:
+            for _ in range(READERS):
+                ours, theirs = _SPAWN.Pipe()
+                process = _SPAWN.Process(
+                    target=_read_along, args=(str(path), seconds, theirs), daemon=True
+                )
+                process.start()
+                theirs.close()
+                pipes.append(ours)
+                processes.append(process)
+            for pipe in pipes:
+                _received(pipe, _PATIENCE_S, "a reader did not start")
+            until = time.monotonic() + seconds + _PATIENCE_S
+            while any(process.is_alive() and not pipe.poll() for process, pipe in
+                      zip(processes, pipes, strict=True)):  # fmt: skip
+                if time.monotonic() > until:
+                    raise Failed("a reader hangs")
+                add(20)
+                time.sleep(0.002)  # readers are to be able to follow, on two cores
+            for pipe in pipes:
+                said = _received(pipe, _PATIENCE_S, "a reader died")
+                if isinstance(said, str):
+                    raise Failed(said)
+                if said.pop("leaks"):
+                    raise Failed("a reader leaks")
+                totals.update(said)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+            for pipe in pipes:
+                pipe.close()
+        check(buffer.sample(64))
+        if add.row < 3 * CAPACITY:
+            raise Failed(f"only {add.row} rows were added: the ring did not go round")
+    return {"readers": READERS, "rows": add.row, "wraps": add.row // CAPACITY, **totals}
+
+
+def _received(pipe: Any, seconds: float, otherwise: str) -> Any:
+    try:
+        if pipe.poll(seconds):
+            return pipe.recv()
+    except EOFError:
+        pass
+    raise Failed(otherwise)
+
+
+# -- threads
+
+
+def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
+    done: Counter = Counter()
+    failures: list[BaseException] = []
+    stop = threading.Event()
+    with make(path.with_name("warm"), compressor) as warm:  # loaded and kept once: no leak
+        Adder(warm)(CAPACITY)
+        warm.sample(16)
+    before = resources()
+    with make(path, compressor) as buffer:
+        add = Adder(buffer)
+        add(2 * CAPACITY)
+
+        def adding() -> None:
+            add(100)
+            done["rows"] += 100
+            time.sleep(0.0005)
+
+        def sampling() -> None:
+            batch = buffer.sample(16)
+            done["frames"] += check(batch)
+            done["sampled"] += 1
+            buffer.update_priorities(batch.id, 0.1 + np.abs(batch.reward))
+
+        def gathering() -> None:
+            ids = buffer.sampleable_ids()[-64:]
+            done["frames"] += check(buffer.gather(ids))
+            done["gathered"] += 1
+
+        def prefetching() -> None:
+            with buffer.prefetch(2, 16) as ahead:
+                for _ in range(20):
+                    done["frames"] += check(next(ahead))
+                    done["prefetched"] += 1
+
+        def saving() -> None:
+            buffer.save(path.parent / "checkpoints", done["saved"])
+            buffer.flush()
+            buffer.statistics()
+            done["saved"] += 1
+            stop.wait(0.05)
+
+        def guarded(work: Callable[[], None]) -> threading.Thread:
+            def loop() -> None:
+                try:
+                    while not stop.is_set():
+                        work()
+                except BaseException as error:  # of whatever kind: it is raised below
+                    failures.append(error)
+                    stop.set()
+
+            return threading.Thread(target=loop, daemon=True, name=work.__name__)
+
+        works = (adding, sampling, gathering, prefetching, saving, sampling)
+        threads = [guarded(work) for work in works]
+        for thread in threads:
+            thread.start()
+        stop.wait(seconds)
+        stop.set()
+        until = time.monotonic() + _PATIENCE_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                raise Failed(f"{thread.name} hangs")
+        if failures:
+            raise Failed(f"{type(failures[0]).__name__}: {failures[0]}") from failures[0]
+        buffer.tree.check()
+    for checkpoint in sorted((path.parent / "checkpoints").iterdir()):
+        with diskreplay.open(checkpoint) as reader:
+            done["frames"] += check(reader.sample(64))
+    leaks = grown(before, resources())
+    if leaks:
+        raise Failed(f"left behind: {leaks}")
+    return {"threads": len(works), "wraps": done["rows"] // CAPACITY, **done}
+
+
+# -- data loaders
+
+
+def loaders(
+    path: Path, compressor: str, seconds: float, *, methods: tuple[str, ...] = ("fork", "spawn")
+) -> dict[str, Any]:
+    """Workers of torch under fork and spawn over a store that is being written."""
+    from torch.utils.data import DataLoader
+
+    from diskreplay.integrations.torch import SampleStream
+
+    done: Counter = Counter()
+    failures: list[BaseException] = []
+    stop = threading.Event()
+    with make(path, compressor) as buffer:
+        add = Adder(buffer)
+        add(2 * CAPACITY)
+
+        def adding() -> None:
+            try:
+                while not stop.is_set():
+                    add(4)
+                    time.sleep(0.004)
+            except BaseException as error:
+                failures.append(error)
+
+        before = None
+        for method in methods:
+            until = time.monotonic() + seconds / 2
+            while done[method] == 0 or time.monotonic() < until:
+                # Forked while another thread adds, whose locks the child must not need.
+                adder = threading.Thread(target=adding, daemon=True)
+                stop.clear()
+                adder.start()
+                loader = DataLoader(
+                    SampleStream(path, 16, batches=40), batch_size=None, num_workers=2,
+                    multiprocessing_context=method, timeout=_PATIENCE_S,
+                )  # fmt: skip
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads
+                    for batch in loader:
+                        numbers = batch["number"].numpy()
+                        for place, row in enumerate(numbers.tolist()):
+                            frame = batch["observation"][place, -1].numpy()
+                            if content.checksum(frame, row) != int(batch["checksum"][place]):
+                                raise Failed(f"{method}: row {row} does not match its checksum")
+                        done["batches"] += 1
+                stop.set()
+                adder.join(_PATIENCE_S)
+                if adder.is_alive():
+                    raise Failed(f"{method}: the adding thread hangs")
+                del loader
+                done[method] += 1
+                if done[method] == 1:
+                    before = resources()  # torch keeps a few of its own from then on
+        leaks = grown(before, resources())
+        if failures:
+            raise Failed(f"adding: {failures[0]!r}")
+    if leaks:
+        raise Failed(f"left behind: {leaks}")
+    return {**done, "rows": add.row}
+
+
+# -- leaks
+
+
+def resources() -> dict[str, list[str]]:
+    """Threads, open files and mapped files of this process."""
+    open_files = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            open_files.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue  # that of the listing itself
+    with open("/proc/self/maps") as file:
+        maps = [line.split(None, 5)[5].strip() if len(line.split()) > 5 else "" for line in file]
+    return {
+        "threads": [thread.name for thread in threading.enumerate()],
+        "open files": [name for name in open_files if not name.startswith("pipe:")],
+        "mapped files": [name for name in maps if name.startswith("/")],
+        "mappings": maps,
+    }
+
+
+def grown(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
+    """What there is more of, and by how much more than a ring that goes on may have."""
+    found = []
+    for kind, allowed in (
+        ("threads", 0), ("open files", 1), ("mapped files", 12), ("mappings", 48)
+    ):  # fmt: skip
+        if len(after[kind]) > len(before[kind]) + allowed:
+            more = Counter(after[kind]) - Counter(before[kind])
+            found.append(
+                f"{kind}: {len(before[kind])} before, {len(after[kind])} after: "
+                f"{more.most_common(4)}"
+            )
+    return found

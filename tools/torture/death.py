@@ -1,0 +1,355 @@
+"""SIGKILL at random instants: what was acknowledged is there, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import content
+import crew
+import numpy as np
+import writer
+from writer import BEGUN, DONE, Life, Message, Writer
+
+import diskreplay
+from diskreplay.store.verify import verify
+
+KINDS = tuple(product((1, 16), ("raw", "lz4"), ("tiny", "normal")))
+KILLS_OF_A_LIFE = 10
+_TINY = 8
+_LIMIT_S = 300.0
+_STUCK_S = 60.0
+
+
+def run(
+    *,
+    kills: int = 200,
+    seed: int = 0,
+    workers: int = 2,
+    directory: Path | None = None,
+    advance: Callable[[int], None] = lambda kills: None,
+) -> dict[str, Any]:
+    """Kill writers so many times, in lives of ten kills, and check each time.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        Where the stores are; in memory where the system has such a directory, since a killed
+        process loses nothing of either.
+
+    Returns
+    -------
+    dict
+        ``kills``, how many hit what (``killed_in``), ``acknowledged`` calls, ``rows_compared``,
+        ``half_written`` (kills that left a file half written), ``verified``, and ``failures``.
+    """
+    base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory or _in_memory()))
+    totals: Counter = Counter()
+    killed_in: Counter = Counter()
+    failures = []
+    try:
+        _warm_up(base)
+        lives = -(-kills // KILLS_OF_A_LIFE)
+        jobs = []
+        for number in range(lives):
+            envs, compressor, size = KINDS[(seed + number) % len(KINDS)]
+            life = Life(
+                base / str(number), envs, compressor, _TINY if size == "tiny" else None,
+                (300 if size == "tiny" else 5000) * (1 if envs == 1 else 4),
+                number % 3 > 0, seed + number,
+            )  # fmt: skip
+            jobs.append((life, min(KILLS_OF_A_LIFE, kills - number * KILLS_OF_A_LIFE)))
+        for outcome in crew.run(_live, jobs, workers=workers, limit_s=_LIMIT_S):
+            life, planned = outcome.job
+            advance(planned)
+            if outcome.trouble is None:
+                totals.update(outcome.value["totals"])
+                killed_in.update(outcome.value["killed_in"])
+            else:
+                failures.append({"life": [str(part) for part in life], "why": outcome.trouble})
+    finally:
+        shutil.rmtree(base)
+    return {"seed": seed, **totals, "killed_in": dict(killed_in), "failures": failures}
+
+
+def _in_memory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _warm_up(base: Path) -> None:
+    """Import and compile what writers and checks need; forked ones have it then."""
+    for envs in (1, 2):
+        life = Life(base / f"warm-up-{envs}", envs, "lz4", _TINY, 100 * envs, True, 0)
+        life.store.parent.mkdir(parents=True)
+        away = os.open(os.devnull, os.O_WRONLY)
+        warm = Writer(life, away, [0] * envs, {}, 0)
+        warm.steps = [0] * envs
+        warm.buffer = writer.open_buffer(life)
+        for _ in range(30):
+            warm.add()
+            warm.extend()
+        for call in (warm.flush, warm.save, warm.add, warm.load, warm.reopen):
+            call()
+        warm.buffer.close()
+        os.close(away)
+        with diskreplay.open(life.store) as buffer:
+            content.wrong(buffer)
+        verify(life.store)
+
+
+def _live(job: tuple[Life, int]) -> dict[str, Any]:
+    life, kills = job
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    witness = Witness(life)
+    for _ in range(kills):
+        witness.one_kill()
+    shutil.rmtree(life.directory)
+    return {"totals": witness.totals, "killed_in": witness.killed_in}
+
+
+class Lost(AssertionError):
+    """A promise that was not kept."""
+
+
+class Known:
+    """What was acknowledged: for each env how many rows, and the ``step`` of each."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.steps: list[list[int]] = [[] for _ in range(num_envs)]
+        self.next = [0] * num_envs
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(steps) for steps in self.steps]
+
+    def advance(self, counts: list[int] | tuple[int, ...]) -> None:
+        """Rows up to these counts were added."""
+        for env, (steps, count) in enumerate(zip(self.steps, counts, strict=True)):
+            for row in range(len(steps), count):
+                steps.append(self.next[env])
+                self.next[env] = 0 if content.ends(env, row) else self.next[env] + 1
+
+    def cut(self) -> None:
+        """The store was opened anew: the episodes that were open are over."""
+        self.next = [0] * len(self.next)
+
+    def copy(self) -> Known:
+        other = Known(0)
+        other.steps, other.next = [list(steps) for steps in self.steps], list(self.next)
+        return other
+
+
+class Witness:
+    """Starts a writer, kills it, and holds the store against what it had acknowledged."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.rng = random.Random(life.seed)
+        self.known = Known(life.num_envs)
+        self.saved: dict[int, Known] = {}
+        self.totals: Counter = Counter()
+        self.killed_in: Counter = Counter()
+
+    def one_kill(self) -> None:
+        messages = self._killed_writer()
+        pending = self._follow(messages)
+        action = writer.NAMES[pending.action] if pending else "between calls"
+        self.killed_in[action] += 1
+        self.totals["kills"] += 1
+        self.totals["acknowledged"] += sum(message.phase == DONE for message in messages)
+        self.totals["half_written"] += any(self.life.store.rglob("*.tmp"))
+        try:
+            self.check(pending)
+        except Lost as error:
+            raise Lost(f"{self.life}, killed in {action}: {error}") from error
+
+    # -- killing
+
+    def _killed_writer(self) -> list[Message]:
+        ours, theirs = os.pipe()
+        seed = self.rng.randrange(2**32)
+        child = os.fork()
+        if child == 0:
+            os.close(ours)
+            suffixes = {suffix: known.counts for suffix, known in self.saved.items()}
+            code = 1
+            try:
+                Writer(self.life, theirs, self.known.counts, suffixes, seed).run()
+            except BaseException as error:
+                print(f"the writer failed: {error!r}", flush=True)
+                code = 3
+            os._exit(code)
+        os.close(theirs)
+        try:
+            data = self._read_until_it_is_time(ours)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+        while more := os.read(ours, 1 << 20):
+            data += more
+        os.close(ours)
+        if not os.WIFSIGNALED(status):
+            raise Lost(f"the writer ended by itself, status {status}")
+        size = Message.size(self.life.num_envs)
+        return [Message.unpack(data[at : at + size]) for at in range(0, len(data), size)]
+
+    def _read_until_it_is_time(self, pipe: int) -> bytes:
+        """Either some time after the beginning, or in the middle of a chosen action."""
+        data, size = b"", Message.size(self.life.num_envs)
+        wanted = self.rng.choice(
+            (None, None, None, writer.OPEN, writer.FLUSH, writer.SAVE, writer.LOAD, writer.REOPEN,
+             writer.EXTEND)
+        )  # fmt: skip
+        moments = self.rng.randrange(1, 3)
+        deadline = time.monotonic() + (
+            self.rng.uniform(0, 0.4) if wanted is None else self.rng.uniform(1, 2)
+        )
+        if wanted is None and self.rng.random() < 0.3:
+            deadline -= 0.37
+        seen = 0
+        while (left := deadline - time.monotonic()) > 0:
+            if not select.select([pipe], [], [], left)[0]:
+                break
+            more = os.read(pipe, size)
+            if not more:
+                break
+            data += more
+            message = Message.unpack(data[-size:])
+            if message.phase == BEGUN and message.action == wanted:
+                seen += 1
+                if seen == moments or wanted == writer.OPEN:
+                    deadline = time.monotonic() + self.rng.uniform(0, 0.006)
+                    wanted = None
+        return data
+
+    # -- what was said
+
+    def _follow(self, messages: list[Message]) -> Message | None:
+        """Bring what is known up to the last message; what was begun and not done."""
+        pending = None
+        for message in messages:
+            pending = message if message.phase == BEGUN else None
+            if pending:
+                if message.action == writer.SAVE:
+                    self.copy = self.known.copy()
+                continue
+            if message.action in (writer.OPEN, writer.REOPEN):
+                self.known.cut()
+            elif message.action == writer.SAVE:
+                self._keep(message.suffix, self.copy)
+            elif message.action == writer.LOAD:
+                self.known = self.saved[message.suffix].copy()
+                self.known.cut()
+            else:
+                self.known.advance(message.counts)
+            if tuple(self.known.counts) != message.counts:
+                raise Lost(f"{message} is not what was expected: {self.known.counts}")
+        return pending
+
+    def _keep(self, suffix: int, known: Known) -> None:
+        self.saved[suffix] = known
+        self.saved = {s: self.saved[s] for s in sorted(self.saved)[-writer.KEPT :]}
+
+    # -- what is there
+
+    def check(self, pending: Message | None) -> None:
+        if not (self.life.store / "zarr.json").exists():
+            if any(self.known.counts):
+                raise Lost("the store is gone")
+            return  # killed before it was created: the next writer goes on with it
+        # A third of the stores are only looked at, so that the next writer finds what this one
+        # left, and is killed again over it.
+        writes = self.rng.random() < 0.67
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            opened = writer.open_buffer(self.life) if writes else diskreplay.open(self.life.store)
+        with opened as buffer:
+            self._settle(buffer.bounds, pending)
+            self._compare(buffer, self.known)
+            if len(buffer):
+                buffer.sample(8)
+            self._check_checkpoints(pending)
+        self.known.cut()
+        self._verify(self.life.store)
+        if writes:
+            self._count_files()
+
+    def _settle(self, bounds: np.ndarray, pending: Message | None) -> None:
+        """All that was acknowledged has to be there, and at most the call under way."""
+        found, acknowledged = bounds[:, 1].tolist(), self.known.counts
+        if pending and pending.action == writer.LOAD and tuple(found) == pending.counts:
+            self.known = self.saved[pending.suffix].copy()
+            self.known.cut()
+        elif pending and pending.action in (writer.ADD, writer.EXTEND):
+            for env, (rows, low, high) in enumerate(
+                zip(found, acknowledged, pending.counts, strict=True)
+            ):
+                whole = pending.action == writer.EXTEND or rows in (low, high)
+                if not low <= rows <= high or not whole:
+                    raise Lost(f"env {env}: {rows} rows, {low} acknowledged, {high} begun")
+            self.known.advance(found)
+        elif found != acknowledged:
+            raise Lost(f"rows {found}, acknowledged {acknowledged}")
+        kept = self.life.capacity // self.life.num_envs
+        if bounds[:, 0].tolist() != [max(0, count - kept) for count in found]:
+            raise Lost(f"retained rows {bounds.tolist()}, {kept} of each env expected")
+
+    def _compare(self, buffer: diskreplay.ReplayBuffer, known: Known) -> None:
+        steps = [np.array(one, np.int32) for one in known.steps]
+        wrong = content.wrong(buffer, steps=steps)
+        if wrong:
+            raise Lost(f"{buffer.path}: {wrong}")
+        self.totals["rows_compared"] += int(np.diff(buffer.bounds).sum())
+
+    def _check_checkpoints(self, pending: Message | None) -> None:
+        """Those that were acknowledged are there, and what is there is whole."""
+        names = [path.name for path in self.life.checkpoints.glob("replay_ckpt.*")]
+        there = {int(name.rpartition(".")[2]) for name in names}
+        if pending and pending.action == writer.SAVE and pending.suffix in there:
+            self.saved[pending.suffix] = self.copy
+            for suffix in sorted(self.saved)[: -writer.KEPT]:
+                if suffix not in there:
+                    del self.saved[suffix]
+        if there != set(self.saved):
+            raise Lost(f"checkpoints {sorted(there)}, {sorted(self.saved)} expected")
+        for suffix in sorted(there)[-2:]:
+            path = self.life.checkpoints / f"replay_ckpt.{suffix}"
+            self._verify(path)
+            with diskreplay.open(path) as buffer:
+                if buffer.bounds[:, 1].tolist() != self.saved[suffix].counts:
+                    raise Lost(f"{path}: rows {buffer.bounds.tolist()}")
+                self._compare(buffer, self.saved[suffix])
+        self.saved = {s: self.saved[s] for s in sorted(self.saved)[-writer.KEPT :]}
+
+    def _verify(self, path: Path) -> None:
+        report = verify(path)
+        if not report.clean:
+            raise Lost(f"verify {path}: {[str(finding) for finding in report.findings]}")
+        self.totals["verified"] += 1
+
+    def _count_files(self) -> None:
+        """After a close there are the segments of retained rows and a few more files."""
+        live = sorted(path.name for path in self.life.store.parent.iterdir())
+        if live != ["replay"]:
+            raise Lost(f"beside the store: {live}")
+        files = sum(path.is_file() for path in self.life.store.rglob("*"))
+        with diskreplay.open(self.life.store) as buffer:
+            segments = sum(field.segments for field in buffer.statistics().fields.values())
+            fields = len(buffer.fields)
+        # Metadata, tails of packed columns, priorities; and a segment of rows that just left.
+        bound = segments + fields * (1 + 2 * self.life.num_envs) + 16
+        if files > bound:
+            raise Lost(f"{files} files, at most {bound} expected")
+        self.totals["most_files"] = max(self.totals["most_files"], files)

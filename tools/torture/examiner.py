@@ -1,0 +1,255 @@
+"""Opens what a disk was left with, and compares it with what was promised."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from disk import State
+from workload import Promise, Row, Rows, Setting, columns_of
+
+import diskreplay
+from diskreplay.store import files
+from diskreplay.store.verify import verify
+
+_SHM = Path("/dev/shm")
+MEMORY = _SHM if _SHM.is_dir() else None  # what is on a disk here is a model: no need for another
+AFTER = 12  # rows added to what was recovered: over the end of a segment
+
+
+class Lost(AssertionError):
+    """Something that was promised is not so."""
+
+
+@dataclass
+class Figures:
+    """What was tried.
+
+    Attributes
+    ----------
+    calls, cuts, states, opened : int
+        Calls of functions in `files`; points of the trace; states built; and those that differ from
+        all before, in themselves or in what was promised of them.
+    checkpoints : int
+        Checkpoints that were opened, different ones.
+    warned : int
+        Openings that said how many rows are dropped.
+    failures : list of str
+        Which state, and what was wrong with it.
+    """
+
+    calls: int = 0
+    cuts: int = 0
+    states: int = 0
+    opened: int = 0
+    checkpoints: int = 0
+    warned: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+def another_boot(number: int) -> Any:
+    """The machine was started anew."""
+    name = f"{number:08x}-0000-4000-8000-000000000000"
+    return mock.patch.object(files, "boot_id", return_value=name)
+
+
+class Examiner:
+    """Opens states, and compares what is found with what was promised.
+
+    Parameters
+    ----------
+    setting : Setting
+    figures : Figures
+    load_every : int
+        One in so many states is also saved, and a checkpoint loaded.
+    """
+
+    def __init__(self, setting: Setting, figures: Figures, load_every: int = 20) -> None:
+        self.setting, self.figures, self._load_every = setting, figures, load_every
+        self._known: set[tuple] = set()
+        self._known_checkpoints: dict[tuple, str | None] = {}
+
+    def examine(self, state: State, promise: Promise) -> None:
+        """Raise `Lost`, or whatever the store raised, if a state is not as promised."""
+        # The rows of a timeline are told apart by the list that holds them: it never shrinks.
+        said = tuple((id(a.rows), a.least) for a in promise.live), promise.present
+        key = state.digest(), *said, tuple(sorted(promise.saved))
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.figures.opened += 1
+        with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+            root = Path(directory)
+            state.write_to(root)
+            run = root / "run"
+            with another_boot(self.figures.opened):
+                self._check_checkpoints(run / "checkpoints", state, promise)
+                run.mkdir(exist_ok=True)
+                self._check_store(run, promise)
+
+    # -- checkpoints
+
+    def _check_checkpoints(self, directory: Path, state: State, promise: Promise) -> None:
+        there = {
+            path.name.removeprefix("replay_ckpt."): path
+            for path in (directory.iterdir() if directory.is_dir() else ())
+            if not path.name.startswith(".")
+        }
+        if promise.present - there.keys():
+            raise Lost(f"checkpoints {sorted(promise.present - there.keys())} are gone")
+        for suffix, path in there.items():
+            allowed = promise.saved.get(suffix, ())
+            below = f"run/checkpoints/{path.name}/"
+            key = state.digest(below), tuple(map(id, allowed))
+            if key not in self._known_checkpoints:
+                self.figures.checkpoints += 1
+                self._known_checkpoints[key] = self._trouble_with(path, allowed)
+            if self._known_checkpoints[key]:
+                raise Lost(self._known_checkpoints[key])
+
+    def _trouble_with(self, path: Path, allowed: tuple[Rows, ...]) -> str | None:
+        """What is wrong with a checkpoint that has its proper name."""
+        report = verify(path)
+        if not report.clean:
+            return f"checkpoint {path.name}: {report.findings[0]}".replace(str(path), "")
+        with diskreplay.open(path) as saved:
+            size = tuple(saved.bounds[:, 1].tolist())
+            for rows in allowed:
+                if tuple(map(len, rows)) == size:
+                    return self._difference(saved, rows)
+        return f"checkpoint {path.name}: {size} rows, which no save made"
+
+    # -- the store
+
+    def _check_store(self, run: Path, promise: Promise) -> None:
+        path = run / "replay"
+        expected = _dropped(path, self.setting.num_envs)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            buffer = self.setting.make(path)
+        said = [str(w.message) for w in caught]
+        if expected:
+            self.figures.warned += 1
+            if len(said) != 1 or f"at least {expected} rows" not in said[0]:
+                raise Lost(f"{expected} rows are dropped, and it said {said}")
+        elif said:
+            raise Lost(f"no row is dropped, and it said {said}")
+        with buffer:
+            rows = self.recognised(buffer, promise)
+            if self.figures.opened % self._load_every == 0:
+                self._save_and_load(buffer, run, rows, promise)
+            rows = self.go_on(buffer, rows)
+            buffer.flush()
+            _check_clean(path)
+        _check_clean(path)
+        if self.figures.opened % self._load_every == 0:
+            with self.setting.make(path) as buffer:
+                self._compare(buffer, rows)
+        left = {p.name for p in run.iterdir()} - {"replay", "checkpoints", "mine"}
+        if left:
+            raise Lost(f"left over: {sorted(left)}")
+
+    def recognised(self, buffer: diskreplay.ReplayBuffer, promise: Promise) -> Rows:
+        """The rows that were recovered, of what the promise allows."""
+        first, count = buffer.bounds[:, 0].tolist(), buffer.bounds[:, 1].tolist()
+        trouble = []
+        for allowed in promise.live:
+            if not all(map(_between, allowed.least, count, allowed.most)):
+                trouble.append(
+                    f"{count} rows found, {allowed.least} promised, {allowed.most} added"
+                )
+            elif any(f > max(0, m - self.setting.rows_per_env)
+                     for f, m in zip(first, allowed.most, strict=True)):  # fmt: skip
+                trouble.append(f"rows begin at {first}, {allowed.most} were added")
+            else:
+                rows = [of_env[:n] for of_env, n in zip(allowed.rows, count, strict=True)]
+                difference = self._difference(buffer, rows)
+                if difference is None:
+                    return rows
+                trouble.append(difference)
+        raise Lost("; ".join(trouble))
+
+    def _difference(self, buffer: diskreplay.ReplayBuffer, rows: Rows) -> str | None:
+        bounds = buffer.bounds.tolist()
+        if [count for _first, count in bounds] != list(map(len, rows)):
+            return f"{bounds} are there, and {list(map(len, rows))} rows expected"
+        for env, (first, count) in enumerate(bounds):
+            ids = np.arange(first, count) * self.setting.num_envs + env
+            expected = columns_of(rows[env][first:count])
+            for name, found in zip(expected, buffer.take(list(expected), ids), strict=True):
+                differs = found != expected[name]
+                wrong = np.flatnonzero(differs.any(axis=tuple(range(1, differs.ndim))))
+                if len(wrong):
+                    return f"{name} of env {env} differs in rows {(first + wrong).tolist()}"
+        return None
+
+    def _compare(self, buffer: diskreplay.ReplayBuffer, rows: Rows) -> None:
+        difference = self._difference(buffer, rows)
+        if difference:
+            raise Lost(difference)
+
+    def further(self, rows: Rows) -> Rows:
+        """Recovered rows, and those that `go_on` adds behind them."""
+        return [
+            before + [Row(10_000_000 + AFTER * env + step, step) for step in range(AFTER)]
+            for env, before in enumerate(rows)
+        ]
+
+    def go_on(self, buffer: diskreplay.ReplayBuffer, rows: Rows) -> Rows:
+        """Add rows behind the recovered ones."""
+        after = self.further(rows)
+        for env, more in enumerate(after):
+            buffer.extend(columns_of(more[-AFTER:]), env)
+        self._compare(buffer, after)
+        buffer.sample(4)
+        return after
+
+    def _save_and_load(
+        self, buffer: diskreplay.ReplayBuffer, run: Path, rows: Rows, promise: Promise
+    ) -> None:
+        """The next save clears away what the cut left; each checkpoint loads."""
+        mine = run / "mine"
+        buffer.save(mine, 1)
+        checkpoints = run / "checkpoints"
+        buffer.save(checkpoints, "cleared")
+        hidden = [p.name for p in checkpoints.iterdir() if p.name.startswith(".")]
+        if hidden:
+            raise Lost(f"left over: {hidden}")
+        for suffix in sorted(promise.present):
+            buffer.load(checkpoints, suffix)
+            saved = [r for r in promise.saved[suffix] if self._difference(buffer, r) is None]
+            if not saved:
+                raise Lost(f"checkpoint {suffix} loads other rows")
+        buffer.load(mine, 1)
+        buffer._store.finish_clearing()
+        self._compare(buffer, rows)
+
+
+def _between(low: int, value: int, high: int) -> bool:
+    return low <= value <= high
+
+
+def _dropped(path: Path, num_envs: int) -> int:
+    """How many rows a store on the disk says were added after its record: read as `docs/format.md`
+    has it, not by the code that is tested."""
+    record, page = path / "zarr.json", path / "state"
+    if not record.exists():
+        return 0
+    counted = json.loads(record.read_bytes())["attributes"]["diskreplay"]["count"]
+    data = page.read_bytes()
+    if int.from_bytes(data[8:16], "little"):
+        return 0
+    seen = np.frombuffer(data, "<i8", num_envs, 4096)
+    return int(np.maximum(seen - counted, 0).sum())
+
+
+def _check_clean(path: Path) -> None:
+    report = verify(path)
+    if not report.clean:
+        raise Lost(f"verify: {report.findings[0]}".replace(str(path), ""))

@@ -1,0 +1,350 @@
+"""Each call that `diskreplay.store.files` and `mapping` make to the system fails in its turn."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.errors import DiskFullError, DiskReplayError, StorageError, StorePermissionError
+from diskreplay.store import files, listing, mapping
+from diskreplay.store.repair import repair
+from diskreplay.store.verify import verify
+
+CODES = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EMFILE, errno.EINTR)
+KINDS = {errno.ENOSPC: DiskFullError, errno.EACCES: StorePermissionError}
+_OF_OS = (
+    "open", "mkdir", "posix_fallocate", "fsync", "rename", "link", "chmod", "unlink", "rmdir",
+    "ftruncate", "pwrite", "fstat",
+)  # fmt: skip
+CALLS = (*_OF_OS, "file", "write", "copyfile", "rmtree", "flock", "renameat2", "syncfs")
+_CAPACITY, _ROWS = 60, 50
+_SHM = Path("/dev/shm")
+
+
+class Faults:
+    """Counts the calls of one function, and lets the k-th fail.
+
+    Attributes
+    ----------
+    name : str
+        One of `CALLS`: ``file`` is opening a file to write it, ``write`` what is written to it.
+    at : int or None
+        Which call fails; None lets all through.
+    seen : int
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.at, self.code, self.seen = name, None, 0, 0
+
+    def arm(self, at: int | None, code: int = 0) -> None:
+        """Count anew, and fail then."""
+        self.at, self.code, self.seen = at, code, 0
+
+    def strike(self, name: str) -> bool:
+        """Whether this call of that function is to fail."""
+        if name != self.name:
+            return False
+        self.seen += 1
+        return self.seen - 1 == self.at
+
+    def wrap(self, name: str, original: Callable) -> Callable:
+        def function(*arguments: Any, **options: Any) -> Any:
+            if self.strike(name):
+                raise OSError(self.code, os.strerror(self.code))
+            return original(*arguments, **options)
+
+        return function
+
+    def _open(self, path: Path, mode: str) -> Any:
+        if self.strike("file"):
+            raise OSError(self.code, os.strerror(self.code))
+        return io.BufferedWriter(_Short(path, mode, self), buffer_size=64)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """In the place of the system, for the two modules that call it."""
+        with ExitStack() as stack:
+            for module in (files, mapping):
+                double = SimpleNamespace(**vars(os))
+                for name in _OF_OS:
+                    setattr(double, name, self.wrap(name, getattr(os, name)))
+                stack.enter_context(mock.patch.object(module, "os", double))
+            tree = SimpleNamespace(
+                rmtree=self.wrap("rmtree", shutil.rmtree),
+                copyfile=self.wrap("copyfile", shutil.copyfile),
+            )
+            stack.enter_context(mock.patch.object(files, "shutil", tree))
+            locks = SimpleNamespace(**vars(fcntl))
+            locks.flock = self.wrap("flock", fcntl.flock)
+            stack.enter_context(mock.patch.object(files, "fcntl", locks))
+            stack.enter_context(mock.patch.object(files, "open", self._open, create=True))
+            library = _Library(files._libc, self)
+            stack.enter_context(mock.patch.object(files, "_libc", library))
+            yield
+
+
+class _Short(io.FileIO):
+    """Writes half of what it is given, as a system may."""
+
+    def __init__(self, path: Path, mode: str, faults: Faults) -> None:
+        super().__init__(path, mode)
+        self._faults = faults
+
+    def write(self, data: Any) -> int:
+        if self._faults.strike("write"):
+            raise OSError(self._faults.code, os.strerror(self._faults.code))
+        return super().write(memoryview(data)[: max(1, len(data) // 2)])
+
+
+class _Library:
+    """The C library, of which two calls report failure their own way."""
+
+    def __init__(self, library: Any, faults: Faults) -> None:
+        self._library, self._faults = library, faults
+
+    def __getattr__(self, name: str) -> Any:
+        original = getattr(self._library, name)
+        if name not in ("renameat2", "syncfs"):
+            return original
+
+        def function(*arguments: Any) -> int:
+            if self._faults.strike(name):
+                import ctypes
+
+                ctypes.set_errno(self._faults.code)
+                return -1
+            return original(*arguments)
+
+        return function
+
+
+# -- what is done
+
+
+class Trial:
+    """A store with `_ROWS` rows and two checkpoints, and what is called on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.store, self.checkpoints = root, root / "store", root / "checkpoints"
+        self.rows = 0
+        self.buffer: diskreplay.PrioritizedReplayBuffer | None = None
+
+    def make(self) -> diskreplay.PrioritizedReplayBuffer:
+        return diskreplay.PrioritizedReplayBuffer(
+            self.store, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
+            capacity=_CAPACITY, compressor="lz4", segment_rows=8, batch_size=4, seed=3,
+            extras={"hidden": ((512,), "uint8")},
+        )  # fmt: skip
+
+    def add(self) -> None:
+        number = self.rows
+        self.buffer.add(
+            np.full(64, number % 251, np.uint8),
+            number % 4,
+            float(number),
+            number % 9 == 8,
+            False,
+            hidden=np.full(512, number % 241, np.uint8),
+        )
+        self.rows += 1
+
+    def fill(self) -> None:
+        self.buffer = self.make()
+        for suffix in (1, 2):
+            for _ in range(_ROWS // 2):
+                self.add()
+            self.buffer.save(self.checkpoints, suffix)
+
+    def check(self) -> None:
+        """All rows are there, byte for byte."""
+        assert self.buffer.add_count == self.rows, (self.buffer.add_count, self.rows)
+        rows = np.arange(max(0, self.rows - _CAPACITY), self.rows)
+        reward, observation, hidden = self.buffer.take(["reward", "observation", "hidden"], rows)
+        np.testing.assert_array_equal(reward, rows)
+        np.testing.assert_array_equal(observation[:, 0], rows % 251)
+        np.testing.assert_array_equal(hidden[:, 511], rows % 241)
+
+    # each of these can be called again after it failed
+
+    def create(self) -> None:
+        self.buffer = self.make()
+
+    def record(self) -> None:
+        while self.rows < _ROWS + 40:
+            self.add()
+            with self.buffer._store.maintenance:  # let the keeper finish
+                pass
+
+    def flush(self) -> None:
+        self.buffer.flush()
+
+    def save(self) -> None:
+        self.buffer.save(self.checkpoints, 2)
+
+    def retire(self) -> None:
+        for suffix in (3, 4, 5):
+            self.buffer.save(self.checkpoints, suffix)
+
+    def load(self) -> None:
+        self.buffer.load(self.checkpoints, 1)
+        self.rows = _ROWS // 2
+
+    def close(self) -> None:
+        self.buffer.close()
+        self.buffer = None
+
+    reopen = create
+
+    def recover(self) -> None:
+        """Opening what a killed process left."""
+        self.buffer = self.make()
+
+    def prune(self) -> None:
+        listing.remove(listing.superfluous(self.checkpoints, 1))
+
+    def mend(self) -> None:
+        repair(self.store)
+
+    # what has to be so before
+
+    def before(self, what: str) -> None:
+        if what == "create":
+            return
+        self.fill()
+        if what in ("reopen", "mend", "prune"):
+            self.close()
+        if what == "recover":
+            for _ in range(5):
+                self.add()
+            self.buffer.flush()
+            for _ in range(20):
+                self.add()
+            copy = self.root / "copy"
+            with self.buffer._store.maintenance:
+                shutil.copytree(self.store, copy)
+            self.close()
+            shutil.rmtree(self.store)
+            copy.rename(self.store)
+        if what == "mend":
+            page = (self.store / "state").read_bytes()
+            (self.store / "state").write_bytes(page[:80] + b"rot" + page[83:])
+
+    def after(self) -> None:
+        """All is well, and goes on."""
+        if self.buffer is None:
+            self.buffer = self.make()
+        self.check()
+        for _ in range(20):
+            self.add()
+        self.buffer.save(self.checkpoints, "last")
+        self.check()
+        self.buffer.close()
+        self.make().close()  # an opening removes what could not be removed
+        for path in (self.store, *self.checkpoints.iterdir()):
+            assert not path.name.startswith("."), f"left over: {path.name}"
+            report = verify(path)
+            assert report.clean, str(report.findings[0])
+        left = {p.name for p in self.root.iterdir()} - {"store", "checkpoints", "store.repair-1"}
+        assert not left, f"left over: {left}"
+        with self.make() as self.buffer:
+            self.check()
+
+
+def _check_error(error: StorageError, code: int) -> None:
+    assert error.errno == code, f"errno {error.errno}"
+    assert isinstance(error, KINDS.get(code, StorageError)), type(error).__name__
+    assert len(str(error)) > 40, f"says too little: {error}"
+
+
+WHAT = (
+    "create", "record", "flush", "save", "retire", "load", "close", "reopen", "recover", "prune",
+    "mend",
+)  # fmt: skip
+
+
+def attempt(what: str, name: str, at: int | None, code: int) -> tuple[int, bool]:
+    """One call with one failure in it: how many calls were counted, and whether it was refused."""
+    faults = Faults(name)
+    with tempfile.TemporaryDirectory(dir=_SHM if _SHM.is_dir() else None) as directory:
+        trial = Trial(Path(directory))
+        trial.before(what)
+        refused = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ResourceWarning)
+            with faults.at_work():
+                faults.arm(at, code)
+                try:
+                    getattr(trial, what)()
+                except StorageError as error:
+                    refused = True
+                    _check_error(error, code)
+                if trial.buffer is not None and not trial.buffer.closed:
+                    store = trial.buffer._store
+                    with suppress(DiskReplayError), store.maintenance:
+                        store.finish_clearing()
+                seen = faults.seen
+                faults.arm(None)
+                if trial.buffer is not None and what != "close":
+                    trial.check()
+                if refused:
+                    getattr(trial, what)()
+        trial.after()
+        if trial.buffer is not None:
+            trial.buffer.close()
+        return seen, refused
+
+
+def run(
+    *, every: int = 1, seconds: float | None = None, what: tuple[str, ...] = WHAT,
+    calls: tuple[str, ...] = CALLS, codes: tuple[int, ...] = CODES, first: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Fail each call of each function in each of `what`, or each `every`-th of all these.
+
+    Returns
+    -------
+    dict
+        ``tried``, ``refused`` (the caller got an error; else it was dealt with), and ``failures``:
+        what was wrong, how often, and where first.
+    """
+    figures: dict[str, Any] = {"tried": 0, "refused": 0, "failures": []}
+    found: dict[str, list[str]] = {}
+    ends = None if seconds is None else time.monotonic() + seconds
+    turn = -first
+    for doing in what:
+        for name in calls:
+            total, _refused = attempt(doing, name, None, 0)
+            for at in range(total):
+                for code in codes:
+                    turn += 1
+                    if turn % every:
+                        continue
+                    if ends is not None and time.monotonic() > ends:
+                        return figures | {"failures": _told(found)}
+                    figures["tried"] += 1
+                    try:
+                        figures["refused"] += attempt(doing, name, at, code)[1]
+                    except Exception as error:
+                        text = f"{type(error).__name__}: {str(error)[:200]}"
+                        where = f"{doing}: call {at} of {name}, {errno.errorcode[code]}"
+                        found.setdefault(text, []).append(where)
+    return figures | {"failures": _told(found)}
+
+
+def _told(found: dict[str, list[str]]) -> list[str]:
+    return [f"{text} ({len(places)} times; {places[0]})" for text, places in found.items()]

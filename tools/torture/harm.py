@@ -1,0 +1,261 @@
+"""What is done to stores and checkpoints to hurt whoever opens them.
+
+A case is called with a copy of a specimen and with a directory outside of it, and does its harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import specimen
+
+from diskreplay.store.codec import crc32c
+
+Case = Callable[[Path, Path], None]
+
+
+def one_value(name: str, *keys: Any) -> Callable[[Any], Case]:
+    def with_value(value: Any) -> Case:
+        def harm(place: Path, _outside: Path) -> None:
+            path = place / name
+            document = holder = json.loads(path.read_bytes())
+            for key in keys[:-1]:
+                holder = holder[key]
+            holder[keys[-1]] = value
+            path.write_text(json.dumps(document))
+
+        return harm
+
+    return with_value
+
+
+def _text(name: str, text: str | bytes) -> Case:
+    def harm(place: Path, _outside: Path) -> None:
+        (place / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    return harm
+
+
+def _attribute(root: str) -> Callable[..., Callable[[Any], Case]]:
+    return lambda *keys: one_value(f"{root}zarr.json", "attributes", "diskreplay", *keys)
+
+
+HUGE = (2**31, 2**53, 2**62, 2**63 - 1, 2**64, 10**40)
+NO_NUMBERS = (-1, 0, float("nan"), float("inf"), 1e300, None, True, "1", "", [], {}, [1])
+
+
+def documents(root: str) -> Iterator[tuple[str, Case]]:
+    attribute = _attribute(root)
+    for value in (*HUGE, *NO_NUMBERS):
+        shown = repr(value)[:24]
+        yield f"num_envs {shown}", attribute("num_envs")(value)
+        yield f"capacity {shown}", attribute("capacity")(value)
+        yield f"count {shown}", attribute("count")([value])
+        yield f"first {shown}", attribute("first")([value])
+        yield f"transitions {shown}", attribute("transitions")([value])
+        yield f"segment_rows {shown}", attribute("fields", 0, "segment_rows")(value)
+        yield f"a shape of {shown}", attribute("fields", 0, "shape")([value, value])
+        yield f"the shape {shown}", attribute("fields", 0, "shape")(value)
+        yield f"stack_size {shown}", attribute("stack_size")(value)
+        yield f"update_horizon {shown}", attribute("update_horizon")(value)
+        yield f"sealed {shown}", _attribute(f"{root}observation/")("sealed")([value])
+        yield f"a Box of {shown}", attribute("observation_space", "shape")([value, value])
+        yield f"Discrete n {shown}", attribute("action_space", "n")(value)
+        yield f"format version {shown}", attribute("format_version")(value)
+    for name in ("../../outside", "..", "/etc", "tail", "lock", "state", "priority", "a/../../b",
+                 "", ".", "\0", "c" * 300, "zarr.json", "observation/c"):  # fmt: skip
+        yield f"a field called {name[:20]!r}", attribute("fields", 0, "name")(name)
+    for dtype in ("object", "O", "V8", "S1000000000", "U9", "datetime64[s]", "f4,f4", "int7"):
+        yield f"dtype {dtype}", attribute("fields", 0, "dtype")(dtype)
+    for codec in ("pickle", "..", "blosc", None, 7):
+        yield f"compressor {codec}", attribute("fields", 0, "compressor")(codec)
+    yield "the same field twice", attribute("fields", 1, "name")("observation")
+    yield "no fields", attribute("fields")([])
+    yield "a million fields", attribute("fields")(
+        [{"name": f"f{i}", "shape": [], "dtype": "uint8", "compressor": "raw", "segment_rows": 8}
+         for i in range(200_000)]
+    )  # fmt: skip
+    yield "half a million envs", _envs(500_000, root)
+    for depth in (100, 900, 100_000):
+        yield f"lists {depth} deep", _text(f"{root}zarr.json", "[" * depth + "]" * depth)
+        yield f"spaces {depth} deep", _deep_space(root, depth)
+    yield (
+        "a generator of another module",
+        attribute("rng")({"bit_generator": {"bit_generator": "os.system"}, "returned": []}),
+    )
+    yield (
+        "a generator that is a function",
+        attribute("rng")({"bit_generator": {"bit_generator": "seed"}, "returned": []}),
+    )
+    yield "a generator without a state", attribute("rng")({})
+    yield "a huge integer", _text(f"{root}zarr.json", b'{"attributes": ' + b"9" * 100_000 + b"}")
+    yield "no UTF-8", _text(f"{root}zarr.json", b'{"a": "\xff\xfe"}')
+    yield "an empty document", _text(f"{root}zarr.json", b"")
+    yield "a document of a gigabyte", partial(hole, f"{root}zarr.json", 1 << 30)
+
+
+def hole(name: str, size: int, place: Path, _outside: Path) -> None:
+    os.truncate(place / name, size)
+
+
+def _envs(count: int, root: str) -> Case:
+    def harm(place: Path, _outside: Path) -> None:
+        path = place / f"{root}zarr.json"
+        document = json.loads(path.read_bytes())
+        attributes = document["attributes"]["diskreplay"]
+        zeros = [0] * count
+        attributes |= {"num_envs": count, "capacity": 10**15, "count": zeros, "first": zeros,
+                       "transitions": zeros}  # fmt: skip
+        path.write_text(json.dumps(document))
+
+    return harm
+
+
+def _deep_space(root: str, depth: int) -> Case:
+    def harm(place: Path, _outside: Path) -> None:
+        path = place / f"{root}zarr.json"
+        document = json.loads(path.read_bytes())
+        inner = json.dumps(document["attributes"]["diskreplay"]["observation_space"])
+        document["attributes"]["diskreplay"]["observation_space"] = "%"
+        deep = '{"type": "Tuple", "spaces": [' * depth + inner + "]}" * depth
+        path.write_text(json.dumps(document).replace('"%"', deep))
+
+    return harm
+
+
+# -- files that are none
+
+
+def instead(name: str, how: str) -> Case:
+    """Something else in the place of a file."""
+
+    def harm(place: Path, outside: Path) -> None:
+        path = place / name
+        size = path.stat().st_size
+        path.unlink()
+        if how == "link":
+            with open(outside / "secret", "r+b") as secret:
+                secret.truncate(size)
+            path.symlink_to(outside / "secret")
+        elif how == "dangling":
+            path.symlink_to(outside / "made")
+        elif how == "loop":
+            path.symlink_to(path)
+        elif how == "fifo":
+            os.mkfifo(path)
+        elif how == "device":
+            path.symlink_to("/dev/zero")
+        elif how == "random":
+            path.symlink_to("/dev/urandom")
+        elif how == "socket":
+            os.chdir(path.parent)  # a socket's name is short
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(path.name)
+            os.chdir("/")
+        elif how == "directory":
+            path.mkdir()
+        elif how == "empty":
+            path.touch()
+
+    return harm
+
+
+INSTEAD = ("link", "dangling", "loop", "fifo", "device", "random", "socket", "directory", "empty")
+
+
+def directory_link(name: str) -> Case:
+    """A directory of the store that is another one."""
+
+    def harm(place: Path, outside: Path) -> None:
+        path = place / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.symlink_to(outside)
+
+    return harm
+
+
+# -- packed blocks that lie
+
+
+def _shard(change: Callable[[bytearray, np.ndarray], None], name: str) -> Case:
+    """Change a shard's blocks or index, with all checksums as they should be then."""
+
+    def harm(place: Path, _outside: Path) -> None:
+        path = place / name
+        data = bytearray(path.read_bytes())
+        blocks = specimen.SEGMENT // 8
+        at = len(data) - 16 * blocks - 4
+        entries = np.frombuffer(bytes(data[at:-4]), "<u8").reshape(-1, 2).copy()
+        change(data, entries)
+        for offset, size in entries.tolist():
+            if offset + size <= at and size >= 4:
+                crc = crc32c(bytes(data[offset : offset + size - 4]))
+                data[offset + size - 4 : offset + size] = struct.pack("<I", crc)
+        data[at:-4] = entries.tobytes()
+        data[-4:] = struct.pack("<I", crc32c(entries.tobytes()))
+        path.write_bytes(data)
+
+    return harm
+
+
+def _header(at: int, form: str, *values: int) -> Callable[[bytearray, np.ndarray], None]:
+    def change(data: bytearray, entries: np.ndarray) -> None:
+        for offset, _size in entries.tolist():
+            struct.pack_into(form, data, offset + at, *values)
+
+    return change
+
+
+def _entry(offset: int | None, size: int | None) -> Callable[[bytearray, np.ndarray], None]:
+    def change(_data: bytearray, entries: np.ndarray) -> None:
+        for column, value in enumerate((offset, size)):
+            if value is not None:
+                entries[0, column] = value
+
+    return change
+
+
+def shards(name: str) -> Iterator[tuple[str, Case]]:
+    for value in (0, 1, 15, 16, 2**31 - 1, 2**31, 2**32 - 1):
+        yield f"a block of {value} bytes", _shard(_header(4, "<I", value), name)
+        yield f"a blocksize of {value}", _shard(_header(8, "<I", value), name)
+        yield f"a compressed size of {value}", _shard(_header(12, "<I", value), name)
+        yield f"a block that starts at {value}", _shard(_header(16, "<I", value), name)
+        yield f"a stream of {value} bytes", _shard(_header(20, "<I", value), name)
+    for value in range(0, 256, 5):
+        yield f"flags {value}", _shard(_header(2, "<B", value), name)
+    for value in (0, 1, 5, 255):
+        yield f"Blosc version {value}", _shard(_header(0, "<B", value), name)
+        yield f"typesize {value}", _shard(_header(3, "<B", value), name)
+    for value in (2**20, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 5):
+        yield f"a block at {value}", _shard(_entry(value, None), name)
+        yield f"a block of {value}", _shard(_entry(None, value), name)
+        yield f"a block at {value}, that long", _shard(_entry(value, 2**64 - value), name)
+    for value in (0, 1, 3, 4, 5, 19, 20):
+        yield f"a block of only {value}", _shard(_entry(None, value), name)
+
+
+def files() -> Iterator[tuple[tuple[str, str], Case]]:
+    sealed, partial_ = f"c/{5}/0/0/0", f"c/{specimen.ROWS // specimen.SEGMENT}/0/0/0"
+    for kind, root in (("store-lz4", ""), ("store-raw", ""), ("checkpoint", "replay_ckpt.1/")):
+        names = ["zarr.json", "observation/zarr.json", f"observation/{sealed}", "reward/c/0/0",
+                 f"observation/{partial_}", "priority/zarr.json", "priority/c/0/0"]  # fmt: skip
+        names += ["state", "lock"] if not root else ["manifest.json"]
+        names += ["tail/observation/9.0"] if kind == "store-lz4" else []
+        for name in names:
+            for how in INSTEAD:
+                yield (kind, f"{how} as {name}"), instead(root + name, how)
+        for name in ("observation", "observation/c", "observation/c/5", "reward/c", "priority",
+                     "priority/c", "tail"):  # fmt: skip
+            if name != "tail" or not root:
+                yield (kind, f"{name} is a link to a directory"), directory_link(root + name)

@@ -1,0 +1,180 @@
+"""The power goes out at every point of a workload: what was promised is there afterwards.
+
+A workload runs once while a recorder writes down what it does to the disk; for each point of that
+trace the states that a disk may be left in (see `disk`) are made real, and opened. Some of them are
+opened while that is recorded as well, and the power goes out again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import crew
+from disk import Disk, State
+from examiner import MEMORY, Examiner, Figures, another_boot
+from recording import CUT, MARK, Recorder
+from workload import Allowed, Promise, Setting, Workload
+
+SETTINGS = (
+    Setting("packed"),
+    Setting("raw", compressor="raw", seed=1),
+    Setting("large", large=True, seed=2),
+    Setting("two envs", num_envs=2, seed=3),
+    Setting("small columns end", already=4070, seed=4),
+    Setting("large, two envs, raw", num_envs=2, large=True, compressor="raw", seed=5),
+)
+
+
+def record(setting: Setting) -> tuple[list[tuple], int]:
+    """The trace of a workload, and how many calls it made."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory, setting.keeper_in_line() as clock:
+        root = Path(directory)
+        told: list[Callable[[Promise], None]] = []
+        workload = Workload(setting, root, lambda promise: [tell(promise) for tell in told], clock)
+        workload.prepare()
+        with Recorder(root) as recorder:
+            told.append(recorder.mark)
+            workload.run()
+            recorder.check()
+        return recorder.events, recorder.calls
+
+
+def cuts(events: list[tuple]) -> Iterator[tuple[int, str, Disk, Promise]]:
+    """The points where the power may go out: number, what was last, the disk, and the promise."""
+    disk, promise = Disk(), None
+    for number, (kind, *arguments) in enumerate(events):
+        if kind == MARK:
+            promise = arguments[0]
+        elif kind != CUT:
+            getattr(disk, kind)(*arguments)
+            continue
+        if promise is not None:
+            yield number, arguments[0] if kind == CUT else promise.step, disk, promise
+
+
+def record_recovery(examiner: Examiner, state: State, promise: Promise) -> tuple[list[tuple], int]:
+    """The trace of opening what was left, adding rows, and closing."""
+    setting = examiner.setting
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory, setting.keeper_in_line():
+        root = Path(directory)
+        state.write_to(root)
+        (root / "run").mkdir(exist_ok=True)
+        with another_boot(0), warnings.catch_warnings(), Recorder(root) as recorder:
+            warnings.simplefilter("ignore", RuntimeWarning)
+            recorder.mark(promise)
+            buffer = setting.make(root / "run" / "replay")
+            rows = examiner.recognised(buffer, promise)
+            after = examiner.further(rows)
+            durable, size = tuple(buffer._store.recorded.tolist()), tuple(map(len, after))
+
+            def mark(step: str, *live: Allowed) -> None:
+                recorder.mark(Promise(f"{step} after a cut", live, promise.saved, promise.present))
+
+            mark("add", Allowed(after, durable, size))
+            examiner.go_on(buffer, rows)
+            buffer.flush()
+            mark("close", Allowed(after, size, size))
+            buffer.close()
+            mark("after close", Allowed(after, size, size))
+            recorder.check()
+        return recorder.events, recorder.calls
+
+
+def explore(
+    setting: Setting,
+    *,
+    samples: int = 20,
+    singly: bool = True,
+    again: int = 200,
+    every: int = 1,
+    start: int = 0,
+    seconds: float | None = None,
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda cuts: None,
+) -> Figures:
+    """Cut the power at each `every`-th point of one workload.
+
+    Parameters
+    ----------
+    samples, singly
+        As for `Disk.states`.
+    again : int
+        Of so many states that were opened, one is opened while a second cut is prepared; 0 for
+        none.
+    start : int
+        The first of these points.
+    seconds : float, optional
+        Stop after so long.
+    advance : callable
+        Told how many points were tried.
+    """
+    figures = Figures()
+    events, figures.calls = record(setting)
+    examiner, chance = Examiner(setting, figures), random.Random(seed)
+    ends = None if seconds is None else time.monotonic() + seconds
+
+    def attempt(where: str, state: State, promise: Promise) -> bool:
+        before = figures.opened
+        try:
+            examiner.examine(state, promise)
+        except Exception as error:
+            figures.failures.append(f"{where}: {type(error).__name__}: {error}")
+            return False
+        return figures.opened > before
+
+    def cut(name: str, events: list[tuple], every: int, start: int, again: int) -> None:
+        for at, (number, last, disk, promise) in enumerate(cuts(events)):
+            if at < start or (at - start) % every:
+                continue
+            for how, state in disk.states(chance, samples, singly=singly and bool(again)):
+                if ends is not None and time.monotonic() > ends:
+                    return
+                figures.states += 1
+                where = f"{name}, event {number} ({last}), {promise.step}, {how}"
+                good = attempt(where, state, promise)
+                if good and again and figures.opened % again == 0:
+                    recovery, calls = record_recovery(examiner, state, promise)
+                    figures.calls += calls
+                    cut(f"{where}, and again", recovery, 1, 0, 0)
+            figures.cuts += 1
+            advance(1)
+
+    cut(setting.name, events, every, start, again)
+    return figures
+
+
+def run(*, quick: bool = False, workers: int = os.cpu_count() or 1) -> dict[str, Any]:
+    """Every setting, in as many parts as there are workers.
+
+    Parameters
+    ----------
+    quick : bool
+        One random state beside the two extreme ones, at each 20th point, and few second cuts.
+    """
+    parts = workers
+    every, samples = (20, 1) if quick else (1, 20)
+
+    def part(job: tuple[int, int]) -> dict[str, Any]:
+        number, start = job
+        figures = explore(
+            SETTINGS[number], samples=samples, singly=not quick, again=100 if quick else 500,
+            every=every * parts, start=start * every,
+        )  # fmt: skip
+        return vars(figures)
+
+    total: dict[str, Any] = vars(Figures())
+    jobs = [(number, start) for number in range(len(SETTINGS)) for start in range(parts)]
+    for outcome in crew.run(part, jobs, workers=workers, limit_s=1e6):
+        if outcome.trouble:
+            total["failures"].append(f"{outcome.job}: {outcome.trouble}")
+            continue
+        for name, value in outcome.value.items():
+            total[name] += value
+    return total

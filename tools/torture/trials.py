@@ -1,0 +1,228 @@
+"""What is tried with a damaged specimen, and what may come of it.
+
+Right rows or one of diskreplay's errors: nothing else is allowed, with one exception that
+`diskreplay.store.verify` documents. Bytes that have no checksum yet (tails and raw segments that
+are not full), and those of raw segments, whose checksum is not looked at when they are read, may
+come back rotten; of the latter and of metadata `verify` must say so then.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import content
+import numpy as np
+import specimen
+
+import diskreplay
+from diskreplay.convert import npz, parquet
+from diskreplay.store.verify import verify
+
+REFUSED, RIGHT, NAMED, UNSEEN = "refused", "right", "named by verify", "without a checksum"
+
+
+class Wrong(AssertionError):
+    """Something came back that was never put in, and nobody says so."""
+
+
+def attempt(kind: str, place: Path, scratch: Path, touched: str) -> str:
+    """Use a specimen in every way there is.
+
+    Parameters
+    ----------
+    kind : str
+        Of `specimen.KINDS`.
+    place : Path
+        The damaged specimen; it is changed further.
+    scratch : Path
+        An empty directory.
+    touched : str
+        The file in it that was damaged.
+
+    Returns
+    -------
+    str
+        `REFUSED` if anything was, else `RIGHT`, `NAMED` or `UNSEEN`.
+
+    Raises
+    ------
+    Wrong
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _TRIALS[kind](place, scratch, touched)
+
+
+def _refused(call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except diskreplay.DiskReplayError as error:
+        if not str(error):
+            raise Wrong("an error without a message") from error
+        return True
+    return False
+
+
+def _inspected(path: Path) -> bool:
+    """Whether `verify` finds something, or refuses."""
+    try:
+        return not verify(path).clean
+    except diskreplay.DiskReplayError:
+        return True
+
+
+def _compare(buffer: diskreplay.ReplayBuffer, wrong: list[str]) -> None:
+    """Put what is wrong with a buffer's rows and samples into `wrong`."""
+    bounds = buffer.bounds
+    if (bounds[:, 1] > specimen.ROWS).any():
+        wrong.append(f"rows that were never added: {bounds.tolist()}")
+    elif not (bounds == [specimen.ROWS - specimen.CAPACITY, specimen.ROWS]).all():
+        wrong.append(f"rows {bounds.tolist()} of {specimen.ROWS}")
+    wrong += content.wrong(buffer, steps=[specimen.steps(0, specimen.ROWS)])
+    for _ in range(2):
+        batch = buffer.sample(16)
+        if batch.observation.shape[-2:] != content.FRAME:
+            wrong.append(f"frames of shape {batch.observation.shape}")
+            continue
+        for place, number in enumerate(batch.id.tolist()):
+            if not np.array_equal(batch.observation[place, -1], content.frame(0, number)):
+                wrong.append(f"observation of sampled row {number}")
+
+
+def _store(place: Path, scratch: Path, touched: str) -> str:
+    found_by_verify = _inspected(place)
+    wrong: list[str] = []
+
+    def read() -> None:
+        with diskreplay.open(place) as buffer:
+            _compare(buffer, wrong)
+
+    def write() -> None:
+        with diskreplay.open(place, mode="a", seed=1) as buffer:
+            _compare(buffer, wrong)
+            if len(buffer.bounds) == 1 and buffer.bounds[0, 1] == specimen.ROWS:
+                specimen.add(buffer, specimen.ROWS + 40)
+                buffer.flush()
+
+    def constructed() -> None:
+        with diskreplay.PrioritizedReplayBuffer(place, **specimen.OPTIONS) as buffer:
+            buffer.sample(4)
+
+    refused = [_refused(call) for call in (read, write, constructed)]
+    if wrong:
+        if found_by_verify:
+            return NAMED
+        if has_no_checksum(touched):
+            return UNSEEN
+        raise Wrong("; ".join(wrong[:5]))
+    return REFUSED if any(refused) or found_by_verify else RIGHT
+
+
+def has_no_checksum(touched: str) -> bool:
+    """Whether a file of the live store is one that `verify` documents as not covered.
+
+    Of the raw columns, that are the newest segments, which are not full; a page holds more of the
+    small ones than all rows of a specimen.
+    """
+    parts = Path(touched).parts
+    if parts[0] in ("tail", "priority") or touched in ("zarr.json", "lock"):
+        return True
+    if parts[1:2] != ("c",):
+        return False
+    if parts[0] == "observation":
+        return int(parts[2]) == specimen.ROWS // specimen.SEGMENT
+    return True
+
+
+def _checkpoint(place: Path, scratch: Path, touched: str) -> str:
+    directory = place / "replay_ckpt.1"
+    found_by_verify = _inspected(directory)
+    wrong: list[str] = []
+
+    def read() -> None:
+        with diskreplay.open(directory) as buffer:
+            _compare(buffer, wrong)
+
+    def load() -> None:
+        with diskreplay.PrioritizedReplayBuffer(
+            scratch / "live", **specimen.OPTIONS, compressor="raw"
+        ) as buffer:
+            specimen.add(buffer, 20)
+            try:
+                buffer.load(place, 1)
+            except diskreplay.DiskReplayError:
+                if buffer.bounds.tolist() != [[0, 20]] or content.wrong(
+                    buffer, steps=[specimen.steps(0, 20)]
+                ):
+                    raise Wrong("a load that failed changed the buffer") from None
+                specimen.add(buffer, 30)
+                raise
+            _compare(buffer, wrong)
+            if buffer.bounds[0, 1] == specimen.ROWS:
+                specimen.add(buffer, specimen.ROWS + 40)
+
+    refused = [_refused(call) for call in (read, load)]
+    if wrong and not found_by_verify:
+        raise Wrong("; ".join(wrong[:5]))
+    if wrong:
+        return NAMED
+    return REFUSED if any(refused) or found_by_verify else RIGHT
+
+
+def _gz(place: Path, scratch: Path, touched: str) -> str:
+    def load() -> None:
+        with diskreplay.PrioritizedReplayBuffer(scratch / "live", **specimen.OPTIONS) as buffer:
+            buffer.load(place, 1)
+            _check_imported(buffer)
+
+    return REFUSED if _refused(load) else RIGHT
+
+
+def _imported(read: Callable, name: str) -> Callable[[Path, Path, str], str]:
+    def trial(place: Path, scratch: Path, touched: str) -> str:
+        def call() -> None:
+            with read(place / name, scratch / "made", seed=1) as buffer:
+                _check_imported(buffer)
+
+        refused = _refused(call)
+        left = sorted(path.name for path in scratch.iterdir())
+        if left != ([] if refused else ["made"]):
+            raise Wrong(f"left behind: {left}")
+        return REFUSED if refused else RIGHT
+
+    return trial
+
+
+def _check_imported(buffer: diskreplay.ReplayBuffer) -> None:
+    """Frames carry the checksum of themselves and of their number, and say so or were refused."""
+    first, count = buffer.bounds[0].tolist()
+    ids = np.arange(first, count) * buffer.num_envs
+    if "observation" not in buffer.fields or not {"number", "checksum"} <= buffer.fields.keys():
+        return
+    observation, number, checksum, final = buffer.take(
+        ["observation", "number", "checksum", "is_final"], ids
+    )
+    # A file that is missing may have said which rows of zeros were padding.
+    for row in np.flatnonzero(~final & (observation.any(axis=(1, 2)) | (number != 0))).tolist():
+        if content.checksum(observation[row], int(number[row])) != int(checksum[row]):
+            raise Wrong(f"row {first + row} is not as it was written")
+
+
+_TRIALS: dict[str, Callable[[Path, Path, str], str]] = {
+    "store-lz4": _store,
+    "store-raw": _store,
+    "checkpoint": _checkpoint,
+    "gz": _gz,
+    "npz": _imported(npz.from_npz, "rows.npz"),
+    "parquet": _imported(parquet.from_parquet, "rows.parquet"),
+}
+
+
+def fresh(directory: Path) -> Path:
+    """The directory, made or emptied."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory

@@ -1,0 +1,337 @@
+"""What a buffer goes through while its disk operations are written down, and what must be kept."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.store import column as column_module
+from diskreplay.store import store as store_module
+
+KEPT = 4  # numbered checkpoints
+
+
+class Row(NamedTuple):
+    """One row as it must be found: everything in it follows from its stamp, which is its alone."""
+
+    stamp: int
+    step: int
+    terminated: bool = False
+    truncated: bool = False
+    is_final: bool = False
+
+
+Rows = list[list[Row]]  # of each env, from the first that was ever recorded
+
+
+def columns_of(rows: list[Row]) -> dict[str, np.ndarray]:
+    """Rows as the store should hold them, by field."""
+    size = len(rows)
+    stamps = np.array([row.stamp for row in rows], np.int64)
+    of_step = np.where([row.is_final for row in rows], 0, stamps)
+    return {
+        "observation": np.repeat(stamps, 8).view(np.uint8).reshape(size, 64),
+        "action": of_step % 4,
+        "reward": of_step.astype(np.float32),
+        "terminated": np.array([row.terminated for row in rows], np.bool_),
+        "truncated": np.array([row.truncated for row in rows], np.bool_),
+        "step": np.array([row.step for row in rows], np.int32),
+        "is_final": np.array([row.is_final for row in rows], np.bool_),
+        "hidden": np.repeat(of_step, 64).view(np.uint8).reshape(size, 512),
+    }
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Rows that may be found: of each env at least so many, and at most."""
+
+    rows: Rows
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What holds if the power goes out between two marks.
+
+    Attributes
+    ----------
+    step : str
+        What the workload was doing.
+    live : tuple of Allowed
+        The store is one of these.
+    saved : dict of str to tuple of Rows
+        For each suffix, what a checkpoint of it may hold.
+    present : frozenset of str
+        Suffixes of checkpoints that have to be there.
+    """
+
+    step: str
+    live: tuple[Allowed, ...]
+    saved: dict[str, tuple[Rows, ...]] = field(default_factory=dict)
+    present: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One kind of store, and one stream of steps.
+
+    Attributes
+    ----------
+    name : str
+    num_envs : int
+    compressor : str
+    large : bool
+        Treat segments of a page as those of a mebibyte are: not synced while they are written to,
+        and with spares made ahead.
+    already : int
+        Rows that are there before the recording begins, so that it meets segments' ends of small
+        columns, which are pages of one byte a row.
+    steps : int
+    seed : int
+    """
+
+    name: str
+    num_envs: int = 1
+    compressor: str = "lz4"
+    large: bool = False
+    already: int = 0
+    steps: int = 34
+    seed: int = 0
+
+    @property
+    def rows_per_env(self) -> int:
+        return 40
+
+    def make(self, path: Path) -> diskreplay.PrioritizedReplayBuffer:
+        """Create or open the store."""
+        return diskreplay.PrioritizedReplayBuffer(
+            path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
+            capacity=self.rows_per_env * self.num_envs, num_envs=self.num_envs, batch_size=4,
+            compressor=self.compressor, segment_rows=8, seed=3,
+            extras={"hidden": ((512,), "uint8")},
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def keeper_in_line(self) -> Iterator[Clock]:
+        """The same operations in the same order each time: the keeper's work is done when it is
+        woken, on the thread that wakes it, and time is what the workload says it is."""
+        clock = Clock()
+        with contextlib.ExitStack() as stack:
+            replace = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
+            replace(store_module.Store, "_wake_keeper", lambda store: store.maintain(spares=True))
+            replace(store_module.time, "monotonic", clock)
+            if self.large:
+                replace(column_module, "_LARGE", 4096)
+                replace(store_module, "_WORTH_A_SPARE", 1)
+            yield clock
+
+
+class Clock:
+    """Seconds that pass when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Workload:
+    """Drives a buffer through everything that touches the disk, and keeps book of it.
+
+    Parameters
+    ----------
+    setting : Setting
+    root : Path
+        The store is ``root/run/replay``, checkpoints go to ``root/run/checkpoints``.
+    tell : callable
+        Told each `Promise`: before a call what may be found during it, and after it what must be.
+    clock : Clock
+    """
+
+    def __init__(
+        self, setting: Setting, root: Path, tell: Callable[[Promise], None], clock: Clock
+    ) -> None:
+        self.setting, self._tell, self._clock = setting, tell, clock
+        self.store = root / "run" / "replay"
+        self.checkpoints = root / "run" / "checkpoints"
+        self.chance = random.Random(setting.seed)
+        self.rows: Rows = [[] for _ in range(setting.num_envs)]
+        self.saved: dict[str, Rows] = {}
+        self._durable = [0] * setting.num_envs
+        self._next_step = [0] * setting.num_envs
+        self._stamp = 0
+        self._retired: dict[str, Rows] = {}  # that they went need not be durable yet
+        self.buffer: diskreplay.PrioritizedReplayBuffer | None = None
+
+    def prepare(self) -> None:
+        """What happens before the recording."""
+        if self.setting.already:
+            self.open()
+            for env in range(self.setting.num_envs):
+                self.extend(env, self.setting.already)
+            self.close()
+
+    def run(self) -> None:
+        """Everything once, in this order, then whatever chance says."""
+        self.open()
+        once = [
+            self.add, self.flush, self.burst, self.idle, self.save, self.burst, self.save_again,
+            self.update, self.flush, self.reopen, self.burst, self.load, self.burst, self.idle,
+            self.save, self.save, self.save, self.save, self.add, self.flush,
+        ]  # fmt: skip
+        often = [
+            self.add, self.add, self.burst, self.burst, self.flush, self.idle, self.idle,
+            self.save, self.save_again, self.load, self.reopen, self.update, self.many,
+        ]  # fmt: skip
+        for step in range(self.setting.steps):
+            (once[step] if step < len(once) else self.chance.choice(often))()
+        self.close()
+
+    # -- book-keeping
+
+    @property
+    def _most(self) -> tuple[int, ...]:
+        return tuple(map(len, self.rows))
+
+    def _now(self, name: str, *also: Allowed, **more) -> None:
+        live = Allowed(self.rows, tuple(self._durable), self._most)
+        saved = {suffix: (rows,) for suffix, rows in (self._retired | self.saved).items()}
+        promise = {"saved": saved, "present": frozenset(self.saved)} | more
+        self._tell(Promise(name, (live, *also), **promise))
+
+    def _done(self, name: str) -> None:
+        if self.buffer is not None:
+            # What the record names is the last durable point.
+            self._durable = self.buffer._store.recorded.tolist()
+        self._now(f"after {name}")
+
+    def _all_durable(self) -> None:
+        """Flush and close promise this, whatever the record says."""
+        assert self._durable == list(self._most)
+
+    # -- steps
+
+    def open(self) -> None:
+        self._now("open")
+        self.buffer = self.setting.make(self.store)
+        self._next_step = [0] * self.setting.num_envs
+        self._done("open")
+
+    def close(self) -> None:
+        self._now("close")
+        self.buffer.close()
+        self._done("close")
+        self._all_durable()
+        self.buffer = None
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def flush(self) -> None:
+        self._now("flush")
+        self.buffer.flush()
+        self._done("flush")
+        self._all_durable()
+
+    def idle(self) -> None:
+        """Two seconds go by, and the keeper wakes."""
+        self._now("record")
+        self._clock.now += 3
+        self.buffer._store.maintain(spares=True)
+        self._done("record")
+
+    def burst(self) -> None:
+        for _ in range(self.chance.randint(6, 14)):
+            self.add()
+
+    def _row(self, env: int, **flags: bool) -> Row:
+        self._stamp += 1
+        row = Row(self._stamp, self._next_step[env], **flags)
+        over = row.terminated or row.truncated
+        self._next_step[env] = 0 if over else row.step + 1
+        return row
+
+    def add(self) -> None:
+        """A step of each env; some end an episode, some of these with a last observation."""
+        envs = self.setting.num_envs
+        kind = self.chance.choice(["", "", "", "", "terminated", "truncated"])
+        rows = [self._row(e, **({kind: True} if kind else {})) for e in range(envs)]
+        final = []
+        if kind and self.chance.random() < 0.7:
+            final = [self._row(e)._replace(step=rows[e].step + 1, is_final=True)
+                     for e in range(envs)]  # fmt: skip
+            self._next_step = [0] * envs
+        columns, last = columns_of(rows), columns_of(final)
+        for env in range(envs):
+            self.rows[env] += [rows[env], *final[env : env + 1]]
+        self._now("add")
+        arguments = [
+            columns[name] if envs > 1 else columns[name][0]
+            for name in ("observation", "action", "reward", "terminated", "truncated")
+        ]
+        following = None
+        if final:
+            following = last["observation"] if envs > 1 else last["observation"][0]
+        hidden = columns["hidden"] if envs > 1 else columns["hidden"][0]
+        self.buffer.add(*arguments, following, hidden=hidden)
+        self._done("add")
+
+    def many(self) -> None:
+        self.extend(self.chance.randrange(self.setting.num_envs), self.chance.randint(5, 30))
+
+    def extend(self, env: int, size: int) -> None:
+        """Many rows of one env at once."""
+        rows = [self._row(env) for _ in range(size)]
+        self.rows[env] += rows
+        self._now("extend")
+        self.buffer.extend(columns_of(rows), env)
+        self._done("extend")
+
+    def update(self) -> None:
+        ids = self.buffer.sampleable_ids()
+        if len(ids):
+            self.buffer.update_priorities(ids, 1 + ids % 7)
+
+    def save(self) -> None:
+        self._save(str(1 + max(map(int, self.saved), default=0)))
+
+    def save_again(self) -> None:
+        """Over the newest checkpoint, or one that is called by a word."""
+        self._save(max(self.saved, key=int, default="1"))
+
+    def _save(self, suffix: str) -> None:
+        before = dict(self.saved)
+        self.saved[suffix] = [list(rows) for rows in self.rows]
+        for number in sorted(self.saved, key=int)[:-KEPT]:
+            self._retired[number] = self.saved.pop(number)
+        both = (self.saved[suffix], *([before[suffix]] if suffix in before else []))
+        allowed = {s: (rows,) for s, rows in (self._retired | self.saved).items()}
+        present = before.keys() & self.saved.keys()
+        self._now("save", saved=allowed | {suffix: both}, present=frozenset(present))
+        self.buffer.save(self.checkpoints, suffix)
+        self._done("save")
+
+    def load(self) -> None:
+        if not self.saved:
+            return
+        suffix = self.chance.choice(sorted(self.saved))
+        rows = [list(of_env) for of_env in self.saved[suffix]]
+        size = tuple(map(len, rows))
+        self._now("load", Allowed(rows, size, size))
+        self.buffer.load(self.checkpoints, suffix)
+        self.buffer._store.finish_clearing()
+        self.rows, self._durable = rows, list(size)
+        self._next_step = [0] * self.setting.num_envs
+        self._done("load")

@@ -1,0 +1,209 @@
+"""A writer that says what it is about to do and what it has done, until somebody kills it."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import content
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+
+OPEN, ADD, EXTEND, FLUSH, SAVE, LOAD, REOPEN = range(7)
+NAMES = ("open", "add", "extend", "flush", "save", "load", "reopen")
+BEGUN, DONE = 0, 1
+KEPT = 4  # numbered checkpoints, as diskreplay says
+
+
+class Life(NamedTuple):
+    """What stays the same while a store lives."""
+
+    directory: Path
+    num_envs: int
+    compressor: str
+    segment_rows: int | None
+    capacity: int
+    prioritized: bool
+    seed: int
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "live" / "replay"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+
+def open_buffer(life: Life) -> diskreplay.ReplayBuffer:
+    """The store of a life, made or reopened."""
+    kind = diskreplay.PrioritizedReplayBuffer if life.prioritized else diskreplay.ReplayBuffer
+    return kind(
+        life.store,
+        observation_space=Box(0, 255, content.FRAME, "uint8"),
+        action_space=Discrete(6),
+        capacity=life.capacity,
+        num_envs=life.num_envs,
+        stack_size=2,
+        update_horizon=2,
+        extras=content.EXTRAS,
+        compressor=life.compressor,
+        segment_rows=life.segment_rows,
+        seed=0,
+    )
+
+
+class Message(NamedTuple):
+    """One of the writer: it is about to do something, or has done it.
+
+    Attributes
+    ----------
+    phase, action, suffix : int
+    counts : tuple of int
+        Rows of each env when it is done.
+    """
+
+    phase: int
+    action: int
+    suffix: int
+    counts: tuple[int, ...]
+
+    @staticmethod
+    def size(num_envs: int) -> int:
+        return 8 * (3 + num_envs)
+
+    def pack(self) -> bytes:
+        return struct.pack(f"<{3 + len(self.counts)}q", *self[:3], *self.counts)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Message:
+        phase, action, suffix, *counts = struct.unpack(f"<{len(data) // 8}q", data)
+        return cls(phase, action, suffix, tuple(counts))
+
+
+class Writer:
+    """Adds, flushes, saves, loads and reopens, in an order that `seed` decides.
+
+    Parameters
+    ----------
+    counts : list of int
+        Rows that each env has.
+    suffixes : dict of int to list of int
+        The counts of each checkpoint that is there.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        pipe: int,
+        counts: list[int],
+        suffixes: dict[int, list[int]],
+        seed: int,
+    ) -> None:
+        self.life, self.pipe, self.counts, self.suffixes = life, pipe, counts, suffixes
+        self.rng = random.Random(seed)
+
+    def tell(self, phase: int, action: int, counts: list[int], suffix: int = 0) -> None:
+        os.write(self.pipe, Message(phase, action, suffix, tuple(counts)).pack())
+
+    def run(self) -> None:
+        """For ever."""
+        self.tell(BEGUN, OPEN, self.counts)
+        self.buffer = open_buffer(self.life)
+        self.steps = [0] * self.life.num_envs
+        self.tell(DONE, OPEN, self.counts)
+        others = [self.flush, self.save, self.save, self.load, self.reopen]
+        while True:
+            for _ in range(self.rng.randrange(60)):
+                if self.rng.random() < 0.1:
+                    self.extend()
+                else:
+                    self.add()
+            self.rng.choice(others)()
+
+    def add(self) -> None:
+        """One step of some envs; the final row of an episode comes with its last step."""
+        envs = self.life.num_envs
+        mask = [envs == 1 or self.rng.random() < 0.8 for _ in range(envs)]
+        made = [content.row(env, count) for env, count in enumerate(self.counts)]
+        ended = [bool(one["terminated"]) for one in made]
+        after = list(self.counts)
+        for env in range(envs):
+            after[env] += mask[env] * (2 if ended[env] else 1)
+        self.tell(BEGUN, ADD, after)
+        step = {
+            name: np.stack([one[name] for one in made]) for name in made[0] if name != "is_final"
+        }
+        step["next_observation"] = np.stack(
+            [content.frame(env, count + 1) for env, count in enumerate(self.counts)]
+        )
+        if envs == 1:
+            step = {name: values[0] for name, values in step.items()}
+            if not ended[0]:
+                del step["next_observation"]
+            self.buffer.add(**step)
+        else:
+            self.buffer.add(**step, mask=np.array(mask), next_observation_mask=np.array(ended))
+        for env in range(envs):
+            if mask[env]:
+                over = ended[env] or content.is_truncated(env, self.counts[env])
+                self.steps[env] = 0 if over else self.steps[env] + 1
+        self.counts = after
+        self.tell(DONE, ADD, after)
+
+    def extend(self) -> None:
+        """Many rows of one env in one call."""
+        env = self.rng.randrange(self.life.num_envs)
+        start = self.counts[env]
+        stop = start + self.rng.randrange(1, 40)
+        stop += content.is_final(env, stop)  # its episode's last step brings it
+        after = list(self.counts)
+        after[env] = stop
+        self.tell(BEGUN, EXTEND, after)
+        made = content.rows(env, start, stop)
+        made["step"] = np.zeros(stop - start, np.int32)
+        for at in range(stop - start):
+            made["step"][at] = self.steps[env]
+            over = content.ends(env, start + at)
+            self.steps[env] = 0 if over else self.steps[env] + 1
+        self.buffer.extend(made, env)
+        self.counts = after
+        self.tell(DONE, EXTEND, after)
+
+    def flush(self) -> None:
+        self.tell(BEGUN, FLUSH, self.counts)
+        if len(self.buffer):
+            self.buffer.sample(4)
+        self.buffer.flush()
+        self.tell(DONE, FLUSH, self.counts)
+
+    def save(self) -> None:
+        suffix = max(self.suffixes, default=0) + 1
+        self.tell(BEGUN, SAVE, self.counts, suffix)
+        self.buffer.save(self.life.checkpoints, suffix)
+        self.suffixes[suffix] = list(self.counts)
+        self.suffixes.pop(suffix - KEPT, None)
+        self.tell(DONE, SAVE, self.counts, suffix)
+
+    def load(self) -> None:
+        suffixes = [s for s, counts in self.suffixes.items() if counts != self.counts]
+        if not suffixes:
+            return  # before and after could not be told apart
+        suffix = self.rng.choice(suffixes)
+        self.tell(BEGUN, LOAD, self.suffixes[suffix], suffix)
+        self.buffer.load(self.life.checkpoints, suffix)
+        self.counts = list(self.suffixes[suffix])
+        self.steps = [0] * self.life.num_envs
+        self.tell(DONE, LOAD, self.counts, suffix)
+
+    def reopen(self) -> None:
+        self.tell(BEGUN, REOPEN, self.counts)
+        self.buffer.close()
+        self.buffer = open_buffer(self.life)
+        self.steps = [0] * self.life.num_envs
+        self.tell(DONE, REOPEN, self.counts)
