@@ -17,12 +17,12 @@ from memory import total_memory
 from registry import contenders
 from report import print_report
 from rich.console import Console
-from runner import FLOORS, IMPORTS, VECTOR_ADD, Options, Runner
+from runner import FACADES, FLOORS, IMPORTS, LOOKING, VECTOR_ADD, Options, Runner
 
 DEFAULT_CACHE = Path.home() / ".cache" / "diskreplay-bench"
 WIDTH = 160
 """Columns of the report where it is not printed to a terminal."""
-PARTS = (IMPORTS, FLOORS, VECTOR_ADD)
+PARTS = (IMPORTS, FLOORS, VECTOR_ADD, FACADES, LOOKING)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -18,6 +18,7 @@ from typing import Any
 from contender import Contender, Setup
 from floors import write_frames
 from import_time import measure_imports
+from looking import LOOKS
 from memory import available_memory, total_memory
 from recorder import find_stream, record_stream
 from registry import contenders, is_ours
@@ -27,6 +28,9 @@ WORKER = Path(__file__).with_name("worker.py")
 IMPORTS = "imports"
 FLOORS = "floors"
 VECTOR_ADD = "vector add"
+FACADES = "facades"
+LOOKING = "looking"
+MOST_FACADE_FRAMES = 100_000
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Options:
     sizes: tuple[int, ...]
     n_steps: tuple[int, ...]
     names: tuple[str, ...]
-    """Contenders, and the parts that are no contender: imports, floors, vector add."""
+    """Contenders, and the parts that are no contender."""
     kinds: tuple[str, ...]
     stream_steps: int
     calls: int
@@ -71,6 +75,10 @@ class Runner:
                 self._floors(frames, floor_file)
             if VECTOR_ADD in options.names:
                 self._vector_add(frames)
+            if FACADES in options.names and frames <= MOST_FACADE_FRAMES:
+                self._facades(frames)
+            if LOOKING in options.names:
+                self._looking(frames)
             # Contenders innermost: what stands side by side in a table was measured in a row.
             for n_step in options.n_steps:
                 for kind in options.kinds:
@@ -129,6 +137,30 @@ class Runner:
             shutil.rmtree(directory, ignore_errors=True)
             run = {"frames": frames, "compressor": compressor, **outcome}
             self._keep("vector_add", run, append=True)
+
+    def _facades(self, frames: int) -> None:
+        self.say(f"{frames:,} frames: the older APIs")
+        outcome = self._work(
+            "facades",
+            {
+                "stream": str(self.stream.directory),
+                "frames": frames,
+                "calls": self.options.calls,
+                "budget_s": self.options.budget_s,
+            },
+        )
+        self._keep("facades", {"frames": frames, **outcome}, append=True)
+
+    def _looking(self, frames: int) -> None:
+        directory = self._fresh("looking")
+        arguments = {"stream": str(self.stream.directory), "directory": str(directory)}
+        self.say(f"{frames:,} frames: looking into a store, exporting it")
+        outcome = self._work("record", arguments | {"frames": frames})
+        for task in LOOKS:  # each in a process of its own, so that its memory is its own
+            if "failed" not in outcome:
+                outcome |= self._work("look", {"directory": str(directory), "task": task})
+        shutil.rmtree(directory, ignore_errors=True)
+        self._keep("looking", {"frames": frames, **outcome}, append=True)
 
     def _contender(
         self, contender: type[Contender], frames: int, n_step: int, kind: str, floor_file: Path

@@ -33,6 +33,8 @@ def all_tables(results: Results) -> Iterator[Table]:
         for table in (
             prefetch_table(results),
             vector_table(results),
+            facades_table(results),
+            looking_table(results),
             imports_table(results),
             targets_table(results),
             failures_table(results),
@@ -179,6 +181,56 @@ def vector_table(results: Results) -> Table:
     return table
 
 
+def facades_table(results: Results) -> Table:
+    """Each API beside the engine it sits on, and its original where that installs."""
+    table = Table(
+        "The older APIs: microseconds, and how often the engine's own",
+        ("frames", "", "add", "x engine", "x original", "sample 32", "x engine", "x original"),
+    )
+    for run in results.get("facades", ()):
+        for name, figures in run.items():
+            if not isinstance(figures, dict) or "sample" not in figures:
+                continue
+            add, sample = figures["add_us"], figures["sample"]["median"]
+            beside = [run.get(figures[key], {}) for key in ("engine", "rival")]
+            table.rows.append(
+                (
+                    f"{run['frames']:,}",
+                    name,
+                    _us(add),
+                    *(_times(add, other.get("add_us")) for other in beside),
+                    _us(sample),
+                    *(_times(sample, other.get("sample", {}).get("median")) for other in beside),
+                )
+            )
+    return table
+
+
+def looking_table(results: Results) -> Table:
+    """What the commands and exports take, lz4 frames."""
+    table = Table("diskreplay, looking into a store and exporting it", ("frames", "what", "figure"))
+    for run in results.get("looking", ()):
+        frames = f"{run['frames']:,}"
+        if "info" in run:
+            table.rows.append((frames, "info, whole process", f"{run['info']['seconds']:.2f} s"))
+        if "to_pandas" in run:
+            rate = run["to_pandas"]["rows_a_second"]
+            table.rows.append((frames, "to_pandas, no observations", f"{rate / 1e6:.2f} M rows/s"))
+        for name, what in (
+            ("parquet", "to_parquet with frames as bytes"),
+            ("pictures", "iter_frames with frames as PNGs"),
+        ):
+            if name in run:
+                seconds, peak = run[name]["seconds"], _mb(run[name]["peak_anonymous"])
+                rows = f" ({run[name]['rows']:,} rows)" if "rows" in run[name] else ""
+                table.rows.append((frames, what, f"{seconds:.1f} s{rows}, {peak} MB anonymous"))
+        if "verify" in run:
+            rate = run["verify"]["bytes_a_second"] / 1e9
+            size = _mb(run["verify"]["bytes"])
+            table.rows.append((frames, "verify", f"{rate:.2f} GB/s of {size} MB on disk"))
+    return table
+
+
 def imports_table(results: Results) -> Table:
     table = Table("Import, whole process", ("statement", "seconds", "ratio", "heavy modules"))
     imports = results.get("imports", {})
@@ -253,6 +305,10 @@ def _sample_cells(run: dict[str, Any], sampler: str) -> tuple[str, str, str]:
         return "-", "", ""
     ratio = timing["ratio"]
     return _us(timing["median"]), _us(timing["p99"]), f"{ratio:.2f}" if ratio else "-"
+
+
+def _times(figure: float, other: float | None) -> str:
+    return f"{figure / other:.2f}" if other else ""
 
 
 def _us(value: float | None) -> str:

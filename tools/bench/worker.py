@@ -1,7 +1,8 @@
 """The process that measures one thing: ``python worker.py TASK JSON``.
 
 Its result is the file that the task's ``result`` names.  Tasks: ``contender`` (fill one buffer
-and measure it), ``floors``, ``vector_add`` and ``first_batch`` (load a checkpoint and sample).
+and measure it), ``floors``, ``vector_add``, ``first_batch`` (load a checkpoint and sample),
+``facades``, ``record`` (a store to look into) and ``look``.
 A task yields its figures, and may yield them again with more in them: what was written stays
 if the process dies later.
 """
@@ -83,7 +84,28 @@ def first_batch(name: str, setup: dict[str, Any], checkpoint: str) -> Figures:
     }
 
 
+def facades(**arguments: Any) -> Figures:
+    from facades import run
+
+    yield run(**arguments)
+
+
+def record(stream: str, directory: str, frames: int) -> Figures:
+    from looking import record
+
+    yield record(stream, Path(directory), frames)
+
+
+def look(directory: str, task: str) -> Figures:
+    from looking import LOOKS
+
+    yield {task: LOOKS[task](Path(directory))}
+
+
 TASKS = {
+    "facades": facades,
+    "record": record,
+    "look": look,
     "contender": contender,
     "floors": floors,
     "vector_add": vector_add,
