@@ -1,37 +1,68 @@
 """The README's Python runs when pasted."""
 
-import re
-from pathlib import Path
+import shlex
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
+from typer.testing import CliRunner
 
-README = Path(__file__).resolve().parent.parent / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+import diskreplay
+from diskreplay.cli.app import app
+from tests.blocks import blocks, paste
+
+BLOCKS = [text for language, text in blocks("README.md") if language == "python"]
 
 
 def test_the_blocks_are_found():
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_block_runs(number, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(compile(BLOCKS[number], f"README block {number}", "exec"), {})
+    paste(BLOCKS[number], f"README block {number}", {})
     if number == 0:
         assert "transitions" in capsys.readouterr().out
         assert (tmp_path / "runs/cartpole/checkpoints/replay_ckpt.1999").is_dir()
 
 
+def test_the_lines_on_looking_run(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    paste(BLOCKS[0], "README block 0", {})
+    paste(BLOCKS[2], "README block 2", {})
+    assert "mean" in capsys.readouterr().out
+
+
+def test_the_commands_on_looking_run(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    with diskreplay.PrioritizedReplayBuffer(
+        "runs/pong/replay", observation_space=Box(0, 255, (84, 84), "uint8"),
+        action_space=Discrete(6), capacity=1000,
+    ) as buffer:  # fmt: skip
+        for step in range(200):
+            frame = rng.integers(0, 256, (84, 84), np.uint8)
+            buffer.add(frame, step % 6, 1.0, step % 40 == 39, False)
+        buffer.save("runs/pong/checkpoints", 1)
+    (commands,) = (
+        text for language, text in blocks("README.md") if "diskreplay info" in text and not language
+    )
+    for line in commands.splitlines():
+        arguments = shlex.split(line, comments=True)[1:]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, (line, done.output)
+    assert {"sheet.png", "report.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
 def test_the_lines_on_resuming_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    from gymnasium.spaces import Discrete
-
-    import diskreplay
-
     options = {"observation_space": Discrete(9), "action_space": Discrete(2), "capacity": 100}
     with diskreplay.ReplayBuffer("runs/pong/replay", **options) as buffer:
         for step in range(20):
             buffer.add(step % 9, 0, 1.0, False, False)
         buffer.save("runs/pong/checkpoints", 7)
-        exec(BLOCKS[2], {"buffer": buffer})
+        paste(BLOCKS[3], "README block 3", {"buffer": buffer})
         assert buffer.add_count == 20
