@@ -11,7 +11,8 @@ Layers, each using only those below it::
     prefetch.py              batches read ahead
     prioritized.py           PrioritizedReplayBuffer
     ring.py                  rows in slots, for the older APIs
-    buffer.py                ReplayBuffer: episodes, stacks, n-step transitions, save and load
+    buffer.py                ReplayBuffer: its calls, locks and options, save and load
+    rows.py                  one store with its index, sampler and open episodes
     fitting.py               from steps to rows
     gathering.py             from a draft to a batch
     schema.py                which fields there are

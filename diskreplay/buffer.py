@@ -24,18 +24,16 @@ from diskreplay.errors import (
     ForkedError,
     FormatError,
     InvalidInputError,
-    NotSampleableError,
     ReadOnlyError,
     SchemaError,
     ShapeError,
-    UnknownIdError,
 )
-from diskreplay.fitting import Fitting
-from diskreplay.gathering import Draft, Gathering
+from diskreplay.gathering import Draft
+from diskreplay.rows import Rows
 from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
-from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
+from diskreplay.statistics import PriorityStatistics, Statistics
 from diskreplay.store import checkpoint
 from diskreplay.store.store import Store
 
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 
     from diskreplay.prefetch import Prefetcher
     from diskreplay.sampling.prioritized import PrioritizedSampler
-    from diskreplay.sampling.row_index import Plan, RowIndex
+    from diskreplay.sampling.row_index import RowIndex
     from diskreplay.sampling.uniform import UniformSampler
 
 _OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
@@ -52,8 +50,6 @@ _CHANGING = frozenset(
     ("rng", "next_step", "largest_priority", "base", "notes")
 )  # of the attributes
 _MOST_ROWS = 1 << 36  # 12 bytes of memory each: more is a slip of the finger
-_FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
-_FINAL = 4  # the flag of a row that is no transition, see sampling.kernels
 
 
 class ReplayBuffer:
@@ -141,7 +137,6 @@ class ReplayBuffer:
         _positive("segment_rows", segment_rows, optional=True)
         self.name = checkpoint.checked_suffix(name)
         self._schema = Schema(observation_space, action_space, extras, compressor)
-        self._next_step = np.zeros(num_envs, np.int32)
         # A Generator passes through default_rng as it is.
         self._stream = Stream(np.random.default_rng(seed))
         self._temporary = path is None
@@ -205,9 +200,9 @@ class ReplayBuffer:
 
     def _record_options(self) -> None:
         """Readers go by the attributes: they should not see the options of another run."""
-        saved = self._store.meta
+        saved = self._rows.store.meta
         if any(saved.get(k) != v for k, v in self._meta().items() if k not in _CHANGING):
-            self._store.record(self._meta(), self._leaves())
+            self._rows.store.record(self._meta(), self._leaves())
 
     def _start(self, store: Store, *, keep_rng: bool) -> None:
         """Take over a store that was opened, its episodes being over."""
@@ -225,70 +220,26 @@ class ReplayBuffer:
         self._release = weakref.finalize(self, _let_go, self._holder, removed, process.pid)
 
     def _bind(self, store: Store, *, keep_rng: bool = False, resume_episodes: bool = False) -> None:
-        store.columns = {name: store.columns[name] for name in self._schema.names}
-        self._store = store
+        self._rows = Rows(
+            store, self._schema, stack_size=self.stack_size, update_horizon=self.update_horizon,
+            gamma=self.gamma, resume_episodes=resume_episodes,
+        )  # fmt: skip
         self._holder[:] = [store]
-        self._index: RowIndex | None = None
-        self._sampler: UniformSampler | PrioritizedSampler | None = None
-        self._add_count = int(store.transitions_at(store.count).sum())
-        # The step that each env's next row has: 0 where no episode is open.
-        self._next_step = np.zeros(self.num_envs, np.int32)
-        if resume_episodes:
-            self._next_step[:] = store.meta.get("next_step", 0)
-        # What `add` tells the index of a row and a final row; made once, it allocates nothing.
-        self._added = np.array([[0, 0, 0], [0, 0, 4]], np.int64)
-        self._rewards = np.zeros(2, np.float32)
-        self._one_row = self._added[:1], self._rewards[:1]
-        self._fitting = Fitting(self._schema, self.num_envs)
-        self._reward_at = self._schema.names.index("reward")
         if not keep_rng and "rng" in store.meta:
             self._stream.restore(store.meta["rng"])
 
-    # -- the sampler's memory, made when first needed: Numba is not loaded before
-
     def _make_sampler(self, index: "RowIndex") -> "UniformSampler | PrioritizedSampler":
+        """The sampler over an index that was just made, with what was saved for it."""
         from diskreplay.sampling.uniform import UniformSampler
 
         return UniformSampler(index)
 
-    def _indexed(self) -> "RowIndex":
-        """The row index, built from the columns if it is not there yet. Needs the lock."""
-        if self._index is None:
-            from diskreplay.sampling.row_index import RowIndex
-
-            store = self._store
-            index = RowIndex(
-                store.rows_per_env, self.num_envs, self.stack_size, self.update_horizon, self.gamma
-            )
-            if index.growing:
-                index.grow(int(store.count.max()) + 2)
-            index.count[:], index.first[:] = store.count, store.first
-            for env in range(self.num_envs):
-                start, stop = int(store.first[env]), int(store.count[env])
-                index.load(env, start, *self._read_small(env, start, stop))
-            index.validate()
-            self._gathering = Gathering(self._schema, self.stack_size, self.update_horizon)
-            self._sampler = self._make_sampler(index)
-            self._restore_sampler(store)
-            # One array: what the index evicts, the store may delete.
-            store.first = index.first
-            self._index = index
-        return self._index
-
-    def _read_small(
-        self, env: int, start: int, stop: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        terminated, truncated, step, is_final = (
-            self._store.read(name, env, start, stop) for name in _FLAG_FIELDS
-        )
-        if len(step) and step.min() < 0:  # rot: the kernels go back by it, to other memory
-            self._store.columns["step"].complain(start + int(step.argmin()), env)
-        flags = terminated.view(np.uint8) | truncated.view(np.uint8) << 1
-        flags |= is_final.view(np.uint8) << 2
-        return step, flags, self._store.read("reward", env, start, stop)
-
-    def _restore_sampler(self, store: Store) -> None:
-        """Give the sampler what was saved for it; a uniform one needs nothing."""
+    def _indexed(self) -> Rows:
+        """The rows, with their index. Needs the lock."""
+        rows = self._rows
+        if rows.index is None:
+            rows.make_index(self._make_sampler)
+        return rows
 
     # -- adding
 
@@ -346,8 +297,9 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
+            rows = self._indexed()
             if self.num_envs > 1:
-                return self._add_rows(
+                return rows.add_rows(
                     observation, action, reward, terminated, truncated, next_observation,
                     mask, next_observation_mask, extras,
                 )  # fmt: skip
@@ -359,75 +311,9 @@ class ReplayBuffer:
                 if not keep[0]:
                     return np.empty(0, np.int64)
                 next_observation = next_observation if keep[1] else None
-            return self._add_row(
+            return rows.add_row(
                 observation, action, reward, terminated, truncated, next_observation, extras
             )
-
-    def _add_row(
-        self, observation, action, reward, terminated, truncated, next_observation, extras
-    ) -> np.ndarray:
-        index = self._index or self._indexed()
-        step = int(self._next_step[0])
-        row, final = self._fitting.row(
-            step, observation, action, reward, terminated, truncated, next_observation, extras
-        )
-        if index.growing:
-            self._grow(index, 2)
-        store = self._store
-        number = int(store.count[0])
-        store.append_row(row, final)
-        reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
-        self._added[0, 1], self._added[0, 2] = step, terminated + 2 * truncated
-        self._rewards[0] = reward
-        if final is None:
-            self._take_in(index, *self._one_row)
-        else:
-            self._added[1, 1] = step + 1
-            self._take_in(index, self._added, self._rewards)
-        self._next_step[0] = 0 if terminated or truncated else step + 1
-        self._add_count += 1
-        return np.array([number])
-
-    def _add_rows(
-        self, observation, action, reward, terminated, truncated, next_observation,
-        mask, next_observation_mask, extras,
-    ) -> np.ndarray:  # fmt: skip
-        index = self._index or self._indexed()
-        num_envs, fitting, steps = self.num_envs, self._fitting, self._next_step
-        envs = fitting.envs(mask)
-        terminated = fitting.flags("terminated", terminated, envs)
-        truncated = fitting.flags("truncated", truncated, envs)
-        row_values = fitting.rows(
-            envs, steps, observation, action, reward, terminated, truncated, extras
-        )
-        ended = terminated | truncated
-        final_envs, final = envs[:0], []
-        if next_observation is not None:
-            has = ended
-            if next_observation_mask is not None:
-                has = ended & values.fit_flags(
-                    "next_observation_mask", next_observation_mask, num_envs
-                )
-            final_envs = envs[has[envs]]
-            final = fitting.frames(final_envs, steps + 1, next_observation)
-        if index.growing:
-            self._grow(index, 2)
-        rows = self._store.append(envs, row_values, final_envs, final)
-        count = len(envs)
-        total = count + len(final_envs)
-        added = np.empty((total, 3), np.int64)
-        added[:count, 0], added[count:, 0] = envs, final_envs
-        added[:, 1] = steps[added[:, 0]]
-        added[count:, 1] += 1
-        added[:count, 2] = terminated[envs] + 2 * truncated[envs].view(np.uint8)
-        added[count:, 2] = 4
-        new_rewards = np.zeros(total, np.float32)
-        new_rewards[:count] = row_values[self._reward_at][envs]
-        self._take_in(index, added, new_rewards)
-        self._next_step[envs] += 1
-        self._next_step[envs[ended[envs]]] = 0
-        self._add_count += count
-        return rows * num_envs + envs
 
     def add_frame(self, observation: Any) -> np.ndarray:
         """Record an observation that is no transition, as the next row of the running episode.
@@ -458,16 +344,7 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
-            index = self._index or self._indexed()
-            step = int(self._next_step[0])
-            row = self._fitting.frame(step, observation)
-            if index.growing:
-                self._grow(index, 1)
-            number = int(self._store.count[0])
-            self._store.append_row(row, None, is_final=True)
-            self._take_in(index, np.array([[0, step, _FINAL]]), np.zeros(1, np.float32))
-            self._next_step[0] = step + 1
-            return np.array([number])
+            return self._indexed().add_frame(observation)
 
     def extend(self, columns: Mapping[str, np.ndarray], env: int = 0) -> np.ndarray:
         """Record many rows of one env as they are to be stored, in one vectorised write.
@@ -506,38 +383,8 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
-            fitted = self._fitting.columns(columns)
-            index = self._index or self._indexed()
-            first, rows = int(self._store.count[env]), len(fitted[0])
-            most = self._store.most_at_once
-            for start in range(0, rows, most):
-                self._extend(index, int(env), [part[start : start + most] for part in fitted])
-            return (first + np.arange(rows)) * self.num_envs + env
-
-    def _extend(self, index: "RowIndex", env: int, columns: list[np.ndarray]) -> None:
-        reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
-        if index.growing:
-            self._grow(index, len(step))
-        self._store.extend(env, columns)
-        flags = terminated + 2 * truncated.view(np.uint8) + _FINAL * is_final.view(np.uint8)
-        added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
-        self._take_in(index, added, np.ascontiguousarray(reward, np.float32))
-        over = terminated[-1] or truncated[-1] or is_final[-1]
-        self._next_step[env] = 0 if over else step[-1] + 1
-        self._add_count += int(np.count_nonzero(~is_final))
-
-    def _grow(self, index: "RowIndex", rows: int) -> None:
-        if int(index.count.max()) + rows > index.size // self.num_envs:
-            index.grow(int(index.count.max()) + rows)
-            self._sampler.grow()
-
-    def _take_in(self, index: "RowIndex", added: np.ndarray, rewards: np.ndarray) -> None:
-        """Tell the index and the sampler of committed rows."""
-        left, entered = index.append(added, rewards)
-        if len(left):
-            self._sampler.leave(left)
-        if len(entered):
-            self._sampler.enter(entered)
+            fitted = self._rows.fitted(columns)
+            return self._indexed().extend(int(env), fitted)
 
     def end_episode(self, mask: np.ndarray | None = None) -> None:
         """Cut the episode under way: the next `add` starts a new one.
@@ -553,10 +400,8 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
-            if mask is None:
-                self._next_step[:] = 0
-            else:
-                self._next_step[values.fit_flags("mask", mask, self.num_envs)] = 0
+            cut = slice(None) if mask is None else values.fit_flags("mask", mask, self.num_envs)
+            self._rows.next_step[cut] = 0
 
     # -- sampling
 
@@ -601,8 +446,7 @@ class ReplayBuffer:
         _check_out(out)
         self._settle()
         while True:
-            draft = self._draw(size, beta)  # first: it may have to make the index and all else
-            batch = self._gathering.fill(draft, out)
+            batch = self._draw(size, beta).read(out)
             if batch is not None:
                 return batch
 
@@ -626,12 +470,8 @@ class ReplayBuffer:
             with self._lock:
                 self._check_open()
                 self._follow()
-                index = self._indexed()
-                index.check_known(ids)
-                plan = index.plan(ids)
-                probability = self._sampler.probability(ids)
-                draft = self._draft(ids, probability, np.ones(len(ids), np.float32), plan)
-            batch = self._gathering.fill(draft, out)
+                draft = self._indexed().choose(ids)
+            batch = draft.read(out)
             if batch is not None:
                 return batch
 
@@ -681,8 +521,8 @@ class ReplayBuffer:
             with self._lock:
                 self._check_open()
                 self._follow()
-                store = self._store
-                self._check_retained(ids)
+                self._rows.check_retained(ids)
+                store = self._rows.store
                 store.gate.enter()  # under the lock: rows that are there now are not evicted
                 epoch = store.mapped_epoch
             try:
@@ -700,27 +540,6 @@ class ReplayBuffer:
         row_shape, dtype = self._schema.shapes[field]
         return np.empty((*shape, *row_shape), dtype)
 
-    def _check_retained(self, ids: np.ndarray) -> None:
-        """Refuse ids of rows that are not there, without the row index."""
-        first, count = self._store.first, self._store.count
-        if self.num_envs == 1 and ids.size and ids.max() < count[0]:
-            low = ids.min()
-            if low >= first[0] or (low < 0 and first[0] == 0):
-                return  # by far the most common
-        there = ids[ids >= 0]
-        rows, envs = np.divmod(there, self.num_envs)
-        if (rows >= count[envs]).any():
-            at = int((rows >= count[envs]).argmax())
-            raise UnknownIdError(
-                f"id {there[at]} was never handed out: env {envs[at]} has {count[envs[at]]} rows; "
-                "ids are row * num_envs + env"
-            )
-        if (rows < first[envs]).any():
-            at = int((rows < first[envs]).argmax())
-            raise NotSampleableError(
-                f"id {there[at]} is evicted: env {envs[at]} keeps rows from {first[envs[at]]} on"
-            )
-
     def sampleable_ids(self) -> np.ndarray:
         """The ids of all transitions that can be sampled now, env by env, oldest first. O(rows).
 
@@ -731,29 +550,16 @@ class ReplayBuffer:
         with self._lock:
             self._check_open()
             self._follow()
-            return self._indexed().sampleable_ids()
+            return self._indexed().index.sampleable_ids()
 
     def _draw(self, size: int, beta: float | Callable[[int], float] | None) -> Draft:
         with self._lock:
             self._check_open()
             self._follow()
-            index = self._index or self._indexed()
-            self._stream.taken()
-            drawn = self._sampler.draw(self._stream, size, self._exponent(beta))
-            return self._draft(*drawn, index.plan(drawn[0]))
+            return self._indexed().draw(self._stream, size, self._exponent(beta))
 
     def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
         return 0.0
-
-    def _draft(
-        self, ids: np.ndarray, probability: np.ndarray, weight: np.ndarray, plan: "Plan"
-    ) -> Draft:
-        # Entered under the buffer's lock: rows that were planned are not evicted in between.
-        self._store.gate.enter()
-        return Draft(
-            ids, probability, weight, plan, self._store, self._store.mapped_epoch,
-            self._stream.taken(),
-        )  # fmt: skip
 
     def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
         """Only a `PrioritizedReplayBuffer` has priorities."""
@@ -798,7 +604,7 @@ class ReplayBuffer:
         with self._lock:
             self._check_open()
             self._follow()
-            if not self._indexed().sampleable:
+            if not self._indexed().index.sampleable:
                 raise EmptyBufferError("no complete transition to prefetch yet: add more steps")
             prefetcher = Prefetcher(self, depth, batch_size or self.batch_size, beta)
             self._prefetchers.append(prefetcher)
@@ -814,7 +620,7 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
-            self._store.record(self._meta(), self._leaves())
+            self._rows.store.record(self._meta(), self._leaves())
 
     def close(self) -> None:
         """Flush and release the store. A temporary store is removed. Closing twice is fine."""
@@ -826,7 +632,7 @@ class ReplayBuffer:
         for prefetcher in list(self._prefetchers):
             prefetcher.close()
         with self._lock:
-            store = self._store
+            store = self._rows.store
             if store.mode != "r" and not self._temporary:
                 store.record(self._meta(), self._leaves())
                 store.mark_closed()
@@ -867,7 +673,7 @@ class ReplayBuffer:
             checkpoint.checked_suffix(iteration_number)
             with self._drained():
                 return checkpoint.save(
-                    self._store, directory, self.name, iteration_number, self._meta(),
+                    self._rows.store, directory, self.name, iteration_number, self._meta(),
                     self._leaves(),
                 )  # fmt: skip
 
@@ -920,7 +726,7 @@ class ReplayBuffer:
                     self._check_store(saved)
                     self._check_meta(saved)
                     with self._drained():
-                        store = checkpoint.load(self._store, saved, entries)
+                        store = checkpoint.load(self._rows.store, saved, entries)
                         self._bind(store, resume_episodes=resume_episodes)
                         self._record_options()
                 finally:
@@ -989,7 +795,8 @@ class ReplayBuffer:
 
     def _meta(self) -> dict[str, Any]:
         """What the group's attributes hold besides the store's own."""
-        before = self._store.meta if hasattr(self, "_store") else {}
+        rows = getattr(self, "_rows", None)  # None: the store is being created
+        before = rows.store.meta if rows else {}
         return {
             # Of a prioritized buffer that had the store before: its priorities are still there.
             **{name: before[name] for name in _OF_PRIORITIES if name in before},
@@ -1000,7 +807,7 @@ class ReplayBuffer:
             "gamma": self.gamma,
             "batch_size": self.batch_size,
             "rng": self._stream.state(),
-            "next_step": self._next_step.tolist(),
+            "next_step": rows.next_step.tolist() if rows else [0] * self.num_envs,
         }
 
     def _leaves(self) -> np.ndarray | None:
@@ -1037,34 +844,14 @@ class ReplayBuffer:
 
     def _follow(self) -> None:
         """For a reader: take over what the writer did since. Needs the lock."""
-        store = self._store
+        store = self._rows.store
         if store.mode != "r":
             return
         if store.replaced():
             self._bind(Store.open(self.path, mode="r"), keep_rng=True)
             store.close()
             return
-        if not store.refresh():
-            return
-        self._add_count = int(store.transitions_at(store.count).sum())
-        if self._index is None:
-            return
-        index = self._index
-        room = index.size // self.num_envs
-        new = store.count - index.count
-        if (new >= room).any() or (store.first > index.count).any():
-            self._index = None  # it has gone round: read all of it
-            return
-        if index.growing:
-            self._grow(index, int(new.max()))
-        chunk = max(1, room // 4)
-        for env in np.flatnonzero(new).tolist():
-            start, stop = int(index.count[env]), int(store.count[env])
-            for low in range(start, stop, chunk):
-                steps, flags, rewards = self._read_small(env, low, min(low + chunk, stop))
-                added = np.stack([np.full(len(steps), env), steps, flags], axis=1).astype(np.int64)
-                self._take_in(index, added, rewards)
-        store.first = np.maximum(store.first, index.first)
+        self._rows.follow()
 
     # -- looking
 
@@ -1073,7 +860,7 @@ class ReplayBuffer:
         with self._lock:
             self._check_open()
             self._follow()
-            return self._indexed().sampleable
+            return self._indexed().index.sampleable
 
     @property
     def observation_space(self) -> gym_spaces.Space:
@@ -1103,12 +890,12 @@ class ReplayBuffer:
         with self._lock:
             self._check_open()
             self._follow()
-            return np.stack([self._store.first, self._store.count], axis=1)
+            return np.stack([self._rows.store.first, self._rows.store.count], axis=1)
 
     @property
     def capacity(self) -> int | None:
         """Rows kept, over all envs; None for everything."""
-        return self._store.capacity
+        return self._rows.store.capacity
 
     @property
     def rng(self) -> np.random.Generator:
@@ -1120,7 +907,7 @@ class ReplayBuffer:
         """Transitions ever recorded."""
         with self._lock:
             self._follow()
-            return self._add_count
+            return self._rows.add_count
 
     @property
     def closed(self) -> bool:
@@ -1130,7 +917,7 @@ class ReplayBuffer:
     @property
     def mode(self) -> str:
         """``"r"`` for a reader, else ``"a"``."""
-        return self._store.mode
+        return self._rows.store.mode
 
     def zarr(self) -> Any:
         """The store as a read-only `zarr.Group`: all rows after `flush`, else full segments."""
@@ -1162,40 +949,13 @@ class ReplayBuffer:
         with self._lock:
             self._check_open()
             self._follow()
-            index = self._indexed()
-            store = self._store
-            rows = int((store.count - index.first).sum())
-            episodes = 0
-            for env in range(self.num_envs):
-                step = store.read("step", env, int(index.first[env]), int(store.count[env]))
-                episodes += int(np.count_nonzero(step[1:] == 0)) + (len(step) > 0)
-            fields = {}
-            for name, (disk, segments) in store.disk_usage().items():
-                raw = rows * store.columns[name].field.row_bytes
-                fields[name] = FieldStatistics(raw, disk, raw / disk if disk else 0.0, segments)
-            raw = sum(f.raw_bytes for f in fields.values())
-            disk = sum(f.disk_bytes for f in fields.values())
-            return Statistics(
-                rows=rows,
-                sampleable=index.sampleable,
-                transitions=self._add_count,
-                episodes=episodes,
-                capacity=store.capacity,
-                num_envs=self.num_envs,
-                fields=fields,
-                raw_bytes=raw,
-                disk_bytes=disk,
-                ratio=raw / disk if disk else 0.0,
-                segments=sum(f.segments for f in fields.values()),
-                ignored_updates=self._ignored,
-                priorities=self._priority_statistics(),
-            )
+            return self._indexed().statistics(self._ignored, self._priority_statistics())
 
     def _priority_statistics(self) -> PriorityStatistics | None:
         return None
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._add_count} transitions recorded"
+        state = "closed" if self._closed else f"{self._rows.add_count} transitions recorded"
         return f"{type(self).__name__}({str(self.path)!r}, capacity={self.capacity}, {state})"
 
     def __enter__(self) -> Self:
@@ -1219,7 +979,7 @@ class ReplayBuffer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: the buffer is closed; open it again")
-        if process.pid != self._pid and self._store.mode != "r":
+        if process.pid != self._pid and self._rows.store.mode != "r":
             # Not only writing: the parent puts other rows into memory that is still mapped here.
             raise ForkedError(
                 f"{self.path}: opened by process {self._pid}, and this is its child {process.pid}; "
@@ -1228,7 +988,7 @@ class ReplayBuffer:
 
     def _check_writable(self) -> None:
         self._check_open()
-        if self._store.mode == "r":
+        if self._rows.store.mode == "r":
             raise ReadOnlyError(
                 f'{self.path}: opened with mode="r"; open it with mode="a" to write'
             )

@@ -26,6 +26,11 @@ class Draft(NamedTuple):
     store: Store
     epoch: int
     numbers: list[np.ndarray]
+    gathering: "Gathering"
+
+    def read(self, out: Batch | None = None) -> Batch | None:
+        """The batch, see `Gathering.fill`."""
+        return self.gathering.fill(self, out)
 
 
 class Gathering:

@@ -90,7 +90,7 @@ class Prefetcher:
                         self.drain()
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
-                job.batch = self._buffer._gathering.fill(self._buffer._draw(self._size, self._beta))
+                job.batch = self._buffer._draw(self._size, self._beta).read()
             self._in_hand = job.batch
             return job.batch
 
@@ -116,7 +116,7 @@ class Prefetcher:
                     job.drawn.release()
                 if job.draft is not None:
                     out = self._spare.pop() if self._spare else None
-                    job.batch = buffer._gathering.fill(job.draft, out)
+                    job.batch = job.draft.read(out)
             except BaseException as error:  # handed to the thread that takes the batch
                 job.error = error
             finally:

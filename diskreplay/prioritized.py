@@ -11,7 +11,6 @@ from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.sampling.prioritized import PrioritizedSampler
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.statistics import PriorityStatistics
-from diskreplay.store.store import Store
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -84,8 +83,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._settle()
         with self._lock:
             self._check_writable()
-            self._indexed()
-            ignored = self._sampler.update(ids, priorities)
+            ignored = self._indexed().sampler.update(ids, priorities)
             self._ignored += ignored
         return ignored
 
@@ -93,20 +91,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def tree(self):
         """The `SumTree` of ``priority ** alpha``, by ring place; for looking, not for setting."""
         with self._lock:
-            self._indexed()
-            return self._sampler.tree
+            return self._indexed().sampler.tree
 
     def _make_sampler(self, index: RowIndex) -> PrioritizedSampler:
-        return PrioritizedSampler(index, self.alpha, self.weight_normalization)
+        sampler = PrioritizedSampler(index, self.alpha, self.weight_normalization)
+        store = self._rows.store
+        sampler.largest = float(store.meta.get("largest_priority", 1.0))
+        sampler.restore(store.read_priorities())
+        return sampler
 
     def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
         beta = self.beta if beta is None else beta
-        return _exponent(beta(self._add_count) if callable(beta) else beta)
-
-    def _restore_sampler(self, store: Store) -> None:
-        sampler: PrioritizedSampler = self._sampler
-        sampler.largest = float(store.meta.get("largest_priority", 1.0))
-        sampler.restore(store.read_priorities())
+        return _exponent(beta(self._rows.add_count) if callable(beta) else beta)
 
     def _meta(self) -> dict[str, Any]:
         meta = super()._meta() | {
@@ -115,13 +111,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             "weight_normalization": self.weight_normalization,
             "beta": None if callable(self.beta) else self.beta,
         }
-        if getattr(self, "_index", None) is not None:
-            meta["largest_priority"] = self._sampler.largest
+        rows = getattr(self, "_rows", None)
+        if rows is not None and rows.index is not None:
+            meta["largest_priority"] = rows.sampler.largest
         return meta
 
     def _leaves(self) -> np.ndarray | None:
-        self._indexed()
-        return self._sampler.leaves()
+        return self._indexed().sampler.leaves()
 
     def _of_this_kind(self) -> dict[str, Any]:
         return {"prioritized": True, "alpha": self.alpha}
@@ -132,16 +128,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.beta = _exponent(0.4 if meta["beta"] is None else meta["beta"])
 
     def _priority_statistics(self) -> PriorityStatistics | None:
-        leaves = self._sampler.tree.leaves
+        sampler = self._indexed().sampler
+        leaves = sampler.tree.leaves
         positive = leaves[leaves > 0]
         if not len(positive):
             return None
         return PriorityStatistics(
-            total=self._sampler.tree.total,
+            total=sampler.tree.total,
             min=float(positive.min()),
             max=float(positive.max()),
             mean=float(positive.mean()),
-            largest_seen=self._sampler.largest,
+            largest_seen=sampler.largest,
         )
 
 

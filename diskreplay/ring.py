@@ -86,12 +86,13 @@ class Ring(ReplayBuffer):
     @property
     def count(self) -> int:
         """The number of the next row."""
-        return self.base + int(self._store.count[0])
+        return self.base + int(self._rows.store.count[0])
 
     @property
     def stored(self) -> int:
         """Rows that are retained, at most `capacity`."""
-        return int(self._store.count[0] - self._store.first[0])
+        store = self._rows.store
+        return int(store.count[0] - store.first[0])
 
     @property
     def cursor(self) -> int:
@@ -106,8 +107,8 @@ class Ring(ReplayBuffer):
         """The row in each slot (taken modulo the capacity), as the store numbers them; -1 for a
         negative slot and for one that no retained row is in."""
         slots = np.asarray(slots, np.int64)
-        base, count, first = self.base, int(self._store.count[0]), int(self._store.first[0])
-        capacity = self.capacity
+        store, base, capacity = self._rows.store, self.base, self.capacity
+        count, first = int(store.count[0]), int(store.first[0])
         rows = (slots - (base + count)) % capacity + (count - capacity)
         if first > count - capacity:  # not full: some slots have no row
             rows[rows < first] = -1
@@ -195,23 +196,23 @@ class Ring(ReplayBuffer):
                 store.read(name, 0, newest, newest + 1)[0]
                 for name in ("terminated", "truncated", "is_final", "step")
             )
-            self._next_step[0] = 0 if any(ends) else step + 1
+            self._rows.next_step[0] = 0 if any(ends) else step + 1
 
     def _make_sampler(self, index: RowIndex) -> UniformSampler:
         if self._weighted:
-            self._weights = SumTree(self.capacity, track_min=True)
+            self._weights = self._restored_weights(self._rows.store)
         return super()._make_sampler(index)
 
-    def _restore_sampler(self, store: Store) -> None:
-        if not self._weighted:
-            return
+    def _restored_weights(self, store: Store) -> SumTree:
         first, count = int(store.first[0]), int(store.count[0])
         start, saved, _alpha = store.read_priorities() or (first, np.empty((0, 1)), None)
         weights = np.full(count - first, np.nan)
         known = saved[max(first - start, 0) :, 0][: len(weights)]
         weights[: len(known)] = known
         weights[np.isnan(weights)] = self.notes.get("newest_weight", 1.0)
-        self._weights.set(self.slots(np.arange(first, count)), weights)
+        tree = SumTree(self.capacity, track_min=True)
+        tree.set(self.slots(np.arange(first, count)), weights)
+        return tree
 
     def _leaves(self) -> np.ndarray | None:
         if not self._weighted:

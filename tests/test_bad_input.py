@@ -75,7 +75,7 @@ def next_batch(buffer):
 
 def snapshot(buffer):
     """Everything a caller can see of a buffer."""
-    store = buffer._store
+    store = buffer._rows.store
     rows = {
         (name, env): store.read(name, env, int(store.first[env]), int(store.count[env]))
         for name in store.columns
@@ -117,7 +117,7 @@ def goes_on(buffer):
         id = buffer.add(**vector_step(before, buffer.num_envs))
     assert buffer.add_count == before + buffer.num_envs
     row, env = divmod(int(id[0]), buffer.num_envs)
-    assert buffer._store.read("reward", env, row, row + 1)[0] == before
+    assert buffer._rows.store.read("reward", env, row, row + 1)[0] == before
     batch = buffer.sample()
     buffer.update_priorities(batch.id, np.full(len(batch.id), 0.5))
 
@@ -247,7 +247,7 @@ def test_a_bad_value_of_one_env_refuses_the_whole_step(vector, case):
 def test_values_of_masked_envs_are_not_looked_at(vector):
     reward = np.array([1.0, np.nan, np.inf])
     ids = vector.add(**vector_step(5, 3, reward=reward, mask=np.array([True, False, False])))
-    assert ids.tolist() == [(int(vector._store.count[0]) - 1) * 3]
+    assert ids.tolist() == [(int(vector._rows.store.count[0]) - 1) * 3]
 
 
 @pytest.mark.parametrize(
@@ -724,8 +724,8 @@ def test_full_disk_while_adding(tmp_path, monkeypatch, num_envs):
         goes_on(buffer)
         assert buffer.add_count == before[0]["add_count"] + num_envs
     with make(tmp_path / "store", **options) as buffer:
-        rewards = buffer._store.read("reward", 0, 0, 40)
-        is_final = buffer._store.read("is_final", 0, 0, 40)
+        rewards = buffer._rows.store.read("reward", 0, 0, 40)
+        is_final = buffer._rows.store.read("is_final", 0, 0, 40)
         assert rewards[~is_final].tolist() == list(range((~is_final).sum()))
 
 
@@ -811,8 +811,8 @@ def test_a_disk_that_is_really_full(small_disk, tmp_path, monkeypatch):
     buffer.close()
     with diskreplay.open(at) as reader:
         assert reader.add_count == reached + 20
-        rewards = reader._store.read("reward", 0, 0, int(reader._store.count[0]))
-        is_final = reader._store.read("is_final", 0, 0, int(reader._store.count[0]))
+        rewards = reader._rows.store.read("reward", 0, 0, int(reader._rows.store.count[0]))
+        is_final = reader._rows.store.read("is_final", 0, 0, int(reader._rows.store.count[0]))
         assert rewards[~is_final].tolist() == list(range(reached + 20))
 
 

@@ -38,7 +38,7 @@ def leaves(value):
 
 def check_rows(buffer, case, steps):
     """Every field of every retained row, read one by one."""
-    store = buffer._store
+    store = buffer._rows.store
     envs = golden.schedule(buffer.num_envs, steps)
     assert store.count.tolist() == [len(rows) for rows in envs]
     assert buffer.add_count == steps * buffer.num_envs

@@ -19,6 +19,7 @@ LEVELS = [
     ["prefetch"],
     ["prioritized", "ring"],
     ["buffer"],
+    ["rows"],
     ["gathering", "fitting"],
     ["schema"],
     ["batch", "statistics", "spaces", "values"],

@@ -129,7 +129,7 @@ def test_priorities_are_depth_updates_old(tmp_path):
     """All priority is moved to one row: the batches under way are the last without it."""
     with make(tmp_path / "store") as buffer:
         record(buffer, 80)
-        ids = np.arange(int(buffer._store.count[0]))
+        ids = np.arange(int(buffer._rows.store.count[0]))
         buffer.update_priorities(ids, np.where(ids == 3, 1.0, 0.0))
         with buffer.prefetch(3) as ahead:
             assert set(next(ahead).id.tolist()) == {3}
@@ -281,7 +281,8 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
     with make(tmp_path / "store") as buffer, make(tmp_path / "twin") as twin:
         record(buffer, 60)
         record(twin, 60)
-        gather, calls = buffer._gathering._rows, []
+        gathering = buffer._rows._gathering
+        gather, calls = gathering._rows, []
 
         def third_fails(*arguments):
             calls.append(threading.current_thread())
@@ -289,7 +290,7 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
                 raise errors.CorruptSegmentError("rotten")
             return gather(*arguments)
 
-        monkeypatch.setattr(buffer._gathering, "_rows", third_fails)
+        monkeypatch.setattr(gathering, "_rows", third_fails)
         with buffer.prefetch(2) as ahead:
             for i in range(8):
                 expected = kept(twin.sample())
@@ -308,7 +309,7 @@ def test_an_error_of_the_draw_comes_in_its_turn_and_is_over_with_its_cause(tmp_p
         record(buffer, 60)
         with buffer.prefetch(2) as ahead:
             next(ahead)
-            ids = np.arange(int(buffer._store.count[0]))
+            ids = np.arange(int(buffer._rows.store.count[0]))
             buffer.update_priorities(ids, np.zeros(len(ids)))
             for _ in range(ahead.depth):  # drawn before
                 next(ahead)
@@ -432,5 +433,5 @@ def test_a_reader_prefetches_what_another_buffer_writes(tmp_path):
     here = Path(__file__).resolve().parent
     subprocess.run(
         [sys.executable, "-c", READER, str(tmp_path / "store"), str(here)],
-        check=True, timeout=15, env=os.environ | {"PYTHONPATH": str(here.parent)},
+        check=True, timeout=120, env=os.environ | {"PYTHONPATH": str(here.parent)},
     )  # fmt: skip

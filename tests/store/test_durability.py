@@ -46,7 +46,7 @@ def test_a_power_cut_between_the_fields_record_and_the_groups(tmp_path, monkeypa
     buffer.flush()
     group = (path / "zarr.json").read_bytes()
     add(buffer, 8)
-    buffer._store.maintain(durable=True)
+    buffer._rows.store.maintain(durable=True)
     shutil.copytree(path, tmp_path / "cut")
     buffer.close()
     path = tmp_path / "cut"
@@ -135,7 +135,7 @@ def test_the_tail_of_a_segment_whose_record_failed(tmp_path, monkeypatch):
         patched.setattr(files, "replace", lambda contents: files.write(Path("/nowhere/at/all"), []))
         add(buffer, 3)
         with pytest.raises(DiskReplayError):
-            buffer._store.maintain(durable=True)
+            buffer._rows.store.maintain(durable=True)
     add(buffer, 10)
     buffer.close()
     assert orphans(path) == []
@@ -154,7 +154,7 @@ def test_a_segment_that_could_not_be_deleted_is_deleted_later(tmp_path, monkeypa
 
         patched.setattr(files, "remove", remove)
         with pytest.raises(DiskReplayError):
-            buffer._store.maintain(durable=True)
+            buffer._rows.store.maintain(durable=True)
     add(buffer, 30)
     buffer.close()
     assert orphans(path) == []
@@ -221,7 +221,7 @@ def test_a_segment_that_leaves_while_it_is_recorded(tmp_path, monkeypatch):
     """Rows are added while the keeper syncs: its tail was deleted, and then to be renamed."""
     buffer = make(tmp_path / "store")
     add(buffer, 7)
-    store, original = buffer._store, files.sync
+    store, original = buffer._rows.store, files.sync
     with store.maintenance:
         add(buffer, 3)
 

@@ -90,7 +90,7 @@ class Fault:
 
 def settle(buffer):
     """Let the keeper finish what it was woken for."""
-    with buffer._store.maintenance:
+    with buffer._rows.store.maintenance:
         pass
     time.sleep(0.002)
 
@@ -249,10 +249,10 @@ def test_load(tmp_path, monkeypatch, name):
             check(buffer, 71)
             buffer.load(path / "checkpoints", 1)
         check(buffer, 50)
-        buffer._store.finish_clearing()
+        buffer._rows.store.finish_clearing()
         if name == "remove_tree" and not raised:
             buffer.load(path / "checkpoints", 1)  # or an opening: what could not be removed goes
-            buffer._store.finish_clearing()
+            buffer._rows.store.finish_clearing()
         hidden = [p.name for p in path.iterdir() if p.name.startswith(".")]
         assert hidden == []
 

@@ -71,7 +71,7 @@ NAMES = (
 
 def transitions(buffer):
     """The ids of all transitions that can be sampled, and what a batch holds of each."""
-    ids = np.sort(buffer._indexed().sampleable_ids())
+    ids = np.sort(buffer.sampleable_ids())
     batch = buffer.gather(ids)
     return {"id": ids} | {name: getattr(batch, name).copy() for name in NAMES}
 

@@ -213,9 +213,8 @@ class Witness:
              writer.EXTEND)
         )  # fmt: skip
         moments = self.rng.randrange(1, 3)
-        deadline = time.monotonic() + (
-            self.rng.uniform(0, 0.4) if wanted is None else self.rng.uniform(1, 2)
-        )
+        # An action that is waited for comes after some hundred calls: on a busy machine, late.
+        deadline = time.monotonic() + (self.rng.uniform(0, 0.4) if wanted is None else _STUCK_S)
         if wanted is None and self.rng.random() < 0.3:
             deadline -= 0.37
         seen = 0

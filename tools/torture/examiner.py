@@ -227,7 +227,7 @@ class Examiner:
             if not saved:
                 raise Lost(f"checkpoint {suffix} loads other rows")
         buffer.load(mine, 1)
-        buffer._store.finish_clearing()
+        buffer._rows.store.finish_clearing()
         self._compare(buffer, rows)
 
 

@@ -188,7 +188,7 @@ class Trial:
     def record(self) -> None:
         while self.rows < _ROWS + 40:
             self.add()
-            with self.buffer._store.maintenance:  # let the keeper finish
+            with self.buffer._rows.store.maintenance:  # let the keeper finish
                 pass
 
     def flush(self) -> None:
@@ -236,7 +236,7 @@ class Trial:
             for _ in range(20):
                 self.add()
             copy = self.root / "copy"
-            with self.buffer._store.maintenance:
+            with self.buffer._rows.store.maintenance:
                 shutil.copytree(self.store, copy)
             self.close()
             shutil.rmtree(self.store)
@@ -295,7 +295,7 @@ def attempt(what: str, name: str, at: int | None, code: int) -> tuple[int, bool]
                     refused = True
                     _check_error(error, code)
                 if trial.buffer is not None and not trial.buffer.closed:
-                    store = trial.buffer._store
+                    store = trial.buffer._rows.store
                     with suppress(DiskReplayError), store.maintenance:
                         store.finish_clearing()
                 seen = faults.seen

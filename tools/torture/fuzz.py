@@ -33,6 +33,7 @@ def run(
     kinds: tuple[str, ...] = specimen.KINDS,
     seed: int = 0,
     workers: int = 2,
+    limit_s: float = _LIMIT_S,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Try so many damaged inputs, spread over all files of all kinds of specimen.
@@ -50,7 +51,7 @@ def run(
         outcomes: dict[str, Counter] = {kind: Counter() for kind in kinds}
         failures = []
         work = partial(_one, base, {kind: _files(places[kind]) for kind in kinds})
-        for outcome in crew.run(work, jobs, workers=workers, limit_s=_LIMIT_S, memory=_MEMORY):
+        for outcome in crew.run(work, jobs, workers=workers, limit_s=limit_s, memory=_MEMORY):
             advance()
             if outcome.trouble is None:
                 outcomes[outcome.job[1]][outcome.value] += 1

@@ -53,10 +53,11 @@ def run_cases(
     *,
     names: tuple[str, ...] | None = None,
     workers: int = 2,
+    limit_s: float = _SECONDS,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Try the cases made by hand, all or those of some names, each in a process that may take a
-    gibibyte and 20 seconds."""
+    gibibyte and `limit_s` seconds."""
     base = Path(tempfile.mkdtemp(prefix="torture-"))
     results: dict[str, str] = {}
     failures, slowest = [], 0.0
@@ -72,7 +73,7 @@ def run_cases(
             )
         )
         for outcome in crew.run(
-            partial(_one, base), jobs, workers=workers, limit_s=_SECONDS, memory=_MEMORY
+            partial(_one, base), jobs, workers=workers, limit_s=limit_s, memory=_MEMORY
         ):
             advance()
             label = ": ".join(outcome.job)

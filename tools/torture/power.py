@@ -72,7 +72,7 @@ def record_recovery(examiner: Examiner, state: State, promise: Promise) -> tuple
             buffer = setting.make(root / "run" / "replay")
             rows = examiner.recognised(buffer, promise)
             after = examiner.further(rows)
-            durable, size = tuple(buffer._store.recorded.tolist()), tuple(map(len, after))
+            durable, size = tuple(buffer._rows.store.recorded.tolist()), tuple(map(len, after))
 
             def mark(step: str, *live: Allowed) -> None:
                 recorder.mark(Promise(f"{step} after a cut", live, promise.saved, promise.present))

@@ -213,7 +213,7 @@ class Workload:
     def _done(self, name: str) -> None:
         if self.buffer is not None:
             # What the record names is the last durable point.
-            self._durable = self.buffer._store.recorded.tolist()
+            self._durable = self.buffer._rows.store.recorded.tolist()
         self._now(f"after {name}")
 
     def _all_durable(self) -> None:
@@ -249,7 +249,7 @@ class Workload:
         """Two seconds go by, and the keeper wakes."""
         self._now("record")
         self._clock.now += 3
-        self.buffer._store.maintain(spares=True)
+        self.buffer._rows.store.maintain(spares=True)
         self._done("record")
 
     def burst(self) -> None:
@@ -331,7 +331,7 @@ class Workload:
         size = tuple(map(len, rows))
         self._now("load", Allowed(rows, size, size))
         self.buffer.load(self.checkpoints, suffix)
-        self.buffer._store.finish_clearing()
+        self.buffer._rows.store.finish_clearing()
         self.rows, self._durable = rows, list(size)
         self._next_step = [0] * self.setting.num_envs
         self._done("load")

@@ -1,0 +1,335 @@
+"""The rows of one store, and what a buffer knows of them in memory."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diskreplay import values
+from diskreplay.errors import NotSampleableError, UnknownIdError
+from diskreplay.fitting import Fitting
+from diskreplay.gathering import Draft, Gathering
+from diskreplay.sampling.stream import Stream
+from diskreplay.schema import Schema
+from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
+from diskreplay.store.store import Store
+
+if TYPE_CHECKING:
+    from diskreplay.sampling.prioritized import PrioritizedSampler
+    from diskreplay.sampling.row_index import RowIndex
+    from diskreplay.sampling.uniform import UniformSampler
+
+_FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
+_FINAL = 4  # the flag of a row that is no transition, see sampling.kernels
+
+
+class Rows:
+    """One store with its row index, its sampler, its counts and its episodes under way.
+
+    It lives as long as its store: `ReplayBuffer.load` puts another in its place. All methods need
+    the buffer's lock.
+
+    Parameters
+    ----------
+    store : Store
+    schema : Schema
+    stack_size, update_horizon : int
+    gamma : float
+    resume_episodes : bool
+        Go on with the episodes that were open when the store was saved.
+
+    Attributes
+    ----------
+    add_count : int
+        Transitions ever recorded.
+    next_step : ndarray of int32, shape (num_envs,)
+        The step that each env's next row has: 0 where no episode is open.
+    index : RowIndex or None
+    sampler : UniformSampler or PrioritizedSampler or None
+        Both made by `make_index` when first needed, and Numba is not loaded before.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        schema: Schema,
+        *,
+        stack_size: int,
+        update_horizon: int,
+        gamma: float,
+        resume_episodes: bool = False,
+    ) -> None:
+        store.columns = {name: store.columns[name] for name in schema.names}
+        self.store = store
+        self._schema = schema
+        self._stack_size, self._update_horizon, self._gamma = stack_size, update_horizon, gamma
+        self.index: RowIndex | None = None
+        self.sampler: UniformSampler | PrioritizedSampler | None = None
+        self.add_count = int(store.transitions_at(store.count).sum())
+        self.next_step = np.zeros(store.num_envs, np.int32)
+        if resume_episodes:
+            self.next_step[:] = store.meta.get("next_step", 0)
+        self._fitting = Fitting(schema, store.num_envs)
+        self._reward_at = schema.names.index("reward")
+        # What `add_row` tells the index of a row and a final row; made once, it allocates nothing.
+        self._added = np.array([[0, 0, 0], [0, 0, _FINAL]], np.int64)
+        self._rewards = np.zeros(2, np.float32)
+        self._one_row = self._added[:1], self._rewards[:1]
+
+    # -- the index
+
+    def make_index(
+        self, make_sampler: "Callable[[RowIndex], UniformSampler | PrioritizedSampler]"
+    ) -> None:
+        """Build the row index from the columns, and the sampler over it."""
+        from diskreplay.sampling.row_index import RowIndex
+
+        store = self.store
+        index = RowIndex(
+            store.rows_per_env, store.num_envs, self._stack_size, self._update_horizon, self._gamma
+        )
+        if index.growing:
+            index.grow(int(store.count.max()) + 2)
+        index.count[:], index.first[:] = store.count, store.first
+        for env in range(store.num_envs):
+            start, stop = int(store.first[env]), int(store.count[env])
+            index.load(env, start, *self._read_small(env, start, stop))
+        index.validate()
+        self._gathering = Gathering(self._schema, self._stack_size, self._update_horizon)
+        self.sampler = make_sampler(index)
+        # One array: what the index evicts, the store may delete.
+        store.first = index.first
+        self.index = index
+
+    def _read_small(
+        self, env: int, start: int, stop: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        terminated, truncated, step, is_final = (
+            self.store.read(name, env, start, stop) for name in _FLAG_FIELDS
+        )
+        if len(step) and step.min() < 0:  # rot: the kernels go back by it, to other memory
+            self.store.columns["step"].complain(start + int(step.argmin()), env)
+        flags = terminated.view(np.uint8) | truncated.view(np.uint8) << 1
+        flags |= is_final.view(np.uint8) << 2
+        return step, flags, self.store.read("reward", env, start, stop)
+
+    def _grow(self, rows: int) -> None:
+        """Make room for more rows of any env in the index of a store that keeps all."""
+        index = self.index
+        if index.growing and int(index.count.max()) + rows > index.size // self.store.num_envs:
+            index.grow(int(index.count.max()) + rows)
+            self.sampler.grow()
+
+    def _take_in(self, added: np.ndarray, rewards: np.ndarray) -> None:
+        """Tell the index and the sampler of committed rows: env, step and flags of each."""
+        left, entered = self.index.append(added, rewards)
+        if len(left):
+            self.sampler.leave(left)
+        if len(entered):
+            self.sampler.enter(entered)
+
+    # -- adding; the index has to be there
+
+    def add_row(
+        self, observation, action, reward, terminated, truncated, next_observation, extras
+    ) -> np.ndarray:
+        """One step of the only env, as `ReplayBuffer.add` has it; returns its id."""
+        step = int(self.next_step[0])
+        row, final = self._fitting.row(
+            step, observation, action, reward, terminated, truncated, next_observation, extras
+        )
+        self._grow(2)
+        number = int(self.store.count[0])
+        self.store.append_row(row, final)
+        reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
+        self._added[0, 1], self._added[0, 2] = step, terminated + 2 * truncated
+        self._rewards[0] = reward
+        if final is None:
+            self._take_in(*self._one_row)
+        else:
+            self._added[1, 1] = step + 1
+            self._take_in(self._added, self._rewards)
+        self.next_step[0] = 0 if terminated or truncated else step + 1
+        self.add_count += 1
+        return np.array([number])
+
+    def add_rows(
+        self, observation, action, reward, terminated, truncated, next_observation,
+        mask, next_observation_mask, extras,
+    ) -> np.ndarray:  # fmt: skip
+        """One step of each env that `mask` names; returns the ids."""
+        num_envs, fitting, steps = self.store.num_envs, self._fitting, self.next_step
+        envs = fitting.envs(mask)
+        terminated = fitting.flags("terminated", terminated, envs)
+        truncated = fitting.flags("truncated", truncated, envs)
+        row_values = fitting.rows(
+            envs, steps, observation, action, reward, terminated, truncated, extras
+        )
+        ended = terminated | truncated
+        final_envs, final = envs[:0], []
+        if next_observation is not None:
+            has = ended
+            if next_observation_mask is not None:
+                has = ended & values.fit_flags(
+                    "next_observation_mask", next_observation_mask, num_envs
+                )
+            final_envs = envs[has[envs]]
+            final = fitting.frames(final_envs, steps + 1, next_observation)
+        self._grow(2)
+        rows = self.store.append(envs, row_values, final_envs, final)
+        count = len(envs)
+        total = count + len(final_envs)
+        added = np.empty((total, 3), np.int64)
+        added[:count, 0], added[count:, 0] = envs, final_envs
+        added[:, 1] = steps[added[:, 0]]
+        added[count:, 1] += 1
+        added[:count, 2] = terminated[envs] + 2 * truncated[envs].view(np.uint8)
+        added[count:, 2] = _FINAL
+        new_rewards = np.zeros(total, np.float32)
+        new_rewards[:count] = row_values[self._reward_at][envs]
+        self._take_in(added, new_rewards)
+        self.next_step[envs] += 1
+        self.next_step[envs[ended[envs]]] = 0
+        self.add_count += count
+        return rows * num_envs + envs
+
+    def add_frame(self, observation: Any) -> np.ndarray:
+        """A final row in the running episode of the only env, which goes on; returns its id."""
+        step = int(self.next_step[0])
+        row = self._fitting.frame(step, observation)
+        self._grow(1)
+        number = int(self.store.count[0])
+        self.store.append_row(row, None, is_final=True)
+        self._take_in(np.array([[0, step, _FINAL]]), np.zeros(1, np.float32))
+        self.next_step[0] = step + 1
+        return np.array([number])
+
+    def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
+        """Rows of one env, an array that `fitted` for each field; returns their ids."""
+        first, rows = int(self.store.count[env]), len(columns[0])
+        most = self.store.most_at_once
+        for start in range(0, rows, most):
+            self._extend(env, [part[start : start + most] for part in columns])
+        return (first + np.arange(rows)) * self.store.num_envs + env
+
+    def _extend(self, env: int, columns: list[np.ndarray]) -> None:
+        reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
+        self._grow(len(step))
+        self.store.extend(env, columns)
+        flags = terminated + 2 * truncated.view(np.uint8) + _FINAL * is_final.view(np.uint8)
+        added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
+        self._take_in(added, np.ascontiguousarray(reward, np.float32))
+        over = terminated[-1] or truncated[-1] or is_final[-1]
+        self.next_step[env] = 0 if over else step[-1] + 1
+        self.add_count += int(np.count_nonzero(~is_final))
+
+    def fitted(self, columns: Any) -> list[np.ndarray]:
+        """The columns of `ReplayBuffer.extend`, checked, in the order and dtypes of the store."""
+        return self._fitting.columns(columns)
+
+    # -- sampling; the index has to be there
+
+    def draw(self, stream: Stream, size: int, beta: float) -> Draft:
+        """Draw transitions, and say what is to be read of them."""
+        stream.taken()
+        ids, probability, weight = self.sampler.draw(stream, size, beta)
+        plan = self.index.plan(ids)
+        return self._draft(ids, probability, weight, plan, stream.taken())
+
+    def choose(self, ids: np.ndarray) -> Draft:
+        """What is to be read of these transitions."""
+        self.index.check_known(ids)
+        plan = self.index.plan(ids)
+        probability = self.sampler.probability(ids)
+        return self._draft(ids, probability, np.ones(len(ids), np.float32), plan, [])
+
+    def _draft(self, ids, probability, weight, plan, numbers) -> Draft:
+        # Entered under the buffer's lock: rows that were planned are not evicted in between.
+        store = self.store
+        store.gate.enter()
+        return Draft(
+            ids, probability, weight, plan, store, store.mapped_epoch, numbers, self._gathering
+        )
+
+    def check_retained(self, ids: np.ndarray) -> None:
+        """Refuse ids of rows that are not there, without the row index.
+
+        Raises
+        ------
+        UnknownIdError, NotSampleableError
+        """
+        first, count, num_envs = self.store.first, self.store.count, self.store.num_envs
+        if num_envs == 1 and ids.size and ids.max() < count[0]:
+            low = ids.min()
+            if low >= first[0] or (low < 0 and first[0] == 0):
+                return  # by far the most common
+        there = ids[ids >= 0]
+        rows, envs = np.divmod(there, num_envs)
+        if (rows >= count[envs]).any():
+            at = int((rows >= count[envs]).argmax())
+            raise UnknownIdError(
+                f"id {there[at]} was never handed out: env {envs[at]} has {count[envs[at]]} rows; "
+                "ids are row * num_envs + env"
+            )
+        if (rows < first[envs]).any():
+            at = int((rows < first[envs]).argmax())
+            raise NotSampleableError(
+                f"id {there[at]} is evicted: env {envs[at]} keeps rows from {first[envs[at]]} on"
+            )
+
+    # -- following a writer
+
+    def follow(self) -> None:
+        """For a reader whose store was not replaced: take over what the writer did since."""
+        store, index = self.store, self.index
+        if not store.refresh():
+            return
+        self.add_count = int(store.transitions_at(store.count).sum())
+        if index is None:
+            return
+        room = index.size // store.num_envs
+        new = store.count - index.count
+        if (new >= room).any() or (store.first > index.count).any():
+            self.index = None  # it has gone round: read all of it
+            return
+        self._grow(int(new.max()))
+        chunk = max(1, room // 4)
+        for env in np.flatnonzero(new).tolist():
+            start, stop = int(index.count[env]), int(store.count[env])
+            for low in range(start, stop, chunk):
+                steps, flags, rewards = self._read_small(env, low, min(low + chunk, stop))
+                added = np.stack([np.full(len(steps), env), steps, flags], axis=1).astype(np.int64)
+                self._take_in(added, rewards)
+        store.first = np.maximum(store.first, index.first)
+
+    # -- looking; the index has to be there
+
+    def statistics(self, ignored_updates: int, priorities: PriorityStatistics | None) -> Statistics:
+        """Figures of this moment."""
+        store, first = self.store, self.index.first
+        rows = int((store.count - first).sum())
+        episodes = 0
+        for env in range(store.num_envs):
+            step = store.read("step", env, int(first[env]), int(store.count[env]))
+            episodes += int(np.count_nonzero(step[1:] == 0)) + (len(step) > 0)
+        fields = {}
+        for name, (disk, segments) in store.disk_usage().items():
+            raw = rows * store.columns[name].field.row_bytes
+            fields[name] = FieldStatistics(raw, disk, raw / disk if disk else 0.0, segments)
+        raw = sum(f.raw_bytes for f in fields.values())
+        disk = sum(f.disk_bytes for f in fields.values())
+        return Statistics(
+            rows=rows,
+            sampleable=self.index.sampleable,
+            transitions=self.add_count,
+            episodes=episodes,
+            capacity=store.capacity,
+            num_envs=store.num_envs,
+            fields=fields,
+            raw_bytes=raw,
+            disk_bytes=disk,
+            ratio=raw / disk if disk else 0.0,
+            segments=sum(f.segments for f in fields.values()),
+            ignored_updates=ignored_updates,
+            priorities=priorities,
+        )
