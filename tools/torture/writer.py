@@ -117,6 +117,9 @@ class Writer:
         self.buffer = open_buffer(self.life)
         self.steps = [0] * self.life.num_envs
         self.tell(DONE, OPEN, self.counts)
+        for env, count in enumerate(self.counts):
+            if content.is_final(env, count):  # the last writer was killed inside an `extend`
+                self.extend(env, 1)
         others = [self.flush, self.save, self.save, self.load, self.reopen]
         while True:
             for _ in range(self.rng.randrange(60)):
@@ -156,11 +159,11 @@ class Writer:
         self.counts = after
         self.tell(DONE, ADD, after)
 
-    def extend(self) -> None:
+    def extend(self, env: int | None = None, rows: int | None = None) -> None:
         """Many rows of one env in one call."""
-        env = self.rng.randrange(self.life.num_envs)
+        env = self.rng.randrange(self.life.num_envs) if env is None else env
         start = self.counts[env]
-        stop = start + self.rng.randrange(1, 40)
+        stop = start + (rows or self.rng.randrange(1, 40))
         stop += content.is_final(env, stop)  # its episode's last step brings it
         after = list(self.counts)
         after[env] = stop
