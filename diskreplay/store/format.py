@@ -34,6 +34,7 @@ DTYPES = frozenset(
 
 _LARGE_SEGMENT = 32 << 20
 _ALL_NEWEST = 256 << 20
+_SMALL_SEGMENT = 64 << 10  # a file costs more than these bytes do
 _MOST_ROWS = 131_072
 _PAGE, _LARGE_PAGE = 4096, 16_384
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,199}")
@@ -112,8 +113,9 @@ class Field:
     def sized(self, rows_per_env: int | None, num_envs: int, asked: int | None) -> "Field":
         """The same field with its `segment_rows`: chosen, or `asked` rounded up to what fits.
 
-        About 32 MiB, at most an eighth of the capacity and of 256 MiB over all envs. Raw segments
-        are whole pages (of 16 KiB where the budget allows), packed ones whole blocks.
+        About 32 MiB, at most 256 MiB over all envs, and at most an eighth of the capacity where
+        that is not a file of next to nothing. Raw segments are whole pages (of 16 KiB where the
+        budget allows), packed ones whole blocks.
         """
         if self.packed:
             granule = BLOCK_ROWS
@@ -122,7 +124,10 @@ class Field:
         if asked is not None:
             return replace(self, segment_rows=-(-asked // granule) * granule)
         budget = min(_LARGE_SEGMENT, _ALL_NEWEST // num_envs) // self.row_bytes
-        budget = min(budget, _MOST_ROWS, (rows_per_env or 8 * _MOST_ROWS) // 8)
+        if rows_per_env is not None:
+            small = 0 if self.packed else min(rows_per_env, _SMALL_SEGMENT // self.row_bytes)
+            budget = min(budget, max(rows_per_env // 8, small))
+        budget = min(budget, _MOST_ROWS)
         if self.packed:
             rows = 1 << max(budget, granule).bit_length() - 1
         else:
