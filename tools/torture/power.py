@@ -150,21 +150,29 @@ def explore(
     return figures
 
 
-def run(*, quick: bool = False, workers: int = os.cpu_count() or 1) -> dict[str, Any]:
+def run(
+    *,
+    every: int = 1,
+    samples: int = 20,
+    extremes: bool = False,
+    again: int = 500,
+    workers: int = os.cpu_count() or 1,
+) -> dict[str, Any]:
     """Every setting, in as many parts as there are workers.
 
     Parameters
     ----------
-    quick : bool
-        One random state beside the two extreme ones, at each 20th point, and few second cuts.
+    every, samples, again
+        As for `explore`.
+    extremes : bool
+        At each point only the two extreme states, and the samples.
     """
     parts = workers
-    every, samples = (20, 1) if quick else (1, 20)
 
     def part(job: tuple[int, int]) -> dict[str, Any]:
         number, start = job
         figures = explore(
-            SETTINGS[number], samples=samples, singly=not quick, again=100 if quick else 500,
+            SETTINGS[number], samples=samples, singly=not extremes, again=again,
             every=every * parts, start=start * every,
         )  # fmt: skip
         return vars(figures)
