@@ -74,6 +74,8 @@ class Fitting:
 
     def _check_shape(self, next_observation: Any) -> None:
         fields = self._schema.observations
+        if self._schema.is_flat and getattr(next_observation, "shape", None) == fields[0].shape:
+            return
         parts = spaces.flatten(self._schema.observation_space, next_observation, "observation")
         for field, part in zip(fields, parts, strict=True):
             if np.shape(part) != field.shape:

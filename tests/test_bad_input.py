@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
-from diskreplay import errors
+from diskreplay import errors, schema
 from diskreplay.store import files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -390,7 +390,7 @@ def test_bad_options_make_no_store(tmp_path, options, kind, words):
 
 @pytest.mark.parametrize(
     "name",
-    sorted(diskreplay.schema._RESERVED),
+    sorted(schema._RESERVED),
 )
 def test_reserved_names_of_extras(tmp_path, name):
     with pytest.raises(errors.ExtrasError, match=repr(name)):

@@ -31,6 +31,7 @@ class PrioritizedSampler:
         self.alpha, self.normalization = alpha, normalization
         self._index = index
         self.largest = 1.0
+        self._newest = 0.0, 0.0  # the largest priority at the last `enter`, and its leaf
         self.tree = self._make_tree()
 
     def _make_tree(self) -> SumTree:
@@ -46,8 +47,9 @@ class PrioritizedSampler:
     def enter(self, places: np.ndarray) -> None:
         """Rows became sampleable: they get the largest priority seen."""
         tree = self.tree
-        leaf = self.leaf(self.largest)
-        tree._kernels.tree_fill(tree.nodes, tree.least, tree.starts, places, leaf)
+        if self._newest[0] != self.largest:
+            self._newest = self.largest, self.leaf(self.largest)
+        tree._kernels.tree_fill(tree.nodes, tree.least, tree.starts, places, self._newest[1])
 
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable: they cannot be drawn."""
