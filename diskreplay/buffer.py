@@ -634,7 +634,7 @@ class ReplayBuffer:
         with self._lock:
             store = self._rows.store
             if store.mode != "r" and not self._temporary:
-                store.record(self._meta(), self._leaves())
+                store.record(self._meta(), self._leaves(), closing=True)
                 store.mark_closed()
             self._closed = True
             self._release()

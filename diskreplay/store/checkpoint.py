@@ -119,11 +119,11 @@ def _build(store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarra
     copies = _Copies()
     written: list[Path] = []
     for column in store.columns.values():
+        files.make_dirs(build / column.field.name)
         for segment, env in column.mapped():
             if segment < first[env] // column.field.segment_rows:
                 continue  # left the capacity, and waits to be deleted
             key = f"{column.field.name}/{column.field.chunk_key(segment, env)}"
-            files.make_dirs((build / key).parent)
             if segment < column.sealed[env]:
                 copies.link(column.chunk_path(segment, env), build / key)
                 manifest[key] = list(column.seals[segment, env])
@@ -321,7 +321,7 @@ def _build_live(store: Store, build: Path, saved: Store, entries: dict[str, list
         _write_documents(build, column, document)
     for key in entries:
         if key.startswith("priority/"):
-            files.make_dirs((build / key).parent)
+            files.make_dirs(build / "priority")
             copies.link(saved.path / key, build / key)
     copies.run()
     files.make_dirs(build / "tail")
@@ -339,11 +339,11 @@ def _link_column(
     column: Column, build: Path, first: np.ndarray, count: np.ndarray, copies: _Copies
 ) -> None:
     rows = column.field.segment_rows
+    files.make_dirs(build / column.field.name)
     for env in range(column.num_envs):
         for segment in range(int(first[env]) // rows, -(-int(count[env]) // rows)):
             chunk = column.chunk_path(segment, env)
             target = build / column.field.name / column.field.chunk_key(segment, env)
-            files.make_dirs(target.parent)
             used = int(count[env]) - segment * rows
             if used >= rows:
                 copies.link(chunk, target)

@@ -9,8 +9,9 @@ from diskreplay.errors import CorruptSegmentError, StoreError
 from diskreplay.store.format import BLOCK_ROWS, Field
 from diskreplay.store.mapping import Mapping
 
-_MISSING = np.uint64(2**64 - 1)
+_PIECES, _LEAST_PIECE = 256, 4096  # of a raw segment; bytes
 
+_MISSING = np.uint64(2**64 - 1)
 
 _extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
 _extend.restype = ctypes.c_uint32
@@ -29,6 +30,18 @@ def crc32c(data: np.ndarray | bytes, *, zeros: int = 0) -> int:
         crc = _extend(crc, part.ctypes.data, len(part))
         zeros -= len(part)
     return crc
+
+
+def piece_bytes(field: Field) -> int:
+    """How many bytes of an open raw segment have a checksum together: so few that rot costs few
+    rows, and so many that the checksums of a segment are a few hundred at most."""
+    return max(_LEAST_PIECE, -(-field.segment_bytes // _PIECES))
+
+
+def piece_sums(field: Field, rows: np.ndarray) -> list[int]:
+    """The CRC-32C of each piece of a raw segment's first rows, given as bytes."""
+    size = piece_bytes(field)
+    return [crc32c(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
 def encode(field: Field, rows: np.ndarray, used: int) -> np.ndarray:

@@ -214,7 +214,6 @@ class Column:
         if not self.field.packed:
             return path, Seal(mapping.size, codec.crc32c(mapping.array))
         shard = codec.encode(self.field, mapping.array, self.field.segment_rows)
-        files.make_dirs(path.parent)
         beside = path.with_name(path.name + ".tmp")
         files.write(beside, [shard.data])
         return beside, Seal(len(shard), codec.checksum(self.field, shard))
@@ -222,7 +221,6 @@ class Column:
     def write_partial(self, segment: int, env: int, used: int) -> Path:
         """Pack the first `used` rows of a tail beside its chunk, for plain readers."""
         path = self.chunk_path(segment, env)
-        files.make_dirs(path.parent)
         beside = path.with_name(path.name + ".tmp")
         files.write(beside, [codec.encode(self.field, self._mapped[segment, env].array, used).data])
         return beside
@@ -234,7 +232,7 @@ class Column:
         """
         old = self._mapped[segment, env]
         # First what may fail: a segment is sealed, and its tail idle, or neither.
-        new = self._map_sealed(segment, env) if self.field.packed else None
+        new = self._map_sealed(segment, env, own=True) if self.field.packed else None
         self.seals[segment, env] = seal
         self.sealed[env] = segment + 1
         if new is None:
@@ -258,24 +256,17 @@ class Column:
     def check_directories(self) -> None:
         """Refuse directories of segments that are links, and may lead out of the store."""
         real = os.path.realpath(self.root)
-        known = [self.tails, self.directory / "c"]
-        for directory in known:
+        for directory in (self.tails, self.directory):
             if os.path.realpath(directory) != os.path.join(real, directory.relative_to(self.root)):
                 raise CorruptSegmentError(
                     f"{directory}: it is, or is in, a link to another directory; move the files "
                     "themselves there"
                 )
-        if known[1].is_dir():
-            for entry in os.scandir(known[1]):
-                if entry.is_symlink():
-                    raise CorruptSegmentError(
-                        f"{entry.path}: a link; move the files themselves there"
-                    )
 
-    def _map_sealed(self, segment: int, env: int) -> Mapping:
+    def _map_sealed(self, segment: int, env: int, *, own: bool = False) -> Mapping:
         field, path = self.field, self.chunk_path(segment, env)
         mapping = Mapping.open(path, size=None if field.packed else field.segment_bytes)
-        if field.packed:
+        if field.packed and not own:  # what was written a moment ago needs no check
             codec.check_index(field, mapping)
         mapping.expect_random_access()
         return mapping
@@ -317,14 +308,10 @@ class Column:
         self._point(self.table, segment, env, None)
 
     def remove_files(self, segment: int, env: int) -> None:
-        """Delete a segment that was dropped, and directories that are empty then."""
-        path = self.chunk_path(segment, env)
-        files.remove(path)
+        """Delete a segment that was dropped."""
+        files.remove(self.chunk_path(segment, env))
         if self.field.packed:
             files.remove(self.tail_path(segment, env))
-        for parent in path.parents:
-            if parent.name == "c" or not files.remove_empty_dir(parent):
-                break
 
     def close(self) -> None:
         """Unmap everything and remove the spares."""
@@ -416,11 +403,26 @@ class Column:
 
     # -- metadata
 
-    def document(self, rows: int) -> dict:
-        """The field's ``zarr.json``."""
+    def document(self, rows: int, *, closing: np.ndarray | None = None) -> dict:
+        """The field's ``zarr.json``.
+
+        `closing` are the rows of each env that will be there while the store is closed: with them,
+        what has no seal gets checksums that hold until then. Costs reading the open segments.
+        """
         seals = {f"{s}/{e}": list(seal) for (s, e), seal in sorted(self.seals.items())}
         attributes = {"sealed": self.sealed.tolist(), "seals": seals}
+        if closing is not None and not self.field.packed:  # a packed one's shard has checksums
+            attributes["open"] = self._open_sums(closing)
         return array_document(self.field, rows, self.num_envs, attributes)
+
+    def _open_sums(self, count: np.ndarray) -> dict[str, list[int]]:
+        sums = {}
+        for segment, env in self.mapped():
+            used = int(count[env]) - segment * self.field.segment_rows
+            if segment >= self.sealed[env] and used > 0:
+                rows = self._mapped[segment, env].array[: used * self.field.row_bytes]
+                sums[f"{segment}/{env}"] = codec.piece_sums(self.field, rows)
+        return sums
 
     def load_seals(self, document: dict) -> None:
         """Take over what a ``zarr.json`` says of sealed segments."""

@@ -47,20 +47,18 @@ def write(directory: Path, priorities: np.ndarray, start: int, alpha: float | No
     chunk = max(1, _CHUNK_VALUES // num_envs)
     stop = start + rows
     written = []
+    files.make_dirs(directory)
     for number in range(start // chunk, -(-stop // chunk)):
         block = np.full((chunk, num_envs), np.nan, "<f8")
         low, high = max(start, number * chunk), min(stop, (number + 1) * chunk)
         block[low - number * chunk : high - number * chunk] = priorities[low - start : high - start]
-        path = directory / "c" / str(number) / "0"
-        files.make_dirs(path.parent)
+        path = directory / format.priority_key(number)
         files.write(path, [block.data])
         written.append(path)
-    files.make_dirs(directory)
     metadata = directory / "zarr.json"
     files.write(metadata, [format.encode(format.priority_document(stop, num_envs, chunk, alpha))])
     files.sync([*written, metadata])
-    files.sync_dirs({parent for path in written for parent in path.parents
-                     if parent.is_relative_to(directory)} | {directory})  # fmt: skip
+    files.sync_dirs([directory])
     return [*written, metadata]
 
 
@@ -73,8 +71,7 @@ def read(directory: Path, num_envs: int) -> Saved | None:
     try:
         rows, envs = document["shape"]
         chunk, _envs = document["chunk_grid"]["configuration"]["chunk_shape"]
-        chunks = directory / "c"
-        numbers = sorted(int(p.name) for p in chunks.iterdir()) if chunks.exists() else []
+        numbers = format.priority_chunks(directory)
         alpha = document["attributes"].get("diskreplay", {}).get("alpha")
         alpha = None if alpha is None else float(alpha)
         if type(rows) is not int or type(chunk) is not int or not 0 < chunk <= _MOST_OF_A_CHUNK:
@@ -89,7 +86,7 @@ def read(directory: Path, num_envs: int) -> Saved | None:
         return None
     blocks = []
     for number in range(numbers[0], numbers[-1] + 1):
-        path = directory / "c" / str(number) / "0"
+        path = directory / format.priority_key(number)
         size = 8 * chunk * num_envs
         data = files.read(path, size)
         if len(data) != size:

@@ -45,10 +45,9 @@ def check(directory: Path, survey: Survey) -> Priorities:
         return found
     first = int(survey.first.min()) // chunk
     if not survey.settled:  # saved at the last flush, when other rows were the oldest
-        numbers = [int(p.name) for p in directory.glob("c/*") if p.name.isdecimal()]
-        first = min(numbers, default=first)
+        first = min(format.priority_chunks(directory), default=first)
     for number in range(first, -(-rows // chunk)):
-        path = directory / "c" / str(number) / "0"
+        path = directory / format.priority_key(number)
         found.expected.add(path)
         try:
             leaves = _read(path, chunk * num_envs)

@@ -180,8 +180,7 @@ def _sort_strays(column: Column, recorded_first: np.ndarray) -> None:
             segment, env = int(found[1]), int(found[2])
             if (segment, env) not in kept or segment < column.sealed[env]:
                 files.remove(path)
-    chunks = column.directory / "c"
-    for segment, env in _numbered(chunks):
+    for segment, env in _numbered(column.directory):
         if (segment, env) in kept:
             continue
         below = segment < int(column.sealed[env]) if env < column.num_envs else False
@@ -191,15 +190,11 @@ def _sort_strays(column: Column, recorded_first: np.ndarray) -> None:
             column.remove_files(segment, env)
 
 
-def _numbered(chunks: Path) -> list[tuple[int, int]]:
+def _numbered(directory: Path) -> list[tuple[int, int]]:
     """Segment and env of every chunk file."""
-    found = []
-    if chunks.is_dir():
-        for segment_dir in chunks.iterdir():
-            for env_dir in segment_dir.iterdir():
-                if segment_dir.name.isdecimal() and env_dir.name.isdecimal():
-                    found.append((int(segment_dir.name), int(env_dir.name)))
-    return found
+    names = os.listdir(directory) if directory.is_dir() else []
+    keys = (format.parse_chunk_key(name) for name in names)
+    return [key for key in keys if key is not None]
 
 
 # -- readers

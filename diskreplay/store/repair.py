@@ -70,6 +70,8 @@ def repair(
             f"{path}: a checkpoint, which is never changed; restore its files from a copy, or load "
             "another one"
         )
+    if source is not None:
+        format.read_attributes(source)  # said before the long walk, and also if all is sound
     lock = files.lock(path / "lock")
     try:
         _finish(path)
@@ -150,12 +152,22 @@ class _Repair:
             strays = [p for p in self.check.orphans if p.is_relative_to(below)]
             strays += [self.survey.chunk(field, *key[1:]) for key in keys]
             for key in keys:
-                seal = self.survey.seals[field.name].get(key[1:])
                 others = [] if source is None else [source.chunk(field, *key[1:])]
-                for path in strays + others if seal else []:
+                for path in strays + others:
                     with contextlib.suppress(Unreadable):
-                        if _whole_seal(field, path) == seal:
+                        if self._is_twin(field, *key[1:], path):
                             self.check.sources[key] = path
+
+    def _is_twin(self, field: Field, segment: int, env: int, path: Path) -> bool:
+        """Whether a file holds what was recorded of a segment."""
+        seal = self.survey.seals[field.name].get((segment, env))
+        sums = self.survey.sums[field.name].get((segment, env))
+        if seal is not None:
+            return _whole_seal(field, path) == seal
+        if sums is None:
+            return False
+        used = self.survey.place(field, segment, env).used
+        return codec.piece_sums(field, segment_check.bytes_of(path, used * field.row_bytes)) == sums
 
     def _salvage(self) -> None:
         """Find the blocks that are whole in rotten shards, also if the index is lost."""
@@ -233,13 +245,20 @@ class _Repair:
         rows = int(survey.count.max(initial=0))
         documents = {}
         for field in survey.fields:
-            seals = {}
+            files.make_dirs(build / field.name)
+            seals, sums = {}, {}
             for place in survey.places(field):
                 seal = self._build_segment(place)
                 if seal is not None:
                     seals[f"{place.segment}/{place.env}"] = list(seal)
+                elif not field.packed:
+                    chunk = build / field.name / field.chunk_key(place.segment, place.env)
+                    rows_there = segment_check.bytes_of(chunk, place.used * field.row_bytes)
+                    sums[f"{place.segment}/{place.env}"] = codec.piece_sums(field, rows_there)
             sealed = np.maximum(survey.count, survey.first) // field.segment_rows
             attributes = {"sealed": sealed.tolist(), "seals": seals}
+            if not field.packed:
+                attributes["open"] = sums
             document = format.array_document(field, rows, survey.num_envs, attributes)
             documents[build / field.name / "zarr.json"] = document
             for parent in (build / field.name).relative_to(build).parents:
@@ -274,7 +293,6 @@ class _Repair:
         key = field.name, segment, env
         old = self.survey.chunk(field, segment, env)
         target = self.build / old.relative_to(self.path)
-        files.make_dirs(target.parent)
         changed = field.name in BOOKKEEPING and env in self._rows
         full = used == field.segment_rows
         whole = key in self.check.sources or key not in self.check.damaged

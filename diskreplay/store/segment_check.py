@@ -136,6 +136,20 @@ def check_raw(field: Field, path: Path, used: int, *, still: bool) -> Checked:
     return checked
 
 
+def hold_against_sums(
+    field: Field, path: Path, used: int, sums: list[int], checked: Checked
+) -> None:
+    """Hold the rows of an open raw segment against the checksums that closing the store left."""
+    found = codec.piece_sums(field, bytes_of(path, used * field.row_bytes))
+    size = codec.piece_bytes(field)
+    lost = np.zeros(field.segment_rows, np.bool_)
+    for piece in np.flatnonzero(np.array(found) != np.array(sums)).tolist():
+        first, stop = piece * size, (piece + 1) * size
+        lost[first // field.row_bytes : min(-(-stop // field.row_bytes), used)] = True
+    if (lost & ~checked.lost).any():
+        checked.lose("checksum", "its rows are not those that closing the store recorded", lost)
+
+
 def check_tail(field: Field, path: Path) -> Checked:
     """A tail: only its length is known."""
     expected = -(-field.segment_bytes // _PAGE) * _PAGE

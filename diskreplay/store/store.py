@@ -18,7 +18,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from collections.abc import Mapping as MappingType
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from diskreplay.store.column import Column
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
 from diskreplay.store.state import MOST_AT_ONCE, State, finals_in, finals_word, rows_behind
+from diskreplay.store.usage import sizes
 
 _OWN_KEYS = frozenset(
     [
@@ -79,7 +80,13 @@ class Store:
     """
 
     def __init__(
-        self, path: Path, *, mode: str, lock: int | None = None, capacity: int | None = -1
+        self,
+        path: Path,
+        *,
+        mode: str,
+        lock: int | None = None,
+        capacity: int | None = -1,
+        only: Container[str] | None = None,
     ) -> None:
         attributes = format.read_attributes(path)
         if capacity != -1:
@@ -107,6 +114,7 @@ class Store:
         self.columns = {
             field.name: Column(path, field, self.num_envs, self.rows_per_env, self.gate)
             for field in fields
+            if only is None or field.name in only
         }
         self._fields = fields  # in the order of the attributes and of `state`
         self.lock = lock
@@ -186,13 +194,21 @@ class Store:
             raise
 
     @classmethod
-    def open(cls, path: Path, *, mode: str, capacity: int | None = -1) -> "Store":
+    def open(
+        cls,
+        path: Path,
+        *,
+        mode: str,
+        capacity: int | None = -1,
+        only: Container[str] | None = None,
+    ) -> "Store":
         """Open a store: ``"a"`` to go on writing, ``"r"`` to read along (or a checkpoint).
 
-        `capacity` replaces the stored one; -1 keeps it.
+        `capacity` replaces the stored one; -1 keeps it. With ``"r"``, `only` these columns are
+        there: to map thousands of segments that nobody looks at takes long.
         """
         if mode == "r":
-            return cls(path, mode="r")
+            return cls(path, mode="r", only=only)
         cls.settle(path)
         format.read_attributes(path)
         if (path / "manifest.json").exists():
@@ -639,12 +655,12 @@ class Store:
             finals[env] -= np.count_nonzero(later[asked - low :])
         return finals
 
-    def _write_record(self, count: np.ndarray, first: np.ndarray) -> None:
+    def _write_record(self, count: np.ndarray, first: np.ndarray, *, closing: bool = False) -> None:
         """Name `count` rows as durable. Their data and names are synced already."""
-        rows = int(count.max(initial=0))
+        rows, last = int(count.max(initial=0)), count if closing else None
         files.replace(
             {
-                column.directory / "zarr.json": format.encode(column.document(rows))
+                column.directory / "zarr.json": format.encode(column.document(rows, closing=last))
                 for column in self.columns.values()
             }
         )
@@ -654,7 +670,13 @@ class Store:
         self.recorded, self.recorded_first = count, first
         self._unsynced = []
 
-    def record(self, meta: MappingType[str, Any], leaves: np.ndarray | None = None) -> None:
+    def record(
+        self,
+        meta: MappingType[str, Any],
+        leaves: np.ndarray | None = None,
+        *,
+        closing: bool = False,
+    ) -> None:
         """Make every row durable and visible to plain Zarr readers.
 
         Parameters
@@ -663,6 +685,8 @@ class Store:
             Replaces `meta`.
         leaves : ndarray of float64, shape (rows, num_envs), optional
             Priorities of the rows from ``first.min()`` on; NaN where a row has none.
+        closing : bool
+            Whether `mark_closed` follows: open segments get checksums then, for `verify`.
         """
         with self.maintenance:
             self.maintain(durable=True)
@@ -676,7 +700,7 @@ class Store:
             if leaves is not None:
                 priorities.replace(self.path, leaves, int(first.min()), meta.get("alpha"))
             self.meta = dict(meta)
-            self._write_record(count, first)
+            self._write_record(count, first, closing=closing)
 
     def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
         """Shards of segments not full yet, beside their places, and what `_flushed` is then."""
@@ -709,7 +733,7 @@ class Store:
     def _open_for_reading(self) -> None:
         path = self.path / "state"
         if path.exists():
-            self._state = State(path, self.num_envs, len(self.columns), writable=False)
+            self._state = State(path, self.num_envs, len(self._fields), writable=False)
         self.count = self.recorded.copy()
         recovery.catch_up(self)
 
@@ -744,18 +768,9 @@ class Store:
         """For each field the bytes its files take on disk, tails included, and its segments."""
         usage = {}
         for name, column in self.columns.items():
-            total = 0
-            for path in (*_walk(column.directory), *_walk(column.tails)):
-                try:
-                    total += path.stat().st_blocks * 512
-                except FileNotFoundError:  # sealed or deleted since it was listed
-                    continue
-            usage[name] = total, len(column.mapped())
+            files_ = *sizes(column.directory).values(), *sizes(column.tails).values()
+            usage[name] = sum(files_), len(column.mapped())
         return usage
-
-
-def _walk(directory: Path) -> list[Path]:
-    return [Path(base, name) for base, _dirs, names in os.walk(directory) for name in names]
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

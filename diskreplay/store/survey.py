@@ -10,6 +10,7 @@ import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.store import format
+from diskreplay.store.codec import piece_bytes
 from diskreplay.store.column import Seal
 from diskreplay.store.finding import Finding
 from diskreplay.store.format import Field
@@ -53,6 +54,9 @@ class Survey:
     sealed : dict of str to ndarray of int64, shape (num_envs,)
     seals : dict of str to dict
         For each field ``(segment, env)`` to `Seal`.
+    sums : dict of str to dict
+        For each raw field ``(segment, env)`` of an open segment to the CRC-32C of each of its
+        pieces; of a store that was not closed, or by an older version, nothing.
     findings : list of Finding
         What is wrong with the metadata themselves.
 
@@ -67,6 +71,7 @@ class Survey:
         self.path = path
         self.findings: list[Finding] = []
         self.identity = _identity(path)
+        self._record = _stamp(path / "zarr.json")
         self.attributes = format.read_attributes(path)
         try:
             self._parse()
@@ -89,6 +94,7 @@ class Survey:
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
         self.sealed: dict[str, np.ndarray] = {}
         self.seals: dict[str, dict[tuple[int, int], Seal]] = {}
+        self.sums: dict[str, dict[tuple[int, int], list[int]]] = {}
         for number, field in enumerate(self.fields):
             self._read_field(number, field)
         for name in {name for f in self.fields for name in _parents(f.name)}:
@@ -234,6 +240,7 @@ class Survey:
     def _read_field(self, number: int, field: Field) -> None:
         path = self.path / field.name / "zarr.json"
         sealed, seals = (0 if self._live else 1) * (self.count // field.segment_rows), {}
+        self.sums[field.name] = {}
         document = self._document(path)
         try:
             if document is not None:
@@ -249,6 +256,8 @@ class Survey:
                 full = self.recorded // field.segment_rows
                 if self.settled and (sealed != full).any():
                     raise ValueError(f"{sealed.tolist()} sealed segments, {full.tolist()} expected")
+                if self.settled and "open" in attributes:
+                    self.sums[field.name] = self._parse_sums(field, attributes["open"])
         except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
             self._complain("metadata", path, f"the metadata are damaged ({error})", _REBUILD)
         if self.state is not None:
@@ -265,7 +274,7 @@ class Survey:
                 )  # fmt: skip
 
     def _parse_seals(self, attributes: dict) -> tuple[np.ndarray, dict[tuple[int, int], Seal]]:
-        if attributes.keys() != {"sealed", "seals"}:
+        if attributes.keys() - {"open"} != {"sealed", "seals"}:
             raise ValueError("sealed and seals expected")
         sealed = np.array(attributes["sealed"], np.int64)
         if sealed.shape != (self.num_envs,) or (sealed < 0).any():
@@ -280,6 +289,22 @@ class Survey:
                 raise ValueError(f"seal {key!r} is of no sealed segment")
             seals[segment, env] = Seal(size, crc)
         return sealed, seals
+
+    def _parse_sums(self, field: Field, entries: dict) -> dict[tuple[int, int], list[int]]:
+        """Of a store that was closed: nobody has written to its open segments since."""
+        sums = {}
+        for env, count in enumerate(self.recorded.tolist()):
+            segment, used = divmod(count, field.segment_rows)
+            if used and not field.packed:
+                found = entries.pop(f"{segment}/{env}")
+                pieces = -(-used * field.row_bytes // piece_bytes(field))
+                if [type(crc) for crc in found] != [int] * pieces:
+                    raise ValueError(f"{pieces} checksums of segment {segment}/{env} expected")
+                if count == self.count[env]:  # else another segment is taken for the newest
+                    sums[segment, env] = found
+        if entries:
+            raise ValueError("checksums of segments that are not open")
+        return sums
 
     # -- which files should be there
 
@@ -311,6 +336,9 @@ class Survey:
         """Whether the directory is the one that was surveyed, in the same hands."""
         if _identity(self.path) != self.identity:
             return False
+        # A writer may have opened it and closed it again.
+        if self.settled and _stamp(self.path / "zarr.json") != self._record:
+            return False
         state = self.state
         return state is None or (
             bool(state.replaced[0]) == self._replaced and state.closed == self.settled
@@ -326,6 +354,14 @@ def _identity(path: Path) -> list[int | None]:
         except OSError:
             inodes.append(None)
     return inodes
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_ino, about.st_mtime_ns
 
 
 def _parents(name: str) -> list[str]:

@@ -1,10 +1,10 @@
 """One walk over a store or a checkpoint that checks every file, without the writer's lock.
 
 What is by nature not seen: a flipped bit in rows that have no checksum (yet), unless it makes a row
-impossible. Those are raw segments and tails that are not full, and, where the last writer was
-killed or a field's metadata are lost as well, raw segments whose checksum is recorded nowhere. Nor,
-in a store, bits of options, spaces and the generator's state in the group's attributes, and of
-priorities, that still make sense; the manifest of a checkpoint covers these too.
+impossible. Those are, while a store is open and after its writer was killed, raw segments and tails
+that are not full, and where a field's metadata are lost as well, raw segments whose checksum is
+recorded nowhere. Nor, in a store, bits of options, spaces and the generator's state in the group's
+attributes, and of priorities, that still make sense; the manifest of a checkpoint covers these too.
 """
 
 import os
@@ -38,7 +38,7 @@ _SET_ASIDE = (
 _IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows aside"
 _PRIORITIES = "`--repair` gives all rows the largest one"
 _REMOVED_BY_OPENING = re.compile(r"tail/(unsealed|spare\.[^/]*)")
-_LEFT_OVER = re.compile(r"tail/.*|.*\.tmp|.*/c/\d+/\d+(/0)*|priority/.*")
+_LEFT_OVER = re.compile(r"tail/.*|.*\.tmp|.*/c(\.\d+)+|priority/.*")
 
 
 class Fault(NamedTuple):
@@ -257,6 +257,9 @@ class Check:
         still = self.survey.settled and not place.sealed
         checked = segment_check.check_raw(place.field, path, place.used, still=still)
         self._hold_against_seals(place, path, checked)
+        sums = self.survey.sums[place.field.name].get((place.segment, place.env))
+        if sums is not None and still and not checked.lost.all():
+            segment_check.hold_against_sums(place.field, path, place.used, sums, checked)
         return checked
 
     def _check_packed(self, place: Place, path: Path) -> Checked:

@@ -143,9 +143,7 @@ def record(buffer, case, start=0, stop=STEPS):
             parts = [function(*arguments, n + ahead, env) for env, n in enumerate(numbers)]
             return np.stack(parts) if len(parts) > 1 else parts[0]
 
-        ends = {
-            how: np.array([r[2] == how for r in rows]) for how in ("terminated", "truncated")
-        }
+        ends = {how: np.array([r[2] == how for r in rows]) for how in ("terminated", "truncated")}
         if buffer.num_envs == 1:
             ends = {how: bool(values[0]) for how, values in ends.items()}
         buffer.add(

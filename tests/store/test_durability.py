@@ -174,10 +174,9 @@ def test_files_that_come_back_after_a_power_cut_in_a_store_that_was_closed(tmp_p
     with make(path) as buffer:
         add(buffer, 7)
         buffer.flush()
-        (tmp_path / "old").write_bytes((path / "observation/c/0/0/0").read_bytes())
+        (tmp_path / "old").write_bytes((path / "observation/c.0.0.0").read_bytes())
         add(buffer, 200)
-    back = path / "observation" / "c" / "0" / "0" / "0"
-    back.parent.mkdir(parents=True)
+    back = path / "observation" / "c.0.0.0"
     back.write_bytes((tmp_path / "old").read_bytes())
     monkeypatch.setattr(files, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
     make(path).close()

@@ -90,16 +90,19 @@ class Fault:
 
 def settle(buffer):
     """Let the keeper finish what it was woken for."""
-    with buffer._rows.store.maintenance:
+    store = buffer._rows.store
+    while store._wake.is_set():  # it has not begun
+        time.sleep(0.001)
+    with store.maintenance:
         pass
-    time.sleep(0.002)
 
 
-def check_reopened(path, copy, acknowledged):
+def check_reopened(buffer, copy, acknowledged):
     """What a process that is killed now would leave behind, opened elsewhere."""
     if copy.exists():
         shutil.rmtree(copy)
-    shutil.copytree(path, copy)
+    with buffer._rows.store.maintenance:  # a copy takes a while: the keeper must not seal meanwhile
+        shutil.copytree(buffer.path, copy)
     with make(copy) as reopened:
         check(reopened, acknowledged)
 
@@ -131,7 +134,7 @@ def test_adding_over_segment_boundaries(tmp_path, monkeypatch, name, code):
         check(buffer, acknowledged)
         settle(buffer)
         fault.active = False
-    check_reopened(tmp_path / "store", tmp_path / "killed", acknowledged)
+    check_reopened(buffer, tmp_path / "killed", acknowledged)
     for _ in range(60):
         add(buffer, acknowledged)
         acknowledged += 1
@@ -197,7 +200,7 @@ def test_flush(tmp_path, monkeypatch, name):
     def after(buffer, path, raised):
         check(buffer, 50)
         if raised:
-            check_reopened(path / "store", path / "killed", 50)
+            check_reopened(buffer, path / "killed", 50)
             buffer.flush()
             check(buffer, 50)
 
@@ -276,7 +279,7 @@ def test_another_alpha_and_a_crash_right_after(tmp_path, monkeypatch):
             buffer.add(np.zeros(2, np.float32), 0, 0.0, True, False)
         buffer.update_priorities(np.arange(20), priorities)
 
-    def fail(*_arguments):
+    def fail(*_arguments, **_options):
         raise OSError(28, "the record cannot be written")
 
     with monkeypatch.context() as patched:

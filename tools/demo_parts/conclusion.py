@@ -63,10 +63,8 @@ def _ratio_of_full_segments() -> str:
     full = array.shape[0] // rows
     if not full:
         return "no segment is full yet"
-    disk = sum(
-        evidence.disk_bytes(REPLAY / "observation" / "c" / str(segment))[0]
-        for segment in range(full)
-    )
+    shards = (REPLAY / "observation" / f"c.{segment}.0.0.0" for segment in range(full))
+    disk = sum(shard.stat().st_blocks * 512 for shard in shards)
     return f"{full * rows * math.prod(training.SHAPE) / disk:.0f} x in the {full} full segments"
 
 

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -46,22 +47,23 @@ class Faults:
         One of `CALLS`: ``file`` is opening a file to write it, ``write`` what is written to it.
     at : int or None
         Which call fails; None lets all through.
-    seen : int
+    seen : Counter
+        Of each of `CALLS`, how many there were.
     """
 
     def __init__(self, name: str) -> None:
-        self.name, self.at, self.code, self.seen = name, None, 0, 0
+        self.name, self.seen = name, Counter()
+        self.arm(None)
 
     def arm(self, at: int | None, code: int = 0) -> None:
         """Count anew, and fail then."""
-        self.at, self.code, self.seen = at, code, 0
+        self.at, self.code = at, code
+        self.seen.clear()
 
     def strike(self, name: str) -> bool:
         """Whether this call of that function is to fail."""
-        if name != self.name:
-            return False
-        self.seen += 1
-        return self.seen - 1 == self.at
+        self.seen[name] += 1
+        return name == self.name and self.seen[name] - 1 == self.at
 
     def wrap(self, name: str, original: Callable) -> Callable:
         def function(*arguments: Any, **options: Any) -> Any:
@@ -278,8 +280,9 @@ WHAT = (
 )  # fmt: skip
 
 
-def attempt(what: str, name: str, at: int | None, code: int) -> tuple[int, bool]:
-    """One call with one failure in it: how many calls were counted, and whether it was refused."""
+def attempt(what: str, name: str, at: int | None, code: int) -> tuple[Counter, bool]:
+    """One call with one failure in it: how many calls of each function were counted, and whether it
+    was refused."""
     faults = Faults(name)
     with tempfile.TemporaryDirectory(dir=_SHM if _SHM.is_dir() else None) as directory:
         trial = Trial(Path(directory))
@@ -298,7 +301,7 @@ def attempt(what: str, name: str, at: int | None, code: int) -> tuple[int, bool]
                     store = trial.buffer._rows.store
                     with suppress(DiskReplayError), store.maintenance:
                         store.finish_clearing()
-                seen = faults.seen
+                seen = faults.seen.copy()
                 faults.arm(None)
                 if trial.buffer is not None and what != "close":
                     trial.check()
@@ -327,9 +330,9 @@ def run(
     ends = None if seconds is None else time.monotonic() + seconds
     turn = -first
     for doing in what:
+        totals, _refused = attempt(doing, "", None, 0)
         for name in calls:
-            total, _refused = attempt(doing, name, None, 0)
-            for at in range(total):
+            for at in range(totals[name]):
                 for code in codes:
                     turn += 1
                     if turn % every:

@@ -111,7 +111,7 @@ def _one(base: Path, job: tuple[str, str]) -> tuple[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            found = trials.attempt(kind, place, scratch, "observation/c/0/0")
+            found = trials.attempt(kind, place, scratch, "observation/c.0.0")
         except MemoryError as error:
             raise AssertionError("more than a gibibyte of memory was asked for") from error
     seconds = time.monotonic() - began
@@ -139,7 +139,7 @@ def _all() -> Iterator[tuple[tuple[str, str], harm.Case]]:
     for kind, root in (("store-lz4", ""), ("checkpoint", "replay_ckpt.1/")):
         for name, case in harm.documents(root):
             yield (kind, name), case
-        for name, case in harm.shards(f"{root}observation/c/5/0/0/0"):
+        for name, case in harm.shards(f"{root}observation/c.5.0.0.0"):
             yield (kind, name), case
     manifest = "replay_ckpt.1/manifest.json"
     for key in ("../../outside/secret", "/etc/passwd", "a/../../../outside/secret", "lock/..", ""):
