@@ -21,13 +21,15 @@ Layers, each using only those below it::
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
     errors.py
 
-Importing this module loads neither Numba nor zarr; both are loaded when first used.
+Importing this module loads the errors and no other package; what else it exports is loaded when it
+is first named, and Numba and zarr when they are first used.
 """
 
 __version__ = "0.1.0"
 
-from diskreplay.batch import Batch
-from diskreplay.buffer import ReplayBuffer, open
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from diskreplay.errors import (
     CapacityError,
     CheckpointError,
@@ -58,10 +60,14 @@ from diskreplay.errors import (
     UnknownIdError,
     UsageError,
 )
-from diskreplay.prioritized import PrioritizedReplayBuffer
-from diskreplay.sampling.sum_tree import SumTree
-from diskreplay.statistics import Statistics
-from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+
+if TYPE_CHECKING:
+    from diskreplay.batch import Batch
+    from diskreplay.buffer import ReplayBuffer, open
+    from diskreplay.prioritized import PrioritizedReplayBuffer
+    from diskreplay.sampling.sum_tree import SumTree
+    from diskreplay.statistics import Statistics
+    from diskreplay.store.checkpoint import CHECKPOINT_DURATION
 
 __all__ = [
     "CHECKPOINT_DURATION",
@@ -100,3 +106,26 @@ __all__ = [
     "UsageError",
     "open",
 ]
+
+# The same as above. An interrupt while NumPy and Gymnasium are loaded, a third of a second, then
+# finds the command line ready for it.
+_HOMES = {
+    "Batch": "batch",
+    "CHECKPOINT_DURATION": "store.checkpoint",
+    "PrioritizedReplayBuffer": "prioritized",
+    "ReplayBuffer": "buffer",
+    "Statistics": "statistics",
+    "SumTree": "sampling.sum_tree",
+    "open": "buffer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"diskreplay.{_HOMES[name]}"), name)
+    return globals().setdefault(name, value)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,20 @@
-"""``python -m diskreplay``: the command line, where its entry point is not on the path."""
+"""The command ``diskreplay``, also as ``python -m diskreplay``.
 
-from diskreplay.cli.app import main
+Nothing is imported before it can be interrupted in good order.
+"""
 
-main()
+import sys
+
+
+def main() -> None:
+    """The entry point."""
+    try:
+        from diskreplay.cli.app import main
+
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)  # `Code.INTERRUPTED`, which may not be imported yet
+
+
+if __name__ == "__main__":
+    main()

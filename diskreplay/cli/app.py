@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.cli import checks, look, pictures, rows, transfer
+from diskreplay.cli import checks, copies, look, pictures, rows, transfer
 from diskreplay.cli.common import Code, error_console
 
 _EPILOG = """\
@@ -56,7 +56,8 @@ class _Commands(TyperGroup):
         own = args[: args.index("--")] if "--" in args else args
         if "--debug" in own:
             args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
-        return super().parse_args(ctx, args)
+        with _failing_well(debug="--debug" in own):
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         with _failing_well(debug=ctx.params.get("debug", False)):
@@ -67,7 +68,7 @@ class _Commands(TyperGroup):
 def _failing_well(*, debug: bool) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # the latter at a question
         raise typer.Exit(Code.INTERRUPTED) from None
     except BrokenPipeError:
         # `diskreplay episodes ... | head`: nobody reads on, and Python's last flush shall not fail.
@@ -89,6 +90,8 @@ def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror.removesuffix(_OF_PROGRAMS)
         return f"{error.filename}: {reason}" if error.filename else reason
+    if isinstance(error, MemoryError):
+        return f"not enough memory; {error}".removesuffix("; ")
     return str(error) or type(error).__name__
 
 
@@ -101,7 +104,7 @@ app = typer.Typer(
     epilog=_EPILOG,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for _module in (look, rows, pictures, checks, transfer):
+for _module in (look, rows, pictures, checks, transfer, copies):
     app.add_typer(_module.commands)
 
 

@@ -19,7 +19,13 @@ from diskreplay.cli.common import (
     say_json,
     table,
 )
-from diskreplay.errors import CheckpointNotFoundError, DiskReplayError, LockedError, StorageError
+from diskreplay.errors import (
+    CheckpointNotFoundError,
+    DiskReplayError,
+    InvalidInputError,
+    LockedError,
+    StorageError,
+)
 from diskreplay.inspection.wording import size_text
 from diskreplay.store.finding import Finding, Report
 
@@ -206,7 +212,15 @@ def prune(
     for one in superfluous:
         console.print(f"{one.path} ({size_text(one.own_bytes)} of its own)", soft_wrap=True)
     if not yes:
-        if not typer.confirm(f"Remove {len(superfluous)} checkpoint(s)?"):
+        try:
+            agreed = typer.confirm(f"Remove {len(superfluous)} checkpoint(s)?")
+        except typer.Abort as aborted:
+            if isinstance(aborted.__context__, KeyboardInterrupt):
+                raise
+            raise InvalidInputError(
+                "nothing removed: there is nobody to ask; say --yes if that is meant"
+            ) from None
+        if not agreed:
             console.print("nothing removed")
             return
     listing.remove(superfluous)

@@ -98,43 +98,54 @@ def opened(path: Path) -> Iterator[ReplayBuffer]:
 
     Raises
     ------
+    FormatError, CorruptSegmentError, StorageError
+        As `explained` has it.
+    """
+    with explained(path), diskreplay.open(path, mode="r") as buffer:
+        yield buffer
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Say of what fails inside, while the store or checkpoint `path` is read, what to do about it.
+
+    Raises
+    ------
     FormatError
         There is no store, or one of a newer format.
     CorruptSegmentError
-        A file of it is missing.
+        A file of it is missing or damaged.
     StorageError
         The operating system refused.
     """
     if path.is_file():
         raise FormatError(f"{path}: a file; the directory of a store or a checkpoint expected")
     try:
-        with _opened(path) as buffer:
-            yield buffer
-    except CorruptSegmentError as error:
-        text = str(error)
-        if "diskreplay verify" in text or not (str(path) in text or os.path.abspath(path) in text):
-            raise
-        is_checkpoint = (path / "manifest.json").exists()
-        remedy = "names all that is damaged" if is_checkpoint else "sets the damaged rows aside"
-        command = f"diskreplay verify {path}{'' if is_checkpoint else ' --repair'}"
-        raise CorruptSegmentError(f"{text.rstrip('.')}; `{command}` {remedy}") from error
-
-
-def _opened(path: Path) -> ReplayBuffer:
-    try:
-        return diskreplay.open(path, mode="r")
+        yield
     except FormatError as error:
         inside = _stores_in(path)
         if not inside:
             raise
         more = ", ..." * (len(inside) > _NAMED)
         raise FormatError(f"{error}; stores in it: {', '.join(inside[:_NAMED])}{more}") from error
+    except CorruptSegmentError as error:
+        text = str(error)
+        if "diskreplay verify" in text or not (str(path) in text or os.path.abspath(path) in text):
+            raise
+        raise CorruptSegmentError(f"{text.rstrip('.')}; {_remedy(path)}") from error
     except StorageError as error:
-        if error.errno != errno.ENOENT:
+        is_ours = Path(error.filename or "").is_relative_to(os.path.abspath(path))
+        if error.errno != errno.ENOENT or not is_ours:
             raise
         raise CorruptSegmentError(
-            f"{error.filename}: missing, so the store {path} is not whole"
+            f"{error.filename}: missing, so the store {path} is not whole; {_remedy(path)}"
         ) from error
+
+
+def _remedy(path: Path) -> str:
+    is_checkpoint = (path / "manifest.json").exists()
+    what = "names all that is damaged" if is_checkpoint else "sets the damaged rows aside"
+    return f"`diskreplay verify {path}{'' if is_checkpoint else ' --repair'}` {what}"
 
 
 def _stores_in(path: Path) -> list[str]:

@@ -15,6 +15,7 @@ from diskreplay.cli.common import (
     JsonOption,
     PathArgument,
     console,
+    explained,
     facts,
     opened,
     plain,
@@ -34,8 +35,8 @@ def info(path: PathArgument, as_json: JsonOption = False) -> None:
     """What a store is: fields, rows, episodes, sizes, who writes to it, checkpoints beside it."""
     from diskreplay.inspection.overview import overview_of
 
-    with opened(path) as buffer:
-        found = overview_of(buffer)
+    with explained(path):
+        found = overview_of(path)
     if as_json:
         say_json(found)
         return
@@ -215,7 +216,8 @@ def bench(
             )  # fmt: skip
     console.print(made)
     if found.why_not_cold:
-        console.print(f"cold: not measured: {found.why_not_cold}", style="dim")
+        why = f"cold: not measured: {found.why_not_cold}"
+        console.print(why, style="dim", soft_wrap=True)
 
 
 def _ratio(ratio: float | None) -> str:

@@ -70,10 +70,11 @@ def frames(
             buffer, ids, lambda ids: (shown.read(ids), _captions(buffer, episodes, ids))
         )
         if not len(ids):
-            why = (
-                "all frames that were chosen have left it meanwhile" if chosen else "no frames yet"
+            raise EmptyBufferError(
+                f"{path}: the rows to draw have all left the capacity meanwhile; choose newer ones"
+                if chosen
+                else f"{path}: no frames yet"
             )
-            raise EmptyBufferError(f"{path}: {why}")
         title = f"{buffer.path.name} · {shown.name}"
         title += f" · {len(ids)} transitions at random" if episode is None else (
             f" · episode {episodes.position(episode)}"
@@ -141,7 +142,7 @@ def plot(path: PathArgument, out: OutOption, as_json: JsonOption = False) -> Non
         sections = charts_of(buffer, episodes_of(buffer))
         charts = [chart for section in sections.values() for chart in section]
         save_plot(charts, out, buffer.path.name, described(buffer))
-        _say(out, f"{len(charts)} charts", as_json, charts=[chart.title for chart in charts])
+        _say(out, f"{len(charts)} chart(s)", as_json, charts=[chart.title for chart in charts])
 
 
 @commands.command(epilog="Example: `diskreplay report runs/pong/replay --out report.html`")

@@ -258,6 +258,11 @@ def _draw(
             from diskreplay.pictures.sheet import save_sheet
 
             kept, frames = drawable.read_retained(_spread(ids, _SHEET))
+            if not len(kept):
+                raise EmptyBufferError(
+                    f"{buffer.path}: the rows to draw have all left the capacity meanwhile; choose "
+                    "newer ones"
+                )
             save_sheet(frames, out, captions=[f"row {id}" for id in kept])
         if not quiet:
             console.print(f"wrote {out} ({size_text(out.stat().st_size)})", soft_wrap=True)
@@ -267,7 +272,9 @@ def _draw(
         from diskreplay.pictures.terminal import half_blocks
 
         _kept, frames = drawable.read_retained(_spread(ids, 3 if len(ids) > 1 else 1))
-        width = max(8, console.width // max(1, len(frames)) - 2)
+        if not len(frames):
+            return  # they have left meanwhile; what is said of them was said
+        width = max(8, console.width // len(frames) - 2)
         console.print(Columns([half_blocks(frame, width=width) for frame in frames]))
 
 

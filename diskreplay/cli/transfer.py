@@ -1,26 +1,23 @@
-"""Commands that take a store elsewhere: export, import, convert, merge, trim."""
+"""Commands that take a store to other formats and back: export, import."""
 
-import contextlib
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.cli.common import (
-    JsonOption,
-    OutOption,
-    PathArgument,
-    console,
-    error_console,
-    opened,
-    progress,
-    say_json,
+from diskreplay.cli.common import JsonOption, OutOption, PathArgument, opened, progress
+from diskreplay.cli.written import (
+    CapacityOption,
+    CompressorOption,
+    ForceOption,
+    compressors,
+    oldest,
+    say_written,
 )
-from diskreplay.errors import InvalidInputError, SchemaError
-from diskreplay.inspection.wording import size_text
+from diskreplay.errors import InvalidInputError
 
 commands = typer.Typer()
 
@@ -60,7 +57,6 @@ FormatOption = Annotated[
         "Dopamine and, to import, of ReAgent.",
     ),
 ]  # fmt: skip
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 SuffixOption = Annotated[
     str | None,
     typer.Option(
@@ -69,17 +65,6 @@ SuffixOption = Annotated[
         help="Number of the checkpoint; for those of Dopamine and ReAgent only.",
     ),
 ]
-CapacityOption = Annotated[
-    int | None,
-    typer.Option("--capacity", min=1, help="Rows that the new store keeps.", show_default=False),
-]
-CompressorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--compressor", show_default=False,
-        help="auto, raw, lz4 or zstd, for all fields or for some: observation=zstd,mask=raw.",
-    ),
-]  # fmt: skip
 
 
 @commands.command(epilog="""\
@@ -113,9 +98,14 @@ def export(
         ),
     ] = None,
     episodes_per_file: Annotated[
-        int, typer.Option(min=1, help="Parquet, with --partition episodes.")
-    ] = 1000,
-    compression: Annotated[Compression, typer.Option(help="Parquet.")] = Compression.ZSTD,
+        int | None,
+        typer.Option(
+            min=1, show_default=False, help="Parquet, with --partition episodes. Default: 1000."
+        ),
+    ] = None,
+    compression: Annotated[
+        Compression | None, typer.Option(show_default=False, help="Parquet. Default: zstd.")
+    ] = None,
     suffix: SuffixOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -128,21 +118,25 @@ def export(
     dataset, out = out, Path(out)
     kind = format or _told_from(out)
     _check_fits("--partition", partition, kind, Format.PARQUET)
+    _check_fits("--compression", compression, kind, Format.PARQUET)
+    _check_fits("--episodes-per-file", episodes_per_file, kind, Format.PARQUET)
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
+    if episodes_per_file is not None and partition is not Partition.EPISODES:
+        raise InvalidInputError("--episodes-per-file: goes with --partition episodes")
     if partition is not None and out.suffix == ".parquet":
         raise InvalidInputError(
             f"--partition: makes a directory of files, so one whose name does not end in .parquet "
             f"is expected, found {out}"
         )
     with opened(path) as buffer, progress(f"writing {out.name}") as advance:
-        before = _oldest(buffer)
+        before = oldest(buffer)
         if kind is Format.PARQUET:
             from diskreplay.convert.parquet import to_parquet
 
+            chosen = {"episodes_per_file": episodes_per_file, "compression": compression}
             to_parquet(
-                buffer, out, partition=partition and partition.value,
-                episodes_per_file=episodes_per_file, compression=compression.value,
-                overwrite=force, progress=advance,
+                buffer, out, partition=partition and partition.value, overwrite=force,
+                progress=advance, **{k: v for k, v in chosen.items() if v is not None},
             )  # fmt: skip
         elif kind is Format.CSV:
             from diskreplay.convert.table import to_csv
@@ -164,8 +158,8 @@ def export(
             out = Path(made.storage.data_path).parent
         else:
             _export_dopamine(buffer, out, _needed(suffix), force, advance)
-        left = _oldest(buffer) - before
-    _say_written(out, kind, as_json, left)
+        left = oldest(buffer) - before
+    say_written(out, kind.value, as_json, left)
 
 
 def _export_dopamine(
@@ -213,7 +207,7 @@ def import_(
     checkpoint of Dopamine or ReAgent. Its rows are numbered from 0."""  # fmt: skip
     kind = format or _told_from(Path(source))
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
-    chosen = {"capacity": capacity, "compressor": _compressors(compressor)}
+    chosen = {"capacity": capacity, "compressor": compressors(compressor)}
     options = {name: value for name, value in chosen.items() if value is not None}
     with progress(f"writing {out.name}") as advance:
         if kind is Format.DOPAMINE:
@@ -227,7 +221,7 @@ def import_(
         else:
             reader = _reader(kind)
             reader(source, out, overwrite=force, progress=advance, **options).close()
-    _say_written(out, None, as_json)
+    say_written(out, None, as_json)
 
 
 def _reader(kind: Format) -> Callable[..., ReplayBuffer]:
@@ -240,99 +234,6 @@ def _reader(kind: Format) -> Callable[..., ReplayBuffer]:
     else:
         from diskreplay.convert.minari import from_minari as reader
     return reader
-
-
-@commands.command(epilog="""\
-Examples:
-
-    diskreplay convert runs/pong/replay --compressor zstd --out runs/pong/small
-
-    diskreplay convert runs/pong/replay --compressor observation=lz4 --out runs/pong/replay --force
-""")  # fmt: skip
-def convert(
-    path: PathArgument,
-    out: OutOption,
-    compressor: CompressorOption = None,
-    segment_rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="Rows in one file; by default chosen.", show_default=False),
-    ] = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Copy a store with other compressors or another size of files.
-
-    The rows of the copy are numbered from 0; `diskreplay diff --newest` compares the two.
-    """
-    from diskreplay.convert import copying
-
-    with opened(path) as buffer, progress(f"writing {out.name}") as advance:
-        before = _oldest(buffer)
-        copying.convert(
-            buffer, out, compressor=_compressors(compressor), segment_rows=segment_rows,
-            overwrite=force, progress=advance,
-        )  # fmt: skip
-        left = _oldest(buffer) - before
-    _say_written(out, None, as_json, left)
-
-
-@commands.command(epilog="Example: `diskreplay merge runs/a/replay runs/b/replay --out both`")
-def merge(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PATH...",
-            show_default=False,
-            help="Stores or checkpoints of the same spaces and number of envs.",
-        ),
-    ],
-    out: OutOption,
-    capacity: CapacityOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Make one store of several: env by env, the rows of the first, then those of the next.
-
-    The rows of the new store are numbered from 0. What is left of an episode whose beginning was
-    evicted is taken over from the first store only.
-    """
-    from diskreplay.convert import copying
-
-    with contextlib.ExitStack() as stack:
-        buffers = [stack.enter_context(opened(path)) for path in paths]
-        advance = stack.enter_context(progress(f"writing {out.name}"))
-        before = sum(map(_oldest, buffers))
-        try:
-            copying.merge(buffers, out, capacity=capacity, overwrite=force, progress=advance)
-        except SchemaError as error:  # each by itself can be read; it is these that do not fit
-            raise InvalidInputError(str(error)) from error
-        left = sum(map(_oldest, buffers)) - before
-    _say_written(out, None, as_json, left)
-
-
-@commands.command(
-    epilog="Example: `diskreplay trim runs/pong/replay --capacity 100000 --out small`"
-)
-def trim(
-    path: PathArgument,
-    out: OutOption,
-    capacity: Annotated[
-        int, typer.Option("--capacity", min=1, help="Rows that are kept, over all envs.")
-    ],
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Copy the newest rows of a store into one of another capacity.
-
-    The rows of the copy are numbered from 0; `diskreplay diff --newest` compares the two.
-    """
-    from diskreplay.convert import copying
-
-    with opened(path) as buffer, progress(f"writing {out.name}") as advance:
-        before = _oldest(buffer)
-        copying.trim(buffer, out, capacity, overwrite=force, progress=advance)
-        left = _oldest(buffer) - before
-    _say_written(out, None, as_json, left)
 
 
 def _told_from(path: Path) -> Format:
@@ -349,7 +250,7 @@ def _told_from(path: Path) -> Format:
     )
 
 
-def _check_fits(option: str, value: str | None, kind: Format, of: Format) -> None:
+def _check_fits(option: str, value: str | int | None, kind: Format, of: Format) -> None:
     if value is not None and kind is not of:
         raise InvalidInputError(
             f"{option}: goes with the format {of.value}, and this is {kind.value}"
@@ -362,18 +263,6 @@ def _needed(suffix: str | None) -> str:
     return suffix
 
 
-def _compressors(text: str | None) -> str | dict[str, str] | None:
-    """``zstd``, or ``field=zstd,other=raw``."""
-    if text is None or "=" not in text:
-        return text
-    pairs = [part.partition("=") for part in text.split(",")]
-    if any(not (name and value) for name, _equals, value in pairs):
-        raise InvalidInputError(
-            f"--compressor: a name, or field=name,field=name expected, found {text!r}"
-        )
-    return {name.strip(): value.strip() for name, _equals, value in pairs}
-
-
 def _from_totals(advance: Callable[..., None]) -> Callable[[int, int], None]:
     """A callback that is told how much is done, for a bar that is told how much more."""
     before = 0
@@ -384,31 +273,3 @@ def _from_totals(advance: Callable[..., None]) -> Callable[[int, int], None]:
         before = done
 
     return told
-
-
-def _oldest(buffer: ReplayBuffer) -> int:
-    """How many rows have left the store so far, over all envs."""
-    return int(buffer.bounds[:, 0].sum())
-
-
-def _say_written(out: Path, kind: Format | None, as_json: bool, left: int = 0) -> None:
-    """What was written; a store where there is no `kind`; and that so many rows left meanwhile."""
-    found: dict[str, Any] = {"out": out, "format": "diskreplay" if kind is None else kind.value}
-    paths = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
-    found["bytes"] = sum(path.stat().st_size for path in paths)
-    if kind is None:
-        with opened(out) as buffer:
-            first, count = buffer.bounds.T
-            found["rows"] = int((count - first).sum())
-    if left > 0:  # else nobody writes, or the copy took the store's place
-        found["left_meanwhile"] = left
-        error_console.print(
-            f"{left:,} rows left the store meanwhile; what was not read before is not in {out}",
-            soft_wrap=True,
-        )
-    if as_json:
-        say_json(found)
-        return
-    rows = f"{found['rows']:,} rows, " if "rows" in found else ""
-    size = f" ({rows}{size_text(found['bytes'])})" if "bytes" in found else ""
-    console.print(f"wrote {out}{size}", soft_wrap=True)

@@ -236,7 +236,7 @@ def from_minari(
         There is something at `store_path`, a space cannot be stored, an info is missing or no array
         of numbers, or an episode ends before its last step.
     FormatError
-        What `to_minari` wrote into its metadata is damaged.
+        There is no such data set, or what `to_minari` wrote into its metadata is damaged.
     ShapeError, DtypeError, NotFiniteError
         Values do not fit their space.
     StorageError
@@ -251,7 +251,13 @@ def from_minari(
     """
     minari = _minari()
     if isinstance(dataset, str):
-        dataset = minari.load_dataset(dataset)
+        try:
+            dataset = minari.load_dataset(dataset)
+        except FileNotFoundError as error:
+            raise FormatError(
+                f"{dataset}: no such Minari data set on this machine; `minari list local` names "
+                f"those that are there, and `minari download {dataset}` may bring it"
+            ) from error
     elif isinstance(dataset, os.PathLike):
         dataset = minari.MinariDataset(dataset)
     document = dataset.storage.metadata.get(_OURS) or _foreign(dataset, infos, prioritized)

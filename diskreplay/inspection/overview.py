@@ -1,11 +1,13 @@
-"""What a store is, at a glance, without looking at a frame and without Numba."""
+"""What a store is, at a glance: its metadata, the sizes of its files, and two small columns."""
 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diskreplay.buffer import ReplayBuffer
+import numpy as np
+
+from diskreplay.errors import CorruptSegmentError, DiskReplayError, FormatError
 from diskreplay.inspection.episodes import count_episodes
 from diskreplay.inspection.surroundings import (
     Beside,
@@ -14,8 +16,12 @@ from diskreplay.inspection.surroundings import (
     last_write,
     writer_of,
 )
+from diskreplay.schema import Schema
 from diskreplay.store import format
 from diskreplay.store.store import Store
+from diskreplay.store.usage import sizes
+
+_COUNTED = ("step", "is_final")
 
 _OPTIONS = (
     "stack_size", "update_horizon", "gamma", "batch_size", "alpha", "beta", "weight_normalization"
@@ -80,58 +86,70 @@ class Overview:
     checkpoints: list[Beside]
 
 
-def overview_of(buffer: ReplayBuffer) -> Overview:
-    """A look at a buffer that was opened for reading, and at what is beside it.
+def overview_of(path: Path) -> Overview:
+    """A look at a live store or a checkpoint, and at what is beside it.
 
-    Costs a look at every file's size, and reading 5 bytes a row.
+    Costs a look at every file's size, and reading 5 bytes a row; no other file is opened.
+
+    Raises
+    ------
+    FormatError, CorruptSegmentError, StorageError
     """
-    attributes = format.read_attributes(buffer.path)
-    bounds = buffer.bounds
-    rows = int((bounds[:, 1] - bounds[:, 0]).sum())
-    capacity = buffer.capacity
-    store = Store.open(buffer.path, mode="r")
+    path = path.absolute()
+    store = Store.open(path, mode="r", only=_COUNTED)
     try:
         episodes, retained = 0, 0
         for env, (first, count) in enumerate(zip(store.first, store.count, strict=True)):
-            step, is_final = (store.read(n, env, first, count) for n in ("step", "is_final"))
+            step, is_final = (store.read(name, env, first, count) for name in _COUNTED)
             episodes += count_episodes(step, is_final)
             retained += len(is_final) - int(is_final.sum())
         closed = store.state is None or store.state.closed
-        fields = {
-            name: _field(store.columns[name].field, rows, disk, segments)
-            for name, (disk, segments) in store.disk_usage().items()
-        }
+        live = not closed and store.state.same_boot
+        transitions = int(store.transitions_at(store.count).sum())
     finally:
         store.close()
+    attributes = format.read_attributes(path)
+    schema = _schema(path, store.meta)
+    on_disk = {field.name: field for field in map(format.Field.parse, attributes["fields"])}
+    bounds = np.stack([store.first, store.count], axis=1)
+    rows = int((bounds[:, 1] - bounds[:, 0]).sum())
+    fields = {name: _field(path, on_disk[name], bounds, live=live) for name in schema.names}
     raw = sum(field.raw_bytes for field in fields.values())
     disk = sum(field.disk_bytes for field in fields.values())
     return Overview(
-        path=str(buffer.path),
-        what=_what_is(buffer.path),
+        path=str(path),
+        what=_what_is(path),
         kind=attributes["kind"],
         format_version=attributes["format_version"],
         created_by=str(attributes.get("created_by", "unknown")),
-        observation_space=str(buffer.observation_space),
-        action_space=str(buffer.action_space),
+        observation_space=str(schema.observation_space),
+        action_space=str(schema.action_space),
         options={name: attributes[name] for name in _OPTIONS if name in attributes},
-        num_envs=buffer.num_envs,
-        capacity=capacity,
+        num_envs=store.num_envs,
+        capacity=store.capacity,
         rows=rows,
-        fill=rows / (capacity // buffer.num_envs * buffer.num_envs) if capacity else None,
-        transitions=buffer.add_count,
+        fill=rows / (store.rows_per_env * store.num_envs) if store.capacity else None,
+        transitions=transitions,
         retained=retained,
         episodes=episodes,
         bounds=bounds.tolist(),
-        fields={name: fields[name] for name in buffer.fields},
+        fields=fields,
         raw_bytes=raw,
         disk_bytes=disk,
         ratio=raw / disk if disk else None,
         segments=sum(field.segments for field in fields.values()),
-        last_write=last_write(buffer.path),
-        writer=writer_of(buffer.path),
+        last_write=last_write(path),
+        writer=writer_of(path),
         closed=closed,
-        checkpoints=[b for b in checkpoints_beside(buffer.path) if b.path != buffer.path],
+        checkpoints=[b for b in checkpoints_beside(path) if b.path != path],
     )
+
+
+def _schema(path: Path, meta: dict[str, Any]) -> Schema:
+    try:
+        return Schema.parse(meta)
+    except (DiskReplayError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
 
 
 def _what_is(path: Path) -> str:
@@ -140,8 +158,18 @@ def _what_is(path: Path) -> str:
     return "live store" if (path / "state").exists() else "checkpoint without its manifest"
 
 
-def _field(field: format.Field, rows: int, disk: int, segments: int) -> FieldOverview:
-    raw = rows * field.row_bytes
+def _field(path: Path, field: format.Field, bounds: np.ndarray, *, live: bool) -> FieldOverview:
+    chunks, tails = sizes(path / field.name), sizes(path / "tail" / field.name)
+    segments = 0
+    for env, (first, stop) in enumerate(bounds.tolist()):
+        for segment in range(first // field.segment_rows, -(-stop // field.segment_rows)):
+            segments += 1
+            key = field.chunk_key(segment, env)
+            # A writer may have deleted it since its rows were counted.
+            if not live and key not in chunks and f"{segment}.{env}" not in tails:
+                raise CorruptSegmentError(f"{path / field.name / key}: the file is missing")
+    raw = int((bounds[:, 1] - bounds[:, 0]).sum()) * field.row_bytes
+    disk = sum(chunks.values()) + sum(tails.values())
     known = dataclasses.asdict(field) | {"dtype": field.dtype.name}
     del known["name"]
     return FieldOverview(

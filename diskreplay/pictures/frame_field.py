@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import InvalidInputError, NotSampleableError
+from diskreplay.errors import EmptyBufferError, InvalidInputError, NotSampleableError
 from diskreplay.pictures.pixels import pictures, tones
 
 _Read = TypeVar("_Read")
@@ -87,13 +87,26 @@ class FrameField:
         return _drawn(self._buffer.take(self.name, ids), self._tones)
 
     def parts(self, ids: np.ndarray) -> Iterator[np.ndarray]:
-        """`read` of many rows, part by part; rows that are evicted meanwhile are left out."""
+        """`read` of many rows, part by part; rows that are evicted meanwhile are left out.
+
+        Raises
+        ------
+        EmptyBufferError
+            All of them were.
+        """
+        left = 0
         shape, dtype = self._buffer.fields[self.name]
         size = max(1, _PART_BYTES // max(1, math.prod(shape) * dtype.itemsize))
         for start in range(0, len(ids), size):
             _ids, frames = self.read_retained(ids[start : start + size])
+            left += len(frames)
             if len(frames):
                 yield frames
+        if len(ids) and not left:
+            raise EmptyBufferError(
+                f"{self._buffer.path}: the rows to draw have all left the capacity meanwhile; "
+                "choose newer ones"
+            )
 
     def read_retained(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Those of `ids` that are still retained, and their pictures as of `read`."""

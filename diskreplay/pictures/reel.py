@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import NotSampleableError
+from diskreplay.errors import EmptyBufferError, NotSampleableError
 from diskreplay.inspection.episodes import Episodes
 from diskreplay.pictures.frame_field import FrameField
 from diskreplay.pictures.pixels import in_colour, pillow, shrunk
@@ -78,7 +78,7 @@ def reel_of(
             if sum(map(len, strips)) <= most_bytes or len(shown) < 3:
                 break
             stride *= 2
-    except NotSampleableError:
+    except (NotSampleableError, EmptyBufferError):
         return None
     before = np.r_[0, np.cumsum(rewards)]
     return {

@@ -21,8 +21,9 @@ def record(buffer, steps, start=0):
 
 
 @pytest.fixture
-def make():
-    """Open a prioritized buffer of small frames for writing; closed at the end."""
+def make(tmp_path):
+    """Open a prioritized buffer of small frames for writing; closed at the end, and that is before
+    `tmp_path` is removed."""
     buffers = []
 
     def make(path, capacity=None):

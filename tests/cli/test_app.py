@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def run(*arguments, code="from diskreplay.cli.app import main; main()", **enviro
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import sys; sys.argv[0] = 'diskreplay'; {code}",
          *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, **environment},
     )  # fmt: skip
 
@@ -77,16 +78,16 @@ def test_damaged_metadata(cli, store, content):
     assert str(store) in only_line(cli("info", store, code=3))
 
 
-@pytest.mark.parametrize("gone", ["reward", "action", "step/c/0"])
+@pytest.mark.parametrize("gone", ["reward", "action", "step/c.0.0"])
 def test_half_a_store(cli, store, gone):
-    shutil.rmtree(store / gone)
+    (shutil.rmtree if (store / gone).is_dir() else os.unlink)(store / gone)
     line = only_line(cli("info", store, code=6))
     assert f"{store / gone}" in line
     assert f"diskreplay verify {store}" in line
 
 
 def test_a_cut_segment(cli, store):
-    (chunk,) = (store / "reward" / "c").glob("*/*")
+    (chunk,) = (store / "reward").glob("c.*")
     os.truncate(chunk, 100)
     line = only_line(cli("stats", store, code=6))
     assert "100 bytes found" in line
@@ -95,7 +96,7 @@ def test_a_cut_segment(cli, store):
 
 def test_a_rotten_block(cli, store):
     checkpoint = store.parent / "checkpoints" / "replay_ckpt.7"
-    (shard,) = (path for path in (checkpoint / "observation" / "c").rglob("*") if path.is_file())
+    (shard,) = (checkpoint / "observation").glob("c.*")
     content = bytearray(shard.read_bytes())
     content[20] ^= 255  # in the first block
     shard.chmod(0o644)
@@ -140,6 +141,7 @@ def test_no_permission_for_a_segment(cli, store, monkeypatch):
         (errors.UnknownIdError("nobody"), 2),
         (OSError(5, "Input/output error"), 4),
         (ImportError('pandas is missing: pip install "diskreplay[pandas]"'), 7),
+        (MemoryError(), 4),
         (KeyboardInterrupt(), 130),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
@@ -149,9 +151,24 @@ def test_exit_codes(cli, store, monkeypatch, error, code):
         raise error
 
     monkeypatch.setattr(diskreplay, "open", fail)
-    result = cli("info", store, code=code)
+    result = cli("episodes", store, code=code)
     assert "Traceback" not in result.output
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError(), "error: not enough memory"),
+        (MemoryError("Unable to allocate 8 GiB"), "error: not enough memory; Unable to allocate 8"),
+    ],
+)
+def test_too_little_memory(cli, store, monkeypatch, error, says):
+    def fail(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr(diskreplay, "open", fail)
+    assert only_line(cli("stats", store, code=4)).startswith(says)
 
 
 def test_a_missing_package(cli, store, monkeypatch):
@@ -165,7 +182,7 @@ def test_a_mistake_of_ours_is_not_hidden(cli, store, monkeypatch):
         raise ImportError("cannot import name 'this' from 'that'")
 
     monkeypatch.setattr(diskreplay, "open", fail)
-    result = cli("info", store, code=1)
+    result = cli("episodes", store, code=1)
     assert isinstance(result.exception, ImportError)
 
 
@@ -251,6 +268,39 @@ def test_as_a_module(store):
     assert run("--version", code=code).stdout == f"diskreplay {diskreplay.__version__}\n"
 
 
+@pytest.mark.parametrize("module", ["numpy", "typer", "diskreplay.cli.look"])
+def test_an_interrupt_while_modules_are_imported(store, module):
+    code = f"""
+import runpy, sys
+class Interrupting:
+    def find_spec(self, name, *_more):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("diskreplay", run_name="__main__")
+"""
+    done = run("info", store, code=code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_an_interrupt_while_arguments_are_parsed(store):
+    code = """
+import typer.core
+from diskreplay.__main__ import main
+def interrupted(*_arguments):
+    raise KeyboardInterrupt
+typer.core.TyperGroup.parse_args = interrupted
+main()
+"""
+    done = run("info", store, code=code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_installed_command_is_the_module():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"diskreplay": "diskreplay.__main__:main"}
+
+
 def test_no_line_ends_in_blanks(cli, store):
     for command in (*READING[:3], "verify"):
         lines = cli(command, store).stdout.splitlines()
@@ -278,7 +328,7 @@ def test_a_closed_pipe_is_no_error(store):
 def test_the_reference_is_current():
     done = subprocess.run(
         [sys.executable, ROOT / "tools/cli_reference.py", "--check"], cwd=ROOT, check=False,
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -129,7 +129,7 @@ def test_info_after_a_kill(cli, cli_json, tmp_path):
         "action_space=Discrete(2), capacity=99); b.add(1, 0, 1.0, False, False); os._exit(9)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "replay"], timeout=60, check=False
+        [sys.executable, "-c", code, tmp_path / "replay"], timeout=120, check=False
     )
     assert done.returncode == 9
     found = cli_json("info", tmp_path / "replay")
@@ -301,7 +301,7 @@ def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path):
             assert cli_json("bench", path, "--seconds", "0.02")["batch_size"] == 32
     finally:
         stop.touch()
-        assert writer.wait(60) == 0
+        assert writer.wait(120) == 0
         writer.stdout.close()
     assert cli_json("info", path)["writer"]["holds"] is False
 

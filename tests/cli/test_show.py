@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Discrete
 from rich.console import Console
 
 import diskreplay
+from diskreplay.inspection.episodes import episodes_of
 from tests.cli.conftest import record
 
 
@@ -102,6 +103,55 @@ def test_show_what_is_not_there(cli, store, arguments, says):
 def test_show_an_evicted_row(cli, make, tmp_path):
     record(make(tmp_path / "replay", capacity=20), 50)
     assert "evicted" in cli("show", tmp_path / "replay", 3, code=2).stderr
+
+
+@pytest.fixture
+def racing(make, tmp_path, monkeypatch):
+    """A live store whose writer evicts every row as soon as a command has looked for episodes."""
+    buffer = make(tmp_path / "replay", capacity=40)
+    record(buffer, 50)
+
+    def episodes_then_eviction(reader):
+        found = episodes_of(reader)
+        record(buffer, 60)
+        return found
+
+    for module in ("rows", "pictures"):
+        monkeypatch.setattr(f"diskreplay.cli.{module}.episodes_of", episodes_then_eviction)
+    return tmp_path / "replay"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "--episode", -1), ("show", "--episode", -1, "--json"),
+        ("show", "--episode", -1, "--out", "x.gif"), ("show", "--episode", -1, "--out", "x.png"),
+        ("video", "--out", "x.gif"), ("frames", "--episode", -1, "--out", "x.png"),
+    ],
+)  # fmt: skip
+def test_rows_that_leave_while_they_are_looked_at(cli, racing, tmp_path, arguments):
+    pytest.importorskip("PIL")
+    command, *options = [str(a).replace("x.", f"{tmp_path}/x.") for a in arguments]
+    result = cli(command, racing, *options, code=2)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {racing}: ")
+    assert "left" in line
+    assert not [*tmp_path.glob("x.*")]
+
+
+def test_a_row_that_leaves_while_it_is_looked_at(cli, racing):
+    assert "id 49 is evicted" in cli("show", racing, 49, code=2).stderr
+
+
+@pytest.mark.parametrize("id", [1 << 31, (1 << 62) - 1, (1 << 63) - 1])
+def test_show_ids_that_are_huge(cli, store, id):
+    assert f"id {id} was never handed out" in cli("show", store, id, code=2).stderr
+
+
+@pytest.mark.parametrize("arguments", [[1 << 63], [10**30], ["--", -1], ["--episode", 10**30]])
+def test_show_numbers_beyond_all(cli, store, arguments):
+    result = cli("show", store, *arguments, code=2)
+    assert "Traceback" not in result.stderr
 
 
 def test_show_saves_frames(cli, store, tmp_path):

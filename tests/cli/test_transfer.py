@@ -140,6 +140,22 @@ def test_rows_that_leave_meanwhile_are_counted(cli, make, tmp_path, monkeypatch)
     assert said.startswith("50 rows left the store meanwhile")  # of 110 rows it keeps 60
 
 
+@pytest.mark.parametrize(("capacity", "says"), [(20, ""), (55, "6 rows left")])
+def test_rows_that_were_not_asked_for_may_leave(cli, make, tmp_path, monkeypatch, capacity, says):
+    live = make(tmp_path / "live", capacity=60)
+    record(live, 60)  # 66 rows, of which it keeps 60
+    real = copying.trim
+
+    def trim(*arguments, **options):
+        record(live, 10, 60)  # 11 rows: of 60 those are the oldest, and not to be copied
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(copying, "trim", trim)
+    said = cli("trim", tmp_path / "live", "--capacity", capacity, "--out", tmp_path / "copy").stderr
+    assert said.startswith(says)
+    assert bool(said) == bool(says)
+
+
 def test_other_fields_cannot_be_merged(cli, store, vectors, tmp_path):
     assert "space" in cli("merge", store, vectors, "--out", tmp_path / "x", code=2).stderr
 
@@ -176,6 +192,23 @@ def test_in_place(cli, store):
         (("export", "STORE", "--out", "OUT/x.parquet", "--partition", "env"), 2, "directory"),
         (("export", "STORE", "--out", "OUT/x.csv", "--partition", "env"), 2, "goes with"),
         (("export", "STORE", "--out", "OUT/x.npz", "--suffix", "7"), 2, "goes with"),
+        (("export", "STORE", "--out", "OUT/x.csv", "--compression", "gzip"), 2, "goes with"),
+        (("export", "STORE", "--out", "OUT/x.npz", "--episodes-per-file", "7"), 2, "goes with"),
+        (
+            ("export", "STORE", "--out", "OUT/x.parquet", "--episodes-per-file", "7"),
+            2,
+            "--partition episodes",
+        ),
+        (("import", "OUT/missing", "--format", "parquet", "--out", "OUT/x"), 3, "no such file"),
+        (("import", "OUT/missing.csv", "--out", "OUT/x"), 3, "no such file"),
+        (
+            ("import", "OUT", "--format", "dopamine", "--suffix", "7", "--out", "OUT/x"),
+            3,
+            "missing",
+        ),
+        (("trim", "OUT/missing", "--capacity", "9", "--out", "OUT/x"), 3, "no such directory"),
+        (("convert", "OUT/missing", "--out", "OUT/x"), 3, "no such directory"),
+        (("merge", "STORE", "OUT/missing", "--out", "OUT/x"), 3, "no such directory"),
     ],
 )
 def test_what_is_refused(cli, store, tmp_path, arguments, code, says):
@@ -184,6 +217,14 @@ def test_what_is_refused(cli, store, tmp_path, arguments, code, says):
     assert says in result.stderr
     assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_minari_data_set_that_is_not_there(cli, tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    result = cli("import", "pong/none-v0", "--format", "minari", "--out", tmp_path / "back", code=3)
+    assert "pong/none-v0: no such Minari data set" in result.stderr
+    assert not (tmp_path / "back").exists()
 
 
 @pytest.mark.parametrize("command", ["export", "import", "convert", "merge", "trim"])
