@@ -8,6 +8,7 @@ from diskreplay.errors import DtypeError, NotFiniteError, ShapeError
 from diskreplay.store.format import Field
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_INTEGERS = {np.dtype(np.int64): 2**63, np.dtype(np.int32): 2**31}
 
 
 def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | int:
@@ -21,8 +22,9 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | in
     ShapeError, DtypeError
     """
     if type(value) is not np.ndarray:
-        if type(value) is int and not lead and field.dtype == np.int64 and field.shape == ():
-            if -(2**63) <= value < 2**63:
+        if type(value) is int and not lead and field.shape == ():
+            most = _INTEGERS.get(field.dtype, 0)
+            if -most <= value < most:
                 return value  # a Discrete action: an array would only be taken apart again
         try:
             value = np.asarray(value)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import diskreplay
-from diskreplay.errors import ReadOnlyError, SchemaError
+from diskreplay.errors import DiskReplayError, ReadOnlyError, SchemaError
 from diskreplay.ring import Ring
 
 
@@ -134,6 +134,19 @@ def test_others_keep_their_hands_off(tmp_path):
         make(tmp_path / "plain")
     with make(tmp_path / "ring") as ring, pytest.raises(SchemaError):
         ring.load(tmp_path, 3)
+
+
+def test_int32_numbers_come_back_or_are_refused():
+    with make(None, extras={"number": ((), np.int32)}) as ring:
+        frame = np.ones((30, 40), np.uint8)
+        numbers = [-(2**31), -1, 0, 2**31 - 1]
+        for number in numbers:
+            ring.add(frame, 1, 1.0, False, False, number=number)
+        for number in (-(2**31) - 1, 2**31, 2**63, 0.5):
+            with pytest.raises(DiskReplayError):
+                ring.add(frame, 1, 1.0, False, False, number=number)
+        assert ring.column("number").tolist() == numbers
+        assert ring.column("number").dtype == np.int32
 
 
 @pytest.mark.parametrize("killed", [False, True])

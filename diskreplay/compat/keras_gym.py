@@ -235,68 +235,56 @@ class ExperienceReplayBuffer(OnDisk):
             )
         rows, returns, ended = self._draw()
         following = rows + self.bootstrap_n
-        slots = self._stacks(rows, rows[:, None] + self._window)
-        frames = np.moveaxis(self._ring.read("observation", slots), 1, -1)
+        frames = self._read("observation", self._stacks(rows, rows[:, None] + self._window))
+        frames = np.moveaxis(frames, 1, -1)
         states, next_states = frames[..., : self.num_frames], frames[..., -self.num_frames :]
         if self.num_frames == 1:
             states, next_states = states[..., 0], next_states[..., 0]
-        actions = self._ring.read("action", np.stack([rows, following]) % len(self._ids))
+        actions = self._read("action", np.array([rows, following]))
         factors = np.where(ended, 0.0, self._powers[-1])
         return states, actions[0], returns, factors, next_states, actions[1]
 
     def _draw(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows, n-step returns, and whether the episode ended in these n steps."""
-        drawn, left = [], _ATTEMPTS * self.batch_size
-        missing = self.batch_size
-        while missing and left:
-            # Never more than one attempt after the other would have come to.
-            size = min(missing, left)
-            slots = self.random.randint(self._stored, size=size)
-            last = self._count - 1
-            good, *results = self._judge(last - (last - slots) % len(self._ids))
-            drawn.append([result[good] for result in results])
-            left -= size
-            missing -= int(np.count_nonzero(good))
-        if missing:
-            raise RuntimeError(
-                f"{_ATTEMPTS * self.batch_size} draws found {self.batch_size - missing} rows of "
-                f"{self.batch_size}: most rows are cut or not complete; add more"
-            )
-        return tuple(np.concatenate(parts) for parts in zip(*drawn, strict=True))
+        from diskreplay.compat.keras_gym_kernels import judge
 
-    def _judge(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Which rows can be used; the rows, their n-step returns, and whether an end is near."""
-        slots = len(self._ids)
-        ahead = rows[:, None] + np.arange(self.bootstrap_n + 1)
-        at = ahead % slots
-        same = (ahead < self._count) & (self._starts[at] == self._starts[rows % slots, None])
-        steps = same[:, :-1]  # from another episode on, all are from another one
-        done = self._dones[at[:, :-1]] & steps
-        ended = done.any(axis=1)
-        # Up to and with the first end.
-        counted = np.cumsum(done, axis=1) - done == 0
-        terms = np.where(counted & steps, self._powers[:-1] * self._rewards[at[:, :-1]], 0.0)
-        returns = np.zeros(len(rows))
-        for term in terms.T:  # in this order, as the original adds them
-            returns += term
-        # Round the ring, what is before a row are the newest ones: such a row is passed over, also
-        # where nothing was before it, since the original's draws go on without it.
-        good = (ended | same[:, -1]) & (rows + self._offsets[0] >= self._count - slots)
-        return good, rows, returns, ended
+        wanted = self.batch_size
+        rows, returns = np.empty(wanted, np.int64), np.empty(wanted)
+        ended = np.empty(wanted, np.bool_)
+        found, left = 0, _ATTEMPTS * wanted
+        while found < wanted and left:
+            # Never more than one attempt after the other would have come to.
+            slots = self.random.randint(self._stored, size=min(wanted - found, left))
+            left -= len(slots)
+            found = judge(
+                slots, self._count, self.num_frames - 1, self._starts, self._dones, self._rewards,
+                self._powers, rows, returns, ended, found,
+            )  # fmt: skip
+        if found < wanted:
+            raise RuntimeError(
+                f"{_ATTEMPTS * wanted} draws found {found} rows of {wanted}: most rows are cut or "
+                "not complete; add more"
+            )
+        return rows, returns, ended
+
+    def _read(self, field: str, rows: np.ndarray) -> np.ndarray:
+        """A field of rows; one that is not there yet has the slot of one that may be."""
+        if rows.max() < self._count:
+            return self._ring.take(field, rows - self._ring.base)
+        return self._ring.read(field, rows % len(self._ids))
 
     def _stacks(self, rows: np.ndarray, window: np.ndarray) -> np.ndarray:
-        """The slots of windows; frames before the episode are its first one again."""
+        """The rows of windows; frames before the episode are its first one again."""
         slots = len(self._ids)
         start = self._starts[rows % slots, None]
         window = np.maximum(window, start)
-        at = window % slots
-        if (window[:, -1] >= self._count).any():
+        if window[:, -1].max() >= self._count:
             # After an end, and round the ring's: no frame means anything, but older episodes
             # still give way to what follows them, as in the original.
-            older = self._starts[at] < start
-            for i in range(at.shape[1] - 2, self.num_frames - 1, -1):
-                at[:, i] = np.where(older[:, i], at[:, i + 1], at[:, i])
-        return at
+            older = self._starts[window % slots] < start
+            for i in range(window.shape[1] - 2, self.num_frames - 1, -1):
+                window[:, i] = np.where(older[:, i], window[:, i + 1], window[:, i])
+        return window
 
     def clear(self) -> None:
         """Forget all rows."""

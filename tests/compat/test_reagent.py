@@ -239,14 +239,14 @@ for i in range(12):
     if i == 5:
         buffer.set_priority(np.array([3], np.int32), [9.0])
         buffer.flush()
-    buffer.add(np.full(2, i, np.uint8), i, float(i), i == 8, float(i + 1))
+    buffer.add(np.full(2, i, np.uint8), i, float(i), i == 8, i + 1.1)
 os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", code], check=False, timeout=120)
     with PrioritizedReplayBuffer((2,), 3, 20, 4, path=tmp_path / "replay") as buffer:
         assert int(buffer.add_count) == 12 + 2 * 2
         assert buffer.size == 11
-        expected = [0, 0, 1, 9, 3, 4, 5, 6, 7, 8, 9, 0, 0, 10, 11, 12]
+        expected = [0, 0, 1.1, 9, *(i + 1.1 for i in range(2, 9)), 0, 0, 10.1, 11.1, 12.1]
         assert buffer.sum_tree.leaves[:16].tolist() == expected
         buffer.add(np.zeros(2, np.uint8), 0, 0.0, 0, 1.0)
         assert int(buffer.add_count) == 17  # the episode goes on
@@ -522,6 +522,6 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert 'pip install "diskreplay[torch]"' in done.stdout

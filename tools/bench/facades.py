@@ -57,18 +57,22 @@ def add_to_engine(buffer: Any, step: tuple) -> None:
     buffer.add(frame, action, reward, done, False, following)
 
 
-def reagent(name: str) -> Callable:
+def reagent(name: str, shape: tuple[int, ...], dtype: str, stack: int) -> Callable:
     def make(frames: int) -> Any:
-        return _compat("reagent", name)(FRAME_SHAPE, STACK, frames, BATCH, gamma=GAMMA)
+        kind = _compat("reagent", name)
+        return kind(shape, stack, frames, BATCH, gamma=GAMMA, observation_dtype=np.dtype(dtype))
 
     return make
 
 
-def keras_gym(frames: int) -> Any:
-    # Classes that are named as gym's are all that keras-gym asks of an environment.
-    space = type("Discrete", (), {"n": NUM_ACTIONS, "shape": ()})()
-    env = SimpleNamespace(action_space=space, num_frames=STACK)
-    return _compat("keras_gym", "ExperienceReplayBuffer")(env, frames, BATCH, 1, GAMMA, 0)
+def keras_gym(stack: int) -> Callable:
+    def make(frames: int) -> Any:
+        # Classes that are named as gym's are all that keras-gym asks of an environment.
+        space = type("Discrete", (), {"n": NUM_ACTIONS, "shape": ()})()
+        env = SimpleNamespace(action_space=space, num_frames=stack)
+        return _compat("keras_gym", "ExperienceReplayBuffer")(env, frames, BATCH, 1, GAMMA, 0)
+
+    return make
 
 
 def add_to_cs294(buffer: Any, step: tuple) -> None:
@@ -132,17 +136,18 @@ def _facades() -> Iterator[Facade]:
         prioritized, FRAMES, engine(True, FRAME_SHAPE, "uint8", STACK), add_to_engine, by_size
     )
     yield Facade(
-        "reagent", FRAMES, reagent("ReplayBuffer"),
+        "reagent", FRAMES, reagent("ReplayBuffer", FRAME_SHAPE, "uint8", STACK),
         lambda buffer, step: buffer.add(*step[:4]),
         lambda buffer: buffer.sample_transition_batch(), uniform,
     )  # fmt: skip
     yield Facade(
-        "reagent, prioritized", FRAMES, reagent("PrioritizedReplayBuffer"),
+        "reagent, prioritized", FRAMES,
+        reagent("PrioritizedReplayBuffer", FRAME_SHAPE, "uint8", STACK),
         lambda buffer, step: buffer.add(*step[:4], 1.0),
         lambda buffer: buffer.sample_transition_batch(), prioritized,
     )  # fmt: skip
     yield Facade(
-        "keras_gym", FRAMES, keras_gym,
+        "keras_gym", FRAMES, keras_gym(STACK),
         lambda buffer, step: buffer.add(step[5], *step[1:4], step[7]),
         lambda buffer: buffer.sample(), uniform,
     )  # fmt: skip
@@ -167,6 +172,22 @@ def _facades() -> Iterator[Facade]:
     for name, weighted in ((uniform, False), (prioritized, True)):
         make = engine(weighted, (VECTOR,), "float32", 1)
         yield Facade(name, VECTORS, make, add_to_engine, by_size)
+    yield Facade(
+        "reagent, vectors", VECTORS, reagent("ReplayBuffer", (VECTOR,), "float32", 1),
+        lambda buffer, step: buffer.add(*step[:4]),
+        lambda buffer: buffer.sample_transition_batch(), uniform,
+    )  # fmt: skip
+    yield Facade(
+        "reagent, vectors, prioritized", VECTORS,
+        reagent("PrioritizedReplayBuffer", (VECTOR,), "float32", 1),
+        lambda buffer, step: buffer.add(*step[:4], 1.0),
+        lambda buffer: buffer.sample_transition_batch(), prioritized,
+    )  # fmt: skip
+    yield Facade(
+        "keras_gym, vectors", VECTORS, keras_gym(1),
+        lambda buffer, step: buffer.add(*step[:4], step[7]),
+        lambda buffer: buffer.sample(), uniform,
+    )  # fmt: skip
     for name, kind, its_engine in (
         ("rainbow", "ReplayBuffer", uniform),
         ("rainbow, prioritized", "PrioritizedReplayBuffer", prioritized),

@@ -4,9 +4,9 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def compare(last, value, head, newest):
-    """Whether a value is the last one, whether a head is the value moved on by one frame, and the
-    head's newest frame into `newest`.
+def compare(last, value, head, newest, kept):
+    """Whether a value is the last one, whether a head is the value moved on by one frame; the
+    head's newest frame into `newest`, and all of it into `kept`.
 
     A stack is one word for each place in a frame, the oldest frame in the lowest bits.
     """
@@ -18,4 +18,5 @@ def compare(last, value, head, newest):
         changed |= last[i] ^ value[i]
         moved |= (value[i] >> frame_bits) ^ (head[i] & older)
         newest[i] = head[i] >> last_bits
+        kept[i] = head[i]
     return changed == 0, moved == 0

@@ -34,6 +34,10 @@ class Plain:
             return np.frombuffer(values.tobytes(), np.uint8).reshape(-1, *self._shape)
         return values.reshape(-1) if self._scalar else values
 
+    def encode_row(self, values: np.ndarray) -> Any:
+        """What to store for one row, without a leading axis."""
+        return values.item() if self._scalar else self.encode(values[None])[0]
+
     def decode(self, values: np.ndarray) -> np.ndarray:
         """The rows for which these values were stored."""
         if not self.column.is_native:
@@ -137,10 +141,10 @@ class Layout:
         stored, states = {}, []
         for part in self._plain:
             values = row[part.column.name]
-            stored[part.frames] = values if part.is_direct else part.encode(values[None])[0]
+            stored[part.frames] = values if part.is_direct else part.encode_row(values)
         for track in self._tracks:
-            values, state = track.encode({name: row[name][None] for name in track.outputs})
-            stored.update({field: rows[0] for field, rows in values.items()})
+            values, state = track.encode_row(row)
+            stored.update(values)
             states.append(state)
         if self._has_done and "terminated" not in stored:
             stored["terminated"] = row["done"][0] != 0

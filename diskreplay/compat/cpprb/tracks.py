@@ -78,9 +78,15 @@ class Track:
         # A stack of small numbers is one larger number: many times as fast.
         stack_bytes = self.depth * column.dtype.itemsize
         is_word = self.depth > 1 and stack_bytes in (2, 4, 8) and sys.byteorder == "little"
-        self._word = f"u{stack_bytes}" if is_word else None
+        self._word = np.dtype(f"u{stack_bytes}") if is_word else None
         self._none = np.zeros((1, *self._stack_shape), column.dtype)
         self._none.setflags(write=False)
+        # Of a row by itself, the newest frame and two heads, the last one and the next; made once.
+        self._newest = np.empty(self._frame_shape, column.dtype)
+        self._newest_words = self._newest.reshape(-1).view(f"u{column.dtype.itemsize}")
+        self._heads = [np.empty_like(self._none) for _ in range(2 * is_word)]
+        known = (self._none, *self._heads) if is_word else ()
+        self._words = {id(head): self._as_words(head) for head in known}
         self.forget()
 
     def _field(self, name: str, taken: set[str], shape: tuple[int, ...], dtype: np.dtype) -> str:
@@ -94,17 +100,49 @@ class Track:
         """The next row follows none."""
         self._last, self._last_run = None, 0
 
+    def encode_row(self, row: Rows) -> tuple[Rows, tuple[np.ndarray, int]]:
+        """As `encode`, for one row without a leading axis; valid until the next call."""
+        if self._word is None:
+            stored, state = self.encode({name: row[name][None] for name in self.outputs})
+            return {field: rows[0] for field, rows in stored.items()}, state
+        from diskreplay.compat.cpprb.kernels import compare
+
+        value, head = row[self.outputs[0]], row[self.outputs[-1]]
+        last = self._none if self._last is None else self._last
+        kept = self._heads[int(self._last is self._heads[0])]
+        words = self._words.get(id(last))
+        last_words = self._as_words(last) if words is None else words
+        head_words = self._as_words(head)
+        value_words = self._as_words(value) if self.linked else last_words
+        follows, moved_on = compare(
+            last_words, value_words, head_words, self._newest_words, self._words[id(kept)]
+        )
+        if self._last is None:
+            follows, moved_on = follows and not self.linked, moved_on and self.linked
+        before = self._last_run if follows else -1
+        run = min(max(before, 0) + 1, self.depth) if moved_on else 0
+        none = self._none[0]
+        stored = {self.frames: self._newest, self._run: run}
+        stored[self._head] = none if moved_on else head.reshape(self._stack_shape)
+        if self.linked:
+            stored[self._value_run] = before
+            stored[self._value] = none if follows else value.reshape(self._stack_shape)
+        return stored, (kept, run)
+
+    def _as_words(self, stack: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(stack).reshape(-1).view(self._word)
+
     def encode(self, rows: Rows) -> tuple[Rows, tuple[np.ndarray, int]]:
         """What to store for rows that come next, and the state to `keep` once they are stored."""
         values = rows[self.outputs[0]].reshape(-1, *self._stack_shape)
         heads = rows[self.outputs[-1]].reshape(-1, *self._stack_shape)
-        follows, moved_on, newest = self._compare(values, heads)
+        follows, moved_on = self._compare(values, heads)
         run, runs, value_runs = self._last_run, [], []
         for follow, move in zip(follows, moved_on, strict=True):
             value_runs.append(run if follow else -1)
             run = min(max(value_runs[-1], 0) + 1, self.depth) if move else 0
             runs.append(run)
-        stored = {self.frames: newest}
+        stored = {self.frames: np.ascontiguousarray(heads[..., -1])}
         if self.depth > 1:
             stored[self._run] = np.array(runs, np.int32)
             stored[self._head] = self._whole(heads, moved_on)
@@ -113,38 +151,21 @@ class Track:
             stored[self._value] = self._whole(values, follows)
         return stored, (heads[-1:].copy(), run)
 
-    def _compare(
-        self, values: np.ndarray, heads: np.ndarray
-    ) -> tuple[list[bool], list[bool], np.ndarray]:
-        """Which values are the heads before, which heads are their tails moved on, newest frames.
+    def _compare(self, values: np.ndarray, heads: np.ndarray) -> tuple[list[bool], list[bool]]:
+        """Which values are the heads before, and which heads are their tails moved on.
 
         Without `linked` there are no such values: the first list is true.
         """
-        is_first = self._last is None
-        last = self._none if is_first else self._last
-        if len(heads) == 1 and self._word:  # by far the most common
-            from diskreplay.compat.cpprb.kernels import compare
-
-            tail = values if self.linked else last
-            newest = np.empty((1, *self._frame_shape), self.column.dtype)
-            words = [np.ascontiguousarray(a).reshape(-1).view(self._word) for a in (
-                last, tail, heads
-            )]  # fmt: skip
-            follow, move = compare(*words, newest.reshape(-1).view(f"u{newest.itemsize}"))
-            follows, moved_on = [follow], [move]
-        else:
-            before = np.concatenate([last, heads[:-1]])  # the head of the row before
-            follows = _same(before, values).tolist() if self.linked else [True] * len(heads)
-            moved_on = _moved_on(values if self.linked else before, heads).tolist()
-            newest = np.ascontiguousarray(heads[..., -1])
-        if is_first:
+        last = self._none if self._last is None else self._last
+        before = np.concatenate([last, heads[:-1]])  # the head of the row before
+        follows = _same(before, values).tolist() if self.linked else [True] * len(heads)
+        moved_on = _moved_on(values if self.linked else before, heads).tolist()
+        if self._last is None:
             (follows if self.linked else moved_on)[0] = False
-        return follows, moved_on, newest
+        return follows, moved_on
 
     def _whole(self, stacks: np.ndarray, known: list[bool]) -> np.ndarray:
         """The stacks to store whole, zeros for those that are known otherwise."""
-        if len(stacks) == 1:
-            return self._none if known[0] else stacks
         kept = np.zeros(stacks.shape, stacks.dtype)
         wanted = ~np.array(known, np.bool_)
         kept[wanted] = stacks[wanted]

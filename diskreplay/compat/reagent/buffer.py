@@ -127,7 +127,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         self._return_as_timeline_format = return_as_timeline_format
         self._checkpoint_format = checkpoint_format
         self._signature = [
-            Element(name, tuple(shape), np.dtype(dtype), self._column_name(name))
+            Element(name, tuple(shape), self._column_dtype(name, dtype), self._column_name(name))
             for name, shape, dtype in self.get_add_args_signature()
         ]
         self._columns = {element.name: element.column for element in self._signature}
@@ -295,11 +295,12 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         if self._ring.closed:
             raise ClosedError(f"{self.path}: the buffer is closed; open it again")
         batch_size = self._batch_size if batch_size is None else batch_size
-        if indices is None:
+        is_drawn = indices is None
+        if is_drawn:
             indices = self.sample_index_batch(batch_size)
         elif not isinstance(indices, torch.Tensor):
             raise AssertionError(f"indices: a torch.Tensor expected, found {type(indices)}")
-        indices = indices.to(torch.int64, copy=True)
+        indices = indices.to(torch.int64, copy=not is_drawn)
         if len(indices) != batch_size:
             raise AssertionError(f"{len(indices)} indices for a batch of {batch_size}")
         slots = indices.numpy() % self._replay_capacity
@@ -325,9 +326,9 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
     ) -> torch.Tensor | list[torch.Tensor]:
         name = element.name
         if name == "terminal":
-            return torch.from_numpy(rows.terminal)
+            return torch.from_numpy(rows.terminal[:, None])
         if name == "step":
-            return torch.from_numpy(rows.steps)
+            return torch.from_numpy(rows.steps[:, None])
         if name == "reward" and self._return_as_timeline_format:
             return rows.along("reward")
         if name == "reward" and not self._return_everything_as_stack:

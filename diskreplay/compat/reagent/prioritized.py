@@ -85,6 +85,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _column_name(self, name: str) -> str:
         return _COLUMN if name == "priority" else super()._column_name(name)
 
+    def _column_dtype(self, name: str, dtype: Any) -> np.dtype:
+        # The tree takes priorities as they come, whatever the signature says of their dtype.
+        return np.dtype(np.float64) if name == "priority" else super()._column_dtype(name, dtype)
+
     # -- priorities
 
     def set_priority(self, indices: np.ndarray, priorities: np.ndarray) -> None:
@@ -173,7 +177,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         oldest = ring.count - ring.stored
         known = ring.notes.get("weighed", 0) if ring.notes.get("slots") == ring.capacity else 0
         slots = np.arange(max(known, oldest), ring.count) % ring.capacity
-        self.sum_tree.set_many(slots, ring.read(_COLUMN, slots).astype(np.float64))
+        self.sum_tree.set_many(slots, ring.read(_COLUMN, slots))
 
 
 def _check_indices(indices: np.ndarray) -> None:

@@ -111,6 +111,10 @@ class Rows:
             return "reward_"  # the store's own has the value as float32, or 0 for a vector
         return name if name in NATIVE or name == "terminal" else extra_name(name)
 
+    def _column_dtype(self, name: str, dtype: Any) -> np.dtype:
+        """In which dtype an element is stored."""
+        return np.dtype(dtype)
+
     def _check_add_types(self, *args: Any, **kwargs: Any) -> None:
         """Raise what `add` would raise for these values."""
         self._fit(args, kwargs)

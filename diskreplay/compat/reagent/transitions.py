@@ -1,6 +1,7 @@
 """Stacks, n-step windows and what follows them, read from a ring by slot."""
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -43,18 +44,32 @@ class Transitions:
         self._ring, self._columns, self._small = ring, columns, small
         self._stack, self._horizon, self._timeline = stack_size, horizon, timeline
         self._slots = slots
-        ends = terminal[(slots[:, None] + np.arange(horizon)) % len(terminal)] != 0
-        ends[:, -1] = True
-        self.steps = ends.argmax(axis=1) + 1
+        self.steps = np.ones(len(slots), np.int64)
+        if horizon > 1:
+            ends = terminal[(slots[:, None] + np.arange(horizon)) % len(terminal)] != 0
+            ends[:, -1] = True
+            self.steps += ends.argmax(axis=1)
         self.terminal = terminal[(slots + self.steps - 1) % len(terminal)] != 0
-        # The slots of each window, and the places in all windows of the stacks that follow.
-        self._around = (slots[:, None] + np.arange(1 - stack_size, horizon + 1)) % len(terminal)
-        starts = np.arange(len(slots)) * (stack_size + horizon) + self.steps
-        self._after = starts[:, None] + np.arange(stack_size)
         self._pairs: dict[str, tuple] = {}
         self._windows: dict[str, np.ndarray] = {}
         self._rooms: dict[str, np.ndarray] = {}
-        self._fields = ring.fields
+
+    @cached_property
+    def _around(self) -> np.ndarray:
+        """The slots of each window."""
+        window = np.arange(1 - self._stack, self._horizon + 1)
+        return (self._slots[:, None] + window) % self._ring.capacity
+
+    @cached_property
+    def _after(self) -> np.ndarray:
+        """The places, in all windows one after the other, of the stacks that follow."""
+        starts = np.arange(len(self._slots)) * (self._stack + self._horizon) + self.steps
+        return starts[:, None] + np.arange(self._stack)
+
+    @cached_property
+    def _both(self) -> np.ndarray:
+        """The slots and those that follow their n steps, shape (2, batch)."""
+        return np.array([self._slots, (self._slots + self.steps) % self._ring.capacity])
 
     def now(self, name: str) -> torch.Tensor:
         """A column at the slots, stacked: (batch, *shape) or (batch, *shape, stack)."""
@@ -71,10 +86,14 @@ class Transitions:
 
     def discounted(self, name: str, decays: torch.Tensor) -> torch.Tensor:
         """The sum over each window, component by component, in the precision of torch."""
-        rows = self._window(name)[:, self._stack - 1 : self._stack - 1 + self._horizon]
         if self._horizon == 1:  # one step, and its factor is 1
+            rows = self._small[name][self._slots] if name in self._small else (
+                self._window(name)[:, self._stack - 1]
+            )  # fmt: skip
             kind = np.result_type(rows.dtype, np.float32) if rows.dtype.kind == "f" else np.float32
-            return torch.from_numpy(rows[:, 0].astype(kind))
+            rows = rows.astype(kind)
+            return torch.from_numpy(rows if rows.ndim > 1 else rows[:, None])
+        rows = self._window(name)[:, self._stack - 1 : self._stack - 1 + self._horizon]
         rows = torch.from_numpy(np.ascontiguousarray(rows))
         whole = (-1, self._horizon, *(1 for _ in rows.shape[2:]))
         inside = torch.arange(self._horizon) < torch.from_numpy(self.steps)[:, None]
@@ -87,6 +106,14 @@ class Transitions:
 
     def _read_pair(self, name: str) -> tuple:
         stack, steps = self._stack, self.steps
+        if stack == 1 and not self._timeline:
+            if name in self._small:
+                found = self._small[name][self._both]
+                if found.ndim == 2:  # NumPy makes the axis of a scalar faster than torch
+                    found = found[..., None]
+            else:
+                found = self._ring.read(self._columns[name], self._both)
+            return torch.from_numpy(found[0]), torch.from_numpy(found[1])
         if not self._timeline and self._horizon >= stack and self._is_large(name):
             # The window that holds both stacks would be longer than the two.
             back, both = np.arange(1 - stack, 1), np.stack([np.zeros_like(steps), steps])
@@ -114,7 +141,7 @@ class Transitions:
                 self._windows[name] = window
                 return window
             # One block, which has room for the stacks that follow too.
-            shape, dtype = self._fields[self._columns[name]]
+            shape, dtype = self._ring.fields[self._columns[name]]
             block = np.empty((slots.size + len(slots) * self._stack, *shape), dtype)
             window = block[: slots.size].reshape(*slots.shape, *shape)
             self._ring.take(self._columns[name], self._ring.ids(slots), out=window)
@@ -132,7 +159,7 @@ class Transitions:
         return self._ring.read(self._columns[name], slots)
 
     def _is_large(self, name: str) -> bool:
-        shape, _dtype = self._fields[self._columns[name]]
+        shape, _dtype = self._ring.fields[self._columns[name]]
         return math.prod(shape) >= _LARGE
 
 

@@ -1,0 +1,33 @@
+"""Numba kernel of keras-gym's buffer."""
+
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def judge(slots, count, before, starts, dones, rewards, powers, rows, returns, ended, found):
+    """Add the rows in `slots` that can be used to the `found` ones in `rows`, with their n-step
+    returns, summed up in the order of the steps, and whether the episode ended; how many there are.
+
+    A row cannot be used if its episode goes on, as far as is known, for less than n rows; nor if
+    one of the `before` rows ahead of it left the ring, also where nothing was before it: the
+    original's draws go on without such rows.
+    """
+    size, n = len(starts), len(powers) - 1
+    for slot in slots:
+        row = count - 1 - (count - 1 - slot) % size
+        if row - before < count - size:
+            continue
+        start, total, over = starts[slot], 0.0, False
+        ahead = row
+        while ahead < row + n and not over:
+            at = ahead % size
+            if ahead >= count or starts[at] != start:
+                break
+            total += powers[ahead - row] * rewards[at]
+            over = dones[at]
+            ahead += 1
+        if not over and (row + n >= count or starts[(row + n) % size] != start):
+            continue
+        rows[found], returns[found], ended[found] = row, total, over
+        found += 1
+    return found
