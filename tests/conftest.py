@@ -1,6 +1,42 @@
 """For all tests."""
 
 import os
+import shutil
+import tempfile
+
+import pytest
+from hypothesis import settings
 
 # Set for the workers of a parallel run: texts would be broken to the width of somebody's terminal.
 os.environ.pop("COLUMNS", None)
+
+# Thousands of small files are synced and removed again: in memory, where the system has a directory
+# with room for them, that does not wait for a disk. TMPDIR=/tmp runs the tests on one.
+MEMORY, ROOM = "/dev/shm", 2 << 30
+if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK):
+    if shutil.disk_usage(MEMORY).free >= ROOM:
+        os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
+
+# One commit, one verdict: the same examples each time, however long one takes.
+# HYPOTHESIS_PROFILE=long looks for others.
+settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("long", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """Directories made for single examples go with their test, as `tmp_path` does: not at the end
+    of all."""
+    made, mktemp = [], pytest.TempPathFactory.mktemp
+
+    def noted(*arguments, **options):
+        made.append(mktemp(*arguments, **options))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pytest.TempPathFactory, "mktemp", noted)
+        result = yield
+    for path in made:
+        shutil.rmtree(path, ignore_errors=True)
+    return result

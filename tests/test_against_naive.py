@@ -29,7 +29,7 @@ from tests.naive import ENDS, OUTCOMES, SideBySide, assert_transitions_equal, ch
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 EFFORT = settings(
-    max_examples=1000 if LONG else 40,
+    max_examples=1000 if LONG else 24,
     stateful_step_count=60 if LONG else 25,
     deadline=None,
     print_blob=True,
@@ -435,8 +435,7 @@ def directory():
     shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("compressor", ["raw", "lz4", "zstd"])
-@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize(("compressor", "num_envs"), [("raw", 3), ("lz4", 3), ("zstd", 1)])
 def test_capacities_that_wrap_many_times(directory, compressor, num_envs):
     """Past the smallest raw segment of every field, many times past the capacity."""
     with SideBySide(
@@ -507,7 +506,7 @@ def test_a_reader_follows_past_every_segment(directory, compressor):
     ) as both:
         both.play(100, seed=1)
         with diskreplay.open(both.path, mode="r") as reader:
-            for steps in (1, 60, 500, 5000, 9000):
+            for steps in (1, 60, 500, 5000):
                 check_reader(reader, both.twin)
                 both.play(steps, seed=steps)
             check_reader(reader, both.twin)

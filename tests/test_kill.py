@@ -2,7 +2,7 @@
 
 Run as a script, this file is the writer: it adds rows whose content follows from their env and
 number, and acknowledges each call through a pipe. The test kills it, opens the store, and compares
-every row. DISKREPLAY_KILLS sets how many times (20 if it is not set).
+every row. DISKREPLAY_KILLS sets how many times (16 if it is not set).
 """
 
 import json
@@ -24,7 +24,8 @@ from tests.naive import NaiveReplayBuffer, make_frame
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = (8, 8)
-KILLS = int(os.environ.get("DISKREPLAY_KILLS", "20"))
+KILLS = int(os.environ.get("DISKREPLAY_KILLS", "16"))
+PATIENCE_S = 120.0
 SHARED_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 # Every ten rows of an env hold an episode of five that is truncated without a final observation,
@@ -221,32 +222,26 @@ class Child:
         self.data = b""
 
     def begin(self, **arguments):
-        assert select.select([self.pipe], [], [], 120)[0], "the writer did not start"
+        assert select.select([self.pipe], [], [], PATIENCE_S)[0], "the writer did not start"
         started = os.read(self.pipe, 1)
         assert started == b"!", self.process.communicate()[1].decode()
         self.process.stdin.write(json.dumps(arguments).encode() + b"\n")
         self.process.stdin.flush()
 
-    def read(self, until=None):
-        """Collect messages until the time `until`, or until there are any."""
-        while True:
-            left = 30.0 if until is None else until - time.monotonic()
-            if left <= 0:
-                return
-            if select.select([self.pipe], [], [], left)[0]:
-                data = os.read(self.pipe, 1 << 20)
-                self.data += data
-                if not data:
-                    return  # it has died; `kill` says why
-                if until is None:
-                    return
-            elif until is None:
-                pytest.fail("the writer did not begin")
+    def read(self, size):
+        """Collect messages until there are so many bytes of them."""
+        while len(self.data) < size:
+            if not select.select([self.pipe], [], [], PATIENCE_S)[0]:
+                pytest.fail("the writer does not go on")
+            data = os.read(self.pipe, 1 << 20)
+            self.data += data
+            if not data:
+                return  # it has died; `kill` says why
 
     def kill(self):
         """Every message it sent before it died of SIGKILL, as bytes."""
         self.process.send_signal(signal.SIGKILL)
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
         os.set_blocking(self.pipe, True)
         while data := os.read(self.pipe, 1 << 20):
             self.data += data
@@ -294,11 +289,12 @@ class Life:
             seed=self.rng.randrange(2**32),
             options=self.options,
         )
-        if after_ready:
-            child.read()
-            child.read(time.monotonic() + self.rng.uniform(0.01, 0.3))
+        if after_ready:  # some hundred calls later, in the middle of whatever comes then
+            calls = self.rng.randrange(20, 700)
+            child.read(len(pack(READY, 0, self.counts())) * (1 + calls))
+            time.sleep(self.rng.uniform(0, 0.005))
         else:  # while it opens, and recovers
-            child.read(time.monotonic() + self.rng.uniform(0, 0.1))
+            time.sleep(self.rng.uniform(0, 0.1))
         messages = list(unpack_all(child.kill(), self.options["num_envs"]))
         follower = Child(self.directory)  # it imports while this process compares
         try:

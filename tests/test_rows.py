@@ -210,7 +210,7 @@ with diskreplay.open({str(tmp_path / "store")!r}) as buffer:
 print("numba" in sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout == "False\n"
 

@@ -32,7 +32,7 @@ def bash(script, **environment):
     """Run some lines of bash with nothing else in the environment."""
     return subprocess.run(
         [BASH, "-c", script], env={"PATH": "/usr/bin:/bin", **environment}, cwd="/",
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 

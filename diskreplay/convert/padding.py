@@ -23,6 +23,7 @@ class Padding:
     def __init__(self, stack_size: int, *, known_start: bool) -> None:
         self._pads = stack_size - 1
         self._known = known_start
+        self._front = 0  # zero rows, while nothing else was seen and more may be padding
         self._place = 0  # of the next row in its episode, padding included
         self._found = 0  # padding in the episode under way
         self._last = True  # whether the row before was padding, or there was none
@@ -49,8 +50,8 @@ class Padding:
         rows = np.arange(len(ended))
         if not len(rows):
             return np.zeros(0, np.bool_), np.zeros(0, np.int32)
-        if not self._known:
-            self._guess(columns, len(rows))
+        if not self._known and not self._guess(columns, ended):
+            return np.ones(len(rows), np.bool_), np.zeros(len(rows), np.int32)
         starts = np.concatenate([[False], ended[:-1]])
         start = np.maximum.accumulate(np.where(starts, rows, -1))
         place = np.where(start < 0, self._place + rows, rows - start)
@@ -72,16 +73,21 @@ class Padding:
             self._last = bool(is_padding[-1])
         return is_padding, step.astype(np.int32)
 
-    def _guess(self, columns: Mapping[str, np.ndarray], rows: int) -> None:
-        """Where in its episode the very first row is."""
-        self._known = True
-        front = _all_zero(columns, np.arange(min(self._pads, rows)))
+    def _guess(self, columns: Mapping[str, np.ndarray], ended: np.ndarray) -> bool:
+        """Where in its episode the next row is; False if these rows do not tell."""
+        most = self._pads - self._front
+        front = _all_zero(columns, np.arange(min(most, len(ended))))
         zeros = len(front) if front.all() else int(front.argmin())
-        if zeros:
+        if zeros == len(ended) < most and not ended.any():
+            self._front += zeros  # the ring's last slots: the padding may go on in its first
+            return False
+        self._known = True
+        if self._front + zeros:
             self._place = self._found = self._pads - zeros
         else:
             self._place, self._found = 2 * self._pads + 1, self._pads
             self._last = False
+        return True
 
 
 def _all_zero(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import diskreplay
@@ -105,6 +105,7 @@ def play(ring, rng, rows, *, truncations=False):
     stack=st.integers(1, 4), horizon=st.integers(1, 4), capacity=st.integers(8, 30),
     rows=st.integers(0, 80), dopamine=st.booleans(), seed=st.integers(0, 9999),
 )  # fmt: skip
+@example(stack=4, horizon=1, capacity=8, rows=8, dopamine=True, seed=0)  # padding over the wrap
 def test_rows_come_in_time_order_without_padding(
     tmp_path_factory, stack, horizon, capacity, rows, dopamine, seed
 ):
