@@ -291,7 +291,11 @@ class ReplayBuffer:
 
         Notes
         -----
-        When this returns, the rows survive the death of the process. The values are copied.
+        When this returns, the rows survive the death of the process. The values are copied. Shapes
+        and dtypes are checked, and that rewards are finite; not the bounds of the spaces.
+
+        Of an episode that is truncated without a `next_observation` the last `update_horizon`
+        transitions are never sampled: there is nothing to bootstrap from.
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
         self._settle()
@@ -590,6 +594,11 @@ class ReplayBuffer:
             An endless iterator and context manager, with ``close()``. A batch is valid until the
             next one is taken: its memory is used again.
 
+        Raises
+        ------
+        EmptyBufferError
+            Nothing can be sampled yet.
+
         Notes
         -----
         Taking a batch asks for another one, which the background thread draws before the next
@@ -645,7 +654,7 @@ class ReplayBuffer:
         Parameters
         ----------
         checkpoint_dir : path
-            Created if it is missing.
+            Created if it is missing; not inside the store.
         iteration_number : int or str
             The suffix. A checkpoint of the same suffix is replaced.
 
@@ -656,7 +665,7 @@ class ReplayBuffer:
 
         Raises
         ------
-        SuffixError
+        SuffixError, InvalidInputError
         StorageError
             The directory cannot be written, or is full. No half checkpoint is left.
 
@@ -664,7 +673,8 @@ class ReplayBuffer:
         -----
         Full segments are hard-linked, so the cost follows the rows since the last full one; nothing
         that happens later changes the checkpoint. It is there whole or not at all. Of numbered
-        checkpoints the newest four are kept (``CHECKPOINT_DURATION``, as in ReAgent and Dopamine).
+        checkpoints those of the four highest numbers are kept (``CHECKPOINT_DURATION``, as in
+        ReAgent and Dopamine), and the one just written.
         Batches under way in a prefetcher are drawn again, see `prefetch`.
         """
         with self._lock:
@@ -692,8 +702,9 @@ class ReplayBuffer:
         suffix : int or str, optional
             Default: the highest number there.
         resume_episodes : bool
-            Go on with the episodes that were open, for environments that restore their own state.
-            Otherwise they are over, and rows whose n-step window is not whole are not sampled.
+            Go on with the episodes that were open, for environments that restore their own state;
+            a recorder needs `resume` with the observation that is due. Otherwise they are over, and
+            rows whose n-step window is not whole are not sampled.
 
         Raises
         ------

@@ -108,6 +108,14 @@ class Schema:
                     f"{_shown(mine.get(name))} here; open it with the spaces and extras it was "
                     "made with, or choose another directory"
                 )
+        mine = self.describe()
+        for name in ("observation_space", "action_space"):
+            there = store.meta.get(name)
+            if spaces.without_bounds(mine[name]) != spaces.without_bounds(there):
+                raise SchemaError(
+                    f"{store.path}: {name} is {there} in the store and {mine[name]} here; open it "
+                    "with the spaces it was made with, or choose another directory"
+                )
 
 
 def _checked_extras(extras: dict[str, Any]) -> list[tuple[str, tuple[int, ...], np.dtype]]:

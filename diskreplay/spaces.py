@@ -117,6 +117,16 @@ def describe(space: spaces.Space) -> dict[str, Any]:
     return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
 
 
+def without_bounds(document: Any) -> Any:
+    """What `describe` returned less the bounds of boxes, which may be known better another day."""
+    if isinstance(document, dict):
+        bounds = ("low", "high") if document.get("type") == "Box" else ()
+        return {k: without_bounds(v) for k, v in document.items() if k not in bounds}
+    if isinstance(document, list):
+        return [without_bounds(part) for part in document]
+    return document
+
+
 def parse(document: dict[str, Any]) -> spaces.Space:
     """The opposite of `describe`."""
     try:

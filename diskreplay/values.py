@@ -31,7 +31,12 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | in
         except (ValueError, OverflowError) as error:
             raise ShapeError(f"{field.name}: not an array ({error})") from error
     if value.shape != lead + field.shape:
-        raise ShapeError(f"{field.name}: shape {lead + field.shape} expected, found {value.shape}")
+        hint = ""
+        if field.name.startswith("observation") and value.shape[1:] == lead + field.shape:
+            hint = " (give one frame: stacks are made when sampling)"
+        raise ShapeError(
+            f"{field.name}: shape {lead + field.shape} expected, found {value.shape}{hint}"
+        )
     if value.dtype == field.dtype:
         return value
     return cast(field, value)

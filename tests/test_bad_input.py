@@ -424,6 +424,7 @@ OTHER_SCHEMAS = {
     "more extras": ({"extras": {"x": ((), "int8")}}, ["missing"]),
     "no extras": ({"extras": None}, ["'code'", "missing"]),
     "envs": ({"num_envs": 2}, ["env(s)", "1", "2"]),
+    "actions": ({"action_space": Discrete(9)}, ["action_space", "'n': 9", "'n': 4"]),
 }  # fmt: skip
 
 
@@ -583,7 +584,7 @@ def test_the_lock_is_free_after_close(tmp_path):
 # -- checkpoints
 
 
-@pytest.mark.parametrize("suffix", ["../x", "", ".x", "a/b", "..", ".", "a b", "x\n", "é", True])
+@pytest.mark.parametrize("suffix", ["../x", "", ".x", "a/b", "..", ".", "a b", "x\n", "é", True, 1.0])
 def test_invalid_suffix(tmp_path, buffer, suffix):
     directory = tmp_path / "checkpoints"
     buffer.save(directory, 1)
@@ -594,6 +595,18 @@ def test_invalid_suffix(tmp_path, buffer, suffix):
             lambda call=call: call(directory, suffix),
         )  # fmt: skip
     assert contents(directory) == {k[12:]: v for k, v in before.items() if k[:12] == "checkpoints/"}
+
+
+@pytest.mark.parametrize("inside", ["", "checkpoints", "a/b"])
+def test_checkpoints_inside_the_store(tmp_path, buffer, inside):
+    """A load replaces the store's directory, and would take them with it."""
+    (tmp_path / "link").symlink_to(buffer.path)
+    for directory in (buffer.path / inside, tmp_path / "link" / inside):
+        for call in (buffer.save, buffer.export_gz):
+            refused(
+                buffer, errors.InvalidInputError, ["checkpoint_dir", str(directory), "beside"],
+                lambda call=call, directory=directory: call(directory, 1),
+            )  # fmt: skip
 
 
 def test_missing_checkpoint(tmp_path, buffer):

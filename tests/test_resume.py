@@ -308,3 +308,32 @@ def test_sampling_can_be_the_first_thing(tmp_path, how):
             assert len(reader.sample(8)) == 8
         with diskreplay.open(tmp_path / "live") as reader:
             reader.sample(8, out=reader.gather(expected.id))
+
+
+def test_a_kill_after_a_save_keeps_the_priorities_of_the_save(tmp_path):
+    import shutil
+
+    import diskreplay
+
+    with make_buffer(tmp_path / "store", prioritized=True, compressor="lz4") as buffer:
+        record(buffer, 0, 100)
+        ids = buffer.sampleable_ids()
+        buffer.update_priorities(ids, np.linspace(0.5, 7, len(ids)))
+        buffer.save(tmp_path / "checkpoints", 1)
+        saved, largest = buffer.tree.leaves.copy(), buffer.statistics().priorities.largest_seen
+        record(buffer, 100, 20)
+        buffer.update_priorities(ids[-50:], np.full(50, 0.01))  # these are lost
+        with buffer._rows.store.maintenance:  # what a kill would leave
+            shutil.copytree(tmp_path / "store", tmp_path / "killed")
+        with diskreplay.open(tmp_path / "store") as reader:
+            assert np.array_equal(reader.tree.leaves[saved > 0], saved[saved > 0])
+    with make_buffer(tmp_path / "killed", prioritized=True, compressor="lz4") as buffer:
+        there = saved > 0
+        leaves = buffer.tree.leaves
+        assert np.array_equal(leaves[there], saved[there])
+        assert buffer.statistics().priorities.largest_seen == largest == 7
+        new = (leaves > 0) & ~there
+        assert new.any()
+        assert np.all(leaves[new] == 7**0.6)
+    with diskreplay.open(tmp_path / "checkpoints" / "replay_ckpt.1") as checkpoint:
+        assert np.array_equal(checkpoint.tree.leaves[there], saved[there])

@@ -15,6 +15,7 @@ from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.convert.unpickling import pickled_set, pickled_sum_tree
 from diskreplay.errors import InvalidInputError
 from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.store.checkpoint import check_outside
 
 _BYTES_AT_ONCE = 4 << 20
 
@@ -75,6 +76,7 @@ def write(
             "such files hold one env, one observation array and one action array; write each env "
             "or part from a store of its own"
         )
+    check_outside(buffer.path, Path(directory))
     files = GzFiles(Path(directory), suffix)
     stack_size = buffer.stack_size if stack_size is None else stack_size
     rows, ended, cut = _layout(buffer, stack_size)

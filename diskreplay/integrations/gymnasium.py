@@ -22,7 +22,8 @@ Episodes
 Stacked observations
     Of observations that are stacks already, as of `gymnasium.wrappers.FrameStackObservation`, the
     newest frame alone is stored when the buffer's observation space is that of one frame. The
-    buffer's ``stack_size`` makes the stacks again.
+    buffer's ``stack_size`` makes the stacks again, with zeros before an episode's first frame:
+    ``FrameStackObservation(..., padding_type="zero")`` shows the agent the same.
 
 Extras
     What is known before the step, such as the log-probability of the action, is given by

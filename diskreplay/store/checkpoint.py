@@ -15,6 +15,7 @@ from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
     IncompleteCheckpointError,
+    InvalidInputError,
     SuffixError,
 )
 from diskreplay.store import codec, files, format, priorities
@@ -32,12 +33,21 @@ _SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 def checked_suffix(suffix: int | str) -> str:
     """`suffix` as text, or a `SuffixError`: it becomes part of a directory's name."""
     text = str(suffix)
-    if isinstance(suffix, bool) or not _SUFFIX.fullmatch(text):
+    if isinstance(suffix, bool | float) or not _SUFFIX.fullmatch(text):
         raise SuffixError(
             f"checkpoint suffix {suffix!r}: expected letters, digits, '.', '_' and '-', not "
             "starting with a dot, and at most 100 of them (an iteration number, say)"
         )
     return text
+
+
+def check_outside(store: Path, directory: Path) -> None:
+    """Refuse a place for checkpoints that is inside a store: `load` replaces that as a whole."""
+    if Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(store)):
+        raise InvalidInputError(
+            f"checkpoint_dir: {directory} is inside the store {store}, which a load replaces with "
+            "all that is in it; choose a directory beside it"
+        )
 
 
 def path_of(directory: Path, name: str, suffix: int | str) -> Path:
@@ -91,6 +101,7 @@ def save(
     rows since the last full segment.
     """
     target = path_of(directory, name, suffix)
+    check_outside(store.path, directory)
     files.make_lasting_dirs(directory)
     _sweep(directory, name)
     build = directory / f".{target.name}.tmp-{os.getpid()}"
@@ -99,6 +110,8 @@ def save(
     try:
         with store.maintenance:
             _build(store, build, meta, leaves)
+            if leaves is not None:
+                store.keep_priorities(build / "priority", meta)
         if target.exists():
             files.exchange(build, target)
             files.sync_dirs([directory])  # else the old one may come back, and its files be gone

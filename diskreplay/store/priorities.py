@@ -8,6 +8,7 @@ import numpy as np
 from diskreplay.errors import FormatError
 from diskreplay.store import files, format
 
+LARGEST = "largest_priority"  # among the attributes of the group
 _CHUNK_VALUES = 131_072  # about a mebibyte
 _MOST_OF_A_CHUNK = 1 << 24
 
@@ -98,9 +99,30 @@ def read(directory: Path, num_envs: int) -> Saved | None:
 
 def replace(root: Path, priorities: np.ndarray, start: int, alpha: float | None) -> None:
     """Put new priorities in the place of the saved ones, as a whole."""
-    target, beside = root / "priority", root / "tail" / "priority"
+    beside = root / "tail" / "priority"
     files.remove_tree(beside)
     write(beside, priorities, start, alpha)
+    _put_in_place(root, beside)
+
+
+def adopt(root: Path, written: Path) -> None:
+    """Put priorities that are on disk already, and never change, in the place of the saved ones:
+    both directories have the same files then."""
+    beside = root / "tail" / "priority"
+    files.remove_tree(beside)
+    files.make_dirs(beside)
+    copies = []
+    for path in written.iterdir():
+        if not files.link(path, beside / path.name):
+            files.copy(path, beside / path.name)
+            copies.append(beside / path.name)
+    files.sync(copies)
+    files.sync_dirs([beside])
+    _put_in_place(root, beside)
+
+
+def _put_in_place(root: Path, beside: Path) -> None:
+    target = root / "priority"
     if target.exists():
         files.exchange(beside, target)
         files.sync_dirs([root])  # else the old ones may come back, and their files be gone

@@ -702,6 +702,22 @@ class Store:
             self.meta = dict(meta)
             self._write_record(count, first, closing=closing)
 
+    def keep_priorities(self, written: Path, meta: MappingType[str, Any]) -> None:
+        """Take over the priorities of a checkpoint, so that a kill costs those since then only.
+
+        Nothing else of `meta` than what belongs to them: a power cut may go back to rows before it.
+        """
+        priorities.adopt(self.path, written)
+        self.meta |= {name: meta[name] for name in (priorities.LARGEST,) if name in meta}
+        attributes = {
+            **_head(self._fields, self.num_envs, self.capacity),
+            "first": self.recorded_first.tolist(),
+            "count": self.recorded.tolist(),
+            "transitions": self.recorded_transitions.tolist(),
+            **self.meta,
+        }
+        files.replace({self.path / "zarr.json": format.encode(format.group_document(attributes))})
+
     def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
         """Shards of segments not full yet, beside their places, and what `_flushed` is then."""
         written, flushed = [], dict(self._flushed)

@@ -32,9 +32,8 @@ _ROWS_AT_ONCE = 1 << 20
 _LASTING = frozenset(("block", "index", "checksum"))  # of sealed files, which never change
 _ASIDE = "`--repair` moves it aside"
 _WRITE_ANEW = "`--repair` writes it anew from what is whole"
-_SET_ASIDE = (
-    "sampling these rows fails; `--repair` sets them aside and keeps the file, or load a checkpoint"
-)
+_SET_ASIDE = "`--repair` sets these rows aside and keeps the file, or load a checkpoint"
+_FAILS = "sampling these rows fails; "  # of raw fields it gives what is there
 _IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows aside"
 _PRIORITIES = "`--repair` gives all rows the largest one"
 _REMOVED_BY_OPENING = re.compile(r"tail/(unsealed|spare\.[^/]*)")
@@ -203,7 +202,8 @@ class Check:
         for path, kind, meaning, gone in faults:
             rows = start + np.flatnonzero(gone[: place.used])
             self._complain(
-                kind, path, meaning, _SET_ASIDE if lost.any() else _WRITE_ANEW,
+                kind, path, meaning,
+                _FAILS * field.packed + _SET_ASIDE if lost.any() else _WRITE_ANEW,
                 field=field.name, env=env, rows=ranges(rows[rows >= first]),
             )  # fmt: skip
 

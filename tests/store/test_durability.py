@@ -146,8 +146,8 @@ def test_a_segment_that_could_not_be_deleted_is_deleted_later(tmp_path, monkeypa
     buffer = make(path)
     add(buffer, 60)
     buffer.flush()
-    add(buffer, 30)
-    with monkeypatch.context() as patched:
+    with buffer._rows.store.maintenance, monkeypatch.context() as patched:  # the keeper waits
+        add(buffer, 30)
 
         def remove(path):
             raise StorageError(5, "no", str(path))
