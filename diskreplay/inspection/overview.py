@@ -96,6 +96,8 @@ def overview_of(path: Path) -> Overview:
     FormatError, CorruptSegmentError, StorageError
     """
     path = path.absolute()
+    attributes = format.read_attributes(path)
+    schema, on_disk = _described(path, attributes)
     store = Store.open(path, mode="r", only=_COUNTED)
     try:
         episodes, retained = 0, 0
@@ -108,9 +110,6 @@ def overview_of(path: Path) -> Overview:
         transitions = int(store.transitions_at(store.count).sum())
     finally:
         store.close()
-    attributes = format.read_attributes(path)
-    schema = _schema(path, store.meta)
-    on_disk = {field.name: field for field in map(format.Field.parse, attributes["fields"])}
     bounds = np.stack([store.first, store.count], axis=1)
     rows = int((bounds[:, 1] - bounds[:, 0]).sum())
     fields = {name: _field(path, on_disk[name], bounds, live=live) for name in schema.names}
@@ -145,10 +144,17 @@ def overview_of(path: Path) -> Overview:
     )
 
 
-def _schema(path: Path, meta: dict[str, Any]) -> Schema:
+def _described(path: Path, attributes: dict[str, Any]) -> tuple[Schema, dict[str, format.Field]]:
+    """The schema and the fields of a store, which a buffer would open."""
     try:
-        return Schema.parse(meta)
-    except (DiskReplayError, KeyError, TypeError, ValueError, AttributeError) as error:
+        schema = Schema.parse(attributes)
+        fields = {field.name: field for field in map(format.Field.parse, attributes["fields"])}
+        if {name: (f.shape, f.dtype) for name, f in fields.items()} != schema.shapes:
+            raise ValueError("the fields are not those of the spaces and extras")
+        if attributes["kind"] not in ("uniform", "prioritized"):
+            raise ValueError(f"unknown kind of buffer {attributes['kind']!r:.60}")
+        return schema, fields
+    except (DiskReplayError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from diskreplay.errors import FormatError, StorageError, StoreError
 from diskreplay.store import codec, files, format, priorities, segment_check
 from diskreplay.store.column import Seal
-from diskreplay.store.finding import Report
+from diskreplay.store.finding import Finding, Report
 from diskreplay.store.format import Field
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.row_check import Rows, set_aside
@@ -221,7 +221,7 @@ class _Repair:
                 low, high = max(start, 0), min(start + len(lost), stop - first)
                 bad[low:high] |= lost[low - start : high - start]
         for finding in self.check.findings:
-            if finding.kind == "rows" and finding.env == env:
+            if finding.kind == "rows" and finding.env == env and not self._is_replaced(finding):
                 for low, high in finding.rows:
                     bad[max(low - first, 0) : max(high - first, 0)] = True
         before = np.count_nonzero(rows.is_final[: max(int(survey.recorded[env]) - first, 0)])
@@ -232,6 +232,12 @@ class _Repair:
             self._rows[env] = rows
             self.lost[env] = np.count_nonzero(bad | (rows.is_final > was_final))
         self._finals[env] = min(max(evicted, 0), first) + np.count_nonzero(rows.is_final)
+
+    def _is_replaced(self, finding: Finding) -> bool:
+        """Whether the file that rows were found impossible in gives way to a whole one."""
+        rows = self._field(finding.field).segment_rows
+        segment = finding.rows[0][0] // rows
+        return (finding.field, segment, finding.env) in self.check.sources
 
     def _field(self, name: str) -> Field:
         return next(field for field in self.survey.fields if field.name == name)

@@ -701,6 +701,8 @@ class Store:
                 priorities.replace(self.path, leaves, int(first.min()), meta.get("alpha"))
             self.meta = dict(meta)
             self._write_record(count, first, closing=closing)
+            # The record of `maintain` may have kept them: it counts on fewer rows of large columns.
+            self._delete_left()
 
     def keep_priorities(self, written: Path, meta: MappingType[str, Any]) -> None:
         """Take over the priorities of a checkpoint, so that a kill costs those since then only.

@@ -359,14 +359,14 @@ class Check:
                 segment, at = divmod(row, field.segment_rows)
                 rows = min(stop - row, field.segment_rows - at)
                 here = slice(row - start, row - start + rows)
-                lost = self.damaged.get((field.name, segment, env))
-                if lost is not None:
+                key = field.name, segment, env
+                path = self.sources.get(key)  # a whole file that a repair has found
+                lost = self.damaged.get(key)
+                if lost is not None and path is None:
                     known[here] &= ~lost[at : at + rows]
                 try:
-                    with segment_check.plain_file(self.survey.chunk(field, segment, env)) as (
-                        fd,
-                        _,
-                    ):
+                    path = path or self.survey.chunk(field, segment, env)
+                    with segment_check.plain_file(path) as (fd, _):
                         part = values[here].view(np.uint8)
                         segment_check.read_at(fd, at * field.row_bytes, part)
                 except Unreadable:

@@ -78,6 +78,26 @@ def test_damaged_metadata(cli, store, content):
     assert str(store) in only_line(cli("info", store, code=3))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.pop("kind"),
+        lambda a: a.update(kind=3),
+        lambda a: a.update(fields=[f for f in a["fields"] if f["name"] != "step"]),
+        lambda a: a.update(fields=[f for f in a["fields"] if f["name"] != "observation"]),
+        lambda a: next(f for f in a["fields"] if f["name"] == "step").update(dtype="float32"),
+        lambda a: a.pop("observation_space"),
+        lambda a: a.update(fields=7),
+    ],
+)
+@pytest.mark.parametrize("command", ["info", "stats"])
+def test_damaged_attributes(cli, store, change, command):
+    document = json.loads((store / "zarr.json").read_text())
+    change(document["attributes"]["diskreplay"])
+    (store / "zarr.json").write_text(json.dumps(document))
+    assert str(store) in only_line(cli(command, store, code=3))
+
+
 @pytest.mark.parametrize("gone", ["reward", "action", "step/c.0.0"])
 def test_half_a_store(cli, store, gone):
     (shutil.rmtree if (store / gone).is_dir() else os.unlink)(store / gone)

@@ -160,6 +160,20 @@ def test_a_segment_that_could_not_be_deleted_is_deleted_later(tmp_path, monkeypa
     assert orphans(path) == []
 
 
+def test_what_left_while_a_large_segment_was_open_is_deleted(tmp_path):
+    """A segment of frames is longer than the capacity: until it is full, the record goes by it, and
+    small segments that have left stay. `close` names the true rows, and has to delete them."""
+    path = tmp_path / "store"
+    with diskreplay.ReplayBuffer(
+        path, observation_space=Box(0, 255, (97, 97), "uint8"), action_space=Discrete(4),
+        capacity=300, compressor="raw", segment_rows=100,
+    ) as buffer:  # fmt: skip
+        frame = np.zeros((97, 97), np.uint8)
+        for i in range(2000):
+            buffer.add(frame, i % 4, 1.0, False, False)
+    assert orphans(path) == []
+
+
 def test_a_kill_while_closing_leaves_no_spares(tmp_path):
     path = tmp_path / "store"
     with make(path) as buffer:

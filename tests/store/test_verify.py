@@ -680,6 +680,19 @@ def test_a_checkpoint_gives_back_what_is_rotten(store, original):
     check_mended(store, original[1], least=NEARLY)
 
 
+@pytest.mark.parametrize("name", ["reward", "terminated", "truncated", "step", "is_final"])
+@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("bit", [0, 5])
+def test_a_checkpoint_gives_back_the_small_columns(store, original, name, at, bit):
+    """Their rows were set aside, and that was written over the whole file."""
+    path = segments(store, name)[at]
+    flip(path, 8, bit)
+    report = repair(store, source=original[0] / "copy")
+    assert path in named(report)
+    assert sum(report.set_aside) == 0
+    check_mended(store, original[1])
+
+
 def test_metadata_are_written_anew(store, original):
     (store / "observation" / "zarr.json").unlink()
     (store / "reward" / "zarr.json").write_text("{")

@@ -330,7 +330,6 @@ class Witness:
                 if buffer.bounds[:, 1].tolist() != self.saved[suffix].counts:
                     raise Lost(f"{path}: rows {buffer.bounds.tolist()}")
                 self._compare(buffer, self.saved[suffix])
-        self.saved = {s: self.saved[s] for s in sorted(self.saved)[-writer.KEPT :]}
 
     def _verify(self, path: Path) -> None:
         report = verify(path)

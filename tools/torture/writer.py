@@ -190,7 +190,8 @@ class Writer:
         self.tell(BEGUN, SAVE, self.counts, suffix)
         self.buffer.save(self.life.checkpoints, suffix)
         self.suffixes[suffix] = list(self.counts)
-        self.suffixes.pop(suffix - KEPT, None)
+        # A kill may have come before an old one was removed: all beyond the newest are gone now.
+        self.suffixes = {s: self.suffixes[s] for s in sorted(self.suffixes)[-KEPT:]}
         self.tell(DONE, SAVE, self.counts, suffix)
 
     def load(self) -> None:
