@@ -592,7 +592,8 @@ class ReplayBuffer:
         -------
         Prefetcher
             An endless iterator and context manager, with ``close()``. A batch is valid until the
-            next one is taken: its memory is used again.
+            next one is taken: its memory is used again. Until it is closed, its thread keeps it and
+            the buffer alive.
 
         Raises
         ------

@@ -1026,3 +1026,11 @@ def test_fork(tmp_path, how, temporary):
     if not temporary:
         with diskreplay.open(tmp_path / "store") as reader:
             assert reader.add_count == 100
+
+
+@pytest.mark.parametrize("key", ["zarr.json", "a/b", "..", "a..b", ".hidden", "x" * 201, ""])
+def test_keys_that_cannot_be_directories(tmp_path, key):
+    space = Dict({key: Box(0, 1, (2,), "float32")})
+    with pytest.raises(errors.InvalidInputError, match="directory"):
+        make(tmp_path / "store", observation_space=space)
+    assert list(tmp_path.iterdir()) == []

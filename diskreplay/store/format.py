@@ -77,11 +77,12 @@ class Field:
                 f"field {self.name!r}: dtype {self.dtype} cannot be stored; expected one of "
                 f"{', '.join(sorted(DTYPES))}"
             )
-        if not all(_PART.fullmatch(part) and ".." not in part for part in self.name.split("/")):
+        parts = self.name.split("/")
+        if "zarr.json" in parts or not all(_PART.fullmatch(p) and ".." not in p for p in parts):
             raise InvalidInputError(
                 f"field {self.name!r}: a name becomes a directory, so each part of it must start "
                 "with a letter, digit or underscore and hold only those, '.', '-' and spaces, at "
-                "most 200"
+                "most 200, and not be zarr.json"
             )
         if self.compressor not in CODECS:
             raise InvalidInputError(

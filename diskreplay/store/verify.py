@@ -5,6 +5,7 @@ impossible. Those are, while a store is open and after its writer was killed, ra
 that are not full, and where a field's metadata are lost as well, raw segments whose checksum is
 recorded nowhere. Nor, in a store, bits of options, spaces and the generator's state in the group's
 attributes, and of priorities, that still make sense; the manifest of a checkpoint covers these too.
+A rotten checksum in a field's metadata looks like rotten rows, and costs them in a repair.
 """
 
 import os
