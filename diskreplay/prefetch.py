@@ -80,9 +80,10 @@ class Prefetcher:
             if self._in_hand is not None:
                 self._spare.append(self._in_hand)
                 self._in_hand = None
-            self.refill()
-            self._ask()
-            job = self._jobs.popleft()
+            with self._buffer._lock:  # a save on another thread puts all batches under way back
+                self.refill()
+                self._ask()
+                job = self._jobs.popleft()
             job.done.acquire()
             if job.error is not None:
                 if job.draft is None:  # nothing to draw: nor was there for those behind it

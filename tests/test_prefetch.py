@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -302,6 +303,31 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
             assert all(thread.name == "diskreplay prefetch" for thread in calls)
         record(buffer, 400)
         buffer.flush()
+
+
+def test_a_save_on_another_thread_comes_before_or_after_a_take(tmp_path, monkeypatch):
+    """It puts back what is under way: between asking for a batch and taking the oldest, nothing was
+    left to take."""
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 100)
+
+        def put_back():  # as a save does, and takes its time
+            with buffer._lock, buffer._drained():
+                time.sleep(0.1)
+
+        with buffer.prefetch(2) as ahead:
+            saver, ask = threading.Thread(target=put_back), ahead._ask
+
+            def ask_while_another_saves():
+                ask()
+                if not saver.ident:
+                    saver.start()
+                    saver.join(0.05)
+
+            monkeypatch.setattr(ahead, "_ask", ask_while_another_saves)
+            for _ in range(5):
+                kept(next(ahead))
+            saver.join()
 
 
 def test_an_error_of_the_draw_comes_in_its_turn_and_is_over_with_its_cause(tmp_path):

@@ -144,9 +144,11 @@ def _read_along(path: str, seconds: float, pipe: Any) -> None:
                 seen = now
                 if batches == 50:
                     before = resources()
-                if batches % 20 == 0 and content.wrong(reader, most=20):
-                    # Rows may leave while they are read; those that are there are right.
-                    raise Failed(str(content.wrong(reader, most=20)))
+                if batches % 20 == 0:
+                    # Between two looks of a busy machine the ring may have gone all the way round.
+                    with contextlib.suppress(diskreplay.NotSampleableError):
+                        if wrong := content.wrong(reader, most=20):
+                            raise Failed(str(wrong))
             after = resources()
         leaks = [] if before is None else grown(before, after)
         pipe.send({"batches": batches, "frames": frames, "followed": seen - first, "leaks": leaks})
