@@ -584,7 +584,9 @@ def test_the_lock_is_free_after_close(tmp_path):
 # -- checkpoints
 
 
-@pytest.mark.parametrize("suffix", ["../x", "", ".x", "a/b", "..", ".", "a b", "x\n", "é", True, 1.0])
+@pytest.mark.parametrize(
+    "suffix", ["../x", "", ".x", "a/b", "..", ".", "a b", "x\n", "é", True, 1.0]
+)
 def test_invalid_suffix(tmp_path, buffer, suffix):
     directory = tmp_path / "checkpoints"
     buffer.save(directory, 1)

@@ -221,9 +221,10 @@ class _Repair:
                 low, high = max(start, 0), min(start + len(lost), stop - first)
                 bad[low:high] |= lost[low - start : high - start]
         for finding in self.check.findings:
-            if finding.kind == "rows" and finding.env == env and not self._is_replaced(finding):
+            if finding.kind == "rows" and finding.env == env:
                 for low, high in finding.rows:
-                    bad[max(low - first, 0) : max(high - first, 0)] = True
+                    if not self._is_replaced(finding, low):
+                        bad[max(low - first, 0) : max(high - first, 0)] = True
         before = np.count_nonzero(rows.is_final[: max(int(survey.recorded[env]) - first, 0)])
         evicted = int(survey.recorded[env] - survey.transitions[env]) - before
         if bad.any():
@@ -233,10 +234,9 @@ class _Repair:
             self.lost[env] = np.count_nonzero(bad | (rows.is_final > was_final))
         self._finals[env] = min(max(evicted, 0), first) + np.count_nonzero(rows.is_final)
 
-    def _is_replaced(self, finding: Finding) -> bool:
-        """Whether the file that rows were found impossible in gives way to a whole one."""
-        rows = self._field(finding.field).segment_rows
-        segment = finding.rows[0][0] // rows
+    def _is_replaced(self, finding: Finding, row: int) -> bool:
+        """Whether the file that a row was found impossible in gives way to a whole one."""
+        segment = row // self._field(finding.field).segment_rows
         return (finding.field, segment, finding.env) in self.check.sources
 
     def _field(self, name: str) -> Field:
