@@ -627,11 +627,16 @@ class Store:
 
     def attributes(self, count: np.ndarray, first: np.ndarray) -> dict[str, Any]:
         """The ``diskreplay`` object of the group's ``zarr.json``."""
+        return self._attributes(count, first, self.transitions_at(count))
+
+    def _attributes(
+        self, count: np.ndarray, first: np.ndarray, transitions: np.ndarray
+    ) -> dict[str, Any]:
         return {
             **_head(self._fields, self.num_envs, self.capacity),
             "first": first.tolist(),
             "count": count.tolist(),
-            "transitions": self.transitions_at(count).tolist(),
+            "transitions": transitions.tolist(),
             **self.meta,
         }
 
@@ -711,13 +716,7 @@ class Store:
         """
         priorities.adopt(self.path, written)
         self.meta |= {name: meta[name] for name in (priorities.LARGEST,) if name in meta}
-        attributes = {
-            **_head(self._fields, self.num_envs, self.capacity),
-            "first": self.recorded_first.tolist(),
-            "count": self.recorded.tolist(),
-            "transitions": self.recorded_transitions.tolist(),
-            **self.meta,
-        }
+        attributes = self._attributes(self.recorded, self.recorded_first, self.recorded_transitions)
         files.replace({self.path / "zarr.json": format.encode(format.group_document(attributes))})
 
     def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
