@@ -15,6 +15,7 @@ from diskreplay.store.gate import Gate
 from diskreplay.store.mapping import Mapping
 
 _LARGE = 1 << 20  # bytes
+_WIDE = 1 << 10  # bytes of a row
 _NOTHING = np.empty(0, np.uint8)
 _SPARE_SLOTS = 4  # segments that may be full and not yet sealed, or left and not yet deleted
 
@@ -158,8 +159,10 @@ class Column:
 
     @property
     def large(self) -> bool:
-        """Whether a segment is too large to be synced again and again while it is written to."""
-        return self.open_bytes >= _LARGE
+        """Whether open segments, of all envs together, are too large to be synced again and again
+        while they are written to. Of narrow rows only a page or two are new each time."""
+        envs = self.num_envs if self.field.row_bytes >= _WIDE else 1
+        return self.open_bytes * envs >= _LARGE
 
     @property
     def open_bytes(self) -> int:

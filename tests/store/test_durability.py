@@ -273,3 +273,31 @@ def test_a_load_whose_opening_fails_goes_back(tmp_path, monkeypatch):
     buffer.close()
     with make(tmp_path / "store") as buffer:
         check(buffer, 25)
+
+
+def test_the_tails_of_many_envs_are_not_synced_again_and_again(tmp_path, monkeypatch):
+    """Each of them is small; all together they were most of what was written to the disk."""
+    envs, synced, original = 32, [], files.sync
+
+    def sync(paths):
+        paths = list(paths)
+        synced.extend(paths)
+        original(paths)
+
+    buffer = diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Box(0, 255, (84, 84), "uint8"),
+        action_space=Discrete(4), capacity=envs * 64, num_envs=envs, segment_rows=8,
+    )  # fmt: skip
+    store, no = buffer._rows.store, np.zeros(envs, bool)
+    monkeypatch.setattr(files, "sync", sync)
+    with buffer:
+        for step in range(12):
+            frames = np.full((envs, 84, 84), step, np.uint8)
+            buffer.add(frames, np.zeros(envs, int), np.zeros(envs), no, no)
+        store.maintain(durable=True)
+        frames = store.columns["observation"]
+        assert {frames.chunk_path(0, env) for env in range(envs)} <= set(synced)
+        assert not [path for path in synced if path.parent == frames.tails]
+        assert store.recorded.tolist() == [8] * envs
+        buffer.flush()
+        assert store.recorded.tolist() == [12] * envs

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -94,6 +95,32 @@ def test_sync(tmp_path, count):
         path.write_text("x")
     files.sync(paths)
     files.sync_dirs({tmp_path})
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_every_file_is_synced_and_one_that_fails_is_named(tmp_path, monkeypatch, count):
+    paths = [tmp_path / str(i) for i in range(count)]
+    for path in paths:
+        path.write_text("x")
+    rotten = paths[-2].stat().st_ino
+    synced, original = [], os.fsync
+
+    def fsync(fd):
+        inode = os.fstat(fd).st_ino
+        if inode == rotten:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        original(fd)
+        synced.append(inode)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    threads = threading.active_count()
+    with pytest.raises(errors.StorageError, match=str(paths[-2])):
+        files.sync(paths)
+    assert threading.active_count() == threads
+    synced.clear()
+    good = [path for path in paths if path != paths[-2]]
+    files.sync(good)
+    assert sorted(synced) == sorted(path.stat().st_ino for path in good)
 
 
 def test_sync_of_a_missing_file_names_it(tmp_path):

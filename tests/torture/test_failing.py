@@ -15,7 +15,8 @@ def test_calls_that_fail(monkeypatch, number):
     import failing
 
     what = failing.WHAT[number::4]
-    figures = failing.run(every=331, what=what, first=71 * number)
-    sys.modules.pop("failing")
+    figures = failing.run(every=331, what=what, first=71 * number, workers=1)
+    for name in ("failing", "crew"):
+        sys.modules.pop(name)
     assert figures["failures"] == []
     assert figures["tried"] > 3

@@ -64,14 +64,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--workers", type=int, default=os.cpu_count() or 1)
     add = command("failing", "let each system call of each operation fail in turn")
     add("--every", type=int, default=1, metavar="N", help="only each N-th of all these")
-    add("--seconds", type=float, help="stop then")
+    add("--workers", type=int, default=os.cpu_count() or 1)
     return parser.parse_args(arguments)
 
 
 def main() -> int:
     options = vars(parse(sys.argv[1:]))
     command, target = options.pop("command"), options.pop("json")
-    steps = {"death": options.get("kills"), "hostile": None}
+    steps = {"death": options.get("kills"), "hostile": None, "failing": None}
     module = importlib.import_module(command)
     with Progress(console=_console, auto_refresh=False) as progress:  # no thread: workers fork
         task = progress.add_task(command, total=steps.get(command))
@@ -84,7 +84,7 @@ def main() -> int:
 
         if command in steps:
             options["advance"] = advance
-        elif command in ("crowd", "endurance", "memory"):
+        elif command in ("crowd", "endurance", "memory", "power"):
             options["say"] = say
         figures = module.run(**options)
     about = {

@@ -160,13 +160,14 @@ class Examiner:
         first, count = buffer.bounds[:, 0].tolist(), buffer.bounds[:, 1].tolist()
         trouble = []
         for allowed in promise.live:
+            gone = np.array(allowed.first or 0)
+            left = np.maximum(np.array(allowed.most) - self.setting.rows_per_env, gone).tolist()
             if not all(map(_between, allowed.least, count, allowed.most)):
                 trouble.append(
                     f"{count} rows found, {allowed.least} promised, {allowed.most} added"
                 )
-            elif any(f > max(0, m - self.setting.rows_per_env)
-                     for f, m in zip(first, allowed.most, strict=True)):  # fmt: skip
-                trouble.append(f"rows begin at {first}, {allowed.most} were added")
+            elif any(f > most for f, most in zip(first, left, strict=True)):
+                trouble.append(f"rows begin at {first}, not at {left} or before")
             else:
                 rows = [of_env[:n] for of_env, n in zip(allowed.rows, count, strict=True)]
                 difference = self._difference(buffer, rows)

@@ -8,7 +8,6 @@ import io
 import os
 import shutil
 import tempfile
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import crew
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
@@ -33,7 +33,7 @@ _OF_OS = (
     "open", "mkdir", "posix_fallocate", "fsync", "rename", "link", "chmod", "unlink", "rmdir",
     "ftruncate", "pwrite", "fstat",
 )  # fmt: skip
-CALLS = (*_OF_OS, "file", "write", "copyfile", "rmtree", "flock", "renameat2", "syncfs")
+CALLS = (*_OF_OS, "file", "write", "copyfile", "rmtree", "flock", "renameat2")
 _CAPACITY, _ROWS = 60, 50
 _SHM = Path("/dev/shm")
 
@@ -115,14 +115,15 @@ class _Short(io.FileIO):
 
 
 class _Library:
-    """The C library, of which two calls report failure their own way."""
+    """The C library, whose calls report failure their own way. One of them, ``sync_file_range``, is
+    a hint that nobody waits for."""
 
     def __init__(self, library: Any, faults: Faults) -> None:
         self._library, self._faults = library, faults
 
     def __getattr__(self, name: str) -> Any:
         original = getattr(self._library, name)
-        if name not in ("renameat2", "syncfs"):
+        if name != "renameat2":
             return original
 
         def function(*arguments: Any) -> int:
@@ -313,10 +314,28 @@ def attempt(what: str, name: str, at: int | None, code: int) -> tuple[Counter, b
         return seen, refused
 
 
+def attempts(what: tuple[str, ...] = WHAT) -> list[tuple[str, str, int, int]]:
+    """All there are: what is done, which function fails, at which call, and with which code."""
+    found = []
+    for doing in what:
+        totals, _refused = attempt(doing, "", None, 0)
+        found += [
+            (doing, name, at, code)
+            for name in CALLS
+            for at in range(totals[name])
+            for code in CODES
+        ]
+    return found
+
+
 def run(
-    *, every: int = 1, seconds: float | None = None, what: tuple[str, ...] = WHAT,
-    calls: tuple[str, ...] = CALLS, codes: tuple[int, ...] = CODES, first: int = 0,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    every: int = 1,
+    what: tuple[str, ...] = WHAT,
+    first: int = 0,
+    workers: int = os.cpu_count() or 1,
+    advance: Callable[[int], None] = lambda attempts: None,
+) -> dict[str, Any]:
     """Fail each call of each function in each of `what`, or each `every`-th of all these.
 
     Returns
@@ -327,26 +346,22 @@ def run(
     """
     figures: dict[str, Any] = {"tried": 0, "refused": 0, "failures": []}
     found: dict[str, list[str]] = {}
-    ends = None if seconds is None else time.monotonic() + seconds
-    turn = -first
-    for doing in what:
-        totals, _refused = attempt(doing, "", None, 0)
-        for name in calls:
-            for at in range(totals[name]):
-                for code in codes:
-                    turn += 1
-                    if turn % every:
-                        continue
-                    if ends is not None and time.monotonic() > ends:
-                        return figures | {"failures": _told(found)}
-                    figures["tried"] += 1
-                    try:
-                        figures["refused"] += attempt(doing, name, at, code)[1]
-                    except Exception as error:
-                        text = f"{type(error).__name__}: {str(error)[:200]}"
-                        where = f"{doing}: call {at} of {name}, {errno.errorcode[code]}"
-                        found.setdefault(text, []).append(where)
+    jobs = attempts(what)[first::every]
+    for outcome in crew.run(_refused, jobs, workers=workers, limit_s=60.0):
+        figures["tried"] += 1
+        advance(1)
+        if outcome.trouble:
+            doing, name, at, code = outcome.job
+            where = f"{doing}: call {at} of {name}, {errno.errorcode[code]}"
+            last = outcome.trouble.strip().splitlines()[-1][:200]
+            found.setdefault(last, []).append(where)
+        else:
+            figures["refused"] += outcome.value
     return figures | {"failures": _told(found)}
+
+
+def _refused(job: tuple[str, str, int, int]) -> bool:
+    return attempt(*job)[1]
 
 
 def _told(found: dict[str, list[str]]) -> list[str]:

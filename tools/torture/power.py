@@ -72,17 +72,18 @@ def record_recovery(examiner: Examiner, state: State, promise: Promise) -> tuple
             buffer = setting.make(root / "run" / "replay")
             rows = examiner.recognised(buffer, promise)
             after = examiner.further(rows)
+            first = tuple(buffer.bounds[:, 0].tolist())
             durable, size = tuple(buffer._rows.store.recorded.tolist()), tuple(map(len, after))
 
             def mark(step: str, *live: Allowed) -> None:
                 recorder.mark(Promise(f"{step} after a cut", live, promise.saved, promise.present))
 
-            mark("add", Allowed(after, durable, size))
+            mark("add", Allowed(after, durable, size, first))
             examiner.go_on(buffer, rows)
             buffer.flush()
-            mark("close", Allowed(after, size, size))
+            mark("close", Allowed(after, size, size, first))
             buffer.close()
-            mark("after close", Allowed(after, size, size))
+            mark("after close", Allowed(after, size, size, first))
             recorder.check()
         return recorder.events, recorder.calls
 
@@ -157,6 +158,7 @@ def run(
     extremes: bool = False,
     again: int = 500,
     workers: int = os.cpu_count() or 1,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Every setting, in as many parts as there are workers.
 
@@ -166,6 +168,8 @@ def run(
         As for `explore`.
     extremes : bool
         At each point only the two extreme states, and the samples.
+    say : callable
+        Told how each part went, as it ends: all of it takes hours.
     """
     parts = workers
 
@@ -185,4 +189,10 @@ def run(
             continue
         for name, value in outcome.value.items():
             total[name] += value
+        say(f"{SETTINGS[outcome.job[0]].name}, part {outcome.job[1]}: {_told(outcome.value)}")
     return total
+
+
+def _told(figures: dict[str, Any]) -> str:
+    cuts, states, opened = (f"{figures[name]:,}" for name in ("cuts", "states", "opened"))
+    return f"{cuts} points, {states} states, {opened} opened, {len(figures['failures'])} failures"

@@ -52,11 +52,16 @@ def columns_of(rows: list[Row]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Allowed:
-    """Rows that may be found: of each env at least so many, and at most."""
+    """Rows that may be found: of each env at least so many, and at most.
+
+    `first` are rows that had left before: they do not come back when the power takes the rows they
+    left for.
+    """
 
     rows: Rows
     least: tuple[int, ...]
     most: tuple[int, ...]
+    first: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
