@@ -71,10 +71,6 @@ class Rows:
             self.next_step[:] = store.meta.get("next_step", 0)
         self._fitting = Fitting(schema, store.num_envs)
         self._reward_at = schema.names.index("reward")
-        # What `add_row` tells the index of a row and a final row; made once, it allocates nothing.
-        self._added = np.array([[0, 0, 0], [0, 0, _FINAL]], np.int64)
-        self._rewards = np.zeros(2, np.float32)
-        self._one_row = self._added[:1], self._rewards[:1]
 
     # -- the index
 
@@ -142,13 +138,9 @@ class Rows:
         number = int(self.store.count[0])
         self.store.append_row(row, final)
         reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
-        self._added[0, 1], self._added[0, 2] = step, terminated + 2 * truncated
-        self._rewards[0] = reward
-        if final is None:
-            self._take_in(*self._one_row)
-        else:
-            self._added[1, 1] = step + 1
-            self._take_in(self._added, self._rewards)
+        self.sampler.append_one(step, terminated + 2 * truncated, reward)
+        if final is not None:
+            self.sampler.append_one(step + 1, _FINAL, 0.0)
         self.next_step[0] = 0 if terminated or truncated else step + 1
         self.add_count += 1
         return np.array([number])
@@ -200,7 +192,7 @@ class Rows:
         self._grow(1)
         number = int(self.store.count[0])
         self.store.append_row(row, None, is_final=True)
-        self._take_in(np.array([[0, step, _FINAL]]), np.zeros(1, np.float32))
+        self.sampler.append_one(step, _FINAL, 0.0)
         self.next_step[0] = step + 1
         return np.array([number])
 

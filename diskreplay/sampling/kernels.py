@@ -261,41 +261,50 @@ def _steps_ahead(ring, bounds, figures, env, row):
 
 
 @njit(nogil=True, cache=True)
+def _append(ring, bounds, figures, env, step, flags, reward, changed, gone, came):
+    """One row, its reward as float32 bits; see `index_append`."""
+    rows, num_envs = figures[ROWS], figures[ENVS]
+    stack, horizon = figures[STACK], figures[HORIZON]
+    size = rows * num_envs
+    row = bounds[env, COUNT]
+    while row - bounds[env, FIRST] >= rows:
+        oldest = bounds[env, FIRST]
+        bounds[env, FIRST] = oldest + 1
+        for other in range(oldest, min(oldest + stack, row)):
+            place = (other * num_envs + env) % size
+            if ring[place, FLAGS] & SAMPLEABLE:
+                if other - min(ring[place, STEP], stack - 1) <= oldest:
+                    ring[place, FLAGS] &= ~SAMPLEABLE
+                    changed[0, gone] = place
+                    gone += 1
+    place = (row * num_envs + env) % size
+    ring[place, STEP] = step
+    ring[place, FLAGS] = flags
+    ring[place, REWARD] = reward
+    bounds[env, COUNT] = row + 1
+    for other in range(max(bounds[env, FIRST], row - horizon), row + 1):
+        place = (other * num_envs + env) % size
+        if not ring[place, FLAGS] & SAMPLEABLE:
+            if _steps_ahead(ring, bounds, figures, env, other):
+                ring[place, FLAGS] |= SAMPLEABLE
+                changed[1, came] = place
+                came += 1
+    return gone, came
+
+
+@njit(nogil=True, cache=True)
 def index_append(ring, bounds, figures, added, rewards, changed):
     """Add rows in order: ``added`` holds env, step and flags of each, ``rewards`` float32 bits.
 
     Lists the places that stopped being sampleable in ``changed[0]``, those that began (and still
     are) in ``changed[1]``, and returns how many of each, and how many more can be sampled now.
     """
-    rows, num_envs = figures[ROWS], figures[ENVS]
-    stack, horizon = figures[STACK], figures[HORIZON]
-    size = rows * num_envs
     gone = came = 0
     for i in range(len(added)):
-        env = added[i, 0]
-        row = bounds[env, COUNT]
-        while row - bounds[env, FIRST] >= rows:
-            oldest = bounds[env, FIRST]
-            bounds[env, FIRST] = oldest + 1
-            for other in range(oldest, min(oldest + stack, row)):
-                place = (other * num_envs + env) % size
-                if ring[place, FLAGS] & SAMPLEABLE:
-                    if other - min(ring[place, STEP], stack - 1) <= oldest:
-                        ring[place, FLAGS] &= ~SAMPLEABLE
-                        changed[0, gone] = place
-                        gone += 1
-        place = (row * num_envs + env) % size
-        ring[place, STEP] = added[i, 1]
-        ring[place, FLAGS] = added[i, 2]
-        ring[place, REWARD] = rewards[i]
-        bounds[env, COUNT] = row + 1
-        for other in range(max(bounds[env, FIRST], row - horizon), row + 1):
-            place = (other * num_envs + env) % size
-            if not ring[place, FLAGS] & SAMPLEABLE:
-                if _steps_ahead(ring, bounds, figures, env, other):
-                    ring[place, FLAGS] |= SAMPLEABLE
-                    changed[1, came] = place
-                    came += 1
+        gone, came = _append(
+            ring, bounds, figures, added[i, 0], added[i, 1], added[i, 2], rewards[i], changed,
+            gone, came,
+        )  # fmt: skip
     # A row can begin and stop within one call, when the capacity is that of one window.
     kept = 0
     for i in range(came):
@@ -303,6 +312,24 @@ def index_append(ring, bounds, figures, added, rewards, changed):
             changed[1, kept] = changed[1, i]
             kept += 1
     return gone, kept, came - gone
+
+
+@njit(nogil=True, cache=True)
+def index_append_one(ring, bounds, figures, changed, step, flags, reward):
+    """`index_append` for one row of the only env; returns the same."""
+    bits = np.float32(reward).view(np.int32)
+    gone, came = _append(ring, bounds, figures, 0, step, flags, bits, changed, 0, 0)
+    return gone, came, came - gone
+
+
+@njit(nogil=True, cache=True)
+def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags, reward, leaf):
+    """`index_append_one` and the tree's share in one call: what stopped being sampleable has the
+    leaf 0 then, what began `leaf`. Returns how many more can be sampled."""
+    gone, came, more = index_append_one(ring, bounds, figures, changed, step, flags, reward)
+    tree_fill(nodes, least, starts, changed[0, :gone], 0.0)
+    tree_fill(nodes, least, starts, changed[1, :came], leaf)
+    return more
 
 
 @njit(nogil=True, cache=True)

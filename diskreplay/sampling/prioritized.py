@@ -44,12 +44,23 @@ class PrioritizedSampler:
         self.tree.leaves[: old.capacity] = old.leaves
         self.tree.rebuild()
 
+    def append_one(self, step: int, flags: int, reward: float) -> None:
+        """One row of the only env: index and tree take it in, in one call."""
+        tree, index = self.tree, self._index
+        index.sampleable += tree._kernels.append_one(
+            index.ring, index.bounds, index.figures, index.changed,
+            tree.nodes, tree.least, tree.starts, step, flags, reward, self._newest_leaf(),
+        )  # fmt: skip
+
+    def _newest_leaf(self) -> float:
+        if self._newest[0] != self.largest:
+            self._newest = self.largest, self.leaf(self.largest)
+        return self._newest[1]
+
     def enter(self, places: np.ndarray) -> None:
         """Rows became sampleable: they get the largest priority seen."""
         tree = self.tree
-        if self._newest[0] != self.largest:
-            self._newest = self.largest, self.leaf(self.largest)
-        tree._kernels.tree_fill(tree.nodes, tree.least, tree.starts, places, self._newest[1])
+        tree._kernels.tree_fill(tree.nodes, tree.least, tree.starts, places, self._newest_leaf())
 
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable: they cannot be drawn."""

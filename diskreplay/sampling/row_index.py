@@ -75,7 +75,7 @@ class RowIndex:
         )
         # A row can end the retention of a stack of rows, and the waiting of a horizon of them.
         self._changes = stack_size + update_horizon + 1
-        self._changed = np.empty((2, 2 * num_envs * self._changes), np.int64)
+        self.changed = np.empty((2, 2 * num_envs * self._changes), np.int64)
         self._allocate()
 
     def _allocate(self) -> None:
@@ -123,14 +123,21 @@ class RowIndex:
             call. Let go of the first before taking in the second: a new row may sit in an old
             one's place.
         """
-        if len(added) * self._changes > self._changed.shape[1]:
-            self._changed = np.empty((2, len(added) * self._changes), np.int64)
-        changed = self._changed
+        if len(added) * self._changes > self.changed.shape[1]:
+            self.changed = np.empty((2, len(added) * self._changes), np.int64)
+        changed = self.changed
         gone, came, more = self._kernels.index_append(
             self.ring, self.bounds, self.figures, added, rewards.view(np.int32), changed
         )
         self.sampleable += more
         return changed[0, :gone], changed[1, :came]
+
+    def append_one(self, step: int, flags: int, reward: float) -> None:
+        """`append` for one row of the only env, where nobody asks what changed."""
+        *_changed, more = self._kernels.index_append_one(
+            self.ring, self.bounds, self.figures, self.changed, step, flags, reward
+        )
+        self.sampleable += more
 
     def load(
         self, env: int, start: int, steps: np.ndarray, flags: np.ndarray, rewards: np.ndarray

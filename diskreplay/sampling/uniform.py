@@ -17,6 +17,10 @@ class UniformSampler:
 
         self._kernels, self._index = kernels, index
 
+    def append_one(self, step: int, flags: int, reward: float) -> None:
+        """One row of the only env: the index takes it in."""
+        self._index.append_one(step, flags, reward)
+
     def enter(self, places: np.ndarray) -> None:
         """Rows became sampleable; the index knows, nothing else to do."""
 
