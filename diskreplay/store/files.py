@@ -14,7 +14,6 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from diskreplay.errors import (
@@ -27,8 +26,7 @@ from diskreplay.errors import (
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _SYNC_FILE_RANGE_WRITE = 2
-_SYNC_ONE_BY_ONE = 32  # files; of more than this several are waited for at a time
-_SYNC_AT_ONCE = 8
+_MANY = 32  # files to sync
 _libc = ctypes.CDLL(None, use_errno=True)
 if sys.platform == "linux":
     _libc.sync_file_range.argtypes = [
@@ -181,12 +179,11 @@ def replace(contents: dict[Path, bytes]) -> None:
 
 
 def _sync_one(path: Path) -> None:
-    with explained(path, "cannot sync the file"):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _begin_writing(path: Path) -> None:
@@ -200,22 +197,18 @@ def _begin_writing(path: Path) -> None:
 def sync(paths: Iterable[Path]) -> None:
     """Make the contents of files durable, memory-mapped writes included.
 
-    Of many, the writing is begun for all before the first is waited for, and several are waited
-    for at a time, so that they share the device's barriers. Not ``syncfs``: it would also write
-    the tails, over and over, and whatever else lies on that file system.
+    The writing of many is begun for all before the first is waited for. Not ``syncfs``: it would also write
+    the tails, over and over, and whatever else lies on that file system. And no threads, which
+    cannot be had any more when a store is closed at the interpreter's exit.
     """
     paths = list(paths)
-    if len(paths) <= _SYNC_ONE_BY_ONE:
-        for path in paths:
-            _sync_one(path)
-        return
-    if sys.platform == "linux":
+    if len(paths) > _MANY and sys.platform == "linux":
         for path in paths:
             with explained(path, "cannot sync the file"):
                 _begin_writing(path)
-    with ThreadPoolExecutor(_SYNC_AT_ONCE) as pool:
-        for _ in pool.map(_sync_one, paths):
-            pass
+    for path in paths:
+        with explained(path, "cannot sync the file"):
+            _sync_one(path)
 
 
 def sync_dirs(paths: Iterable[Path]) -> None:

@@ -1,6 +1,8 @@
 """What simulated power cuts and failing calls once broke, each as small as it gets."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -301,3 +303,28 @@ def test_the_tails_of_many_envs_are_not_synced_again_and_again(tmp_path, monkeyp
         assert store.recorded.tolist() == [8] * envs
         buffer.flush()
         assert store.recorded.tolist() == [12] * envs
+
+
+def test_many_envs_can_be_closed_at_the_interpreters_exit(tmp_path):
+    """Threads cannot be had any more then."""
+    code = f"""
+import atexit, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import numpy as np
+import diskreplay
+from gymnasium.spaces import Box, Discrete
+buffer = diskreplay.ReplayBuffer(
+    sys.argv[1], observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
+    capacity=64 * 40, num_envs=64, compressor="lz4", segment_rows=8,
+)
+no = np.zeros(64, bool)
+for step in range(20):
+    buffer.add(np.full((64, 64), step, np.uint8), no.astype(int), np.zeros(64), no, no)
+atexit.register(buffer.close)
+"""
+    path = tmp_path / "store"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    with diskreplay.open(path) as buffer:
+        assert buffer._rows.store.state.closed
+        assert buffer.add_count == 64 * 20
