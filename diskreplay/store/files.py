@@ -197,9 +197,9 @@ def _begin_writing(path: Path) -> None:
 def sync(paths: Iterable[Path]) -> None:
     """Make the contents of files durable, memory-mapped writes included.
 
-    The writing of many is begun for all before the first is waited for. Not ``syncfs``: it would also write
-    the tails, over and over, and whatever else lies on that file system. And no threads, which
-    cannot be had any more when a store is closed at the interpreter's exit.
+    The writing of many is begun for all before the first is waited for. Not ``syncfs``: it would
+    also write the tails, over and over, and whatever else lies on that file system. And no threads,
+    which cannot be had any more when a store is closed at the interpreter's exit.
     """
     paths = list(paths)
     if len(paths) > _MANY and sys.platform == "linux":
