@@ -111,7 +111,7 @@ class Schema:
         mine = self.describe()
         for name in ("observation_space", "action_space"):
             there = store.meta.get(name)
-            if spaces.without_bounds(mine[name]) != spaces.without_bounds(there):
+            if not spaces.alike(mine[name], there):
                 raise SchemaError(
                     f"{store.path}: {name} is {there} in the store and {mine[name]} here; open it "
                     "with the spaces it was made with, or choose another directory"

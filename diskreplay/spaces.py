@@ -117,14 +117,23 @@ def describe(space: spaces.Space) -> dict[str, Any]:
     return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
 
 
-def without_bounds(document: Any) -> Any:
-    """What `describe` returned less the bounds of boxes, which may be known better another day."""
+def alike(document: Any, other: Any) -> bool:
+    """Whether what `describe` returned and `other` are of one space, but for the bounds of boxes,
+    which may be known better another day. `other` is looked at no deeper than that."""
     if isinstance(document, dict):
         bounds = ("low", "high") if document.get("type") == "Box" else ()
-        return {k: without_bounds(v) for k, v in document.items() if k not in bounds}
+        return (
+            isinstance(other, dict)
+            and document.keys() == other.keys()
+            and all(alike(v, other[k]) for k, v in document.items() if k not in bounds)
+        )
     if isinstance(document, list):
-        return [without_bounds(part) for part in document]
-    return document
+        return (
+            isinstance(other, list)
+            and len(document) == len(other)
+            and all(map(alike, document, other))
+        )
+    return document == other
 
 
 def parse(document: dict[str, Any]) -> spaces.Space:

@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from diskreplay.errors import (
@@ -34,15 +34,24 @@ if sys.platform == "linux":
     ]  # fmt: skip
 
 
-@contextlib.contextmanager
-def explained(path: Path | str, doing: str) -> Iterator[None]:
-    """Turn an ``OSError`` raised inside into a `StorageError` that says where and what to do."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise translated(error, path, doing) from error
+class explained:
+    """Turns an ``OSError`` raised inside into a `StorageError` that says where and what to do.
+
+    Not a generator: since Python 3.12 an error that leaves one is part of a reference cycle, and
+    keeps what its frames refer to, a locked store say, until the garbage is collected.
+    """
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, path: Path | str, doing: str) -> None:
+        self._path, self._doing = path, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise translated(error, self._path, self._doing) from error
 
 
 def translated(error: OSError, path: Path | str, doing: str) -> StorageError:

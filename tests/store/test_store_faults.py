@@ -22,7 +22,6 @@ FUNCTIONS = [
     "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir", "remove_tree",
 ]  # fmt: skip
 NOT_DURABLE = {
-    "explained",
     "open_plain",
     "read",
     "translated",
