@@ -134,6 +134,7 @@ class ReplayBuffer:
     ) -> None:
         self._closed = True  # until there is something to close
         self._set_options(num_envs, stack_size, update_horizon, gamma, batch_size, capacity)
+        self._check_capacity(capacity)
         _positive("segment_rows", segment_rows, optional=True)
         self.name = checkpoint.checked_suffix(name)
         self._schema = Schema(observation_space, action_space, extras, compressor)
@@ -183,16 +184,19 @@ class ReplayBuffer:
         _positive("capacity", capacity, optional=True, most=_MOST_ROWS)
         if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
             raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
-        needed = stack_size + update_horizon
+        self.num_envs, self.stack_size = int(num_envs), int(stack_size)
+        self.update_horizon, self.batch_size = int(update_horizon), int(batch_size)
+        self.gamma = float(gamma)
+
+    def _check_capacity(self, capacity: int | None) -> None:
+        """Refuse one that holds no transition."""
+        needed, num_envs = self.stack_size + self.update_horizon, self.num_envs
         if capacity is not None and capacity // num_envs < needed:
             raise CapacityError(
                 f"capacity {capacity} leaves {capacity // num_envs} rows for each of {num_envs} "
                 f"env(s); stack_size + update_horizon = {needed} are needed: at least "
                 f"{needed * num_envs}"
             )
-        self.num_envs, self.stack_size = int(num_envs), int(stack_size)
-        self.update_horizon, self.batch_size = int(update_horizon), int(batch_size)
-        self.gamma = float(gamma)
 
     def _check_store(self, store: Store) -> None:
         """Refuse a store, or a checkpoint to be loaded, that holds something else."""
@@ -838,6 +842,8 @@ class ReplayBuffer:
                 store.num_envs, meta["stack_size"], meta["update_horizon"], meta["gamma"],
                 meta["batch_size"], store.capacity,
             )  # fmt: skip
+            if "facade" not in meta:  # a ring's owner asks for less
+                self._check_capacity(store.capacity)
             self._schema = Schema.parse(meta)
             self._take_options(meta)
         except (

@@ -116,6 +116,33 @@ class Ring(ReplayBuffer):
             rows[slots < 0] = -1
         return rows
 
+    # -- adding
+
+    def put(self, row: Mapping[str, Any]) -> int:
+        """Add one row whose values its owner has checked already: `add`, and a third faster.
+
+        Parameters
+        ----------
+        row : mapping of str to value
+            By field, of its shape and dtype; ``reward`` a float, ``terminated`` a bool. Zeros for
+            a field that is left out or None. ``truncated``, ``step``, ``is_final`` are not given.
+
+        Returns
+        -------
+        int
+            The row, as the store numbers it.
+
+        Raises
+        ------
+        NotFiniteError
+            The reward is not finite as float32; nothing was recorded.
+        StorageError
+        """
+        self._check_writable()
+        with self._lock:
+            self._check_writable()
+            return self._indexed().put_row(row)
+
     # -- what is in them
 
     def read(self, field: str | Sequence[str], slots: np.ndarray) -> Any:
@@ -173,6 +200,9 @@ class Ring(ReplayBuffer):
             pass
 
     # -- as a buffer
+
+    def _check_capacity(self, capacity: int | None) -> None:
+        """One row will do: what makes a transition is for the owner to say."""
 
     def _check_store(self, store: Store) -> None:
         super()._check_store(store)

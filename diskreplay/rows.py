@@ -1,6 +1,6 @@
 """The rows of one store, and what a buffer knows of them in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,6 +134,17 @@ class Rows:
         row, final = self._fitting.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
         )
+        return np.array([self._append(step, row, final)])
+
+    def put_row(self, given: Mapping[str, Any]) -> int:
+        """One step of the only env, as `Ring.put` has it; returns its number."""
+        step, at = int(self.next_step[0]), self._reward_at
+        row = [*map(given.get, self._schema.names)]
+        reward = values.fit_reward(given.get("reward", 0.0))
+        row[at : at + 5] = reward, given.get("terminated", False), False, step, False
+        return self._append(step, row, None)
+
+    def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
         self._grow(2)
         number = int(self.store.count[0])
         self.store.append_row(row, final)
@@ -143,7 +154,7 @@ class Rows:
             self.sampler.append_one(step + 1, _FINAL, 0.0)
         self.next_step[0] = 0 if terminated or truncated else step + 1
         self.add_count += 1
-        return np.array([number])
+        return number
 
     def add_rows(
         self, observation, action, reward, terminated, truncated, next_observation,

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import diskreplay
-from diskreplay.errors import DiskReplayError, ReadOnlyError, SchemaError
+from diskreplay.errors import (
+    ClosedError,
+    DiskReplayError,
+    NotFiniteError,
+    ReadOnlyError,
+    SchemaError,
+)
 from diskreplay.ring import Ring
 
 
@@ -180,3 +186,36 @@ def test_rows_after_the_last_flush_get_the_weight_of_new_ones(tmp_path):
     with make(tmp_path / "ring") as ring:
         assert sorted(ring.weights.leaves.tolist()) == [2.0] * 17 + [7.0] * 3
         ring.weights.check()
+
+
+def test_put_is_add_of_values_that_fit(tmp_path):
+    rng = np.random.default_rng(0)
+    options = {"extras": {"note": ((3,), "float32")}, "capacity": 12}
+    with make(tmp_path / "put", **options) as one, make(tmp_path / "add", **options) as other:
+        for number in range(40):
+            frame, note = rng.integers(0, 256, (30, 40), np.uint8), rng.random(3, np.float32)
+            action, reward, ended = int(rng.integers(9)), float(rng.normal()), number % 7 == 6
+            assert one.put(
+                {"observation": frame, "action": action, "reward": reward, "terminated": ended,
+                 "note": note}
+            ) == number  # fmt: skip
+            other.add(frame, action, reward, ended, False, note=note)
+            if number % 10 == 9:
+                one.end_episode()
+                other.end_episode()
+        assert (one.count, one.stored, one.add_count) == (40, 12, 40)
+        assert len(one) == len(other)
+        for field in one.fields:
+            np.testing.assert_array_equal(one.column(field), other.column(field))
+
+
+def test_put_leaves_out_what_is_not_given_and_refuses_what_add_refuses(tmp_path):
+    with make(tmp_path / "ring", extras={"note": ((3,), "float32")}) as ring:
+        assert ring.put({"observation": np.ones((30, 40), np.uint8), "note": None}) == 0
+        with pytest.raises(NotFiniteError):
+            ring.put({"observation": np.ones((30, 40), np.uint8), "reward": np.nan})
+        assert ring.count == 1
+        for field in set(ring.fields) - {"observation"}:
+            assert not ring.column(field).any()
+    with pytest.raises(ClosedError):
+        ring.put({})

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -31,8 +31,10 @@ class OnDisk:
     Notes
     -----
     A derived class overrides `_recall`, to take over what the ring holds, and `_settle`, to hand
-    over what it has in memory.
+    over what it has in memory. `_row_notes` names its notes that are row numbers.
     """
+
+    _row_notes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, path: str | os.PathLike | None, capacity: int, facade: str, **options: Any):
         self._path = None if path is None else Path(path).absolute()
@@ -124,6 +126,9 @@ class OnDisk:
                 slots = rows[start : start + _ROWS_AT_ONCE] % ring.capacity
                 fresh.extend({field: ring.read(field, slots) for field in ring.fields})
             fresh.notes = dict(ring.notes)
+            for name in self._row_notes:
+                if name in fresh.notes:
+                    fresh.notes[name] += fresh.count - count
             if self._options.get("weighted", False):
                 fresh.weights.set(np.arange(stored), ring.weights.get(rows % ring.capacity))
         if not self._options.get("resume_episodes", False):

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from diskreplay.compat import tree_kernels
 from diskreplay.compat.on_disk import OnDisk
 from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
 from diskreplay.errors import InvalidInputError
@@ -95,7 +96,10 @@ class ReplayBuffer(OnDisk):
             raise InvalidInputError(f"done: 0 or 1 expected, found {done}")
         if self._following not in (None, obs.tobytes()):
             self._ring.end_episode()
-        self._ring.add(obs, act, float(rew), bool(done), False, next_obs=next_obs)
+        self._ring.put(
+            {"observation": obs, "action": act, "reward": float(rew), "terminated": bool(done),
+             "next_obs": next_obs}
+        )  # fmt: skip
         self._following = next_obs.tobytes()
         slot = self.ptr
         self._acts[slot], self._rews[slot], self._done[slot] = act, rew, done
@@ -235,7 +239,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """As `ReplayBuffer.store`; the row gets the largest priority so far."""
         slot = self.ptr
         super().store(obs, act, rew, next_obs, done)
-        self._weigh(slot, self.max_priority**self.alpha)
+        leaf = float(self.max_priority**self.alpha)
+        tree_kernels.set_leaf(self.sum_tree.tree, self.min_tree.tree, slot, leaf)
 
     def sample_batch(self, beta: float = 0.4) -> dict[str, Any]:
         """Draw transitions, one from each of as many equal parts of the sum as a batch has.

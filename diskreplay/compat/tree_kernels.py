@@ -40,6 +40,18 @@ def set_minima(nodes, leaves, values):
 
 
 @njit(nogil=True, cache=True)
+def set_leaf(sums, minima, leaf, value):
+    """Set one leaf of two trees of a capacity, as `set_sums` and `set_minima` do."""
+    node = len(sums) // 2 + leaf
+    sums[node] = minima[node] = value
+    node //= 2
+    while node >= 1:
+        sums[node] = sums[2 * node] + sums[2 * node + 1]
+        minima[node] = min(minima[2 * node], minima[2 * node + 1])
+        node //= 2
+
+
+@njit(nogil=True, cache=True)
 def find(nodes, masses):
     """For each mass the leaf i with ``prefix(i) <= mass < prefix(i + 1)``; never a leaf of 0."""
     capacity = len(nodes) // 2

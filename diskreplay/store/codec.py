@@ -1,6 +1,7 @@
 """Packed segments: Zarr shards of small Blosc blocks, each with its CRC-32C, index at the end."""
 
 import ctypes
+from collections.abc import Collection
 
 import numpy as np
 from google_crc32c import _crc32c
@@ -44,7 +45,7 @@ def piece_sums(field: Field, rows: np.ndarray) -> list[int]:
     return [crc32c(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
-def encode(field: Field, rows: np.ndarray, used: int) -> np.ndarray:
+def encode(field: Field, rows: np.ndarray, used: int, *, zeros: Collection[int] = ()) -> np.ndarray:
     """The shard that holds the first `used` rows of a tail.
 
     Parameters
@@ -53,6 +54,8 @@ def encode(field: Field, rows: np.ndarray, used: int) -> np.ndarray:
         The tail's memory, at least ``field.segment_bytes`` long.
     used : int
         Rows that count; blocks behind them are left out, zeros fill the last one.
+    zeros : collection of int
+        Rows that are known to be zeros: a block of them is not read.
 
     Returns
     -------
@@ -72,8 +75,9 @@ def encode(field: Field, rows: np.ndarray, used: int) -> np.ndarray:
     out = np.empty(filled * (block + 20) + 2 * index, np.uint8)
     name = np.frombuffer(field.compressor.encode() + b"\0", np.uint8)
     scratch = np.empty(block, np.uint8)
+    known = np.bincount(np.array(list(zeros), np.int64) // BLOCK_ROWS, minlength=field.blocks)
     length = kernels.encode(
-        rows, used, field.row_bytes, BLOCK_ROWS, field.blocks, name, scratch, out
+        rows, used, field.row_bytes, BLOCK_ROWS, field.blocks, name, known, scratch, out
     )
     if length < 0:
         raise StoreError(f"field {field.name!r}: C-Blosc cannot compress with {field.compressor}")

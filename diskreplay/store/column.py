@@ -148,6 +148,8 @@ class Column:
         else:
             mapping = Mapping.create(path, self.open_bytes)
             self._tails_made += 1
+        if self._is_packed:
+            mapping.zeros = set()
         self.new_files.append(path)
         self._install(segment, env, mapping)
 
@@ -216,7 +218,8 @@ class Column:
         path = self.chunk_path(segment, env)
         if not self.field.packed:
             return path, Seal(mapping.size, codec.crc32c(mapping.array))
-        shard = codec.encode(self.field, mapping.array, self.field.segment_rows)
+        rows = self.field.segment_rows
+        shard = codec.encode(self.field, mapping.array, rows, zeros=mapping.zeros or ())
         beside = path.with_name(path.name + ".tmp")
         files.write(beside, [shard.data])
         return beside, Seal(len(shard), codec.checksum(self.field, shard))
@@ -248,11 +251,23 @@ class Column:
     def recycle(self, tail: Mapping, most: int) -> None:
         """Keep a retired tail as a spare, which costs less than a new file."""
         if len(self._spares) < most:
-            tail.prepare()
+            tail.blank = 2 * len(tail.zeros or ()) > self.field.segment_rows
+            if tail.blank:
+                self._wipe(tail)
+            else:
+                tail.prepare()
             self._spares.append(tail)
         else:
             files.remove(tail.path)
             self._tails_made -= 1
+
+    def _wipe(self, tail: Mapping) -> None:
+        """Zeros again, so that rows which are to be zeros need not be written: neither here nor,
+        later on, to the disk."""
+        rows = tail.array[: self.field.segment_bytes].reshape(self.field.segment_rows, -1)
+        written = np.ones(len(rows), np.bool_)
+        written[list(tail.zeros)] = False
+        rows[written] = 0
 
     # -- opening and leaving
 

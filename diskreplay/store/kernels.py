@@ -303,8 +303,9 @@ def _store_integer(target, value, size):
 
 
 @njit(nogil=True, cache=True)
-def encode(rows, used, row_bytes, block_rows, blocks, name, scratch, out):
-    """A shard of the first `used` rows; returns its length, or -1 if Blosc failed.
+def encode(rows, used, row_bytes, block_rows, blocks, name, zeros, scratch, out):
+    """A shard of the first `used` rows, of which each block has so many known `zeros`; returns its
+    length, or -1 if Blosc failed.
 
     Blocks that hold no used row are marked missing; the rest of the last one is zeros.
     """
@@ -313,10 +314,17 @@ def encode(rows, used, row_bytes, block_rows, blocks, name, scratch, out):
     room = len(out)
     index = 0
     entries = target + room - 16 * blocks - 4  # moved down behind the blocks at the end
+    blank = blank_size = 0  # where a block of zeros is, from the first on
     for block in range(blocks):
         entry = entries + 16 * block
         if block * block_rows >= used:
             memset(entry, 0xFF, 16)
+            continue
+        if blank_size and zeros[block] == block_rows:
+            memcpy(target + index, target + blank, blank_size)
+            _store_integer(entry, index, 8)
+            _store_integer(entry + 8, blank_size, 8)
+            index += blank_size
             continue
         source = rows.ctypes.data + block * whole
         here = (used - block * block_rows) * row_bytes
@@ -332,6 +340,8 @@ def encode(rows, used, row_bytes, block_rows, blocks, name, scratch, out):
         _store_integer(target + index + size, crc32c_extend(0, target + index, size), 4)
         _store_integer(entry, index, 8)
         _store_integer(entry + 8, size + 4, 8)
+        if zeros[block] == block_rows:
+            blank, blank_size = index, size + 4
         index += size + 4
     length = 16 * blocks
     _store_integer(entries + length, crc32c_extend(0, entries, length), 4)

@@ -38,9 +38,13 @@ class Mapping:
         Where the bytes are, and how many.
     array : ndarray of uint8
         The bytes. Views of it keep the mapping alive.
+    blank : bool
+        Whether what was not written to since is known to be zeros.
+    zeros : set of int or None
+        Of a packed field's tail: rows that were left out, and are zeros.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "address", "path", "size")
+    __slots__ = ("__array_interface__", "__weakref__", "address", "blank", "path", "size", "zeros")
 
     def __init__(self, path: Path, fd: int, size: int, *, writable: bool) -> None:
         self.address = 0
@@ -51,6 +55,7 @@ class Mapping:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))
         self.path, self.address, self.size = path, address, size
+        self.blank, self.zeros = False, None
         self.__array_interface__ = {
             "data": (address, not writable), "shape": (size,), "typestr": "|u1", "version": 3,
         }  # fmt: skip
@@ -64,6 +69,7 @@ class Mapping:
         finally:
             os.close(fd)
         mapping.prepare()
+        mapping.blank = True
         return mapping
 
     @classmethod
@@ -95,6 +101,12 @@ class Mapping:
         """
         if sys.platform == "linux":  # older kernels refuse the advice: the pages come when touched
             _libc.madvise(self.address, self.size, _MADV_POPULATE_WRITE)
+
+    def soil(self) -> None:
+        """It is not known any more what is zeros."""
+        self.blank = False
+        if self.zeros is not None:
+            self.zeros.clear()
 
     def protect(self) -> None:
         """No more writes through this mapping: the file is sealed."""

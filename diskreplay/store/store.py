@@ -35,6 +35,7 @@ from diskreplay.store import files, format, priorities, recovery
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
+from diskreplay.store.mapping import Mapping
 from diskreplay.store.state import MOST_AT_ONCE, State, finals_in, finals_word, rows_behind
 from diskreplay.store.usage import sizes
 
@@ -119,8 +120,7 @@ class Store:
         self._fields = fields  # in the order of the attributes and of `state`
         self.lock = lock
         self._ready = np.zeros(self.num_envs, np.int64)
-        self._hand: list[np.ndarray | memoryview] = []
-        self._hand_first: list[int] = []
+        self._hand: list[tuple[np.ndarray | memoryview, int, Mapping]] = []
         self._hand_until = 0
         self.maintenance = threading.RLock()
         self._wake = threading.Event()
@@ -345,7 +345,7 @@ class Store:
         Parameters
         ----------
         values, final : sequence
-            A value for each column, in the order of `columns`.
+            A value for each column, in the order of `columns`; None for zeros.
         is_final : bool
             Whether `values` are a final row's.
         """
@@ -355,16 +355,36 @@ class Store:
             self.reserve_env(0, row + rows - 1)
             if row >= self._hand_until:
                 self._take_in_hand(row)
-        for rows_of, first, value in zip(self._hand, self._hand_first, values, strict=True):
-            rows_of[row - first] = value
-        if final is not None:
-            if row + 1 >= self._hand_until:
-                self._take_in_hand(row + 1)
-            for rows_of, first, value in zip(self._hand, self._hand_first, final, strict=True):
-                rows_of[row + 1 - first] = value
-        self.count[0] = row + rows  # the commit
+        try:
+            self._put(row, values)
+            if final is not None:
+                if row + 1 >= self._hand_until:
+                    self._take_in_hand(row + 1)
+                self._put(row + 1, final)
+            self.count[0] = row + rows  # the commit
+        except BaseException:
+            self._soil(0, row, rows)
+            raise
         if final is not None or is_final:
             self._count_finals(np.zeros(1, np.int64))
+
+    def _put(self, row: int, values: Sequence[Any]) -> None:
+        for (rows_of, first, mapping), value in zip(self._hand, values, strict=True):
+            if value is not None:
+                rows_of[row - first] = value
+                continue
+            if not mapping.blank:
+                rows_of[row - first] = 0
+            if mapping.zeros is not None:
+                mapping.zeros.add(row - first)
+
+    def _soil(self, env: int, row: int, rows: int) -> None:
+        """So many rows may have been written and not committed: they are zeros no more."""
+        for column in self.columns.values():
+            size = column.field.segment_rows
+            for segment in range(row // size, (row + rows - 1) // size + 1):
+                if column.has(segment, env):
+                    column.mapping(segment, env).soil()
 
     def _count_finals(self, envs: np.ndarray, more: int = 1) -> None:
         finals = finals_in(self._state.finals[envs]) + more
@@ -373,14 +393,14 @@ class Store:
     def _take_in_hand(self, row: int) -> None:
         """Hold the segments that `row` of the only env goes to: writing it is then an assignment
         for each column, until the first of them is full."""
-        self._hand, self._hand_first, until = [], [], []
+        self._hand, until = [], []
         for column in self.columns.values():
             segment = row // column.field.segment_rows
-            rows = column.rows(segment, 0)
+            rows, mapping = column.rows(segment, 0), column.mapping(segment, 0)
             # Setting one number takes a memoryview half as long as an array.
             plain = column.field.shape == () and column.field.dtype != np.float16
-            self._hand.append(memoryview(rows) if plain else rows)
-            self._hand_first.append(segment * column.field.segment_rows)
+            first = segment * column.field.segment_rows
+            self._hand.append((memoryview(rows) if plain else rows, first, mapping))
             until.append((segment + 1) * column.field.segment_rows)
         self._hand_until = min(until)
 
@@ -433,9 +453,13 @@ class Store:
         """
         row, rows = int(self.count[env]), len(values[0])
         self.reserve_env(env, row + rows - 1)
-        for column, value in zip(self.columns.values(), values, strict=True):
-            column.write(env, row, value)
-        self.count[env] = row + rows  # the commit
+        try:
+            for column, value in zip(self.columns.values(), values, strict=True):
+                column.write(env, row, value)
+            self.count[env] = row + rows  # the commit
+        except BaseException:
+            self._soil(env, row, rows)
+            raise
         finals = np.count_nonzero(values[list(self.columns).index("is_final")])
         self._count_finals(np.array([env]), finals)
 

@@ -76,8 +76,9 @@ def test_any_stream_is_read_back(linked, depth, data, dtype):
         given = {"o": values, **({"next_o": heads} if linked else {})}
         if len(added) == 1 and draw(st.booleans()):
             stored, state = track.encode_row({name: part[0] for name, part in given.items()})
-            kinds = {name: spec[1] for name, spec in track.extras.items()}
-            stored = {name: np.asarray(row, kinds[name])[None] for name, row in stored.items()}
+            for name, (shape, kind) in track.extras.items():
+                row = np.zeros(shape, kind) if stored[name] is None else stored[name]
+                stored[name] = np.asarray(row, kind)[None]
         else:
             stored, state = track.encode(given)
         if draw(st.integers(0, 9)) == 0:

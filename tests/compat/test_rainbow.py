@@ -112,7 +112,7 @@ events = st.lists(
 @settings(max_examples=30, deadline=None)
 @given(
     events=events,
-    size=st.integers(2, 9),
+    size=st.integers(1, 9),
     batch_size=st.integers(1, 5),
     alpha=st.sampled_from([None, 0.0, 0.6, 1.0]),
 )

@@ -19,7 +19,6 @@ from diskreplay.ring import Ring
 
 PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
 _ROWS_AT_ONCE = 1024
-_NO_OBSERVATION = np.zeros(1, np.uint8)
 
 
 class ReplayBuffer(OnDisk):
@@ -187,6 +186,9 @@ class ReplayBuffer(OnDisk):
             finite. Nothing was stored.
         StorageError
         """
+        return self._add(columns)
+
+    def _add(self, columns: Mapping[str, Any]) -> int | None:
         row = self._columns.row(columns) if self._nstep is None else None
         return self._take_in(self._columns.rows(columns)) if row is None else self._store_row(row)
 
@@ -232,14 +234,10 @@ class ReplayBuffer(OnDisk):
         number = ring.count
         slot = number % self._size
         stored, states = self._layout.encode_row(row)
-        terminated = bool(stored.pop("terminated", False))
         try:
-            ring.add(
-                stored.pop("observation", _NO_OBSERVATION), stored.pop("action", 0),
-                float(stored.pop("reward", 0.0)), terminated, False, **stored,
-            )  # fmt: skip
+            ring.put(stored)
             self._layout.keep(states)
-            self._step = 0 if terminated else self._step + 1
+            self._step = 0 if stored.get("terminated") else self._step + 1
         except BaseException:
             self._interrupted(number)
             raise

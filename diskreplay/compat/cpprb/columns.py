@@ -48,21 +48,6 @@ class Column:
         self.is_native = self.dtype.name in DTYPES and self.dtype.isnative
         self.row_bytes = int(np.prod(self.shape)) * self.dtype.itemsize
         self._many = (-1, *self.shape)
-        # Where one number becomes a row, used again each time; None if a row is no number.
-        is_number = self.shape == (1,) and self.dtype.kind in "biuf"
-        self._cell = np.zeros(1, self.dtype) if is_number else None
-
-    def row(self, value: Any) -> np.ndarray | None:
-        """`value` as one row if that is easily seen, valid until the next call; else None."""
-        if type(value) is np.ndarray:
-            return value if value.shape == self.shape and value.dtype == self.dtype else None
-        if self._cell is not None and isinstance(value, _NUMBERS):
-            try:
-                self._cell[0] = value
-            except (OverflowError, ValueError):  # a large int or NaN, for `rows` to cast
-                return None
-            return self._cell
-        return None
 
     def rows(self, value: Any) -> np.ndarray:
         """`value` as ``(rows, *shape)``, cast as assignment does.
@@ -111,17 +96,32 @@ class Columns:
         for name in next_of:
             of = self.by_name[name]
             self.by_name.setdefault(f"next_{name}", Column(f"next_{name}", of.shape, of.dtype))
+        self._rows = []
+        for name, column in self.by_name.items():
+            # Where one number becomes a row, used again each time; None if a row is no number.
+            is_number = column.shape == (1,) and column.dtype.kind in "biuf"
+            place = np.zeros(1, column.dtype) if is_number else None
+            self._rows.append((name, column.shape, column.dtype, place))
 
     def row(self, values: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
         """All columns of one row without a leading axis, if that is easily seen; else None, for
         `rows` to look closer. Views of the values, and scalars that are valid until the next call.
         """
         found = {}
-        for name, column in self.by_name.items():
-            row = column.row(values.get(name))
-            if row is None:
+        for name, shape, dtype, place in self._rows:
+            value = values.get(name)
+            if type(value) is np.ndarray:
+                if value.shape != shape or value.dtype != dtype:
+                    return None
+                found[name] = value
+            elif place is not None and isinstance(value, _NUMBERS):
+                try:
+                    place[0] = value
+                except (OverflowError, ValueError):  # a large int or NaN, for `rows` to cast
+                    return None
+                found[name] = place
+            else:
                 return None
-            found[name] = row
         return found or None
 
     def rows(self, values: Mapping[str, Any]) -> dict[str, np.ndarray]:

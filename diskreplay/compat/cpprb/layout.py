@@ -147,7 +147,7 @@ class Layout:
             stored.update(values)
             states.append(state)
         if self._has_done and "terminated" not in stored:
-            stored["terminated"] = row["done"][0] != 0
+            stored["terminated"] = bool(row["done"][0])
         return stored, states
 
     def encode(self, rows: Rows) -> tuple[Rows, list[Any]]:

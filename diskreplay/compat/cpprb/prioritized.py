@@ -53,6 +53,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._least_leaf = float(self._leaves(np.array(0.0)))
         self._max_priority = 1.0
         self._sampled_at = 0  # the number of the next row, at the last `sample`
+        from diskreplay.sampling.kernels import tree_set
+
+        self._set_leaves = tree_set
+        self._newest = np.zeros(2, np.int64), np.zeros(2)  # slots and leaves that a row changes
         super().__init__(size, env_dict, **options)
 
     def _notes(self) -> dict[str, Any]:
@@ -127,7 +131,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             stored.
         """
         if self._nstep is None and priorities is None:
-            return super().add(**columns)
+            return self._add(columns)
         rows = self._columns.rows(columns)
         count = len(next(iter(rows.values())))
         if priorities is not None:
@@ -145,11 +149,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return
         ring, size = self._ring, self._size
         if count == 1 and priorities is None:  # by far the most common
-            slots, leaves = [first % ring.capacity], [ring.notes["newest_weight"]]
+            slots, leaves = self._newest
+            slots[:] = first % ring.capacity
+            leaves[:] = ring.notes["newest_weight"]
             if size < ring.capacity and first >= size:  # a row is kept for its frames only
-                slots.append((first - size) % ring.capacity)
-                leaves.append(0.0)
-            _set_leaves(ring, slots, leaves)
+                slots[0], leaves[0] = (first - size) % ring.capacity, 0.0
+            tree = ring.weights  # `set`, without a look at leaves that are known to be good
+            self._set_leaves(tree.nodes, tree.least, tree.starts, slots, leaves)
             return
         if priorities is not None:
             self._raise_max(float(priorities[:count].max()))
@@ -273,11 +279,3 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def get_max_priority(self) -> float:
         """The largest priority so far, 1 at first."""
         return self._max_priority
-
-
-def _set_leaves(ring: Ring, slots: list[int], leaves: list[float]) -> None:
-    """As `SumTree.set` for leaves that are known to be good, at a fifth of the cost."""
-    from diskreplay.sampling.kernels import tree_set
-
-    tree = ring.weights
-    tree_set(tree.nodes, tree.least, tree.starts, np.array(slots), np.array(leaves))

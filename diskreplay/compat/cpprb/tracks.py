@@ -78,15 +78,17 @@ class Track:
         # A stack of small numbers is one larger number: many times as fast.
         stack_bytes = self.depth * column.dtype.itemsize
         is_word = self.depth > 1 and stack_bytes in (2, 4, 8) and sys.byteorder == "little"
-        self._word = np.dtype(f"u{stack_bytes}") if is_word else None
-        self._none = np.zeros((1, *self._stack_shape), column.dtype)
-        self._none.setflags(write=False)
-        # Of a row by itself, the newest frame and two heads, the last one and the next; made once.
-        self._newest = np.empty(self._frame_shape, column.dtype)
-        self._newest_words = self._newest.reshape(-1).view(f"u{column.dtype.itemsize}")
-        self._heads = [np.empty_like(self._none) for _ in range(2 * is_word)]
-        known = (self._none, *self._heads) if is_word else ()
-        self._words = {id(head): self._as_words(head) for head in known}
+        self._flat_dtype = np.dtype(f"u{stack_bytes}") if is_word else column.dtype
+        self._none = self._flat(np.zeros(self._stack_shape, column.dtype))
+        self._compare_row = None
+        if is_word:
+            from diskreplay.compat.cpprb.kernels import compare
+
+            self._compare_row = compare
+            # The newest frame and two heads, the last one and the next; made once.
+            self._newest = np.empty(self._frame_shape, column.dtype)
+            self._newest_words = self._newest.reshape(-1).view(f"u{column.dtype.itemsize}")
+            self._heads = np.empty_like(self._none), np.empty_like(self._none)
         self.forget()
 
     def _field(self, name: str, taken: set[str], shape: tuple[int, ...], dtype: np.dtype) -> str:
@@ -100,37 +102,42 @@ class Track:
         """The next row follows none."""
         self._last, self._last_run = None, 0
 
-    def encode_row(self, row: Rows) -> tuple[Rows, tuple[np.ndarray, int]]:
-        """As `encode`, for one row without a leading axis; valid until the next call."""
-        if self._word is None:
+    def encode_row(self, row: Rows) -> tuple[dict[str, Any], tuple[np.ndarray, int]]:
+        """As `encode`, for one row without a leading axis; valid until the next call. None is for
+        zeros."""
+        if self._compare_row is None:
             stored, state = self.encode({name: row[name][None] for name in self.outputs})
-            return {field: rows[0] for field, rows in stored.items()}, state
-        from diskreplay.compat.cpprb.kernels import compare
-
-        value, head = row[self.outputs[0]], row[self.outputs[-1]]
+            stored = {field: rows[0] for field, rows in stored.items()}
+            if self._run and stored[self._run]:
+                stored[self._head] = None
+            if self.linked and stored[self._value_run] >= 0:
+                stored[self._value] = None
+            return stored, state
         last = self._none if self._last is None else self._last
-        kept = self._heads[int(self._last is self._heads[0])]
-        words = self._words.get(id(last))
-        last_words = self._as_words(last) if words is None else words
-        head_words = self._as_words(head)
-        value_words = self._as_words(value) if self.linked else last_words
-        follows, moved_on = compare(
-            last_words, value_words, head_words, self._newest_words, self._words[id(kept)]
-        )
+        head = self._flat(row[self.outputs[-1]])
+        value = self._flat(row[self.outputs[0]]) if self.linked else last
+        kept = self._heads[last is self._heads[0]]
+        follows, moved_on = self._compare_row(last, value, head, self._newest_words, kept)
         if self._last is None:
             follows, moved_on = follows and not self.linked, moved_on and self.linked
-        before = self._last_run if follows else -1
-        run = min(max(before, 0) + 1, self.depth) if moved_on else 0
-        none = self._none[0]
-        stored = {self.frames: self._newest, self._run: run}
-        stored[self._head] = none if moved_on else head.reshape(self._stack_shape)
+        before, run = (self._last_run if follows else -1), 0
+        if moved_on:
+            run = before + 1 if before > 0 else 1
+            run = run if run < self.depth else self.depth
+        stored = {
+            self.frames: self._newest, self._run: run,
+            self._head: None if moved_on else self._stack(head),
+        }  # fmt: skip
         if self.linked:
             stored[self._value_run] = before
-            stored[self._value] = none if follows else value.reshape(self._stack_shape)
+            stored[self._value] = None if follows else self._stack(value)
         return stored, (kept, run)
 
-    def _as_words(self, stack: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(stack).reshape(-1).view(self._word)
+    def _flat(self, stack: np.ndarray) -> np.ndarray:
+        return stack.ravel().view(self._flat_dtype)
+
+    def _stack(self, flat: np.ndarray) -> np.ndarray:
+        return flat.view(self.column.dtype).reshape(self._stack_shape)
 
     def encode(self, rows: Rows) -> tuple[Rows, tuple[np.ndarray, int]]:
         """What to store for rows that come next, and the state to `keep` once they are stored."""
@@ -149,7 +156,7 @@ class Track:
         if self.linked:
             stored[self._value_run] = np.array(value_runs, np.int32)
             stored[self._value] = self._whole(values, follows)
-        return stored, (heads[-1:].copy(), run)
+        return stored, (self._flat(heads[-1].copy()), run)
 
     def _compare(self, values: np.ndarray, heads: np.ndarray) -> tuple[list[bool], list[bool]]:
         """Which values are the heads before, and which heads are their tails moved on.
@@ -157,7 +164,7 @@ class Track:
         Without `linked` there are no such values: the first list is true.
         """
         last = self._none if self._last is None else self._last
-        before = np.concatenate([last, heads[:-1]])  # the head of the row before
+        before = np.concatenate([self._stack(last)[None], heads[:-1]])  # of the row before
         follows = _same(before, values).tolist() if self.linked else [True] * len(heads)
         moved_on = _moved_on(values if self.linked else before, heads).tolist()
         if self._last is None:
@@ -180,16 +187,14 @@ class Track:
     def decode(self, take: Take, rows: np.ndarray) -> Rows:
         """The values at rows, shape ``(n,)``; -1 for rows of zeros."""
         window = rows[:, None] + np.arange(-self.slack, 1)
-        frames = take(self.frames, np.maximum(window, -1))
-        fields = [field for field in (self._run, self._value_run) if field]
-        taken = dict(zip(fields, take(fields, rows), strict=True))
-        runs = taken.get(self._run)
-        if runs is None:
-            runs = np.full(len(rows), self.depth, np.int32)
+        fields = [field for field in (self.frames, self._run, self._value_run) if field]
+        taken = dict(zip(fields, take(fields, window), strict=True))
+        frames, runs = taken[self.frames], taken.get(self._run)
+        runs = np.full(len(rows), self.depth, np.int32) if runs is None else runs[:, -1]
         found = {}
         if self.linked:
             heads = frames[:, 1:].copy()  # a batch's columns share no memory
-            value_runs = taken[self._value_run]
+            value_runs = taken[self._value_run][:, -1]
             values = frames[:, :-1]
             runs_of_values = np.maximum(value_runs, 0)
             self._fill(take, values, rows - 1, runs_of_values, value_runs < 0, rows >= 0)
@@ -198,11 +203,11 @@ class Track:
             heads = frames
         self._fill(take, heads, rows, runs, np.zeros(len(rows), np.bool_), rows >= 0)
         found[self.outputs[-1]] = heads
-        shape = (len(rows), *self.column.shape)
-        return {
-            name: np.moveaxis(stacks, 1, -1) if self.stacked else stacks.reshape(shape)
-            for name, stacks in found.items()
-        }
+        if not self.stacked:
+            shape = (len(rows), *self.column.shape)
+            return {name: stacks.reshape(shape) for name, stacks in found.items()}
+        frames_last = 0, *range(2, frames.ndim), 1
+        return {name: stacks.transpose(frames_last) for name, stacks in found.items()}
 
     def _fill(
         self,
