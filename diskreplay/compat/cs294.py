@@ -68,6 +68,8 @@ class ReplayBuffer(OnDisk):
     Memory: 13 bytes a slot.
     """
 
+    _row_notes = ("closed_at",)
+
     def __init__(
         self, size: int, frame_history_len: int, *, path: str | os.PathLike | None = None
     ) -> None:

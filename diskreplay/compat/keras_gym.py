@@ -171,9 +171,7 @@ class ExperienceReplayBuffer(OnDisk):
             self._start = start = -1
         # What is no float32 is shown as 0 to others; here it is read from the extra.
         native = r if abs(r) <= _FLOAT32_MAX else 0.0
-        ring.add(
-            frame, action, native, done, False, episode_id=episode_id, reward_float64=np.float64(r)
-        )
+        ring.add(frame, action, native, done, False, episode_id=episode_id, reward_float64=r)
         if start < 0:
             start = self._count
         self._ids[slot], self._dones[slot], self._rewards[slot] = episode_id, done, r
@@ -190,12 +188,13 @@ class ExperienceReplayBuffer(OnDisk):
             raise NumpyArrayCheckError(
                 f"s: {self.num_frames} frames along the last axis expected, found shape {s.shape}"
             )
-        return np.ascontiguousarray(s[..., -1]) if s.ndim in (3, 4) else s
+        return s[..., -1] if s.ndim in (3, 4) else s
 
     def _action(self, a: Any) -> np.ndarray:
         space = self.env.action_space
+        kind = type(space)
         # By name: gym's and gymnasium's spaces have nothing else in common.
-        if not any(kind.__name__ == "Discrete" for kind in type(space).__mro__):
+        if kind.__name__ != "Discrete" and "Discrete" not in (k.__name__ for k in kind.__mro__):
             if space.shape is None:
                 raise InvalidInputError(f"{type(space).__name__} actions cannot be stored")
             return np.asarray(a, space.dtype).reshape(space.shape)
@@ -233,24 +232,23 @@ class ExperienceReplayBuffer(OnDisk):
             raise InsufficientCacheError(
                 f"{self.batch_size} transitions needed for a batch, {len(self)} there"
             )
-        rows, returns, ended = self._draw()
-        following = rows + self.bootstrap_n
-        frames = self._read("observation", self._stacks(rows, rows[:, None] + self._window))
-        frames = np.moveaxis(frames, 1, -1)
-        states, next_states = frames[..., : self.num_frames], frames[..., -self.num_frames :]
+        rows, returns, factors = self._draw()
         if self.num_frames == 1:
-            states, next_states = states[..., 0], next_states[..., 0]
-        actions = self._read("action", np.array([rows, following]))
-        factors = np.where(ended, 0.0, self._powers[-1])
+            (states, next_states), actions = self._read(("observation", "action"), rows)
+        else:
+            windows = self._stacks(rows[0], rows[0][:, None] + self._window)
+            frames = np.moveaxis(self._read("observation", windows), 1, -1)
+            states, next_states = frames[..., : self.num_frames], frames[..., -self.num_frames :]
+            actions = self._read("action", rows)
         return states, actions[0], returns, factors, next_states, actions[1]
 
     def _draw(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows, n-step returns, and whether the episode ended in these n steps."""
+        """Rows and those n later, shape (2, batch); n-step returns and bootstrap factors."""
         from diskreplay.compat.keras_gym_kernels import judge
 
         wanted = self.batch_size
-        rows, returns = np.empty(wanted, np.int64), np.empty(wanted)
-        ended = np.empty(wanted, np.bool_)
+        rows = np.empty((2, wanted), np.int64)
+        returns, factors = np.empty(wanted), np.empty(wanted)
         found, left = 0, _ATTEMPTS * wanted
         while found < wanted and left:
             # Never more than one attempt after the other would have come to.
@@ -258,17 +256,17 @@ class ExperienceReplayBuffer(OnDisk):
             left -= len(slots)
             found = judge(
                 slots, self._count, self.num_frames - 1, self._starts, self._dones, self._rewards,
-                self._powers, rows, returns, ended, found,
+                self._powers, rows, returns, factors, found,
             )  # fmt: skip
         if found < wanted:
             raise RuntimeError(
                 f"{_ATTEMPTS * wanted} draws found {found} rows of {wanted}: most rows are cut or "
                 "not complete; add more"
             )
-        return rows, returns, ended
+        return rows, returns, factors
 
-    def _read(self, field: str, rows: np.ndarray) -> np.ndarray:
-        """A field of rows; one that is not there yet has the slot of one that may be."""
+    def _read(self, field: str | tuple[str, ...], rows: np.ndarray) -> Any:
+        """Fields of rows; one that is not there yet has the slot of one that may be."""
         if rows.max() < self._count:
             return self._ring.take(field, rows - self._ring.base)
         return self._ring.read(field, rows % len(self._ids))

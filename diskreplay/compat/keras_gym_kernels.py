@@ -4,9 +4,10 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def judge(slots, count, before, starts, dones, rewards, powers, rows, returns, ended, found):
-    """Add the rows in `slots` that can be used to the `found` ones in `rows`, with their n-step
-    returns, summed up in the order of the steps, and whether the episode ended; how many there are.
+def judge(slots, count, before, starts, dones, rewards, powers, rows, returns, factors, found):
+    """Add the rows in `slots` that can be used to the `found` ones in `rows`, which has a second
+    line for the rows n later; their n-step returns, summed up in the order of the steps, and
+    bootstrap factors, 0 where the episode ended. Returns how many there are.
 
     A row cannot be used if its episode goes on, as far as is known, for less than n rows; nor if
     one of the `before` rows ahead of it left the ring, also where nothing was before it: the
@@ -28,6 +29,7 @@ def judge(slots, count, before, starts, dones, rewards, powers, rows, returns, e
             ahead += 1
         if not over and (row + n >= count or starts[(row + n) % size] != start):
             continue
-        rows[found], returns[found], ended[found] = row, total, over
+        rows[0, found], rows[1, found] = row, row + n
+        returns[found], factors[found] = total, 0.0 if over else powers[n]
         found += 1
     return found

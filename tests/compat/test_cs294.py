@@ -332,6 +332,40 @@ def test_a_closed_episode_goes_on(tmp_path):
             assert_array_equal(reader.take("step", np.arange(10, 14)), np.arange(4))
 
 
+@pytest.mark.parametrize("count", [13, 24])
+def test_a_larger_size_loses_no_row_of_a_ring_that_went_round(count, tmp_path):
+    filled(count, path=tmp_path / "a").close()
+    with Recording(20, 3, path=tmp_path / "a") as again:
+        assert (again.num_in_buffer, again.next_idx) == (10, 10)
+        assert sorted(again.sample(9)[1]) == list(range(count - 10, count - 1))
+        assert not again.can_sample(10)
+        again.store_effect(again.store_frame(np.full((2, 2, 1), 50)), 50, 0.0, False)
+        _, actions, _, following, _ = again.sample(10)
+        assert sorted(actions) == list(range(count - 10, count))
+        assert_array_equal(following[actions == count - 1][0, 0, 0], [count - 2, count - 1, 50])
+    with Recording(20, 3, path=tmp_path / "a") as again:
+        assert again.can_sample(10)
+
+
+def test_a_size_of_one_keeps_the_newest_frame(tmp_path):
+    for last in (1, 7):
+        with ReplayBuffer(1, 2, path=tmp_path / "a") as buffer:
+            for i in range(last):
+                assert buffer.store_frame(np.full((2, 2, 1), i)) == 0
+                assert buffer.encode_recent_observation()[0, 0].tolist() == [0, i]
+                buffer.store_effect(0, i, 1.0, False)
+            assert (buffer.num_in_buffer, buffer.next_idx) == (1, 0)
+            assert not buffer.can_sample(1)
+            assert buffer.obs[0, 0, 0].tolist() == [last - 1]
+            assert buffer.action.tolist() == [last - 1]
+    with diskreplay.open(tmp_path / "a") as reader:
+        assert reader.bounds.tolist() == [[7, 8]]
+        assert len(reader) == 0
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=r"negative|capacity"):
+            ReplayBuffer(size, 1).store_frame(np.zeros((2, 2, 1)))
+
+
 def test_a_directory_of_something_else_is_refused_at_once(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     for make in (

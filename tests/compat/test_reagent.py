@@ -16,6 +16,7 @@ from diskreplay.compat.reagent import (  # noqa: E402
     PrioritizedReplayBuffer,
     ReplayBuffer,
     ReplayElement,
+    SumTree,
 )
 from diskreplay.errors import ClosedError, DiskFullError, SchemaError, UsageError  # noqa: E402
 from diskreplay.store import files  # noqa: E402
@@ -404,6 +405,54 @@ def test_a_larger_capacity_brings_no_states_that_never_were(kind, tmp_path):
             buffer.add(np.array([0]), 0, 0, 1, *more)
             buffer.add(np.array([0]), 0, 0, 0, *more)
             assert buffer._ring.column("is_final")[-2:].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("rows", [5, 15])
+def test_priorities_that_were_set_outlive_a_larger_capacity(rows, tmp_path):
+    with PrioritizedReplayBuffer((2,), 1, 10, 4, path=tmp_path / "a") as buffer:
+        for i in range(rows):
+            buffer.add(np.ones(2, np.uint8), i, 0.0, 0, 1.0 + i)
+        buffer.set_priority(np.array([3], np.int32), [90.0])
+        leaves = buffer.sum_tree.leaves
+        oldest_first = np.roll(leaves, -buffer.cursor()) if buffer.is_full() else leaves
+    for _ in range(2):
+        with PrioritizedReplayBuffer((2,), 1, 20, 4, path=tmp_path / "a") as buffer:
+            assert buffer.sum_tree.leaves.tolist() == [*oldest_first, *([0.0] * 10)]
+
+
+def test_a_priority_that_the_tree_would_refuse_changes_nothing():
+    with PrioritizedReplayBuffer((2,), 2, 10, 4) as buffer:
+        with pytest.raises(ValueError, match="priority"):
+            buffer.add(np.ones(2, np.uint8), 0, 0.0, 0, 1e301)
+        assert buffer.is_empty()
+        buffer.add(np.ones(2, np.uint8), 0, 0.0, 0, 1e300)
+        assert buffer.sum_tree.leaves[:3].tolist() == [0.0, 1e300, 0.0]
+
+
+@pytest.mark.parametrize("indices", [torch.tensor([0, 1, 2]), torch.zeros(4, 1), torch.tensor(4)])
+def test_indices_of_another_shape_are_refused(indices):
+    with ReplayBuffer((2,), 1, 10, 4) as buffer:
+        for i in range(5):
+            buffer.add(np.ones(2, np.uint8), i, 0.0, 0)
+        with pytest.raises(AssertionError, match="indices"):
+            buffer.sample_transition_batch(indices=indices)
+        every_other = torch.arange(8)[::2]
+        batch = buffer.sample_transition_batch(indices=every_other)
+        assert batch.indices.flatten().tolist() == [0, 2, 4, 6]
+        every_other[:] = 9
+        assert batch.indices.flatten().tolist() == [0, 2, 4, 6]
+
+
+def test_strata_are_those_of_random_uniform():
+    tree, uniform = SumTree(40), random.Random(3).uniform
+    for i in range(40):
+        tree.set(i, float(i % 7))
+    sums = np.cumsum([i % 7 for i in range(40)])
+    random.seed(3)
+    for size in [*range(40), 97, 1000]:
+        bounds = np.linspace(0.0, 1.0, size + 1)
+        masses = [uniform(bounds[i], bounds[i + 1]) * sums[-1] for i in range(size)]
+        assert tree.stratified_sample(size) == np.searchsorted(sums, masses, "right").tolist()
 
 
 def test_a_closed_buffer_gives_no_batch():

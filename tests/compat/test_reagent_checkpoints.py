@@ -19,6 +19,7 @@ from diskreplay.compat.reagent import (  # noqa: E402
 from diskreplay.errors import (  # noqa: E402
     CheckpointNotFoundError,
     CorruptCheckpointError,
+    DiskFullError,
     SchemaError,
     StorageError,
     SuffixError,
@@ -254,6 +255,58 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
         with pytest.raises(StorageError):
             buffer.save(tmp_path, 1)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_an_own_checkpoint_is_loaded_into_a_larger_buffer_whole_or_not_at_all(
+    tmp_path, monkeypatch
+):
+    with small(checkpoint_format="native") as buffer:
+        some_rows(buffer, 17)  # the ring has gone round: rows move to other slots
+        valid = buffer.sample_all_valid_transitions().action.tolist()
+        buffer.save(tmp_path / "ckpt", 1)
+    allocate, failures = files.allocate, 0
+    with ReplayBuffer((2,), 2, 30, 4, path=tmp_path / "replay") as buffer:
+        some_rows(buffer, 5)
+        before = snapshot(buffer), buffer.sample_all_valid_transitions().state.tolist()
+        while True:
+            left = failures
+
+            def full(path, size):
+                nonlocal left
+                if not left:
+                    raise DiskFullError(28, "full", str(path))
+                left -= 1
+                return allocate(path, size)
+
+            monkeypatch.setattr(files, "allocate", full)
+            try:
+                buffer.load(tmp_path / "ckpt", 1)
+            except DiskFullError:
+                failures += 1
+            else:
+                break
+            finally:
+                monkeypatch.setattr(files, "allocate", allocate)
+            now = snapshot(buffer), buffer.sample_all_valid_transitions().state.tolist()
+            assert now == before
+        assert sorted(buffer.sample_all_valid_transitions().action.tolist()) == sorted(valid)
+        assert buffer.cursor() == 10
+    assert failures > 2
+    assert sorted(os.listdir(tmp_path)) == ["ckpt", "replay"]
+
+
+def test_an_own_checkpoint_of_another_stack_size_changes_nothing(tmp_path):
+    with ReplayBuffer((2,), 3, 10, 4, checkpoint_format="native") as buffer:
+        some_rows(buffer)
+        buffer.save(tmp_path, 1)
+    with small() as buffer:
+        some_rows(buffer, 4)
+        before = snapshot(buffer)
+        with pytest.raises(SchemaError, match="stack_size=3"):
+            buffer.load(tmp_path, 1)
+        some_rows(buffer, 1)
+        assert int(buffer.add_count) == before[1] + 2  # with the padding of a new episode
+        assert buffer._store["action"].tolist()[:6] == [*before[0]["action"][:5], 0]
 
 
 def test_extras_of_another_name_in_the_store(tmp_path):

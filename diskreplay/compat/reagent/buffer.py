@@ -4,7 +4,8 @@ import logging
 import math
 import os
 from collections import namedtuple
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter, methodcaller
 from typing import Any, Literal
 
 import numpy as np
@@ -131,7 +132,6 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             for name, shape, dtype in self.get_add_args_signature()
         ]
         self._columns = {element.name: element.column for element in self._signature}
-        self._extra_columns = [element.column for element in self._signature[4:]]
         self._keeps_reward = self._columns["reward"] == "reward_"
         self._stored = [element.name for element in self.get_storage_signature()]
         self._blank = np.zeros(observation_shape, observation_dtype)
@@ -139,6 +139,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         self._elements = batch_size, self.get_transition_elements(batch_size)
         names = [element.name for element in self._elements[1]]
         self._batch_type = namedtuple("batch_type", names)
+        self._readers = [self._reader(name) for name in names]
         self.add_count = np.array(0)
         super().__init__(
             path, replay_capacity, self._FACADE, weighted=self._WEIGHTED, compressor=compressor,
@@ -185,20 +186,18 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
                 column[slot] = 0
             self._written(slot, None)
             validity.pad(slot)
-        observation, action, reward, terminal = row[:4]
-        extras = dict(zip(self._extra_columns, row[4:], strict=True))
+        given = dict(zip(self._columns.values(), row, strict=True))
+        reward, ends = row[2], int(row[3])
         if self._keeps_reward:
-            extras["reward_"], reward = reward, native_rewards(reward[None])[0]
-        terminal = int(terminal)
+            reward = native_rewards(reward[None])[0]
+        given["reward"], given["terminated"] = float(reward), ends != 0
         slot = self._count % self._replay_capacity
-        self._ring.add(
-            observation, action, float(reward), terminal != 0, False, terminal=row[3], **extras
-        )
+        self._ring.put(given)
         self._count += 1
         for place, column in self._small_places:
             column[slot] = row[place]
         self._written(slot, row)
-        validity.add(slot, terminal)
+        validity.add(slot, ends)
         self.add_count[()] = self._count
 
     def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
@@ -288,7 +287,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         RuntimeError
             No row is valid.
         AssertionError
-            `indices` is no tensor, or of another length.
+            `indices` is no tensor, or of another shape.
         ClosedError
             The buffer was closed.
         """
@@ -300,70 +299,69 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             indices = self.sample_index_batch(batch_size)
         elif not isinstance(indices, torch.Tensor):
             raise AssertionError(f"indices: a torch.Tensor expected, found {type(indices)}")
-        indices = indices.to(torch.int64, copy=not is_drawn)
-        if len(indices) != batch_size:
-            raise AssertionError(f"{len(indices)} indices for a batch of {batch_size}")
-        slots = indices.numpy() % self._replay_capacity
+        if not is_drawn or indices.dtype != torch.int64:
+            indices = indices.to(torch.int64, copy=not is_drawn)
+        if indices.shape != (batch_size,):
+            raise AssertionError(
+                f"indices: shape ({batch_size},) expected, found {tuple(indices.shape)}"
+            )
         rows = Transitions(
             self._ring, self._columns, self._small, self._validity.terminal, self._stack_size,
-            self._update_horizon, slots, timeline=self._return_as_timeline_format,
+            self._update_horizon, indices, timeline=self._return_as_timeline_format,
         )  # fmt: skip
-        batch = []
         if batch_size != self._elements[0]:
             self._elements = batch_size, self.get_transition_elements(batch_size)
-        for element in self._elements[1]:
-            if element.name == "indices":
-                value = indices
-            else:
-                value = self._value(element, rows, slots)
-            if isinstance(value, torch.Tensor) and value.ndim == 1:
-                value = value.unsqueeze(1)
-            batch.append(value)
-        return self._batch_type(*batch)
+        return self._batch_type(*[
+            self._filled(element, rows.slots) if read is None else read(rows)
+            for element, read in zip(self._elements[1], self._readers, strict=True)
+        ])  # fmt: skip
 
-    def _value(
-        self, element: ReplayElement, rows: Transitions, slots: np.ndarray
-    ) -> torch.Tensor | list[torch.Tensor]:
-        name = element.name
-        if name == "terminal":
-            return torch.from_numpy(rows.terminal[:, None])
-        if name == "step":
-            return torch.from_numpy(rows.steps[:, None])
+    def _reader(self, name: str) -> Callable[[Transitions], Any] | None:
+        """What reads an element of a batch; None for one that is not stored."""
+        if name in ("indices", "step", "terminal"):
+            return attrgetter(name)
         if name == "reward" and self._return_as_timeline_format:
-            return rows.along("reward")
+            return methodcaller("along", name)
         if name == "reward" and not self._return_everything_as_stack:
-            return rows.discounted("reward", self._decays)
+            return methodcaller("discounted", name, self._decays)
         if name in ("state", "next_state"):
-            return (rows.now if name == "state" else rows.next)("observation")
+            return methodcaller("now" if name == "state" else "next", "observation")
         if name in self._stored:
-            return rows.now(name)
+            return methodcaller("now", name)
         if name.startswith("next_") and name[5:] in self._stored:
-            return rows.next(name[5:])
-        return self._filled(element, slots)
+            return methodcaller("next", name[5:])
+        return None
 
     def _filled(self, element: ReplayElement, slots: np.ndarray) -> torch.Tensor:
         """An element that is not stored, for derived classes to fill."""
-        return torch.from_numpy(np.empty(element.shape, element.type))
+        empty = np.empty(element.shape, element.type)
+        return torch.from_numpy(empty if empty.ndim != 1 else empty[:, None])
 
     # -- the disk
 
     def _settle(self, ring: Ring, *, closing: bool) -> None:
         ring.notes["stack_size"] = self._stack_size
 
-    def _recall(self, ring: Ring) -> None:
+    def _check_stack(self, ring: Ring) -> None:
+        """Refuse rows with the padding of another stack size."""
         saved = ring.notes.get("stack_size")
         if saved != self._stack_size:
             raise SchemaError(
                 f"{ring.path}: written with stack_size={saved}, and its padding fits no other; "
                 f"{self._stack_size} asked for"
             )
+
+    def _recall(self, ring: Ring) -> None:
+        self._check_stack(ring)
         self._count = ring.count
         self.add_count[()] = ring.count
         # Small columns are kept in memory too, by slot: a batch needs all of them.
         slots = np.arange(ring.count - ring.stored, ring.count) % ring.capacity
         self._small, self._small_places = {}, []
         for place, (name, shape, dtype, field) in enumerate(self._signature):
-            if name in self._stored and math.prod(shape) * dtype.itemsize <= _SMALL:
+            if field == "terminal" or name not in self._stored:
+                continue
+            if math.prod(shape) * dtype.itemsize <= _SMALL:
                 self._small[name] = np.zeros((ring.capacity, *shape), dtype)
                 self._small[name][slots] = ring.column(field)
                 self._small_places.append((place, self._small[name]))
@@ -371,6 +369,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             self._replay_capacity, self._stack_size, self._update_horizon, ring.count,
             ring.column("terminal"), ring.column("is_final"),
         )  # fmt: skip
+        self._small["terminal"] = self._validity.terminal
 
 
 class _Stored(Mapping):

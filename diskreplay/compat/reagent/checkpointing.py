@@ -85,7 +85,7 @@ class Checkpointing:
         CheckpointNotFoundError
             A file is missing (a ``FileNotFoundError``).
         SchemaError
-            The arrays do not fit this buffer (a ``ValueError``).
+            The rows do not fit this buffer (a ``ValueError``).
         CorruptCheckpointError
             A file is damaged, or is a pickle of anything but numbers, strings and sum trees.
         NotFiniteError
@@ -99,8 +99,10 @@ class Checkpointing:
         files = GzFiles(Path(checkpoint_dir), suffix)
         native = checkpoint.path_of(files.directory, self._ring.name, suffix).is_dir()
         if native and (self._checkpoint_format == "native" or not files.has("add_count")):
-            self._ring.load(checkpoint_dir, suffix)
-            self._align(self._ring)
+            with self._ring.rebuilding() as fresh:
+                fresh.load(checkpoint_dir, suffix)
+                self._check_stack(fresh)
+                self._align(fresh)
             self._recall(self._ring)
             return
         public = dict(self._public())
@@ -179,7 +181,6 @@ class Checkpointing:
             fresh.notes |= {
                 "max_recorded_priority": tree.max_recorded_priority,
                 "weighed": count,
-                "slots": capacity,
             }
 
     def _episodes(

@@ -9,7 +9,7 @@ import torch
 
 from diskreplay.compat.reagent.buffer import ReplayBuffer
 from diskreplay.compat.reagent.elements import ReplayElement
-from diskreplay.compat.reagent.sum_tree import SumTree
+from diskreplay.compat.reagent.sum_tree import LARGEST, SumTree
 from diskreplay.ring import Ring
 
 _COLUMN = "priority_"  # `priority` is the format's own
@@ -38,6 +38,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     _FACADE, _WEIGHTED = "reagent_prioritized", True
+    _row_notes = ("weighed",)
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         EmptyBufferError
             All priorities are zero.
         """
-        slots = np.array(self.sum_tree.stratified_sample(batch_size), np.int64)
+        slots = self.sum_tree.strata(batch_size)
         attempts = self._max_sample_attempts
         for place in np.flatnonzero(~self._validity.valid[slots]).tolist():
             while not self._validity.valid[slots[place]]:
@@ -146,15 +147,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _filled(self, element: ReplayElement, slots: np.ndarray) -> torch.Tensor:
         if element.name == "sampling_probabilities":
-            return torch.from_numpy(self.sum_tree.nodes_at(slots).astype(np.float32))
+            found = self.sum_tree.settle().leaves[slots].astype(np.float32)
+            return torch.from_numpy(found[:, None])
         return super()._filled(element, slots)
 
     # -- rows and their weights
 
     def _fit(self, args: tuple, kwargs: dict[str, Any]) -> list[np.ndarray]:
         row = super()._fit(args, kwargs)
-        if not 0 <= float(row[-1]) < np.inf:
-            raise ValueError(f"priority: a finite number from 0 on expected, found {row[-1]}")
+        if not 0 <= float(row[-1]) <= LARGEST:
+            raise ValueError(f"priority: 0 to {LARGEST:g} expected, found {row[-1]}")
         return row
 
     def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
@@ -166,7 +168,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ring.notes |= {
             "max_recorded_priority": self.sum_tree.max_recorded_priority,
             "weighed": ring.count,
-            "slots": ring.capacity,
         }
 
     def _recall(self, ring: Ring) -> None:
@@ -175,8 +176,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.sum_tree.max_recorded_priority = ring.notes.get("max_recorded_priority", 1.0)
         # Weights are as old as the last flush: later rows have the priority they came with.
         oldest = ring.count - ring.stored
-        known = ring.notes.get("weighed", 0) if ring.notes.get("slots") == ring.capacity else 0
-        slots = np.arange(max(known, oldest), ring.count) % ring.capacity
+        known = max(ring.notes.get("weighed", 0), oldest)
+        slots = np.arange(known, ring.count) % ring.capacity
         self.sum_tree.set_many(slots, ring.read(_COLUMN, slots))
 
 

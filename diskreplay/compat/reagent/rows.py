@@ -130,22 +130,22 @@ class Rows:
         if kwargs:
             args = (*args, *(kwargs[element.name] for element in expected[len(args) :]))
         row = []
-        for value, element in zip(args, expected, strict=True):
+        for value, (name, shape, dtype, _column) in zip(args, expected, strict=True):
             kind = type(value)
             if kind is np.ndarray:
-                shape = value.shape
+                found = value.shape
             elif kind in _NUMBERS:
-                shape = ()
+                found = ()
             else:
                 if isinstance(value, torch.Tensor):
                     value = value.detach().cpu().numpy()
-                shape = np.shape(value)
-            if shape != element.shape:
-                raise ValueError(f"arg {element.name} has shape {shape}, expected {element.shape}")
+                found = np.shape(value)
+            if found != shape:
+                raise ValueError(f"arg {name} has shape {found}, expected {shape}")
             try:
-                row.append(np.asarray(value, element.dtype))
+                row.append(np.asarray(value, dtype))
             except OverflowError:  # a Python int: cast as an array's is
-                row.append(np.asarray(value).astype(element.dtype))
+                row.append(np.asarray(value).astype(dtype))
         if args[3] and not row[3]:  # cast to 0, and yet an end
             row[3] = np.ones((), row[3].dtype)
         if not self._keeps_reward and not math.isfinite(row[2]):

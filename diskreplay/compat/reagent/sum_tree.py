@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.compat.reagent.kernels import stratified
 from diskreplay.convert.unpickling import levels
 from diskreplay.errors import EmptyBufferError
 from diskreplay.sampling.sum_tree import SumTree as Tree
 
-_LARGEST = 1e300  # the tree takes no more: its sums stay finite
+LARGEST = 1e300  # the tree takes no more: its sums stay finite
 _MOST_WAITING = 4096
 
 
@@ -79,12 +80,14 @@ class SumTree:
         ValueError
             It is negative, NaN or infinite, or there is no such leaf. Nothing is changed.
         """
-        if not 0 <= value <= _LARGEST:
+        value = float(value)
+        if not 0 <= value <= LARGEST:
             raise ValueError(f"Sum tree values should be nonnegative and finite. Got {value}")
         if not 0 <= node_index < self._tree.capacity:
             raise ValueError(f"node_index: 0 to {self._tree.capacity - 1} expected: {node_index}")
-        self._waiting[int(node_index)] = float(value)
-        self.max_recorded_priority = max(float(value), self.max_recorded_priority)
+        self._waiting[int(node_index)] = value
+        if value > self.max_recorded_priority:
+            self.max_recorded_priority = value
         if len(self._waiting) == _MOST_WAITING:
             self.settle()
 
@@ -128,10 +131,15 @@ class SumTree:
 
     def stratified_sample(self, batch_size: int) -> list[int]:
         """Draw a leaf from each of `batch_size` equal parts of the total; errors as `sample`."""
+        return self.strata(batch_size).tolist()
+
+    def strata(self, batch_size: int) -> np.ndarray:
+        """As `stratified_sample`, an array of int64."""
         tree = self._filled()
-        bounds = np.linspace(0.0, 1.0, batch_size + 1).tolist()
-        shares = [random.uniform(*bounds[i : i + 2]) for i in range(batch_size)]
-        return tree.find(np.array(shares) * tree.total).tolist()
+        draws = np.array([random.random() for _ in range(batch_size)])
+        leaves = np.empty(batch_size, np.int64)
+        stratified(tree.nodes, tree.starts, draws, leaves)
+        return leaves
 
     def _filled(self) -> Tree:
         if not self.settle().total > 0:

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from diskreplay.compat.reagent.kernels import follow
 from diskreplay.ring import Ring
 
 _LARGE = 256  # numbers in a row that are dearer to copy than another read is
@@ -24,9 +25,16 @@ class Transitions:
     terminal : ndarray of uint8, shape (capacity,)
         The terminal flag of each slot.
     stack_size, horizon : int
-    slots : ndarray of int64, shape (batch,)
+    indices : Tensor of int64, shape (batch,)
+        Slots, taken modulo the capacity.
     timeline : bool
         Whether what follows is a list of all steps, and not the last one.
+
+    Attributes
+    ----------
+    slots : ndarray of int64, shape (batch,)
+    indices, step, terminal : Tensor, shape (batch, 1)
+        As given; the steps of the n-step windows; whether an episode ends there.
     """
 
     def __init__(
@@ -37,19 +45,23 @@ class Transitions:
         terminal: np.ndarray,
         stack_size: int,
         horizon: int,
-        slots: np.ndarray,
+        indices: torch.Tensor,
         *,
         timeline: bool,
     ) -> None:
         self._ring, self._columns, self._small = ring, columns, small
         self._stack, self._horizon, self._timeline = stack_size, horizon, timeline
-        self._slots = slots
-        self.steps = np.ones(len(slots), np.int64)
-        if horizon > 1:
-            ends = terminal[(slots[:, None] + np.arange(horizon)) % len(terminal)] != 0
-            ends[:, -1] = True
-            self.steps += ends.argmax(axis=1)
-        self.terminal = terminal[(slots + self.steps - 1) % len(terminal)] != 0
+        given = indices.numpy()
+        # The slots, and those that follow; the ids of the rows that are in them.
+        self._both, self._ids = np.empty((2, 2, len(given)), np.int64)
+        self._steps, ended = np.empty(len(given), np.int64), np.empty(len(given), np.bool_)
+        follow(
+            given, terminal, horizon, ring.count, ring.base, ring.stored, self._both, self._ids,
+            self._steps, ended,
+        )  # fmt: skip
+        self.slots = self._both[0]
+        self.indices, self.step = _column(given), _column(self._steps)
+        self.terminal = _column(ended)
         self._pairs: dict[str, tuple] = {}
         self._windows: dict[str, np.ndarray] = {}
         self._rooms: dict[str, np.ndarray] = {}
@@ -58,18 +70,13 @@ class Transitions:
     def _around(self) -> np.ndarray:
         """The slots of each window."""
         window = np.arange(1 - self._stack, self._horizon + 1)
-        return (self._slots[:, None] + window) % self._ring.capacity
+        return (self.slots[:, None] + window) % self._ring.capacity
 
     @cached_property
     def _after(self) -> np.ndarray:
         """The places, in all windows one after the other, of the stacks that follow."""
-        starts = np.arange(len(self._slots)) * (self._stack + self._horizon) + self.steps
+        starts = np.arange(len(self.slots)) * (self._stack + self._horizon) + self._steps
         return starts[:, None] + np.arange(self._stack)
-
-    @cached_property
-    def _both(self) -> np.ndarray:
-        """The slots and those that follow their n steps, shape (2, batch)."""
-        return np.array([self._slots, (self._slots + self.steps) % self._ring.capacity])
 
     def now(self, name: str) -> torch.Tensor:
         """A column at the slots, stacked: (batch, *shape) or (batch, *shape, stack)."""
@@ -82,22 +89,24 @@ class Transitions:
     def along(self, name: str) -> list[torch.Tensor]:
         """A column at each step of each window, stacked."""
         window = self._window(name)
-        return [self._walk(window[i], 0, steps) for i, steps in enumerate(self.steps.tolist())]
+        return [self._walk(window[i], 0, steps) for i, steps in enumerate(self._steps.tolist())]
 
     def discounted(self, name: str, decays: torch.Tensor) -> torch.Tensor:
         """The sum over each window, component by component, in the precision of torch."""
         if self._horizon == 1:  # one step, and its factor is 1
-            rows = self._small[name][self._slots] if name in self._small else (
-                self._window(name)[:, self._stack - 1]
-            )  # fmt: skip
-            kind = np.result_type(rows.dtype, np.float32) if rows.dtype.kind == "f" else np.float32
-            rows = rows.astype(kind)
-            return torch.from_numpy(rows if rows.ndim > 1 else rows[:, None])
+            if name in self._small:
+                rows = self._small[name][self.slots]
+            else:
+                rows = self._window(name)[:, self._stack - 1].copy()
+            if rows.dtype != np.float32:
+                kind = np.float32 if rows.dtype.kind != "f" else np.result_type(rows, np.float32)
+                rows = rows.astype(kind)
+            return _column(rows)
         rows = self._window(name)[:, self._stack - 1 : self._stack - 1 + self._horizon]
         rows = torch.from_numpy(np.ascontiguousarray(rows))
         whole = (-1, self._horizon, *(1 for _ in rows.shape[2:]))
-        inside = torch.arange(self._horizon) < torch.from_numpy(self.steps)[:, None]
-        return (rows * decays.view(whole) * inside.view(whole)).sum(dim=1)
+        inside = torch.arange(self._horizon) < torch.from_numpy(self._steps)[:, None]
+        return _column((rows * decays.view(whole) * inside.view(whole)).sum(dim=1).numpy())
 
     def _pair(self, name: str) -> tuple:
         if name not in self._pairs:
@@ -105,15 +114,13 @@ class Transitions:
         return self._pairs[name]
 
     def _read_pair(self, name: str) -> tuple:
-        stack, steps = self._stack, self.steps
+        stack, steps = self._stack, self._steps
         if stack == 1 and not self._timeline:
             if name in self._small:
                 found = self._small[name][self._both]
-                if found.ndim == 2:  # NumPy makes the axis of a scalar faster than torch
-                    found = found[..., None]
             else:
-                found = self._ring.read(self._columns[name], self._both)
-            return torch.from_numpy(found[0]), torch.from_numpy(found[1])
+                found = self._ring.take(self._columns[name], self._ids)
+            return _column(found[0]), _column(found[1])
         if not self._timeline and self._horizon >= stack and self._is_large(name):
             # The window that holds both stacks would be longer than the two.
             back, both = np.arange(1 - stack, 1), np.stack([np.zeros_like(steps), steps])
@@ -125,7 +132,7 @@ class Transitions:
         now = window[:, :stack]
         if self._timeline:
             later = [self._walk(window[i], 1, n) for i, n in enumerate(steps.tolist())]
-            return _stacked(now.copy()), later
+            return _column(_stacked(now.copy()).numpy()), later
         frames = window.reshape(-1, *window.shape[2:])
         later = self._rooms[name]
         np.take(frames, self._after, axis=0, out=later, mode="clip")  # "raise" would copy it twice
@@ -155,12 +162,17 @@ class Transitions:
 
     def _read(self, name: str, offsets: np.ndarray) -> np.ndarray:
         """(..., batch, stack, *shape) of offsets (..., batch, stack)."""
-        slots = (self._slots[:, None] + offsets) % self._ring.capacity
+        slots = (self.slots[:, None] + offsets) % self._ring.capacity
         return self._ring.read(self._columns[name], slots)
 
     def _is_large(self, name: str) -> bool:
         shape, _dtype = self._ring.fields[self._columns[name]]
         return math.prod(shape) >= _LARGE
+
+
+def _column(values: np.ndarray) -> torch.Tensor:
+    """Values of a batch: of numbers ``(batch, 1)``."""
+    return torch.from_numpy(values if values.ndim > 1 else values[:, None])
 
 
 def _stacked(rows: np.ndarray) -> torch.Tensor:

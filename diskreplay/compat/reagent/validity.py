@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from diskreplay.sampling.kernels import tree_find
 from diskreplay.sampling.sum_tree import SumTree
 
 
@@ -90,7 +91,7 @@ class Validity:
             self._rows, self.padding_due = 0, self._stack - 1
 
     def at(self, ranks: np.ndarray) -> np.ndarray:
-        """The valid slots at these places in ascending order, int64."""
+        """The valid slots at these places, from 0 to `size`, in ascending order; int64."""
         changed = self._changed
         if len(changed) > self._capacity // 8:
             self._ranks.leaves[:] = self.valid
@@ -99,4 +100,6 @@ class Validity:
             slots = np.array(changed)
             self._ranks.set(slots, self.valid[slots].astype(np.float64))
         changed.clear()
-        return self._ranks.find(ranks)
+        slots = np.empty(len(ranks), np.int64)
+        tree_find(self._ranks.nodes, self._ranks.starts, ranks.astype(np.float64), slots)
+        return slots
