@@ -305,12 +305,19 @@ def read_document(path: Path) -> dict[str, Any]:
     if len(data) > _LARGEST_JSON:
         raise FormatError(f"{path}: larger than any metadata of this format")
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(document, dict):
         raise FormatError(f"{path}: a JSON object was expected, found {type(document).__name__}")
     return document
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):  # Python's json reads what JSON does not have
+        raise ValueError(f"{text} is no number")
+    return number
 
 
 def read_attributes(path: Path) -> dict[str, Any]:

@@ -98,6 +98,22 @@ def test_deep_spaces(store):
     refused(lambda: diskreplay.open(store))
 
 
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize("at", ["zarr.json", "reward/zarr.json"])
+def test_numbers_that_json_does_not_have(store, tmp_path, at, text):
+    """A checkpoint with one was loaded up to where it could not be written again."""
+    checkpoint = tmp_path / "checkpoints" / "replay_ckpt.1"
+    path = checkpoint / at
+    change(path, "attributes", "diskreplay", "stack_size", value="%")
+    path.write_text(path.read_text().replace('"%"', text))
+    listed = [path.stat().st_size, 0]
+    change(checkpoint / "manifest.json", "files", at, value=listed)
+    with diskreplay.open(store, mode="a") as buffer:
+        with pytest.raises(errors.DiskReplayError, match=f"not valid JSON.*{text}"):
+            buffer.load(tmp_path / "checkpoints", 1)
+        assert buffer.add_count == 100
+
+
 @pytest.mark.parametrize("name", ["reward", "observation"])
 def test_sealed_beyond_64_bits(store, name):
     change(store / name / "zarr.json", "attributes", "diskreplay", "sealed", value=[2**70])

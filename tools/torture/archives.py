@@ -162,7 +162,7 @@ def npz() -> Iterator[tuple[str, Case]]:
             "diskreplay.npy",
             lambda o: (
                 _npy_header("{'descr': '<U500000000', 'fortran_order': False, 'shape': ()}")
-                + bytes(1 << 30)
+                + bytes(1 << 28)
             ),
         ),
     )
