@@ -35,6 +35,7 @@ from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
 from diskreplay.store import checkpoint
+from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 
 if TYPE_CHECKING:
@@ -453,10 +454,14 @@ class ReplayBuffer:
             _positive("batch_size", size)
         _check_out(out)
         self._settle()
-        while True:
-            batch = self._draw(size, beta).read(out)
-            if batch is not None:
-                return batch
+        visit = Visit()
+        try:
+            while True:
+                batch = self._draw(size, beta, visit).read(out)
+                if batch is not None:
+                    return batch
+        finally:
+            visit.end()  # `read` does it, if Ctrl-C does not come before
 
     def gather(self, ids: np.ndarray, *, out: Batch | None = None) -> Batch:
         """The transitions with these ids, as `sample` would return them, with weights of 1.
@@ -474,14 +479,18 @@ class ReplayBuffer:
         """
         ids = _checked_ids(ids)
         _check_out(out)
-        while True:
-            with self._lock:
-                self._check_open()
-                self._follow()
-                draft = self._indexed().choose(ids)
-            batch = draft.read(out)
-            if batch is not None:
-                return batch
+        visit = Visit()
+        try:
+            while True:
+                with self._lock:
+                    self._check_open()
+                    self._follow()
+                    draft = self._indexed().choose(ids, visit)
+                batch = draft.read(out)
+                if batch is not None:
+                    return batch
+        finally:
+            visit.end()
 
     def take(
         self, field: str | Sequence[str], ids: np.ndarray, *, out: np.ndarray | None = None
@@ -525,19 +534,21 @@ class ReplayBuffer:
                     f"{out.shape}"
                 )
             results = [out]
+        visit = Visit()
         while True:
-            with self._lock:
-                self._check_open()
-                self._follow()
-                self._rows.check_retained(ids)
-                store = self._rows.store
-                store.gate.enter()  # under the lock: rows that are there now are not evicted
-                epoch = store.mapped_epoch
             try:
+                with self._lock:
+                    self._check_open()
+                    self._follow()
+                    self._rows.check_retained(ids)
+                    store = self._rows.store
+                    store.gate.enter(visit)  # under the lock: what is there now is not evicted
+                    epoch = store.mapped_epoch
                 for name, result in zip(names, results, strict=True):
                     store.take(name, ids.reshape(-1), result)
+                visit.end()
             finally:
-                store.gate.leave()
+                visit.end()  # unless Ctrl-C came when this began above, it is at its end
             if store.mode != "r" or store.tail_epoch() == epoch:
                 return results[0] if isinstance(field, str) else results
 
@@ -560,11 +571,11 @@ class ReplayBuffer:
             self._follow()
             return self._indexed().index.sampleable_ids()
 
-    def _draw(self, size: int, beta: float | Callable[[int], float] | None) -> Draft:
+    def _draw(self, size: int, beta: float | Callable[[int], float] | None, visit: Visit) -> Draft:
         with self._lock:
             self._check_open()
             self._follow()
-            return self._indexed().draw(self._stream, size, self._exponent(beta))
+            return self._indexed().draw(self._stream, size, self._exponent(beta), visit)
 
     def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
         return 0.0

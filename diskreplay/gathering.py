@@ -10,11 +10,12 @@ from diskreplay.batch import Batch, WindowMemory
 from diskreplay.sampling.row_index import Plan
 from diskreplay.schema import Schema
 from diskreplay.store.column import Column
+from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 
 
 class Draft(NamedTuple):
-    """A batch that was drawn and not read yet. Holds the store's gate.
+    """A batch that was drawn and not read yet. Inside the store's gate.
 
     `numbers` are the random numbers it was drawn with.
     """
@@ -24,6 +25,7 @@ class Draft(NamedTuple):
     weight: np.ndarray
     plan: Plan
     store: Store
+    visit: Visit
     epoch: int
     numbers: list[np.ndarray]
     gathering: "Gathering"
@@ -34,7 +36,7 @@ class Draft(NamedTuple):
 
 
 class Gathering:
-    """Reads the frames and other fields of drafts. Needs no lock: the draft holds the gate.
+    """Reads the frames and other fields of drafts. Needs no lock: the draft is inside the gate.
 
     Parameters
     ----------
@@ -66,7 +68,7 @@ class Gathering:
             actions = [self._rows(columns[f.name], plan) for f in schema.actions]
             extras = {name: self._rows(columns[name], plan) for name in schema.extras}
         finally:
-            store.gate.leave()
+            draft.visit.end()
         if store.mode == "r" and store.tail_epoch() != draft.epoch:
             return None
         if schema.is_flat:  # asking the spaces takes some microseconds

@@ -12,6 +12,7 @@ from diskreplay.errors import ClosedError
 if TYPE_CHECKING:
     from diskreplay.buffer import ReplayBuffer
     from diskreplay.gathering import Draft
+from diskreplay.store.gate import Visit
 
 
 class _Job:
@@ -91,7 +92,7 @@ class Prefetcher:
                         self.drain()
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
-                job.batch = self._buffer._draw(self._size, self._beta).read()
+                job.batch = self._buffer._draw(self._size, self._beta, Visit()).read()
             self._in_hand = job.batch
             return job.batch
 
@@ -112,7 +113,7 @@ class Prefetcher:
                 try:
                     with buffer._lock:
                         if not job.cancelled:
-                            job.draft = buffer._draw(self._size, self._beta)
+                            job.draft = buffer._draw(self._size, self._beta, Visit())
                 finally:
                     job.drawn.release()
                 if job.draft is not None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ class Ring(ReplayBuffer):
         The number of the first row of a new store.
     resume_episodes : bool
         Go on with the episode of the newest row, where a reopened store would begin another one.
+    check : callable, optional
+        Called with a `Store` that is to be opened or loaded, before anything is changed: raises if
+        its owner cannot use it. No method of the owner: that would make a cycle of references.
     **options
         As for `ReplayBuffer`.
 
@@ -65,16 +68,17 @@ class Ring(ReplayBuffer):
         notes: Mapping[str, Any] | None = None,
         base: int = 0,
         resume_episodes: bool = False,
+        check: Callable[[Store], None] | None = None,
         **options: Any,
     ) -> None:
         self._closed = True
-        self._facade, self._weighted = facade, weighted
+        self._facade, self._weighted, self._check = facade, weighted, check
         self._resumes = resume_episodes
         self.notes, self.base = dict(notes or {}), base
         self._weights: SumTree | None = None
         self._options = {
             "facade": facade, "observation_space": observation_space, "action_space": action_space,
-            "capacity": capacity, "weighted": weighted, **options,
+            "capacity": capacity, "weighted": weighted, "check": check, **options,
         }  # fmt: skip
         super().__init__(
             path, observation_space=observation_space, action_space=action_space,
@@ -139,6 +143,7 @@ class Ring(ReplayBuffer):
         StorageError
         """
         self._check_writable()
+        self._settle()
         with self._lock:
             self._check_writable()
             return self._indexed().put_row(row)
@@ -214,6 +219,11 @@ class Ring(ReplayBuffer):
         base, notes = store.meta.get("base"), store.meta.get("notes")
         if not isinstance(base, int) or base < 0 or not isinstance(notes, dict):
             raise FormatError(f"{store.path}/zarr.json: damaged (base or notes)")
+        newest = notes.get("newest_weight", 1.0)
+        if not isinstance(newest, int | float) or not 0 <= newest < np.inf:
+            raise FormatError(f"{store.path}/zarr.json: newest_weight is damaged ({newest!r:.60})")
+        if self._check is not None:
+            self._check(store)
 
     def _bind(self, store: Store, **how: bool) -> None:
         self.base, self.notes = int(store.meta["base"]), dict(store.meta["notes"])
@@ -222,14 +232,10 @@ class Ring(ReplayBuffer):
         newest = int(store.count[0]) - 1
         if self._resumes and "resume_episodes" not in how and newest >= int(store.first[0]):
             # Opened. What the metadata say of the next step is as old as the last flush.
-            *ends, step = (
-                store.read(name, 0, newest, newest + 1)[0]
-                for name in ("terminated", "truncated", "is_final", "step")
-            )
-            self._rows.next_step[0] = 0 if any(ends) else step + 1
+            self._rows.next_step[0] = self._rows.step_after(0)
 
     def _make_sampler(self, index: RowIndex) -> UniformSampler:
-        if self._weighted:
+        if self._weighted and self._weights is None:
             self._weights = self._restored_weights(self._rows.store)
         return super()._make_sampler(index)
 

@@ -12,6 +12,7 @@ from diskreplay.gathering import Draft, Gathering
 from diskreplay.sampling.stream import Stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
+from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Rows:
         self._stack_size, self._update_horizon, self._gamma = stack_size, update_horizon, gamma
         self.index: RowIndex | None = None
         self.sampler: UniformSampler | PrioritizedSampler | None = None
+        self._stale: tuple[UniformSampler | PrioritizedSampler, np.ndarray] | None = None
         self.add_count = int(store.transitions_at(store.count).sum())
         self.next_step = np.zeros(store.num_envs, np.int32)
         if resume_episodes:
@@ -92,7 +94,10 @@ class Rows:
             index.load(env, start, *self._read_small(env, start, stop))
         index.validate()
         self._gathering = Gathering(self._schema, self._stack_size, self._update_horizon)
-        self.sampler = make_sampler(index)
+        sampler = make_sampler(index)
+        if self._stale is not None:
+            sampler.take_over(*self._stale)
+        self.sampler, self._stale = sampler, None
         # One array: what the index evicts, the store may delete.
         store.first = index.first
         self.index = index
@@ -140,21 +145,56 @@ class Rows:
         """One step of the only env, as `Ring.put` has it; returns its number."""
         step, at = int(self.next_step[0]), self._reward_at
         row = [*map(given.get, self._schema.names)]
-        reward = values.fit_reward(given.get("reward", 0.0))
-        row[at : at + 5] = reward, given.get("terminated", False), False, step, False
+        reward = values.fit_reward(given.get("reward") or 0.0)
+        row[at : at + 5] = reward, bool(given.get("terminated")), False, step, False
         return self._append(step, row, None)
 
     def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
-        self._grow(2)
-        number = int(self.store.count[0])
-        self.store.append_row(row, final)
         reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
-        self.sampler.append_one(step, terminated + 2 * truncated, reward)
-        if final is not None:
-            self.sampler.append_one(step + 1, _FINAL, 0.0)
-        self.next_step[0] = 0 if terminated or truncated else step + 1
-        self.add_count += 1
+        number = int(self.store.count[0])
+        try:
+            self._grow(2)
+            self.store.append_row(row, final)
+            self.sampler.append_one(step, terminated + 2 * truncated, reward)
+            if final is not None:
+                self.sampler.append_one(step + 1, _FINAL, 0.0)
+            self.next_step[0] = 0 if terminated or truncated else step + 1
+            self.add_count += 1
+        except BaseException as error:
+            self._mend(number, error)
+            raise
         return number
+
+    def _mend(self, before: int | np.ndarray, error: BaseException) -> None:
+        """After a call that stopped short: rows that it committed stay, and what memory knows of
+        them is taken from the store, the index when it is next needed.
+
+        Ctrl-C may come between any two steps of an `add`, and people go on after it.
+
+        Parameters
+        ----------
+        before : int or ndarray of int64, shape (num_envs,)
+            What `store.count` was.
+        """
+        store, committed = self.store, self.store.count > before
+        if isinstance(error, Exception) and not committed.any():
+            return  # refused, on a full disk say, before anything was changed
+        store.recount()
+        self.add_count = int(store.transitions_at(store.count).sum())
+        for env in np.flatnonzero(committed).tolist():
+            self.next_step[env] = self.step_after(env)
+        # These may have begun to be sampleable, and the sampler not know it.
+        newest = store.count * 0 + before - self._update_horizon
+        self._stale, self.index = (self.sampler, newest), None
+
+    def step_after(self, env: int) -> int:
+        """The step that the row behind the newest one of an env has, which there is."""
+        newest = int(self.store.count[env]) - 1
+        *ends, step = (
+            self.store.read(name, env, newest, newest + 1)[0]
+            for name in ("terminated", "truncated", "is_final", "step")
+        )
+        return 0 if any(ends) else int(step) + 1
 
     def add_rows(
         self, observation, action, reward, terminated, truncated, next_observation,
@@ -178,8 +218,6 @@ class Rows:
                 )
             final_envs = envs[has[envs]]
             final = fitting.frames(final_envs, steps + 1, next_observation)
-        self._grow(2)
-        rows = self.store.append(envs, row_values, final_envs, final)
         count = len(envs)
         total = count + len(final_envs)
         added = np.empty((total, 3), np.int64)
@@ -190,21 +228,32 @@ class Rows:
         added[count:, 2] = _FINAL
         new_rewards = np.zeros(total, np.float32)
         new_rewards[:count] = row_values[self._reward_at][envs]
-        self._take_in(added, new_rewards)
-        self.next_step[envs] += 1
-        self.next_step[envs[ended[envs]]] = 0
-        self.add_count += count
+        before = self.store.count.copy()
+        try:
+            self._grow(2)
+            rows = self.store.append(envs, row_values, final_envs, final)
+            self._take_in(added, new_rewards)
+            self.next_step[envs] += 1
+            self.next_step[envs[ended[envs]]] = 0
+            self.add_count += count
+        except BaseException as error:
+            self._mend(before, error)
+            raise
         return rows * num_envs + envs
 
     def add_frame(self, observation: Any) -> np.ndarray:
         """A final row in the running episode of the only env, which goes on; returns its id."""
         step = int(self.next_step[0])
         row = self._fitting.frame(step, observation)
-        self._grow(1)
         number = int(self.store.count[0])
-        self.store.append_row(row, None, is_final=True)
-        self.sampler.append_one(step, _FINAL, 0.0)
-        self.next_step[0] = step + 1
+        try:
+            self._grow(1)
+            self.store.append_row(row, None, is_final=True)
+            self.sampler.append_one(step, _FINAL, 0.0)
+            self.next_step[0] = step + 1
+        except BaseException as error:
+            self._mend(number, error)
+            raise
         return np.array([number])
 
     def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
@@ -217,14 +266,19 @@ class Rows:
 
     def _extend(self, env: int, columns: list[np.ndarray]) -> None:
         reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
-        self._grow(len(step))
-        self.store.extend(env, columns)
         flags = terminated + 2 * truncated.view(np.uint8) + _FINAL * is_final.view(np.uint8)
         added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
-        self._take_in(added, np.ascontiguousarray(reward, np.float32))
-        over = terminated[-1] or truncated[-1] or is_final[-1]
-        self.next_step[env] = 0 if over else step[-1] + 1
-        self.add_count += int(np.count_nonzero(~is_final))
+        before = self.store.count.copy()
+        try:
+            self._grow(len(step))
+            self.store.extend(env, columns)
+            self._take_in(added, np.ascontiguousarray(reward, np.float32))
+            over = terminated[-1] or truncated[-1] or is_final[-1]
+            self.next_step[env] = 0 if over else step[-1] + 1
+            self.add_count += int(np.count_nonzero(~is_final))
+        except BaseException as error:
+            self._mend(before, error)
+            raise
 
     def fitted(self, columns: Any) -> list[np.ndarray]:
         """The columns of `ReplayBuffer.extend`, checked, in the order and dtypes of the store."""
@@ -232,27 +286,27 @@ class Rows:
 
     # -- sampling; the index has to be there
 
-    def draw(self, stream: Stream, size: int, beta: float) -> Draft:
-        """Draw transitions, and say what is to be read of them."""
+    def draw(self, stream: Stream, size: int, beta: float, visit: Visit) -> Draft:
+        """Draw transitions, and say what is to be read of them, during that visit."""
         stream.taken()
         ids, probability, weight = self.sampler.draw(stream, size, beta)
         plan = self.index.plan(ids)
-        return self._draft(ids, probability, weight, plan, stream.taken())
+        return self._draft(ids, probability, weight, plan, stream.taken(), visit)
 
-    def choose(self, ids: np.ndarray) -> Draft:
-        """What is to be read of these transitions."""
+    def choose(self, ids: np.ndarray, visit: Visit) -> Draft:
+        """What is to be read of these transitions, during that visit."""
         self.index.check_known(ids)
         plan = self.index.plan(ids)
         probability = self.sampler.probability(ids)
-        return self._draft(ids, probability, np.ones(len(ids), np.float32), plan, [])
+        return self._draft(ids, probability, np.ones(len(ids), np.float32), plan, [], visit)
 
-    def _draft(self, ids, probability, weight, plan, numbers) -> Draft:
-        # Entered under the buffer's lock: rows that were planned are not evicted in between.
+    def _draft(self, ids, probability, weight, plan, numbers, visit) -> Draft:
         store = self.store
-        store.gate.enter()
+        store.gate.enter(visit)  # under the buffer's lock: what was planned is not evicted
         return Draft(
-            ids, probability, weight, plan, store, store.mapped_epoch, numbers, self._gathering
-        )
+            ids, probability, weight, plan, store, visit, store.mapped_epoch, numbers,
+            self._gathering,
+        )  # fmt: skip
 
     def check_retained(self, ids: np.ndarray) -> None:
         """Refuse ids of rows that are not there, without the row index.

@@ -209,13 +209,17 @@ class ReplayBuffer(OnDisk):
 
     def _write(self) -> None:
         """Put the oldest waiting frame into the ring, as no transition if it has no effect."""
-        waiting = self._waiting[0]
-        if waiting.effect:
-            self._ring.add(waiting.frame, *waiting.effect, False)
-        else:
-            self._ring.add_frame(waiting.frame)
-            self._skipped.append(self._count - len(self._waiting))
-        self._waiting.pop(0)
+        ring, waiting, row = self._ring, self._waiting[0], self._count - len(self._waiting)
+        try:
+            if waiting.effect:
+                ring.add(waiting.frame, *waiting.effect, False)
+            else:
+                ring.add_frame(waiting.frame)
+        finally:
+            if ring.count > row:  # also where Ctrl-C came after the commit
+                if not waiting.effect:
+                    self._skipped.append(row)
+                self._waiting.pop(0)
 
     def _settle(self, ring: Ring, *, closing: bool) -> None:
         while closing and self._waiting:

@@ -9,6 +9,8 @@ from diskreplay.compat.on_disk import OnDisk
 from diskreplay.errors import InvalidInputError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
+from diskreplay.store.format import Field
+from diskreplay.values import fit
 
 _ATTEMPTS = 10  # for each row of a batch
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -119,6 +121,9 @@ class ExperienceReplayBuffer(OnDisk):
 
     def _recall(self, ring: Ring) -> None:
         self._empty(ring.capacity)
+        self._fields = [
+            Field(name, *ring.fields[name]) for name in ("observation", "action", "episode_id")
+        ]
         self._count, self._stored = ring.count, ring.stored
         rows = np.arange(ring.count - ring.stored, ring.count)
         slots = rows % ring.capacity
@@ -164,20 +169,33 @@ class ExperienceReplayBuffer(OnDisk):
                 box(action.shape, action.dtype),
                 {"episode_id": ((), np.int64), "reward_float64": ((), np.float64)},
             )
-        ring, slot = self._ring, self._count % len(self._ids)
-        start = self._start
-        if start >= 0 and episode_id != self._ids[slot - 1]:
+        ring, start = self._ring, self._start
+        frame, action, _id = map(fit, self._fields, (frame, action, episode_id))
+        if start >= 0 and episode_id != self._ids[self._count % len(self._ids) - 1]:
             ring.end_episode()
-            self._start = start = -1
-        # What is no float32 is shown as 0 to others; here it is read from the extra.
-        native = r if abs(r) <= _FLOAT32_MAX else 0.0
-        ring.add(frame, action, native, done, False, episode_id=episode_id, reward_float64=r)
+            start = -1
         if start < 0:
             start = self._count
-        self._ids[slot], self._dones[slot], self._rewards[slot] = episode_id, done, r
-        self._starts[slot] = start
-        self._start = -1 if done else start
-        self._count, self._stored = self._count + 1, min(self._stored + 1, len(self._ids))
+        # What is no float32 is shown as 0 to others; here it is read from the extra.
+        native = r if abs(r) <= _FLOAT32_MAX else 0.0
+        row = {"observation": frame, "action": action, "reward": native, "terminated": done,
+               "episode_id": episode_id, "reward_float64": r}  # fmt: skip
+        try:
+            ring.put(row)
+            self._took(row, start)
+        except BaseException:
+            if ring.count != self._count:  # Ctrl-C after the commit: the row stays
+                self._took(row, start)
+            raise
+
+    def _took(self, row: dict[str, Any], start: int) -> None:
+        """The ring has one more row, of the episode that began with row `start`. Interrupted, it
+        may run again: the count moves last."""
+        slot, count = self._count % len(self._ids), self._count + 1
+        self._ids[slot], self._dones[slot] = row["episode_id"], row["terminated"]
+        self._rewards[slot], self._starts[slot] = row["reward_float64"], start
+        self._start = -1 if row["terminated"] else start
+        self._stored, self._count = min(count, len(self._ids)), count
 
     def _frame(self, s: Any) -> np.ndarray:
         if self.num_frames == 1:

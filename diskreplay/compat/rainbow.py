@@ -12,6 +12,7 @@ from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
 from diskreplay.errors import InvalidInputError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
+from diskreplay.values import fit_reward
 
 __all__ = ["MinSegmentTree", "PrioritizedReplayBuffer", "ReplayBuffer", "SumSegmentTree"]
 
@@ -55,7 +56,7 @@ class ReplayBuffer(OnDisk):
         path: str | os.PathLike | None = None,
     ) -> None:  # fmt: skip
         self.max_size, self.batch_size = int(size), int(batch_size)
-        self.ptr = self.size = 0
+        self.ptr = self.size = self._count = 0
         self._acts, self._rews, self._done = np.zeros((3, self.max_size), np.float32)
         super().__init__(path, self.max_size, **self._ring_options)
         self._obs_dim = int(obs_dim)
@@ -66,7 +67,7 @@ class ReplayBuffer(OnDisk):
         )  # fmt: skip
 
     def _recall(self, ring: Ring) -> None:
-        self.ptr, self.size = ring.cursor, ring.stored
+        self.ptr, self.size, self._count = ring.cursor, ring.stored, ring.count
         slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
         for values, field in (
             (self._acts, "action"), (self._rews, "reward"), (self._done, "terminated"),
@@ -91,20 +92,30 @@ class ReplayBuffer(OnDisk):
         """
         obs, next_obs = self._row(obs), self._row(next_obs)
         act = np.asarray(act, np.float32).reshape(())
-        done = float(done)
+        rew, done = fit_reward(float(rew)), float(done)
         if done not in (0, 1):
             raise InvalidInputError(f"done: 0 or 1 expected, found {done}")
+        ring = self._ring
         if self._following not in (None, obs.tobytes()):
-            self._ring.end_episode()
-        self._ring.put(
-            {"observation": obs, "action": act, "reward": float(rew), "terminated": bool(done),
-             "next_obs": next_obs}
-        )  # fmt: skip
-        self._following = next_obs.tobytes()
-        slot = self.ptr
-        self._acts[slot], self._rews[slot], self._done[slot] = act, rew, done
-        self.ptr = (slot + 1) % self.max_size
-        self.size = min(self.size + 1, self.max_size)
+            ring.end_episode()
+        row = {"observation": obs, "action": act, "reward": rew, "terminated": bool(done),
+               "next_obs": next_obs}  # fmt: skip
+        try:
+            ring.put(row)
+            self._took(row)
+        except BaseException:
+            if ring.count != self._count:  # Ctrl-C after the commit: the row stays
+                self._took(row)
+            raise
+
+    def _took(self, row: dict[str, Any]) -> None:
+        """The ring has one more row. Interrupted, it may run again: the count moves last."""
+        slot, count = self._count % self.max_size, self._count + 1
+        self._acts[slot], self._rews[slot] = row["action"], row["reward"]
+        self._done[slot] = row["terminated"]
+        self._following = row["next_obs"].tobytes()
+        self.size = min(count, self.max_size)
+        self.ptr, self._count = count % self.max_size, count
 
     def _row(self, values: Any) -> np.ndarray:
         row = np.empty(self._obs_dim, np.float32)
@@ -235,12 +246,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """The slot of the next row, as `ptr`."""
         return self.ptr
 
-    def store(self, obs: Any, act: Any, rew: float, next_obs: Any, done: bool) -> None:
-        """As `ReplayBuffer.store`; the row gets the largest priority so far."""
-        slot = self.ptr
-        super().store(obs, act, rew, next_obs, done)
+    def _took(self, row: dict[str, Any]) -> None:
         leaf = float(self.max_priority**self.alpha)
+        slot = self._count % self.max_size
         tree_kernels.set_leaf(self.sum_tree.tree, self.min_tree.tree, slot, leaf)
+        super()._took(row)
 
     def sample_batch(self, beta: float = 0.4) -> dict[str, Any]:
         """Draw transitions, one from each of as many equal parts of the sum as a batch has.

@@ -45,7 +45,7 @@ class PrioritizedSampler:
         self.tree.rebuild()
 
     def append_one(self, step: int, flags: int, reward: float) -> None:
-        """One row of the only env: index and tree take it in, in one call."""
+        """One row of the only env, taken in by index and tree with one kernel call."""
         tree, index = self.tree, self._index
         index.sampleable += tree._kernels.append_one(
             index.ring, index.bounds, index.figures, index.changed,
@@ -101,6 +101,22 @@ class PrioritizedSampler:
             tree.leaves, *self._index.state, start, leaves, self.leaf(self.largest)
         )
         tree.rebuild()
+
+    def take_over(self, other: "PrioritizedSampler", newest: np.ndarray) -> None:
+        """Go on with the priorities of another sampler, which did not come to know the last rows.
+
+        Parameters
+        ----------
+        other : PrioritizedSampler
+        newest : ndarray of int64, shape (num_envs,)
+            From these rows of each env on, a leaf of 0 is one that was never set.
+        """
+        self.largest = other.largest
+        leaves, start = other.leaves(), int(other._index.first.min())
+        for env, row in enumerate(newest.tolist()):
+            of_env = leaves[max(row - start, 0) :, env]
+            of_env[of_env == 0] = np.nan
+        self.restore((start, leaves, self.alpha))
 
     def draw(
         self, stream: Stream, size: int, beta: float

@@ -27,6 +27,9 @@ class UniformSampler:
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable."""
 
+    def take_over(self, other: "UniformSampler", newest: np.ndarray) -> None:
+        """Go on where another one stopped; the index knows all there is to know."""
+
     def grow(self) -> None:
         """The index has grown; there is nothing to grow with it."""
 

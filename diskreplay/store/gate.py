@@ -12,33 +12,56 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._inside = 0
         self._waiting = 0
 
-    def enter(self) -> None:
+    def enter(self, visit: "Visit") -> None:
         """Come in; waits while a changer is waiting, so that changers are never starved."""
+        visit.gate = self
         with self._changed:
             while self._waiting:
                 self._changed.wait()
-            self._inside += 1
+            self._inside, visit.is_inside = self._inside + 1, True  # both, or Ctrl-C came before
 
-    def leave(self) -> None:
+    def leave(self, visit: "Visit") -> None:
         """Go; the last one out lets a changer work."""
         with self._changed:
-            self._inside -= 1
+            self._inside, visit.is_inside = self._inside - 1, False
             if not self._inside and self._waiting:
                 self._changed.notify_all()
 
     def __enter__(self) -> "Gate":
         """The changer's side: wait until nobody is inside, and keep everybody out."""
         self._changed.acquire()
-        self._waiting += 1
-        while self._inside:
-            self._changed.wait()
+        try:
+            self._waiting += 1
+            try:
+                while self._inside:
+                    self._changed.wait()
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()  # they come in when this one is done
+        except BaseException:
+            self._changed.release()
+            raise
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self._waiting -= 1
-        self._changed.notify_all()
         self._changed.release()
+
+
+class Visit:
+    """A reader's stay inside. It is made before the gate is entered, so that whoever makes it can
+    end it whatever happens in between: Ctrl-C, say."""
+
+    __slots__ = ("gate", "is_inside")
+
+    def __init__(self) -> None:
+        self.gate: Gate | None = None
+        self.is_inside = False
+
+    def end(self) -> None:
+        """Leave the gate if it was entered. Twice is fine."""
+        if self.is_inside:
+            self.gate.leave(self)

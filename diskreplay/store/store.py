@@ -31,6 +31,7 @@ from diskreplay.errors import (
     LockedError,
     StorageError,
 )
+from diskreplay.process import undisturbed
 from diskreplay.store import files, format, priorities, recovery
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
@@ -315,19 +316,21 @@ class Store:
         """`reserve` for one env, up to and including row `last`."""
         if last < self._ready[env]:
             return
-        for column in self.columns.values():
-            rows = column.field.segment_rows
-            for segment in range(int(self.count[env]) // rows, last // rows + 1):
-                if not column.has(segment, env):
-                    if column.lacks_tails:
-                        self.maintain()
-                    if not column.has_room(segment, env):
-                        self._make_room(column, segment, env)
-                    column.open_segment(segment, env)
-        self._ready[env] = min(
-            (last // c.field.segment_rows + 1) * c.field.segment_rows for c in self.columns.values()
-        )
-        self._wake_keeper()
+        with undisturbed():
+            for column in self.columns.values():
+                rows = column.field.segment_rows
+                for segment in range(int(self.count[env]) // rows, last // rows + 1):
+                    if not column.has(segment, env):
+                        if column.lacks_tails:
+                            self.maintain()
+                        if not column.has_room(segment, env):
+                            self._make_room(column, segment, env)
+                        column.open_segment(segment, env)
+            self._ready[env] = min(
+                (last // c.field.segment_rows + 1) * c.field.segment_rows
+                for c in self.columns.values()
+            )
+            self._wake_keeper()
 
     def _make_room(self, column: Column, segment: int, env: int) -> None:
         """Sealing lags: wait for it, and say why if it fails."""
@@ -364,6 +367,7 @@ class Store:
             self.count[0] = row + rows  # the commit
         except BaseException:
             self._soil(0, row, rows)
+            self._hand_until = 0  # the next row may go to the segment before
             raise
         if final is not None or is_final:
             self._count_finals(np.zeros(1, np.int64))
@@ -389,6 +393,14 @@ class Store:
     def _count_finals(self, envs: np.ndarray, more: int = 1) -> None:
         finals = finals_in(self._state.finals[envs]) + more
         self._state.finals[envs] = finals_word(finals, self.count[envs])
+
+    def recount(self) -> None:
+        """After a commit that was not followed up: count its final rows, and let go of the rows
+        that have left for it."""
+        count = self.count.copy()
+        self._state.finals[:] = finals_word(self._finals(count), count)
+        if self.rows_per_env is not None:
+            self.first = np.maximum(self.first, count - self.rows_per_env)
 
     def _take_in_hand(self, row: int) -> None:
         """Hold the segments that `row` of the only env goes to: writing it is then an assignment
@@ -504,7 +516,7 @@ class Store:
         A sealed segment survives the process at once. Syncing it, and naming it in the record, is
         put off a little: many envs seal many small files, and one sync does for all.
         """
-        with self.maintenance:
+        with undisturbed(), self.maintenance:
             if self._closing:
                 return
             count = self.count.copy()
@@ -717,7 +729,7 @@ class Store:
         closing : bool
             Whether `mark_closed` follows: open segments get checksums then, for `verify`.
         """
-        with self.maintenance:
+        with undisturbed(), self.maintenance:
             self.maintain(durable=True)
             count, first = self.count.copy(), self.first.copy()
             written, flushed = self._write_partial_shards(count)

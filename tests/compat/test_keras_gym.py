@@ -21,7 +21,7 @@ from diskreplay.compat.keras_gym import (
     InsufficientCacheError,
     NumpyArrayCheckError,
 )
-from diskreplay.errors import LockedError, ShapeError
+from diskreplay.errors import InvalidInputError, LockedError, ShapeError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -345,6 +345,19 @@ def test_a_refused_add_changes_nothing(action, error):
     assert_array_equal(buffer._s, before[0])
     assert_array_equal(buffer._e, before[1])
     assert len(buffer) == before[2]
+
+
+def test_a_refused_add_does_not_cut_the_episode(tmp_path):
+    with ExperienceReplayBuffer(Env(), 10, 3, path=tmp_path / "s") as buffer:
+        for i in range(3):
+            buffer.add(np.zeros(2), 0, i, False, 5)
+        for state, episode_id in (np.zeros(3), 6), (np.zeros(2, complex), 6), (np.zeros(2), 2**63):
+            with pytest.raises(InvalidInputError):
+                buffer.add(state, 0, 3, False, episode_id)
+        buffer.add(np.zeros(2), 0, 3, False, 5)
+        assert_array_equal(buffer._starts[:4], 0)
+        with diskreplay.open(tmp_path / "s") as reader:
+            assert_array_equal(reader.take("step", np.arange(4)), np.arange(4))
 
 
 @pytest.mark.parametrize("reward", [1e300, -1e300, np.inf, np.nan])

@@ -203,6 +203,18 @@ def test_a_refused_store_changes_nothing(kind):
         assert_array_equal(getattr(buffer, f"{key}_buf"), value)
 
 
+def test_a_refused_store_does_not_cut_the_episode(tmp_path):
+    with ReplayBuffer(1, 10, path=tmp_path / "s") as buffer:
+        for i in range(3):
+            buffer.store([i], i, 1.0, [i + 1], False)
+        for bad in ([9], 0, np.nan, [9], False), ([9], 0, 1e300, [9], False), ([9], 0, 0, [9], 2):
+            with pytest.raises(InvalidInputError):
+                buffer.store(*bad)
+        buffer.store([3], 3, 1.0, [4], False)
+        with diskreplay.open(tmp_path / "s") as reader:
+            assert_array_equal(reader.take("step", np.arange(4)), np.arange(4))
+
+
 def test_a_done_is_zero_or_one():
     buffer = filled(rows=3)
     with pytest.raises(InvalidInputError, match=r"0 or 1 expected, found 0\.5"):

@@ -1,8 +1,10 @@
 """Checkpoints of ReAgent's buffers: the original's files, read and written, and our own."""
 
 import gzip
+import json
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from diskreplay.errors import (  # noqa: E402
     CheckpointNotFoundError,
     CorruptCheckpointError,
     DiskFullError,
+    FormatError,
     SchemaError,
     StorageError,
     SuffixError,
@@ -302,11 +305,57 @@ def test_an_own_checkpoint_of_another_stack_size_changes_nothing(tmp_path):
     with small() as buffer:
         some_rows(buffer, 4)
         before = snapshot(buffer)
-        with pytest.raises(SchemaError, match="stack_size=3"):
+        named = re.escape(str(tmp_path / "replay_ckpt.1")) + ": written with stack_size=3"
+        with pytest.raises(SchemaError, match=named):
             buffer.load(tmp_path, 1)
         some_rows(buffer, 1)
         assert int(buffer.add_count) == before[1] + 2  # with the padding of a new episode
         assert buffer._store["action"].tolist()[:6] == [*before[0]["action"][:5], 0]
+
+
+@pytest.mark.parametrize(
+    ("note", "value"),
+    [
+        ("weighed", "x"), ("weighed", None), ("weighed", 2.5), ("max_recorded_priority", "x"),
+        ("max_recorded_priority", None), ("max_recorded_priority", -1.0), ("newest_weight", "x"),
+    ],
+)  # fmt: skip
+def test_damaged_notes_are_refused_and_change_nothing(note, value, tmp_path):
+    kind = PrioritizedReplayBuffer
+    with small(kind, checkpoint_format="native", path=tmp_path / "replay") as buffer:
+        some_rows(buffer, prioritized=True)
+        buffer.flush()
+        notes = dict(buffer._ring.notes)
+        buffer._ring.notes[note] = value
+        buffer._ring.save(tmp_path / "ckpt", 1)
+        buffer._ring.notes = notes
+        some_rows(buffer, 2, prioritized=True)
+        before, leaves = snapshot(buffer), buffer.sum_tree.leaves
+        saved = tmp_path / "ckpt" / "replay_ckpt.1" / "zarr.json"
+        with pytest.raises(FormatError, match=f"{re.escape(str(saved))}: {note} is damaged"):
+            buffer.load(tmp_path / "ckpt", 1)
+        assert snapshot(buffer) == before
+        np.testing.assert_array_equal(buffer.sum_tree.leaves, leaves)
+        some_rows(buffer, 3, prioritized=True)
+    live = tmp_path / "replay" / "zarr.json"
+    found = json.loads(live.read_text())
+    found["attributes"]["diskreplay"]["notes"][note] = value
+    live.write_text(json.dumps(found))
+    with pytest.raises(FormatError, match=f"{re.escape(str(live))}: {note} is damaged"):
+        small(kind, path=tmp_path / "replay")
+
+
+def test_a_store_of_another_stack_size_is_refused_before_it_is_changed(tmp_path):
+    path = tmp_path / "replay"
+    with small(path=path) as buffer:
+        some_rows(buffer, 17)
+        before = snapshot(buffer)
+    found = os.stat(path).st_ino, (path / "zarr.json").read_bytes()
+    with pytest.raises(SchemaError, match="written with stack_size=2"):
+        ReplayBuffer((2,), 3, 30, 4, path=path)  # larger: the rows would move to other slots
+    assert (os.stat(path).st_ino, (path / "zarr.json").read_bytes()) == found
+    with small(path=path) as buffer:
+        assert snapshot(buffer) == before
 
 
 def test_extras_of_another_name_in_the_store(tmp_path):

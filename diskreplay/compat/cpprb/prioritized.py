@@ -56,7 +56,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         from diskreplay.sampling.kernels import tree_set
 
         self._set_leaves = tree_set
-        self._newest = np.zeros(2, np.int64), np.zeros(2)  # slots and leaves that a row changes
+        # Slots and leaves that a row changes: its own and that of a row which is no longer drawn;
+        # mostly there is none, and both entries are its own.
+        self._newest = np.zeros(2, np.int64), np.zeros(2)
         super().__init__(size, env_dict, **options)
 
     def _notes(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import math
 import os
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter, methodcaller
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from diskreplay.errors import ClosedError, SchemaError, UsageError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
 from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+from diskreplay.store.store import Store
 
 __all__ = ["CHECKPOINT_DURATION", "STORE_FILENAME_PREFIX", "ReplayBuffer", "ReplayElement"]
 
@@ -145,6 +147,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             path, replay_capacity, self._FACADE, weighted=self._WEIGHTED, compressor=compressor,
             batch_size=batch_size, stack_size=stack_size, update_horizon=update_horizon,
             gamma=gamma, resume_episodes=True, notes={"stack_size": stack_size},
+            check=partial(self._check_saved, stack_size),
         )  # fmt: skip
         self._make_ring(
             box(observation_shape, observation_dtype),
@@ -177,15 +180,25 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             In all these cases the row was not added.
         """
         row = self._fit((observation, action, reward, terminal, *args), kwargs)
+        try:
+            self._put(row)
+        except BaseException:
+            if self._ring.count != self._count:  # Ctrl-C after a commit: the row stays
+                self._settle(self._ring, closing=False)
+                self._recall(self._ring)
+            raise
+
+    def _put(self, row: list[np.ndarray]) -> None:
+        """Write a row; the count moves last, so that an interruption shows."""
         validity = self._validity
         while validity.padding_due:
             slot = self._count % self._replay_capacity
             self._ring.add_frame(self._blank)
-            self._count += 1
             for _place, column in self._small_places:
                 column[slot] = 0
             self._written(slot, None)
             validity.pad(slot)
+            self._count += 1
         given = dict(zip(self._columns.values(), row, strict=True))
         reward, ends = row[2], int(row[3])
         if self._keeps_reward:
@@ -193,12 +206,12 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         given["reward"], given["terminated"] = float(reward), ends != 0
         slot = self._count % self._replay_capacity
         self._ring.put(given)
-        self._count += 1
         for place, column in self._small_places:
             column[slot] = row[place]
         self._written(slot, row)
         validity.add(slot, ends)
-        self.add_count[()] = self._count
+        self.add_count[()] = self._count + 1
+        self._count += 1
 
     def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
         """A row is in `slot` now, None for padding."""
@@ -236,7 +249,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         return bool(self._validity.valid[index])
 
     def set_index_valid_status(self, idx: int, is_valid: bool) -> None:
-        """Say otherwise. Reopening and `load` find out again by the rules."""
+        """Say otherwise. Reopening, `load` and an interrupted `add` find out again by the rules."""
         self._validity.set(range(self._replay_capacity)[int(idx)], bool(is_valid))
 
     # -- sampling
@@ -339,20 +352,17 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
 
     # -- the disk
 
-    def _settle(self, ring: Ring, *, closing: bool) -> None:
-        ring.notes["stack_size"] = self._stack_size
-
-    def _check_stack(self, ring: Ring) -> None:
+    @staticmethod
+    def _check_saved(stack_size: int, saved: Store) -> None:
         """Refuse rows with the padding of another stack size."""
-        saved = ring.notes.get("stack_size")
-        if saved != self._stack_size:
+        found = saved.meta["notes"].get("stack_size")
+        if found != stack_size:
             raise SchemaError(
-                f"{ring.path}: written with stack_size={saved}, and its padding fits no other; "
-                f"{self._stack_size} asked for"
+                f"{saved.path}: written with stack_size={found}, and its padding fits no other; "
+                f"{stack_size} asked for"
             )
 
     def _recall(self, ring: Ring) -> None:
-        self._check_stack(ring)
         self._count = ring.count
         self.add_count[()] = ring.count
         # Small columns are kept in memory too, by slot: a batch needs all of them.

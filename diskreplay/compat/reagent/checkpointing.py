@@ -86,7 +86,7 @@ class Checkpointing:
             A file is missing (a ``FileNotFoundError``).
         SchemaError
             The rows do not fit this buffer (a ``ValueError``).
-        CorruptCheckpointError
+        CorruptCheckpointError, FormatError
             A file is damaged, or is a pickle of anything but numbers, strings and sum trees.
         NotFiniteError
             A float32 reward is NaN or infinite (a ``ValueError``).
@@ -101,7 +101,6 @@ class Checkpointing:
         if native and (self._checkpoint_format == "native" or not files.has("add_count")):
             with self._ring.rebuilding() as fresh:
                 fresh.load(checkpoint_dir, suffix)
-                self._check_stack(fresh)
                 self._align(fresh)
             self._recall(self._ring)
             return

@@ -1,5 +1,6 @@
 """ReAgent's prioritized replay buffer."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -10,7 +11,9 @@ import torch
 from diskreplay.compat.reagent.buffer import ReplayBuffer
 from diskreplay.compat.reagent.elements import ReplayElement
 from diskreplay.compat.reagent.sum_tree import LARGEST, SumTree
+from diskreplay.errors import FormatError
 from diskreplay.ring import Ring
+from diskreplay.store.store import Store
 
 _COLUMN = "priority_"  # `priority` is the format's own
 
@@ -163,12 +166,23 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.sum_tree.set(slot, 0.0 if row is None else float(row[-1]))
 
     def _settle(self, ring: Ring, *, closing: bool) -> None:
-        super()._settle(ring, closing=closing)
         self.sum_tree.settle()
         ring.notes |= {
             "max_recorded_priority": self.sum_tree.max_recorded_priority,
-            "weighed": ring.count,
+            "weighed": self._count,  # after an interruption the ring has a row more
         }
+
+    @staticmethod
+    def _check_saved(stack_size: int, saved: Store) -> None:
+        ReplayBuffer._check_saved(stack_size, saved)
+        notes = saved.meta["notes"]
+        largest, weighed = notes.get("max_recorded_priority", 1.0), notes.get("weighed", 0)
+        if type(largest) not in (int, float) or not 0 <= largest < math.inf:
+            raise FormatError(
+                f"{saved.path}/zarr.json: max_recorded_priority is damaged ({largest!r:.60})"
+            )
+        if type(weighed) is not int:
+            raise FormatError(f"{saved.path}/zarr.json: weighed is damaged ({weighed!r:.60})")
 
     def _recall(self, ring: Ring) -> None:
         super()._recall(ring)

@@ -1,0 +1,258 @@
+"""Ctrl-C at any place of `add`, `extend`, `sample` and the like; and then people go on."""
+
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.process import undisturbed
+from diskreplay.ring import Ring
+from diskreplay.store import files
+from diskreplay.store.verify import verify
+
+PACKAGE = str(Path(diskreplay.__file__).parent)
+DUNDER = ("__enter__", "__exit__")
+WHOLE = ("reserve_env", "maintain", "record")
+FRAME = (4, 4)
+OPTIONS = {
+    "observation_space": Box(0, 255, FRAME, "uint8"), "action_space": Discrete(3),
+    "capacity": 80, "stack_size": 2, "update_horizon": 2, "segment_rows": 8, "seed": 0,
+    "compressor": "lz4",
+}  # fmt: skip
+
+
+def interrupted(call, number):
+    """Whether the call was still under way after so many chances to interrupt it.
+
+    Signals are seen where a function of the package begins or ends, and where one that it called
+    has ended. An ``__enter__`` or ``__exit__`` is left whole, since nobody can guard each place of
+    those, and so is what is put off till it is done (`process.undisturbed`).
+    """
+    left, whole = [number], []
+
+    def look(frame, event, _argument):
+        code = frame.f_code
+        if code.co_name in WHOLE and code.co_filename.startswith(PACKAGE):
+            {"call": whole.append, "return": whole.remove}.get(event, id)(frame)
+        inside = not whole and code.co_filename.startswith(PACKAGE) and code.co_name not in DUNDER
+        if inside and event in ("call", "return", "c_return"):
+            left[0] -= 1
+            if left[0] < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(before)
+    return False
+
+
+# What was cut may hold an open file, or a generator.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+class Player:
+    """Records steps that say in every field which they are. What was interrupted may count or not,
+    so the next step is told by what is there."""
+
+    def __init__(self, buffer):
+        self.buffer, self.envs, self.steps = buffer, buffer.num_envs, 0
+
+    def step(self, *, call="add"):
+        self.steps += 1
+        stamp = self.steps % 250
+        end = self.steps % 7 == 6
+        if call == "put":
+            self.buffer.put(
+                {"observation": np.full(FRAME, stamp, np.uint8), "reward": float(stamp),
+                 "terminated": end}
+            )  # fmt: skip
+        elif call == "extend":
+            size = 3
+            self.buffer.extend(
+                {
+                    "observation": np.full((size, *FRAME), stamp, np.uint8),
+                    "action": np.zeros(size, int),
+                    "reward": np.array([stamp, stamp, 0.0 if end else stamp]),
+                    "terminated": np.array([False, end, False]),
+                    "truncated": np.zeros(size, bool),
+                    "step": np.arange(size),
+                    "is_final": np.array([False, False, end]),
+                }
+            )
+        elif self.envs > 1:
+            frames = np.full((self.envs, *FRAME), stamp, np.uint8)
+            ends, no = np.full(self.envs, end), np.zeros(self.envs, bool)
+            rewards = np.full(self.envs, float(stamp))
+            self.buffer.add(frames, np.zeros(self.envs, int), rewards, ends, no, frames + 1)
+        else:
+            frame = np.full(FRAME, stamp, np.uint8)
+            self.buffer.add(frame, 0, float(stamp), end, False, frame + 1)
+
+    def check(self):
+        """Memory and store agree, rows are whole, episodes follow each other."""
+        buffer, rows = self.buffer, self.buffer._rows
+        sampled = len(buffer)
+        assert rows.index.count.tolist() == rows.store.count.tolist()
+        transitions = 0
+        for env in range(self.envs):
+            first, count = buffer.bounds[env].tolist()
+            ids = np.arange(first, count) * self.envs + env
+            frame, reward, ended, final, step = buffer.take(
+                ["observation", "reward", "terminated", "is_final", "step"], ids
+            )
+            moves = ~final
+            np.testing.assert_array_equal(frame[moves, 0, 0], reward[moves])
+            assert (frame == frame[:, :1, :1]).all()
+            follows = step[1:] == step[:-1] + 1
+            assert (follows | (step[1:] == 0)).all()
+            assert not (follows & final[:-1]).any()
+            assert not (follows & ended[:-1] & ~final[1:]).any(), "an episode goes on after its end"
+            transitions += int(moves.sum())
+        if buffer.capacity // self.envs > int(rows.store.count.max()):
+            assert buffer.add_count == transitions
+        assert sampled == len(buffer.sampleable_ids())
+        if hasattr(buffer, "tree"):
+            buffer.tree.check()
+            leaves = np.count_nonzero(buffer.tree.leaves)
+            assert leaves == sampled, "a transition that is never drawn, or no transition"
+
+
+def make(path, kind, **more):
+    if kind == "ring":
+        options = {k: v for k, v in OPTIONS.items() if k not in ("stack_size", "update_horizon")}
+        return Ring(path, facade="test", **options)
+    envs = 3 if kind == "vector" else 1
+    return diskreplay.PrioritizedReplayBuffer(
+        path, **(OPTIONS | {"capacity": 80 * envs, "num_envs": envs}), **more
+    )
+
+
+@pytest.mark.parametrize("boundary", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "call"), [("one", "add"), ("one", "extend"), ("vector", "add"), ("ring", "put")]
+)
+def test_recording(tmp_path, kind, call, boundary):
+    """`boundary`: the row goes to another segment than the one before."""
+    path = tmp_path / "store"
+    with make(path, kind) as buffer:
+        player, number, happened = Player(buffer), 0, 0
+        for _ in range(20):
+            player.step(call=call)
+        while True:
+            for _ in range(number % 3):
+                player.step(call=call)
+            while boundary and buffer._rows.store.count[0] % 8 not in (0, 7):
+                player.step(call=call)
+            if not interrupted(lambda: player.step(call=call), number):
+                break
+            happened += 1
+            player.step(call=call)
+            player.check()
+            number += 1
+        assert happened > 20
+        buffer.flush()
+        count = buffer._rows.store.count.tolist()
+    assert [str(finding) for finding in verify(path).findings] == []
+    with diskreplay.open(path) as reader:
+        assert reader.bounds[:, 1].tolist() == count
+        player.buffer = reader
+        player.check()
+
+
+def test_priorities_outlive_an_interrupted_step(tmp_path):
+    with make(tmp_path / "store", "one") as buffer:
+        player = Player(buffer)
+        for _ in range(30):
+            player.step()
+        ids = buffer.sampleable_ids()
+        buffer.update_priorities(ids, 1.0 + ids)
+        known = dict(zip(ids.tolist(), buffer.tree.leaves[ids].tolist(), strict=True))
+        largest = buffer.tree.leaves.max()
+        for number in range(0, 60, 3):
+            assert interrupted(player.step, number)
+        leaves = buffer.tree.leaves
+        for id_ in buffer.sampleable_ids().tolist():
+            assert leaves[id_ % 80] == known.get(id_, largest)
+
+
+@pytest.mark.parametrize("call", ["sample", "gather", "take"])
+def test_sampling(tmp_path, call):
+    """A segment could never be sealed again if a reader's stay had no end."""
+    with make(tmp_path / "store", "one") as buffer:
+        player, number = Player(buffer), 0
+        for _ in range(40):
+            player.step()
+        calls = {
+            "sample": lambda: buffer.sample(4),
+            "gather": lambda: buffer.gather(buffer.sampleable_ids()[:3]),
+            "take": lambda: buffer.take("observation", np.arange(35, 39)),
+        }
+        while interrupted(calls[call], number):
+            player.step()
+            number += 1
+        assert number > 20
+        for _ in range(30):
+            player.step()
+        buffer.flush()
+        assert buffer._rows.store.gate._inside == 0
+        player.check()
+
+
+@pytest.mark.parametrize("name", ["flush", "close"])
+def test_ctrl_c_waits_for_what_must_not_stop(tmp_path, monkeypatch, name):
+    """A real signal amid a flush: it is done, and then the signal is heard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        buffer, replace, seen = make(tmp_path / "store", "one"), files.replace, []
+
+        def interrupting(contents):
+            if not seen:
+                seen.append(1)
+                signal.raise_signal(signal.SIGINT)
+            replace(contents)
+
+        player = Player(buffer)
+        for _ in range(13):
+            player.step()
+        monkeypatch.setattr(files, "replace", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(buffer, name)()
+        assert seen
+        assert buffer._rows.store.recorded.tolist() == buffer._rows.store.count.tolist()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        buffer.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert verify(tmp_path / "store").clean
+
+
+def test_a_second_ctrl_c_is_heard_at_once():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = []
+
+        def twice():
+            with undisturbed():
+                signal.raise_signal(signal.SIGINT)
+                done.append(1)
+                signal.raise_signal(signal.SIGINT)
+                done.append(2)
+
+        with pytest.raises(KeyboardInterrupt):
+            twice()
+        assert done == [1]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
