@@ -8,6 +8,7 @@ called like another array gets a ``_`` behind its name. `numpy.load` reads all o
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -28,7 +29,7 @@ from diskreplay.convert.blueprint import blueprint, build
 from diskreplay.convert.description import parse_description
 from diskreplay.convert.output import new_file, new_store
 from diskreplay.convert.timeline import Priorities, rows_within
-from diskreplay.errors import FormatError, NotSampleableError
+from diskreplay.errors import FormatError, NotSampleableError, StorageError
 
 Progress = Callable[[int, int], None]
 
@@ -179,7 +180,12 @@ def from_npz(
             document = _document(path, archive)
             with build(document["buffer"], beside, **options) as buffer:
                 _read_npz(archive, document, buffer, progress or (lambda amount, total: None))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error, OSError) as error:
+        # EINVAL: a member is to be read from before the file's beginning.
+        if isinstance(error, StorageError) or getattr(error, "errno", None) not in (
+            None, errno.EINVAL,
+        ):  # fmt: skip
+            raise
         raise FormatError(f"{path}: no .npz file, or a damaged one ({error})") from error
     return open_buffer(store_path, mode="a")
 

@@ -233,6 +233,18 @@ def test_npz_headers_that_do_not_parse(store, tmp_path, name):
     refused(lambda: npz.from_npz(path, tmp_path / "made"))
 
 
+def test_npz_members_before_the_beginning(store, tmp_path):
+    from diskreplay.convert import npz
+
+    path = archive(store, tmp_path, lambda document: None)
+    data = bytearray(path.read_bytes())
+    directory = data.rindex(b"PK\x05\x06") + 16
+    data[directory : directory + 4] = (2**31).to_bytes(4, "little")
+    path.write_bytes(data)
+    refused(lambda: npz.from_npz(path, tmp_path / "made"))
+    assert not (tmp_path / "made").exists()
+
+
 def archive(store, tmp_path, damage, **others):
     from diskreplay.convert import npz
 
