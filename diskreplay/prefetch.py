@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Self
 
 from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError
+from diskreplay.store.gate import Visit
 
 if TYPE_CHECKING:
     from diskreplay.buffer import ReplayBuffer
     from diskreplay.gathering import Draft
-from diskreplay.store.gate import Visit
 
 
 class _Job:

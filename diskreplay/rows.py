@@ -97,10 +97,11 @@ class Rows:
         sampler = make_sampler(index)
         if self._stale is not None:
             sampler.take_over(*self._stale)
-        self.sampler, self._stale = sampler, None
+        self.sampler = sampler
         # One array: what the index evicts, the store may delete.
         store.first = index.first
         self.index = index
+        self._stale = None  # not before: Ctrl-C may have it all made again
 
     def _read_small(
         self, env: int, start: int, stop: int

@@ -180,11 +180,11 @@ def from_npz(
             document = _document(path, archive)
             with build(document["buffer"], beside, **options) as buffer:
                 _read_npz(archive, document, buffer, progress or (lambda amount, total: None))
+    except StorageError:
+        raise
     except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error, OSError) as error:
         # EINVAL: a member is to be read from before the file's beginning.
-        if isinstance(error, StorageError) or getattr(error, "errno", None) not in (
-            None, errno.EINVAL,
-        ):  # fmt: skip
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise FormatError(f"{path}: no .npz file, or a damaged one ({error})") from error
     return open_buffer(store_path, mode="a")

@@ -251,8 +251,8 @@ class Column:
     def recycle(self, tail: Mapping, most: int) -> None:
         """Keep a retired tail as a spare, which costs less than a new file."""
         if len(self._spares) < most:
-            tail.blank = 2 * len(tail.zeros or ()) > self.field.segment_rows
-            if tail.blank:
+            tail.blank = False
+            if 2 * len(tail.zeros or ()) > self.field.segment_rows:
                 self._wipe(tail)
             else:
                 tail.prepare()
@@ -268,6 +268,7 @@ class Column:
         written = np.ones(len(rows), np.bool_)
         written[list(tail.zeros)] = False
         rows[written] = 0
+        tail.blank = True
 
     # -- opening and leaving
 
