@@ -369,13 +369,16 @@ def index_plan(
     """
     rows, envs, stack = figures[ROWS], figures[ENVS], figures[STACK]
     size = rows * envs
+    # Apart from the rest, so that the cache misses of all ids are under way together.
     for i in range(len(ids)):
         env, row = ids[i] % envs, ids[i] // envs
         if row < bounds[env, FIRST] or row >= bounds[env, COUNT]:
             return i
-        place = (row * envs + env) % size
-        if not ring[place, FLAGS] & SAMPLEABLE:
+        if not ring[ids[i] % size, FLAGS] & SAMPLEABLE:
             return i
+    for i in range(len(ids)):
+        env, row = ids[i] % envs, ids[i] // envs
+        place = ids[i] % size
         ahead = _steps_ahead(ring, bounds, figures, env, row)
         start = ring[place, STEP]
         total = 0.0

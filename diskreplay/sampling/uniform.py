@@ -57,7 +57,10 @@ class UniformSampler:
                 there = index.sampleable_ids()
                 ids[found:] = there[(uniform * len(there)).astype(np.int64)]
                 break
-        return ids, np.full(size, 1 / index.sampleable), np.ones(size, np.float32)
+        probability, weight = np.empty(size), np.empty(size, np.float32)
+        probability.fill(1 / index.sampleable)  # np.full and np.ones take a microsecond longer
+        weight.fill(1.0)
+        return ids, probability, weight
 
     def probability(self, ids: np.ndarray) -> np.ndarray:
         """The probability of each id in one draw."""

@@ -6,12 +6,14 @@ memory of a segment, ``sizes`` is 0 for plain rows and the length of the shard f
 the first row that could not be read.
 """
 
+import numpy as np
 from numba import njit
 
 from diskreplay.store.native import (
     blosc_decode,
     blosc_encode,
     crc32c_extend,
+    expect,
     getrusage,
     load_i64,
     load_u32,
@@ -35,6 +37,9 @@ _STORED, _LZ4, _SHUFFLES = 0x2, 1, 0x5
 _LONG_RUNS = 64
 _WILLNEED, _RUSAGE_THREAD, _MAJOR_FAULTS_AT = 3, 1, 72
 _MOST_BATCHES_ADVISED = 1024
+_PAGE = 4096
+_AHEAD = 1 << 16  # bytes that are expected before they are copied
+_ENV, _START, _STOP, _TARGET = 0, 1, 2, 3  # columns of reads
 
 
 @njit(nogil=True, cache=True)
@@ -136,18 +141,62 @@ def read(addresses, sizes, checked, layout, env, start, stop, out, scratch):
 
 
 @njit(nogil=True, cache=True)
+def _expect(address, size):
+    """Have the caches fetch the beginning of each page: from there the processor, which knows no
+    pages but those it is asked for, fetches ahead by itself."""
+    stop = address + size
+    while address < stop:
+        expect(address)
+        address += _PAGE - address % _PAGE
+
+
+@njit(nogil=True, cache=True)
+def _fetch(addresses, sizes, checked, layout, reads, scratch):
+    """Rows of one env each, which consecutive rows to where, as ``reads`` says.
+
+    Where each of them begins is found first, so that memory can be on its way some reads before it
+    is copied. Plain rows of one segment are worth that; others are found while they are copied.
+    """
+    envs, count = addresses.shape[0], len(reads)
+    slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
+    sources = np.zeros(count, np.int64)
+    largest = max(row_bytes, 1)
+    for i in range(count):
+        env, start, stop = reads[i, _ENV], reads[i, _START], reads[i, _STOP]
+        segment = start // segment_rows
+        at, slot = start - segment * segment_rows, segment % slots
+        if addresses[env, slot] and not sizes[env, slot] and at + stop - start <= segment_rows:
+            sources[i] = addresses[env, slot] + at * row_bytes
+            largest = max(largest, (stop - start) * row_bytes)
+    lead = min(_AHEAD // largest + 1, count)
+    for i in range(-lead, count):
+        if i + lead < count and sources[i + lead]:
+            rows = reads[i + lead, _STOP] - reads[i + lead, _START]
+            _expect(sources[i + lead], rows * row_bytes)
+        if i < 0:
+            continue
+        env, start, stop = reads[i, _ENV], reads[i, _START], reads[i, _STOP]
+        if sources[i]:
+            memcpy(reads[i, _TARGET], sources[i], (stop - start) * row_bytes)
+            continue
+        failed = _copy(
+            addresses, sizes, checked, layout, env, start, stop, reads[i, _TARGET],
+            scratch.ctypes.data,
+        )  # fmt: skip
+        if failed:
+            return failed * envs + envs - 1 - env
+    return 0
+
+
+@njit(nogil=True, cache=True)
 def gather(addresses, sizes, checked, layout, plan, out, scratch):
     """The row of each planned transition into ``out[i]``."""
-    row_bytes = layout[_ROW_BYTES]
-    target, spare = out.ctypes.data, scratch.ctypes.data
+    reads = np.empty((len(plan), 4), np.int64)
     for i in range(len(plan)):
-        env, row = plan[i, ENV], plan[i, ROW]
-        failed = _copy(
-            addresses, sizes, checked, layout, env, row, row + 1, target + i * row_bytes, spare
-        )
-        if failed:
-            return failed * addresses.shape[0] + addresses.shape[0] - 1 - env
-    return 0
+        reads[i, _ENV], reads[i, _START] = plan[i, ENV], plan[i, ROW]
+        reads[i, _STOP] = plan[i, ROW] + 1
+        reads[i, _TARGET] = out.ctypes.data + i * layout[_ROW_BYTES]
+    return _fetch(addresses, sizes, checked, layout, reads, scratch)
 
 
 @njit(nogil=True, cache=True)
@@ -157,24 +206,22 @@ def take(addresses, sizes, checked, layout, ids, out, scratch):
     Consecutive rows are read in one go, so that a block is decoded once for all of them.
     """
     envs, row_bytes = addresses.shape[0], layout[_ROW_BYTES]
-    target, spare = out.ctypes.data, scratch.ctypes.data
-    i = 0
+    reads = np.empty((len(ids), 4), np.int64)
+    count = i = 0
     while i < len(ids):
         stop = i + 1
+        target = out.ctypes.data + i * row_bytes
         if ids[i] < 0:
-            memset(target + i * row_bytes, 0, row_bytes)
+            memset(target, 0, row_bytes)
         else:
             while stop < len(ids) and ids[stop] == ids[stop - 1] + envs:
                 stop += 1
-            env, row = ids[i] % envs, ids[i] // envs
-            failed = _copy(
-                addresses, sizes, checked, layout, env, row, row + stop - i,
-                target + i * row_bytes, spare,
-            )  # fmt: skip
-            if failed:
-                return failed * envs + envs - 1 - env
+            row = ids[i] // envs
+            reads[count, _ENV], reads[count, _TARGET] = ids[i] % envs, target
+            reads[count, _START], reads[count, _STOP] = row, row + stop - i
+            count += 1
         i = stop
-    return 0
+    return _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
 
 
 @njit(nogil=True, cache=True)
@@ -202,6 +249,21 @@ def _advise(addresses, sizes, layout, env, start, stop):
 
 
 @njit(nogil=True, cache=True)
+def _read_stack(reads, count, env, row, before, stop, stack, row_bytes, target):
+    """Add the read of the stack that ends at `row`, with what follows it up to `stop`; returns how
+    many reads there are. Places before the episode's start are zeros; all if `before` is negative.
+    """
+    empty = stack - 1 - before
+    if empty:
+        memset(target, 0, empty * row_bytes)
+    if before >= 0:
+        reads[count, _ENV], reads[count, _START], reads[count, _STOP] = env, row - before, stop
+        reads[count, _TARGET] = target + empty * row_bytes
+        count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
 def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rusage, out, scratch):
     """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
 
@@ -215,7 +277,7 @@ def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rus
     """
     row_bytes = layout[_ROW_BYTES]
     places = stack + horizon
-    spare, usage = scratch.ctypes.data, rusage.ctypes.data
+    usage = rusage.ctypes.data
     if advice[0] > 0:
         advice[0] -= 1
         for i in range(len(plan)):
@@ -227,31 +289,27 @@ def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rus
     elif advice[1] > 0:
         getrusage(_RUSAGE_THREAD, usage)
     faults = load_i64(usage + _MAJOR_FAULTS_AT)
-    apart = 0
+    reads = np.empty((2 * len(plan), 4), np.int64)
+    count = apart = 0
     for i in range(len(plan)):
         env, row, before, ahead = plan[i, ENV], plan[i, ROW], plan[i, BEFORE], plan[i, AHEAD]
         next_before = plan[i, BEFORE_NEXT]
         window = out.ctypes.data + i * places * row_bytes
-        empty = stack - 1 - before
-        if empty:
-            memset(window, 0, empty * row_bytes)
         stop = row + 1
-        if next_before >= 0 and ahead == horizon and horizon <= stack:
-            stop = row + ahead + 1  # the two stacks touch or overlap: one copy makes both
-        failed = _copy(
-            addresses, sizes, checked, layout, env, row - before, stop,
-            window + empty * row_bytes, spare,
-        )  # fmt: skip
-        if not failed and stop == row + 1:
-            if horizon < stack:
-                apart += 1
-            else:
-                failed = _next_stack(
-                    addresses, sizes, checked, layout, env, row + ahead, next_before, stack,
-                    window + horizon * row_bytes, spare,
-                )  # fmt: skip
-        if failed:
-            return failed * addresses.shape[0] + addresses.shape[0] - 1 - env
+        apart_here = next_before < 0 or ahead != horizon or horizon > stack
+        if not apart_here:
+            stop = row + ahead + 1  # the two stacks touch or overlap: one read makes both
+        count = _read_stack(reads, count, env, row, before, stop, stack, row_bytes, window)
+        if apart_here and horizon < stack:
+            apart += 1
+        elif apart_here:
+            count = _read_stack(
+                reads, count, env, row + ahead, next_before, row + ahead + 1, stack, row_bytes,
+                window + horizon * row_bytes,
+            )  # fmt: skip
+    failed = _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
+    if failed:
+        return failed
     if advice[0] == 0 and advice[1] > 0:
         getrusage(_RUSAGE_THREAD, usage)
         if load_i64(usage + _MAJOR_FAULTS_AT) > faults:
@@ -263,23 +321,12 @@ def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rus
 
 
 @njit(nogil=True, cache=True)
-def _next_stack(addresses, sizes, checked, layout, env, row, before, stack, target, spare):
-    """One stack that ends at `row`; all zeros where `before` is negative."""
-    row_bytes = layout[_ROW_BYTES]
-    empty = stack - 1 - before
-    if empty:
-        memset(target, 0, empty * row_bytes)
-    return _copy(
-        addresses, sizes, checked, layout, env, row - before, row + 1,
-        target + empty * row_bytes, spare,
-    )  # fmt: skip
-
-
-@njit(nogil=True, cache=True)
 def next_stacks(addresses, sizes, checked, layout, plan, stack, horizon, window, out, scratch):
     """The next stacks of a batch in which some do not fit into their windows."""
     row_bytes = layout[_ROW_BYTES]
     stack_bytes = stack * row_bytes
+    reads = np.empty((len(plan), 4), np.int64)
+    count = 0
     for i in range(len(plan)):
         env, row, ahead = plan[i, ENV], plan[i, ROW], plan[i, AHEAD]
         target = out.ctypes.data + i * stack_bytes
@@ -287,13 +334,11 @@ def next_stacks(addresses, sizes, checked, layout, plan, stack, horizon, window,
             source = window.ctypes.data + (i * (stack + horizon) + horizon) * row_bytes
             memcpy(target, source, stack_bytes)
             continue
-        failed = _next_stack(
-            addresses, sizes, checked, layout, env, row + ahead, plan[i, BEFORE_NEXT], stack,
-            target, scratch.ctypes.data,
+        count = _read_stack(
+            reads, count, env, row + ahead, plan[i, BEFORE_NEXT], row + ahead + 1, stack, row_bytes,
+            target,
         )  # fmt: skip
-        if failed:
-            return failed * addresses.shape[0] + addresses.shape[0] - 1 - env
-    return 0
+    return _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
 
 
 @njit(nogil=True, cache=True)

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,6 @@ class Mapping:
         """Ask for no read-ahead: a cold window should not drag its neighbours in."""
         _libc.madvise(self.address, self.size, mmap.MADV_RANDOM)
 
-    def __del__(self) -> None:
-        if self.address:
-            _libc.munmap(self.address, self.size)
+    def __del__(self, munmap: Callable[..., int] = _libc.munmap) -> None:
+        if self.address:  # at the interpreter's exit this module's names may be gone already
+            munmap(self.address, self.size)
