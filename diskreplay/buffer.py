@@ -303,10 +303,14 @@ class ReplayBuffer:
         transitions are never sampled: there is nothing to bootstrap from.
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
-        self._settle()
+        if self._prefetchers:
+            self._settle()
         with self._lock:
-            self._check_writable()
-            rows = self._indexed()
+            if self._closed:  # meanwhile
+                self._check_open()
+            rows = self._rows
+            if rows.index is None:
+                self._indexed()
             if self.num_envs > 1:
                 return rows.add_rows(
                     observation, action, reward, terminated, truncated, next_observation,
@@ -1016,8 +1020,9 @@ class ReplayBuffer:
             )
 
     def _check_writable(self) -> None:
-        self._check_open()
-        if self._rows.store.mode == "r":
+        # All that speaks against it in one line, since each `add` asks.
+        if self._closed or process.pid != self._pid or self._rows.store.mode == "r":
+            self._check_open()
             raise ReadOnlyError(
                 f'{self.path}: opened with mode="r"; open it with mode="a" to write'
             )

@@ -46,8 +46,10 @@ class Fitting:
         else:
             row = self._leaves(schema.observation_space, schema.observations, observation)
             row += self._leaves(schema.action_space, schema.actions, action)
-        terminated = values.fit_flag("terminated", terminated)
-        truncated = values.fit_flag("truncated", truncated)
+        if type(terminated) is not bool:
+            terminated = values.fit_flag("terminated", terminated)
+        if type(truncated) is not bool:
+            truncated = values.fit_flag("truncated", truncated)
         row += (values.fit_reward(reward), terminated, truncated, step, False)
         if extras or schema.extras:
             self._check_extras(extras)

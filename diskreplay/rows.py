@@ -136,7 +136,7 @@ class Rows:
         self, observation, action, reward, terminated, truncated, next_observation, extras
     ) -> np.ndarray:
         """One step of the only env, as `ReplayBuffer.add` has it; returns its id."""
-        step = int(self.next_step[0])
+        step = self.next_step.item(0)
         row, final = self._fitting.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
         )
@@ -144,7 +144,7 @@ class Rows:
 
     def put_row(self, given: Mapping[str, Any]) -> int:
         """One step of the only env, as `Ring.put` has it; returns its number."""
-        step, at = int(self.next_step[0]), self._reward_at
+        step, at = self.next_step.item(0), self._reward_at
         row = [*map(given.get, self._schema.names)]
         reward = values.fit_reward(given.get("reward") or 0.0)
         row[at : at + 5] = reward, bool(given.get("terminated")), False, step, False
@@ -152,9 +152,10 @@ class Rows:
 
     def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
         reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
-        number = int(self.store.count[0])
+        number = self.store.count.item(0)
         try:
-            self._grow(2)
+            if self.index.growing:
+                self._grow(2)
             self.store.append_row(row, final)
             self.sampler.append_one(step, terminated + 2 * truncated, reward)
             if final is not None:
@@ -244,9 +245,9 @@ class Rows:
 
     def add_frame(self, observation: Any) -> np.ndarray:
         """A final row in the running episode of the only env, which goes on; returns its id."""
-        step = int(self.next_step[0])
+        step = self.next_step.item(0)
         row = self._fitting.frame(step, observation)
-        number = int(self.store.count[0])
+        number = self.store.count.item(0)
         try:
             self._grow(1)
             self.store.append_row(row, None, is_final=True)

@@ -84,8 +84,6 @@ def fit_reward(value: Any) -> float:
 
 def fit_flag(name: str, value: Any) -> bool:
     """`terminated` or `truncated` of one step."""
-    if value is True or value is False:
-        return value
     array = np.asarray(value)
     if array.shape != ():
         raise ShapeError(f"{name}: a bool expected, found shape {array.shape}")

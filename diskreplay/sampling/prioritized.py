@@ -46,10 +46,11 @@ class PrioritizedSampler:
 
     def append_one(self, step: int, flags: int, reward: float) -> None:
         """One row of the only env, taken in by index and tree with one kernel call."""
-        tree, index = self.tree, self._index
+        tree, index, newest = self.tree, self._index, self._newest
+        leaf = newest[1] if newest[0] == self.largest else self._newest_leaf()
         index.sampleable += tree._kernels.append_one(
             index.ring, index.bounds, index.figures, index.changed,
-            tree.nodes, tree.least, tree.starts, step, flags, reward, self._newest_leaf(),
+            tree.nodes, tree.least, tree.starts, step, flags, reward, leaf,
         )  # fmt: skip
 
     def _newest_leaf(self) -> float:

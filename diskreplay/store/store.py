@@ -352,7 +352,7 @@ class Store:
         is_final : bool
             Whether `values` are a final row's.
         """
-        row = int(self.count[0])
+        row = self.count.item(0)
         rows = 1 if final is None else 2
         if row + rows > self._hand_until:
             self.reserve_env(0, row + rows - 1)
