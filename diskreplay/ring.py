@@ -143,10 +143,15 @@ class Ring(ReplayBuffer):
         StorageError
         """
         self._check_writable()
-        self._settle()
+        if self._prefetchers:
+            self._settle()
         with self._lock:
-            self._check_writable()
-            return self._indexed().put_row(row)
+            if self._closed:  # meanwhile
+                self._check_open()
+            rows = self._rows
+            if rows.index is None:
+                self._indexed()
+            return rows.put_row(row)
 
     # -- what is in them
 

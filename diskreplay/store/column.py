@@ -17,7 +17,9 @@ from diskreplay.store.mapping import Mapping
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
 _NOTHING = np.empty(0, np.uint8)
-_SPARE_SLOTS = 4  # segments that may be full and not yet sealed, or left and not yet deleted
+# Segments that may be full and not yet sealed, or left and not yet deleted. While a record is being
+# written none can be deleted; fewer of those that take their full size on disk.
+_SPARE_SLOTS, _SPARE_SLOTS_PACKED = 8, 16
 
 
 class Seal(NamedTuple):
@@ -59,13 +61,15 @@ class Column:
         self.sealed = np.zeros(num_envs, np.int64)
         self.seals: dict[tuple[int, int], Seal] = {}
         self._mapped: dict[tuple[int, int], Mapping] = {}
+        # Of each env, no segment below this one is mapped.
         self._lowest = np.full(num_envs, np.iinfo(np.int64).max)
         self._spares: list[Mapping] = []
         self._spares_made = 0
         self.new_files: list[Path] = []  # opened segments whose names are not durable yet
         self._tails_made = 0
         self.strays: list[tuple[int, int]] = []  # files to be deleted after the next record
-        self._set_slots(slots + _SPARE_SLOTS)
+        self._spare_slots = _SPARE_SLOTS_PACKED if field.packed else _SPARE_SLOTS
+        self._set_slots(slots + self._spare_slots)
 
     def _set_slots(self, slots: int) -> None:
         field = self.field
@@ -122,6 +126,20 @@ class Column:
     def has_room(self, segment: int, env: int) -> bool:
         """Whether a new segment's slot is free; it is not while sealing lags far behind."""
         return self.growing or not self.table[0][env, segment % self.slots]
+
+    def is_crowded(self, below: np.ndarray) -> bool:
+        """Whether segments that have left, those below these ones of each env, take so many slots
+        that they should be deleted soon."""
+        return bool((below - self._lowest).max() >= self._spare_slots // 2)
+
+    def left(self, below: np.ndarray) -> list[tuple[int, int]]:
+        """``(segment, env)`` of mapped segments below these ones of each env, oldest first."""
+        return sorted(
+            (segment, env)
+            for env in np.flatnonzero(self._lowest < below).tolist()
+            for segment in range(int(self._lowest[env]), int(below[env]))
+            if (segment, env) in self._mapped
+        )
 
     def mapped(self) -> list[tuple[int, int]]:
         """``(segment, env)`` of all mapped segments, oldest first."""
@@ -208,9 +226,10 @@ class Column:
 
     def full(self, count: np.ndarray) -> Iterator[tuple[int, int]]:
         """``(segment, env)`` of full segments that are not sealed, in the order to seal them."""
-        for env in range(self.num_envs):
-            for segment in range(self.sealed[env], count[env] // self.field.segment_rows):
-                yield int(segment), env
+        stop = count // self.field.segment_rows
+        for env in np.flatnonzero(self.sealed < stop).tolist():
+            for segment in range(int(self.sealed[env]), int(stop[env])):
+                yield segment, env
 
     def pack(self, segment: int, env: int) -> tuple[Path, Seal]:
         """Write a full segment's final bytes beside their place, for raw ones in place already."""
@@ -323,6 +342,8 @@ class Column:
     def drop(self, segment: int, env: int) -> None:
         """Unmap a segment. Call it with the gate held."""
         self._mapped.pop((segment, env))
+        if segment == self._lowest[env]:
+            self._lowest[env] += 1
         self.seals.pop((segment, env), None)
         self._point(self.table, segment, env, None)
 

@@ -527,9 +527,9 @@ class Store:
                 for s, e in column.full(count)
                 if s >= below[e]
             ]
-            left = any(s < gone[c][e] for c in gone for s, e in c.mapped())
-            left = left or any(c.strays for c in gone)
+            left = any(column.left(below) or column.strays for column, below in gone.items())
             durable = durable or time.monotonic() >= self._record_due
+            durable = durable or any(column.is_crowded(below) for column, below in gone.items())
             # The last record (of a flush) counts on a tail that is about to be used again: the
             # segment has to be durable in its new form first.
             durable = durable or any(
@@ -540,11 +540,18 @@ class Store:
             if durable and (full or left or self._unsynced):
                 self._record_sealed(count, gone)
             self._reuse()
-            if spares:
-                for column in self.columns.values():
-                    if not column.field.packed and not self._closing:
-                        if column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
-                            column.keep_spares(self.num_envs)
+            if spares:  # last: a full disk may have got room by what was deleted
+                self._keep_spares()
+
+    def _keep_spares(self) -> None:
+        """Have a file ready for each raw segment that is opened soon: before the segments of the
+        column that has the shortest ones wake the keeper twice."""
+        soon = 2 * min(column.field.segment_rows for column in self.columns.values())
+        for column in self.columns.values():
+            if not column.field.packed and not self._closing:
+                if column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
+                    rows = column.field.segment_rows
+                    column.keep_spares(np.count_nonzero(rows - self.count % rows <= soon))
 
     def _seal(self, full: list[tuple[Column, int, int]]) -> None:
         """Bring full segments into their final form; their tails are idle then."""
@@ -622,8 +629,7 @@ class Store:
         left = [
             (column, segment, env)
             for column in self.columns.values()
-            for segment, env in column.mapped()
-            if segment < first[env] // column.field.segment_rows
+            for segment, env in column.left(first // column.field.segment_rows)
         ]
         if left:
             with self.gate:

@@ -328,3 +328,22 @@ atexit.register(buffer.close)
     with diskreplay.open(path) as buffer:
         assert buffer._rows.store.state.closed
         assert buffer.add_count == 64 * 20
+
+
+def test_what_has_left_is_deleted_before_there_is_no_slot_for_what_comes(tmp_path, monkeypatch):
+    """The record that lets it be deleted was written every two seconds: an adding thread that was
+    faster than a few segments in that time had to write it, and wait for the disk, itself."""
+    buffer = make(tmp_path / "store")
+    add(buffer, 1)
+    store = buffer._rows.store
+    monkeypatch.setattr(store, "_record_due", np.inf)
+    monkeypatch.setattr(store, "_wake_keeper", lambda: store.maintain(spares=True))
+    monkeypatch.setattr(store, "_make_room", lambda *_: pytest.fail("it had to wait"))
+    frames = store.columns["observation"]
+    most = 64 // 8 + 1 + frames._spare_slots // 2 + 1
+    for _ in range(31):
+        add(buffer, 8)
+        assert len(frames.mapped()) <= most
+        assert len(list(frames.directory.glob("c.*"))) <= most
+    buffer.close()
+    assert orphans(tmp_path / "store") == []
