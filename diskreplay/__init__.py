@@ -16,10 +16,10 @@ Layers, each using only those below it::
     fitting.py               from steps to rows
     gathering.py             from a draft to a batch
     schema.py                which fields there are
-    batch.py  statistics.py  spaces.py  values.py  process.py
+    batch.py  statistics.py  spaces.py  values.py
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
-    errors.py
+    errors.py  process.py  caches.py
 
 Importing this module loads the errors and no other package; what else it exports is loaded when it
 is first named, and Numba and zarr when they are first used.

@@ -3,7 +3,10 @@
 import numpy as np
 from numba import njit
 
+from diskreplay.caches import expect
+
 FANOUT = 64
+_TWO_LINES = 16  # doubles in two lines of the caches, which processors fetch together
 LARGEST_LEAF = 1e300  # so that no sum of leaves overflows
 
 TERMINATED, TRUNCATED, FINAL, SAMPLEABLE = 1, 2, 4, 8
@@ -106,36 +109,46 @@ def tree_rebuild(nodes, least, starts):
 
 
 @njit(nogil=True, cache=True)
-def _find(nodes, starts, mass):
-    """The leaf in whose share of the total `mass` falls; never one of zero."""
-    index = 0
-    for level in range(len(starts) - 3, -1, -1):
-        child = starts[level] + index * FANOUT
-        high = min(child + FANOUT, starts[level + 1])
-        # Four at a time: one subtraction that waits for the one before, in place of four.
-        while child + 4 <= high:
-            four = (nodes[child] + nodes[child + 1]) + (nodes[child + 2] + nodes[child + 3])
-            if mass < four:
-                break
-            mass -= four
-            child += 4
-        while child < high and mass >= nodes[child]:
-            mass -= nodes[child]
-            child += 1
-        if child == high:  # rounding carried the mass past the end: the last positive one takes it
+def _child(nodes, low, high, mass):
+    """The node of nodes[low:high] in whose share of their sum `mass` falls, never one of zero; and
+    what is left of the mass there."""
+    child = low
+    # Four at a time: one subtraction that waits for the one before, in place of four.
+    while child + 4 <= high:
+        four = (nodes[child] + nodes[child + 1]) + (nodes[child + 2] + nodes[child + 3])
+        if mass < four:
+            break
+        mass -= four
+        child += 4
+    while child < high and mass >= nodes[child]:
+        mass -= nodes[child]
+        child += 1
+    if child == high:  # rounding carried the mass past the end: the last positive one takes it
+        child -= 1
+        while not nodes[child] > 0.0:
             child -= 1
-            while not nodes[child] > 0.0:
-                child -= 1
-            mass = np.nextafter(nodes[child], 0.0)
-        index = child - starts[level]
-    return index
+        mass = np.nextafter(nodes[child], 0.0)
+    return child, mass
 
 
 @njit(nogil=True, cache=True)
 def tree_find(nodes, starts, masses, out):
-    """The leaf for each mass in ``[0, total)``."""
-    for i in range(len(masses)):
-        out[i] = _find(nodes, starts, masses[i])
+    """The leaf for each mass in ``[0, total)``.
+
+    Level by level for all of them, so that their cache misses are under way together.
+    """
+    left = masses.copy()
+    out[:] = 0
+    for level in range(len(starts) - 3, -1, -1):
+        here, end = starts[level], starts[level + 1]
+        for i in range(len(masses)):
+            low = here + out[i] * FANOUT
+            for k in range(low, min(low + FANOUT, end), _TWO_LINES):
+                expect(nodes.ctypes.data + 8 * k)
+        for i in range(len(masses)):
+            low = here + out[i] * FANOUT
+            child, left[i] = _child(nodes, low, min(low + FANOUT, end), left[i])
+            out[i] = child - here
 
 
 @njit(nogil=True, cache=True)
@@ -185,8 +198,12 @@ def tree_draw(
     rows, envs = figures[ROWS], figures[ENVS]
     total = nodes[starts[len(starts) - 2]]
     least = np.inf
+    masses = np.empty(size)
     for i in range(size):
-        leaf = _find(nodes, starts, (i + uniform[i]) / size * total)
+        masses[i] = (i + uniform[i]) / size * total
+    tree_find(nodes, starts, masses, ids)
+    for i in range(size):
+        leaf = ids[i]
         env = leaf % envs
         last = bounds[env, COUNT] - 1
         # The newest row of that env that sits in this place of the ring.

@@ -9,11 +9,11 @@ the first row that could not be read.
 import numpy as np
 from numba import njit
 
+from diskreplay.caches import expect
 from diskreplay.store.native import (
     blosc_decode,
     blosc_encode,
     crc32c_extend,
-    expect,
     getrusage,
     load_i64,
     load_u32,
