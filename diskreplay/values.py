@@ -71,12 +71,14 @@ def cast(field: Field, value: np.ndarray) -> np.ndarray:
 def fit_reward(value: Any) -> float:
     """A reward of one step, finite as float32."""
     if type(value) is not float:
-        array = np.asarray(value)
-        if array.shape != ():
-            raise ShapeError(f"reward: a number expected, found shape {array.shape}")
-        if array.dtype.kind not in "biuf":
-            raise DtypeError(f"reward: a number expected, found dtype {array.dtype}")
-        value = float(array)
+        if not isinstance(value, np.floating):
+            array = np.asarray(value)
+            if array.shape != ():
+                raise ShapeError(f"reward: a number expected, found shape {array.shape}")
+            if array.dtype.kind not in "biuf":
+                raise DtypeError(f"reward: a number expected, found dtype {array.dtype}")
+            value = array
+        value = float(value)
     if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
         raise NotFiniteError(f"reward: {value} found, a finite float32 expected")
     return value
@@ -84,6 +86,8 @@ def fit_reward(value: Any) -> float:
 
 def fit_flag(name: str, value: Any) -> bool:
     """`terminated` or `truncated` of one step."""
+    if type(value) in (bool, np.bool_):
+        return bool(value)
     array = np.asarray(value)
     if array.shape != ():
         raise ShapeError(f"{name}: a bool expected, found shape {array.shape}")
