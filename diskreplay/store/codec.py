@@ -77,8 +77,9 @@ def encode(field: Field, rows: np.ndarray, used: int, *, zeros: Collection[int] 
     scratch = np.empty(block, np.uint8)
     known = np.bincount(np.array(list(zeros), np.int64) // BLOCK_ROWS, minlength=field.blocks)
     length = kernels.encode(
-        rows, used, field.row_bytes, BLOCK_ROWS, field.blocks, name, known, scratch, out
-    )
+        rows, used, field.row_bytes, BLOCK_ROWS, field.blocks, name, field.level, known, scratch,
+        out,
+    )  # fmt: skip
     if length < 0:
         raise StoreError(f"field {field.name!r}: C-Blosc cannot compress with {field.compressor}")
     return out[:length]

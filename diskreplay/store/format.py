@@ -15,6 +15,7 @@ from diskreplay.store import files
 VERSION = 1
 BLOCK_ROWS = 8
 CODECS = ("raw", "lz4", "zstd")
+_LEVELS = {"lz4": 9, "zstd": 1}  # see design/0008
 DTYPES = frozenset(
     [
         "bool",
@@ -106,6 +107,11 @@ class Field:
     @property
     def packed(self) -> bool:
         return self.compressor != "raw"
+
+    @property
+    def level(self) -> int:
+        """Blosc's level of compression, for what is written."""
+        return _LEVELS[self.compressor]
 
     @property
     def blocks(self) -> int:
@@ -225,7 +231,7 @@ def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> 
             "configuration": {
                 "typesize": 1,
                 "cname": field.compressor,
-                "clevel": 5,
+                "clevel": 5,  # of the format; says nothing to a reader, and blocks have their own
                 "shuffle": "noshuffle",
                 "blocksize": 0,
             },

@@ -348,7 +348,7 @@ def _store_integer(target, value, size):
 
 
 @njit(nogil=True, cache=True)
-def encode(rows, used, row_bytes, block_rows, blocks, name, zeros, scratch, out):
+def encode(rows, used, row_bytes, block_rows, blocks, name, level, zeros, scratch, out):
     """A shard of the first `used` rows, of which each block has so many known `zeros`; returns its
     length, or -1 if Blosc failed.
 
@@ -378,7 +378,7 @@ def encode(rows, used, row_bytes, block_rows, blocks, name, zeros, scratch, out)
             memcpy(scratch.ctypes.data, source, here)
             source = scratch.ctypes.data
         size = blosc_encode(
-            5, 0, 1, whole, source, target + index, whole + 16, name.ctypes.data, 0, 1
+            level, 0, 1, whole, source, target + index, whole + 16, name.ctypes.data, 0, 1
         )
         if size <= 0:
             return -1
