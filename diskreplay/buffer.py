@@ -27,6 +27,7 @@ from diskreplay.errors import (
     ReadOnlyError,
     SchemaError,
     ShapeError,
+    StorageError,
 )
 from diskreplay.gathering import Draft
 from diskreplay.rows import Rows
@@ -205,9 +206,10 @@ class ReplayBuffer:
 
     def _record_options(self) -> None:
         """Readers go by the attributes: they should not see the options of another run."""
-        saved = self._rows.store.meta
-        if any(saved.get(k) != v for k, v in self._meta().items() if k not in _CHANGING):
-            self._rows.store.record(self._meta(), self._leaves())
+        store = self._rows.store
+        options = ((k, v) for k, v in self._meta().items() if k not in _CHANGING)
+        if store.is_resized or any(store.meta.get(k) != v for k, v in options):
+            store.record(self._meta(), self._leaves())
 
     def _start(self, store: Store, *, keep_rng: bool) -> None:
         """Take over a store that was opened, its episodes being over."""
@@ -880,11 +882,14 @@ class ReplayBuffer:
         store = self._rows.store
         if store.mode != "r":
             return
-        if store.replaced():
-            self._bind(Store.open(self.path, mode="r"), keep_rng=True)
-            store.close()
-            return
-        self._rows.follow()
+        if not store.replaced():
+            try:
+                return self._rows.follow()
+            except StorageError:  # a file that a smaller capacity does without
+                if not store.resized():
+                    raise
+        self._bind(Store.open(self.path, mode="r"), keep_rng=True)
+        store.close()
 
     # -- looking
 

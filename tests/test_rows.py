@@ -286,6 +286,43 @@ def test_readers_draw_as_they_are_seeded(tmp_path):
     assert len({tuple(ids) for ids in drawn}) == 3
 
 
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+def test_more_ids_than_are_looked_for_at_a_time(compressor):
+    rng = np.random.default_rng(0)
+    columns = random_columns(rng, 60)
+    ids = rng.integers(-1, 60, 10_000)
+    ids[4000:4050] = np.arange(50)
+    with make(None, compressor=compressor) as buffer:
+        buffer.extend(columns)
+        for name in ("observation", "reward"):
+            expected = columns[name][ids]
+            expected[ids < 0] = 0
+            np.testing.assert_array_equal(buffer.take(name, ids), expected)
+
+
+def test_a_reader_of_a_store_that_is_opened_with_a_smaller_capacity(tmp_path):
+    """It went on to look for files that the store does without, and one that was opened later did
+    so too until the next record."""
+    small = {"segment_rows": 8, "compressor": "lz4"}
+    rng = np.random.default_rng(0)
+    make(tmp_path / "store", capacity=600, **small).close()
+    with make(tmp_path / "store", capacity=600, **small) as buffer:
+        buffer.extend(random_columns(rng, 500))
+    with diskreplay.open(tmp_path / "store") as before:
+        assert len(before) > 64
+        with make(tmp_path / "store", capacity=64, **small) as buffer:
+            with diskreplay.open(tmp_path / "store") as after:
+                for reader in (before, after):
+                    buffer.extend(random_columns(rng, 700))
+                    buffer.flush()
+                    assert_same = np.testing.assert_array_equal
+                    assert_same(reader.bounds, buffer.bounds)
+                    assert_same(reader.sampleable_ids(), buffer.sampleable_ids())
+                    ids = np.arange(*buffer.bounds[0])
+                    assert_same(reader.take("observation", ids), buffer.take("observation", ids))
+                    assert reader.capacity == after.capacity == 64
+
+
 def test_several_fields_at_once():
     with make(None) as buffer:
         columns = random_columns(np.random.default_rng(0), 30)

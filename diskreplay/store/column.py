@@ -54,6 +54,7 @@ class Column:
         self._gate = gate
         self._is_packed = field.packed
         self.root, self.field, self.num_envs = root, field, num_envs
+        self._kept = rows_per_env
         self.directory = root / field.name
         self.tails = root / "tail" / field.name
         slots = 16 if rows_per_env is None else -(-rows_per_env // field.segment_rows) + 1
@@ -112,7 +113,10 @@ class Column:
         return self.field.packed and mapping.path.parent != self.tails
 
     def _install(self, segment: int, env: int, mapping: Mapping) -> None:
-        self._lowest[env] = min(self._lowest[env], segment)
+        # The adding thread sets this for an env's first segment only, which nobody drops meanwhile:
+        # else it might put back what the keeper has just raised.
+        if segment < self._lowest[env]:
+            self._lowest[env] = segment
         while self.growing and segment - self._lowest[env] >= self.slots:
             with self._gate:  # a seal that swaps a segment in is not lost in the old table
                 self._set_slots(2 * self.slots)
@@ -180,7 +184,14 @@ class Column:
     @property
     def large(self) -> bool:
         """Whether open segments, of all envs together, are too large to be synced again and again
-        while they are written to. Of narrow rows only a page or two are new each time."""
+        while they are written to. Of narrow rows only a page or two are new each time.
+
+        Never of a column whose segments are longer than what is kept: the rows that are durable, of
+        which a record counts none more than are in its sealed segments, would fall behind the rows
+        that are retained, and nothing could be deleted.
+        """
+        if self._kept is not None and self.field.segment_rows > self._kept:
+            return False
         envs = self.num_envs if self.field.row_bytes >= _WIDE else 1
         return self.open_bytes * envs >= _LARGE
 

@@ -40,6 +40,7 @@ _MOST_BATCHES_ADVISED = 1024
 _PAGE = 4096
 _AHEAD = 1 << 16  # bytes that are expected before they are copied
 _ENV, _START, _STOP, _TARGET = 0, 1, 2, 3  # columns of reads
+_READS = 4096  # that `take` does at a time
 
 
 @njit(nogil=True, cache=True)
@@ -206,7 +207,7 @@ def take(addresses, sizes, checked, layout, ids, out, scratch):
     Consecutive rows are read in one go, so that a block is decoded once for all of them.
     """
     envs, row_bytes = addresses.shape[0], layout[_ROW_BYTES]
-    reads = np.empty((len(ids), 4), np.int64)
+    reads = np.empty((min(len(ids), _READS), 4), np.int64)
     count = i = 0
     while i < len(ids):
         stop = i + 1
@@ -221,6 +222,11 @@ def take(addresses, sizes, checked, layout, ids, out, scratch):
             reads[count, _START], reads[count, _STOP] = row, row + stop - i
             count += 1
         i = stop
+        if count == _READS:
+            failed = _fetch(addresses, sizes, checked, layout, reads, scratch)
+            if failed:
+                return failed
+            count = 0
     return _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
 
 

@@ -7,7 +7,8 @@ a row is added         all its fields are written to mapped segments, then its e
                        ``state`` is raised: a killed process leaves whole rows only
 a segment is full      the keeper thread packs it, renames it into place, says so in ``state``, and
                        only then uses the tail again
-every two seconds      sealed segments are synced, then named by the record (``zarr.json``)
+every two seconds,     sealed segments are synced, then named by the record (``zarr.json``)
+or when slots run out
 rows leave             the record says so first; only then are their segments deleted, so a power
                        cut never finds a record that counts on files that are gone
 after a power cut      the record is the truth; after a kill ``state`` is
@@ -75,6 +76,8 @@ class Store:
         Rows ever recorded, and the oldest row that is retained.
     recorded, recorded_transitions : ndarray of int64, shape (num_envs,)
         Rows that the record names as durable, and how many of all those were no final rows.
+    is_resized : bool
+        Whether it was opened with another capacity than it had.
     meta : dict
         What the buffer keeps in the group's attributes; opaque here, JSON.
     gate : Gate
@@ -91,6 +94,7 @@ class Store:
         only: Container[str] | None = None,
     ) -> None:
         attributes = format.read_attributes(path)
+        self.is_resized = capacity not in (-1, attributes.get("capacity"))
         if capacity != -1:
             attributes["capacity"] = capacity
         try:
@@ -511,7 +515,8 @@ class Store:
                 self._failure = failure
 
     def maintain(self, *, durable: bool = False, spares: bool = False) -> None:
-        """Seal what is full; every two seconds or so, or if `durable`, record it, delete the rest.
+        """Seal what is full; every two seconds or so, if slots run out, or if `durable`, record it
+        and delete the rest.
 
         A sealed segment survives the process at once. Syncing it, and naming it in the record, is
         put off a little: many envs seal many small files, and one sync does for all.
@@ -544,14 +549,15 @@ class Store:
                 self._keep_spares()
 
     def _keep_spares(self) -> None:
-        """Have a file ready for each raw segment that is opened soon: before the segments of the
-        column that has the shortest ones wake the keeper twice."""
-        soon = 2 * min(column.field.segment_rows for column in self.columns.values())
+        """Have a file ready for each raw segment that is opened soon: when the one before is half
+        full, or the segments of the column that has the shortest ones wake the keeper twice."""
+        shortest = min(column.field.segment_rows for column in self.columns.values())
         for column in self.columns.values():
             if not column.field.packed and not self._closing:
                 if column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
                     rows = column.field.segment_rows
-                    column.keep_spares(np.count_nonzero(rows - self.count % rows <= soon))
+                    soon = rows - self.count % rows <= max(rows // 2, 2 * shortest)
+                    column.keep_spares(np.count_nonzero(soon))
 
     def _seal(self, full: list[tuple[Column, int, int]]) -> None:
         """Bring full segments into their final form; their tails are idle then."""
@@ -593,7 +599,7 @@ class Store:
         self._write_record(count, np.minimum(self.first, count))
         self._reuse()  # before the tail of a segment that has left by now is deleted by its name
         self._delete_left()
-        # A slow disk, or a thousand files, is not kept busy with records alone.
+        # A slow disk, or a thousand files, is not kept busy with records alone, unless it is behind.
         ended = time.monotonic()
         self._record_due = ended + max(_RECORD_EVERY, 10 * (ended - began))
 
@@ -802,6 +808,10 @@ class Store:
             self.count, self._words = self._state.snapshot()
         if self.rows_per_env is not None:  # the record may be a little older than the count
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
+
+    def resized(self) -> bool:
+        """For a reader: whether a writer has opened the store with another capacity since."""
+        return format.parse_head(format.read_attributes(self.path))[1] != self.capacity
 
     def replaced(self) -> bool:
         """For a reader: whether `load` has put another store in this one's place."""

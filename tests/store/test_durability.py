@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
 from diskreplay.errors import DiskReplayError, StorageError
 from diskreplay.store import files
+from diskreplay.store.column import Column
 from diskreplay.store.verify import verify
 
 
@@ -347,3 +348,63 @@ def test_what_has_left_is_deleted_before_there_is_no_slot_for_what_comes(tmp_pat
         assert len(list(frames.directory.glob("c.*"))) <= most
     buffer.close()
     assert orphans(tmp_path / "store") == []
+
+
+def make_wide(path, capacity):
+    """Rows of 15,876 bytes: a whole number of pages takes 1,024 of them, whatever the capacity."""
+    space = Dict(
+        {"depth": Box(-1, 1, (63, 63), "float32"), "image": Box(0, 255, (64, 64), "uint8")}
+    )
+    return diskreplay.ReplayBuffer(
+        path, observation_space=space, action_space=Discrete(4), capacity=capacity
+    )
+
+
+def add_wide(buffer, rows):
+    depth, image = np.zeros((63, 63), np.float32), np.zeros((64, 64), np.uint8)
+    for _ in range(rows):
+        buffer.add({"depth": depth, "image": image}, 0, buffer.add_count % 1000, False, False)
+
+
+def test_segments_longer_than_what_is_kept(tmp_path, monkeypatch):
+    """What a record could name as durable fell behind all that was retained: nothing was deleted
+    any more, and soon `add` found no slot, for good."""
+    buffer = make_wide(tmp_path / "store", 156)
+    add_wide(buffer, 2000)
+    rows = buffer._rows.store.columns["observation/image"].field.segment_rows
+    assert len(buffer._rows.store.columns["observation/image"].mapped()) < 156 // rows + 16
+    shutil.copytree(tmp_path / "store", tmp_path / "cut")
+    buffer.close()
+    monkeypatch.setattr(files, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
+    with pytest.warns(RuntimeWarning, match="rows"):
+        buffer = make_wide(tmp_path / "cut", 156)
+    with buffer:
+        first, count = buffer.bounds[0]
+        assert 1000 < count <= 2000
+        np.testing.assert_array_equal(
+            buffer.take("reward", np.arange(first, count)), np.arange(first, count) % 1000
+        )
+
+
+def test_a_late_keeper_has_made_the_next_file_all_the_same(tmp_path, monkeypatch):
+    """It looked for segments that are nearly full, and came when the next one had begun."""
+    buffer = make_wide(tmp_path / "store", 2000)
+    store, wakes, made = buffer._rows.store, [], []
+
+    def wake():
+        wakes.append(1)
+        if len(wakes) % 3 == 0:
+            store.maintain(spares=True)
+
+    open_segment = Column.open_segment
+
+    def opened(column, segment, env):
+        if column.field.name == "observation/depth":
+            made.append(not column._spares)
+        open_segment(column, segment, env)
+
+    monkeypatch.setattr(store, "_wake_keeper", wake)
+    monkeypatch.setattr(Column, "open_segment", opened)
+    add_wide(buffer, 4200)
+    buffer.close()
+    assert made == [True, False, False, False, False]
