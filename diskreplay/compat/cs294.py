@@ -2,7 +2,6 @@
 
 import bisect
 import os
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +82,7 @@ class ReplayBuffer(OnDisk):
         self._actions = np.zeros(self.size, np.int32)
         self._rewards = np.zeros(self.size, np.float32)
         self._dones = np.zeros(self.size, np.bool_)
-        self._recent: deque[np.ndarray] = deque(maxlen=self.frame_history_len)
+        self._recent: dict[int, np.ndarray] = {}  # the newest frames, by number % history
         super().__init__(path, self.size, "cs294", resume_episodes=True)
         self._reopen()
 
@@ -107,7 +106,9 @@ class ReplayBuffer(OnDisk):
                 ring.end_episode()
             self._begins = bool(cut[-1])
         self._skipped = rows[cut | final].tolist()
-        self._recent.extend(ring.read("observation", slots[-self.frame_history_len :]))
+        newest = rows[-self.frame_history_len :]
+        frames = ring.read("observation", newest % self.size)
+        self._recent = dict(zip((newest % self.frame_history_len).tolist(), frames, strict=True))
 
     # -- storing
 
@@ -133,23 +134,32 @@ class ReplayBuffer(OnDisk):
         frame = self._checked(frame)
         if self._ring is None:
             self._make_ring(box(frame.shape, np.uint8), box((), np.int32), {})
-        if len(self._waiting) == _WAITING:
-            self._write()
+        if self._waiting:
+            if len(self._waiting) == _WAITING:
+                self._write()
             self._write_whole()
-        slot = self.next_idx
+        slot, number = self.next_idx, self._count
+        try:
+            self._took(frame)
+        except BaseException:
+            if self._count == number:  # Ctrl-C in the middle: the slot may have lost what it had
+                self._took(frame)
+            raise
+        return slot
+
+    def _took(self, frame: np.ndarray) -> None:
+        """One more frame waits. Interrupted, it may run again: the count moves last."""
+        slot, count = self._count % self.size, self._count + 1
         self._steps[slot] = (
             0 if self._begins or self._dones[slot - 1] else self._steps[slot - 1] + 1
         )
         self._actions[slot], self._rewards[slot], self._dones[slot] = 0, 0, False
-        self._waiting.append(_Waiting(frame))
-        self._recent.append(frame)
-        self._begins = False
-        self._count += 1
-        self.next_idx = self._count % self.size
-        self.num_in_buffer = min(self.num_in_buffer + 1, self.size)
-        while self._skipped and self._skipped[0] < self._count - self.size:
+        self._recent[self._count % self.frame_history_len] = frame
+        while self._skipped and self._skipped[0] < count - self.size:
             self._skipped.pop(0)
-        return slot
+        self.num_in_buffer, self.next_idx = min(count, self.size), count % self.size
+        waiting = [*self._waiting, _Waiting(frame)]
+        self._waiting, self._begins, self._count = waiting, False, count
 
     def _checked(self, frame: Any) -> np.ndarray:
         frame = np.array(frame).astype(np.uint8, copy=False)
@@ -196,11 +206,19 @@ class ReplayBuffer(OnDisk):
                 f"{[(newest - i) % self.size for i in range(len(self._waiting))]}. A row that has "
                 "one is on the disk and cannot be changed"
             )
-        self._waiting[at].effect = np.array(action, np.int32), reward, done
-        self._actions[idx], self._rewards[idx], self._dones[idx] = action, reward, done
-        if done and at + 1 < len(self._waiting):
-            self._steps[(idx + 1) % self.size] = 0
+        effect = np.array(action, np.int32), reward, done
+        try:
+            self._complete(at, idx, effect)
+        except BaseException:
+            self._complete(at, idx, effect)  # Ctrl-C in the middle: not half of it
+            raise
         self._write_whole()
+
+    def _complete(self, at: int, idx: int, effect: tuple[np.ndarray, float, bool]) -> None:
+        self._waiting[at].effect = effect
+        self._actions[idx], self._rewards[idx], self._dones[idx] = effect
+        if effect[2] and at + 1 < len(self._waiting):
+            self._steps[(idx + 1) % self.size] = 0
 
     def _write_whole(self) -> None:
         """Put the oldest waiting frames that have their effect into the ring."""
@@ -209,17 +227,24 @@ class ReplayBuffer(OnDisk):
 
     def _write(self) -> None:
         """Put the oldest waiting frame into the ring, as no transition if it has no effect."""
-        ring, waiting, row = self._ring, self._waiting[0], self._count - len(self._waiting)
+        ring, waiting = self._ring, self._waiting[0]
         try:
             if waiting.effect:
                 ring.add(waiting.frame, *waiting.effect, False)
             else:
                 ring.add_frame(waiting.frame)
-        finally:
-            if ring.count > row:  # also where Ctrl-C came after the commit
-                if not waiting.effect:
-                    self._skipped.append(row)
-                self._waiting.pop(0)
+            self._wrote()
+        except BaseException:
+            if ring.count > self._count - len(self._waiting):  # Ctrl-C after the commit
+                self._wrote()
+            raise
+
+    def _wrote(self) -> None:
+        """The oldest waiting frame is in the ring. Interrupted, it may run again."""
+        row = self._count - len(self._waiting)
+        if not self._waiting[0].effect and self._skipped[-1:] != [row]:
+            self._skipped.append(row)
+        self._waiting.pop(0)
 
     def _settle(self, ring: Ring, *, closing: bool) -> None:
         while closing and self._waiting:
@@ -323,13 +348,14 @@ class ReplayBuffer(OnDisk):
         """
         if not self._count:
             raise AssertionError("no frame was stored yet")
-        depth = min(int(self._steps[self.next_idx - 1]) + 1, self.num_in_buffer, len(self._recent))
+        recent = self._recent
+        depth = min(int(self._steps[self.next_idx - 1]) + 1, self.num_in_buffer, len(recent))
         if len(self._shape) == 1:
-            return self._recent[-1].copy()
+            return recent[(self._count - 1) % self.frame_history_len].copy()
         *space, channels = self._shape
         history = np.zeros((*space, self.frame_history_len, channels), np.uint8)
         for i in range(1, depth + 1):
-            history[..., -i, :] = self._recent[-i]
+            history[..., -i, :] = recent[(self._count - i) % self.frame_history_len]
         return history.reshape(*space, -1)
 
     # -- the slots, as the original names them: copies, zeros where nothing is, None at first

@@ -304,9 +304,17 @@ class ExperienceReplayBuffer(OnDisk):
 
     def clear(self) -> None:
         """Forget all rows."""
-        if self._ring is not None:
-            self._ring.reset()
-            self._recall(self._ring)
+        ring = self._ring
+        if ring is None:
+            return
+        notes = ring.notes
+        try:
+            ring.reset()
+            self._recall(ring)
+        except BaseException:
+            if ring.notes is not notes:  # Ctrl-C after the exchange: the rows are gone
+                self._recall(ring)
+            raise
 
     def __len__(self) -> int:
         return max(0, self._stored - self.bootstrap_n)

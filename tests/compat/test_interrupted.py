@@ -1,7 +1,10 @@
-"""Ctrl-C in the middle of an `add`, as in a notebook: who goes on has what was given, in each of
-the older APIs. The oracle is a buffer that got the same rows and was never interrupted."""
+"""Ctrl-C in the middle of an `add`, a `clear` or a `load`, as in a notebook: who goes on has what
+was given, in each of the older APIs. The oracle is a buffer that was never interrupted."""
 
+import contextlib
+import itertools
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +14,32 @@ from numpy.testing import assert_array_equal
 
 from diskreplay import compat
 from diskreplay.compat import cpprb, cs294, keras_gym, rainbow
+from diskreplay.errors import UsageError
 from diskreplay.ring import Ring
+from diskreplay.store.store import Store
 
 COMPAT = str(Path(compat.__file__).parent)
-ROWS, SIZE = 40, 16
+ROWS, SIZE = 36, 16
 
 
 class Env:
-    action_space, num_frames = Discrete(ROWS), 1
+    action_space, num_frames = Discrete(99), 1
 
 
-class OfRainbow:
-    def __init__(self, prioritized=False):
+class Of:
+    """A buffer of one of the older APIs, what is put into it, and all that can be seen of it."""
+
+    def taken(self):
+        return self.buffer._ring.count
+
+    def weigh(self):
+        pass
+
+
+class OfRainbow(Of):
+    def __init__(self, prioritized=False, path=None):
         kind = rainbow.PrioritizedReplayBuffer if prioritized else rainbow.ReplayBuffer
-        self.buffer, self.prioritized = kind(2, SIZE, batch_size=4), prioritized
+        self.buffer, self.prioritized = kind(2, SIZE, batch_size=4, path=path), prioritized
 
     def add(self, i):
         self.buffer.store([i, i], i, float(i), [i + 1, i + 1], i % 7 == 6)
@@ -43,15 +58,12 @@ class OfRainbow:
         return found
 
 
-class OfKerasGym:
-    def __init__(self):
-        self.buffer = keras_gym.ExperienceReplayBuffer(Env(), SIZE, 8, bootstrap_n=2)
+class OfKerasGym(Of):
+    def __init__(self, path=None):
+        self.buffer = keras_gym.ExperienceReplayBuffer(Env(), SIZE, 8, bootstrap_n=2, path=path)
 
     def add(self, i):
         self.buffer.add(np.full(3, i, np.uint8), i, float(i), i % 7 == 6, i // 7)
-
-    def weigh(self):
-        pass
 
     def state(self):
         b = self.buffer
@@ -60,14 +72,15 @@ class OfKerasGym:
         return [b._s, b._a, b._r, b._d, b._e, len(b), b._ring.column("step"), *drawn]
 
 
-class OfReagent:
-    def __init__(self, prioritized=False):
+class OfReagent(Of):
+    def __init__(self, prioritized=False, path=None, **options):
         pytest.importorskip("torch")
         from diskreplay.compat import reagent
 
         kind = reagent.PrioritizedReplayBuffer if prioritized else reagent.ReplayBuffer
         # Frames that are too large to be kept in memory too, and small ones that are.
-        self.buffer = kind((20,), 3, SIZE, 4, update_horizon=2)
+        self.buffer = kind((20,), 3, SIZE, 4, update_horizon=2, path=path, **options)
+        self.buffer.generation = 0  # public attributes are saved too
         self.prioritized = prioritized
 
     def add(self, i):
@@ -81,7 +94,7 @@ class OfReagent:
     def state(self):
         b = self.buffer
         found = [b.add_count, b.cursor(), b._is_index_valid, *b._store.values()]
-        found += [b._ring.column("step"), *b._small.values()]
+        found += [b._ring.column("step"), *b._small.values(), b.generation]
         if b.size:
             found += b.sample_all_valid_transitions()
         if self.prioritized:
@@ -89,42 +102,78 @@ class OfReagent:
         return found
 
 
-class OfCs294:
-    def __init__(self):
-        self.buffer = cs294.ReplayBuffer(SIZE, 3)
+class OfCs294(Of):
+    def __init__(self, path=None):
+        self.buffer = cs294.ReplayBuffer(SIZE, 3, path=path)
 
     def add(self, i):
         b = self.buffer
         before = b.next_idx
         try:
             slot = b.store_frame(np.full((2, 2, 1), i, np.uint8))
-        except KeyboardInterrupt:  # it came while older frames were written
-            assert b.next_idx == before
-            slot = b.store_frame(np.full((2, 2, 1), i, np.uint8))
-        if i % 5 != 3:  # else a frame that gets no effect
-            b.store_effect(slot, i, float(i), i % 7 == 6)
+        except KeyboardInterrupt:
+            slot = before
+            if b.next_idx == before:
+                slot = b.store_frame(np.full((2, 2, 1), i, np.uint8))
+        if i % 10 == 9:  # the frame before gets its effect only now
+            self._effect(slot - 1, i - 1)
+        if i % 10 not in (3, 8):  # a frame that gets no effect, or gets it late
+            self._effect(slot, i)
 
-    def weigh(self):
-        pass
+    def _effect(self, slot, i):
+        effect = slot % SIZE, i, float(i), i % 7 == 6
+        try:
+            self.buffer.store_effect(*effect)
+        except KeyboardInterrupt:
+            with contextlib.suppress(UsageError):  # the row is whole already
+                self.buffer.store_effect(*effect)
 
     def state(self):
         b = self.buffer
         np.random.seed(1)  # noqa: NPY002 - the one it draws from
         drawn = b.sample(4) if b.can_sample(4) else []
         found = [b.obs, b.action, b.reward, b.done, b.next_idx, b.num_in_buffer]
+        if b.num_in_buffer:
+            found.append(b.encode_recent_observation())
         return [*found, b._ring.column("step"), b._ring.column("is_final"), *drawn]
 
 
-class OfCpprb:
-    def __init__(self, prioritized=False):
+class OfCpprb(Of):
+    def __init__(self, prioritized=False, given=False, shape=3, path=None, **options):
         kind = cpprb.PrioritizedReplayBuffer if prioritized else cpprb.ReplayBuffer
-        columns = {"obs": {"shape": 3}, "act": {}, "done": {}}
-        self.buffer = kind(SIZE, columns, next_of="obs")
-        self.prioritized = prioritized
+        columns = {"obs": {"shape": shape, "dtype": np.uint8}, "act": {}, "rew": {}, "done": {}}
+        if options.setdefault("next_of", "obs") is None:
+            columns["next_obs"] = columns["obs"]
+        self.buffer = kind(SIZE, columns, path=path, **options)
+        self.prioritized, self.given, self.shape = prioritized, given, shape
+
+    def taken(self):
+        waiting = self.buffer._nstep._steps.get("done", ()) if self.buffer.is_Nstep() else ()
+        return super().taken() + len(waiting)
 
     def add(self, i):
-        obs, following = np.full(3, i), np.full(3, i + 1)
-        self.buffer.add(obs=obs, act=i, done=i % 7 == 6, next_obs=following)
+        before = self.taken()
+        try:
+            self._add(i)
+        except KeyboardInterrupt:
+            if self.taken() == before:
+                self._add(i)
+        if i % 7 == 6:
+            try:
+                self.buffer.on_episode_end()
+            except KeyboardInterrupt:
+                self.buffer.on_episode_end()
+
+    def _add(self, i):
+        if self.shape == 3:
+            obs, following = np.full(3, i, np.uint8), np.full(3, i + 1, np.uint8)
+        else:  # stacks that move on by one frame, but for one now and then
+            frames = np.ones(self.shape, np.uint8) * np.arange(4, dtype=np.uint8)
+            obs, following = frames + np.uint8(i if i % 6 else 50), frames + np.uint8(i + 1)
+        priorities = {"priorities": 1.0 + i / 4} if self.given else {}
+        self.buffer.add(
+            obs=obs, act=i, rew=float(i), done=i % 7 == 6, next_obs=following, **priorities
+        )
 
     def weigh(self):
         if self.prioritized:
@@ -132,31 +181,102 @@ class OfCpprb:
 
     def state(self):
         b = self.buffer
-        found = [*b.get_all_transitions().values(), b.get_next_index(), b.get_stored_size()]
+        b._rng = np.random.default_rng(3)
+        np.random.seed(3)  # noqa: NPY002 - the one it draws from
+        rows = b.get_all_transitions()
+        found = [*rows.values(), b.get_next_index(), b.get_stored_size(), *b._small.values()]
+        found += [b.get_current_episode_len(), b._ring.column("step")]
+        if len(rows["done"]):
+            found += b.sample(6).values()
+        if b.is_Nstep():
+            found += b._nstep._steps.values()
         if self.prioritized:
-            found += [b._ring.weights.leaves[: len(found[0])], b.get_max_priority()]
+            slots = b._ring.slots(b._rows(np.arange(SIZE)))
+            found += [b._ring.weights.leaves[slots[: len(rows["done"])]], b.get_max_priority()]
+            found += [b._ring.weights.total, b._ring.notes["newest_weight"]]
         return found
 
 
+STACKS = {"shape": (16, 16, 4), "next_of": "obs", "stack_compress": "obs"}
+NSTEP = {"next_of": None, "Nstep": {"size": 3, "rew": "rew", "next": "next_obs"}}
 FACADES = {
     "rainbow": OfRainbow,
-    "rainbow prioritized": lambda: OfRainbow(prioritized=True),
+    "rainbow prioritized": partial(OfRainbow, prioritized=True),
     "keras-gym": OfKerasGym,
     "reagent": OfReagent,
-    "reagent prioritized": lambda: OfReagent(prioritized=True),
+    "reagent prioritized": partial(OfReagent, prioritized=True),
     "cs294": OfCs294,
     "cpprb": OfCpprb,
-    "cpprb prioritized": lambda: OfCpprb(prioritized=True),
+    "cpprb prioritized": partial(OfCpprb, prioritized=True),
+    "cpprb stacks": partial(OfCpprb, prioritized=True, given=True, **STACKS),
+    "cpprb n-step": partial(OfCpprb, prioritized=True, given=True, **NSTEP),
 }
 
 
+def same(found, expected):
+    return len(found) == len(expected) and all(
+        np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(found, expected, strict=True)
+    )
+
+
 def check(found, expected):
-    assert len(found.state()) == len(expected.state())
-    for a, b in zip(found.state(), expected.state(), strict=True):
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
         assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-@pytest.mark.parametrize("name", FACADES)
+def shown(buffer):
+    return [np.asarray(part).copy() for part in buffer.state()]  # some parts are the live ones
+
+
+def filled(make, rows, path=None):
+    buffer = make(path=path)
+    for i in range(rows):
+        if i == 15:
+            buffer.weigh()
+        buffer.add(i)
+    return buffer
+
+
+def life_from(buffer, first, make, path):
+    """What is seen: at once, after the rows from `first` on, and of the store reopened."""
+    seen = [shown(buffer)]
+    for i in range(first, ROWS):
+        buffer.add(i)
+    seen.append(shown(buffer))
+    buffer.buffer.close()
+    if path is not None:
+        buffer = make(path=path)
+        seen.append(shown(buffer))
+        buffer.add(ROWS)
+        seen.append(shown(buffer))
+        buffer.buffer.close()
+    return seen
+
+
+@contextlib.contextmanager
+def interrupted_at(line):
+    """Ctrl-C ahead of a line of the older APIs, counted as they run; gives how many did. As on a
+    second Ctrl-C nothing is promised, there is one."""
+    before, ran = sys.gettrace(), [0]
+
+    def trace(frame, event, _argument):
+        if not frame.f_code.co_filename.startswith(COMPAT):
+            return None
+        if event == "line":
+            ran[0] += 1
+            if ran[0] == line + 1:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield ran
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("name", [n for n in FACADES if "n-step" not in n])
 @pytest.mark.parametrize("at", [0, 1, 6, 7, 15, 25, 30])
 def test_rows_that_were_committed_stay_and_the_next_follow_them(name, at, monkeypatch):
     interrupted, whole = FACADES[name](), FACADES[name]()
@@ -190,46 +310,166 @@ def test_rows_that_were_committed_stay_and_the_next_follow_them(name, at, monkey
         fired += i == at and not armed
         armed = False
         if i in (at, at + 1, ROWS - 1):
-            check(interrupted, whole)
+            check(interrupted.state(), whole.state())
     assert fired == 1
 
 
-@pytest.mark.parametrize("name", [n for n in FACADES if n.split()[0] not in ("cs294", "cpprb")])
-def test_an_interruption_between_any_two_lines(name):
+STRIDE = {"cpprb stacks": 3, "cpprb n-step": 5}  # of the lines that are tried, which are many
+LATER = {"cs294": (25, 29), "cpprb n-step": (20, 22)}
+
+
+@pytest.mark.parametrize(("name", "at"), [(n, at) for n in FACADES for at in LATER.get(n, (20,))])
+def test_an_interruption_between_any_two_lines(name, at, tmp_path):
     """Of one `add`, in the code of the older API: the row is there, or it is given again."""
-    before, line = sys.gettrace(), 0
-    while True:
-        interrupted, whole = FACADES[name](), FACADES[name]()
-        for i in range(20):
-            interrupted.add(i), whole.add(i)
-        interrupted.weigh(), whole.weigh()
-        left = line
-
-        def trace(frame, event, _argument):
-            nonlocal left
-            if not frame.f_code.co_filename.startswith(COMPAT):
-                return None
-            if event == "line":
-                left -= 1
-                if left == -1:
-                    raise KeyboardInterrupt
-            return trace
-
-        sys.settrace(trace)
-        try:
-            interrupted.add(20)
-        except KeyboardInterrupt:
-            sys.settrace(before)
-            whole.add(20)
-            if interrupted.buffer._ring.count != whole.buffer._ring.count:
-                interrupted.add(20)
-        else:
+    make = FACADES[name]
+    whole = filled(make, at + 1, tmp_path / "whole")
+    taken, expected = whole.taken(), life_from(whole, at + 1, make, tmp_path / "whole")
+    for tried in itertools.count():
+        line, path = tried * STRIDE.get(name, 1), None if tried % 4 else tmp_path / str(tried)
+        buffer = filled(make, at, path)
+        with interrupted_at(line) as ran:
+            with contextlib.suppress(KeyboardInterrupt):
+                buffer.add(at)
+        if ran[0] <= line:
             break
-        finally:
-            sys.settrace(before)
-        for i in range(21, ROWS):
-            interrupted.add(i), whole.add(i)
-            if i in (21, ROWS - 1):
-                check(interrupted, whole)
-        line += 1
-    assert line > 10
+        if buffer.taken() != taken:
+            buffer.add(at)
+        for found, known in zip(life_from(buffer, at + 1, make, path), expected, strict=False):
+            check(found, known)
+    assert tried > 10
+
+
+@pytest.mark.parametrize("at", [25, 29])
+def test_an_effect_that_is_not_given_again(at):
+    """Interrupted between any two lines, it is there, or the frame has none."""
+
+    def life(line):
+        of = filled(OfCs294, at)
+        slot = of.buffer.store_frame(np.full((2, 2, 1), at, np.uint8))
+        if at == 29:  # late, for the frame before, the last of its episode
+            slot -= 1
+        with interrupted_at(line) as ran:
+            with contextlib.suppress(KeyboardInterrupt):
+                of.buffer.store_effect(slot, at, float(at), True)
+        of.buffer.store_frame(np.full((2, 2, 1), at + 1, np.uint8))
+        return [shown(of), *life_from(of, at + 2, OfCs294, None)], ran[0]
+
+    without, with_it = life(0)[0], life(-1)[0]
+    outcomes = set()
+    for line in itertools.count():
+        found, ran = life(line)
+        if ran <= line:
+            break
+        is_there = same(found[0], with_it[0])
+        outcomes.add(is_there)
+        for a, b in zip(found, with_it if is_there else without, strict=True):
+            check(a, b)
+    assert outcomes == {False, True}
+
+
+def clear(of, _directory):
+    of.buffer.clear()
+
+
+def load(of, directory):
+    of.buffer.load(directory, 1)
+
+
+def load_transitions(of, directory):
+    of.buffer.load_transitions(directory / "rows.npz")
+
+
+CALLS = {
+    clear: ["keras-gym", "cpprb prioritized", "cpprb stacks", "cpprb n-step"],
+    load_transitions: ["cpprb prioritized", "cpprb stacks"],
+    load: ["reagent prioritized", "reagent native"],
+}
+
+
+@pytest.mark.parametrize(("call", "name"), [(c, name) for c in CALLS for name in CALLS[c]])
+def test_a_call_that_replaces_rows_is_whole_or_was_not(call, name, tmp_path):
+    """Interrupted ahead of every third of the last lines, where the old gives way to the new, and
+    of some of the many before."""
+    make = FACADES[name.removesuffix(" native")]
+    if name.endswith(" native"):
+        make = partial(make, checkpoint_format="native")
+    donor = make()
+    for i in range(50, 63):
+        donor.add(i)
+    if call is load:
+        donor.buffer.generation = 1
+        donor.buffer.save(tmp_path, 1)
+    elif call is load_transitions:
+        donor.buffer.save_transitions(tmp_path / "rows.npz")
+
+    def interrupted(line, path):
+        of = filled(make, 21, path)
+        with interrupted_at(line) as ran:
+            with contextlib.suppress(KeyboardInterrupt):
+                call(of, tmp_path)
+        return of, ran[0]
+
+    interrupted(-1, None)  # the first time, more is run
+    path = tmp_path / "before"
+    before = life_from(filled(make, 21, path), 21, make, path)
+    path = tmp_path / "after"
+    of, lines = interrupted(-1, path)
+    if call is clear and name != "keras-gym":  # which shows nothing before its first row
+        path = tmp_path / "fresh"
+        of = make(path=path)
+    after = life_from(of, 21, make, path)
+    assert not same(before[0], after[0])
+    outcomes = set()
+    last = max(lines - 30, 0)
+    for tried, line in enumerate([*range(0, last, last // 3 + 1), *range(last, lines, 3)]):
+        path = None if tried % 4 else tmp_path / str(line)
+        of, ran = interrupted(line, path)
+        assert ran > line
+        is_done = same(of.state(), after[0])
+        outcomes.add(is_done)
+        if not is_done:
+            check(of.state(), before[0])
+            if tried % 2:  # then it is called again
+                call(of, tmp_path)
+                is_done = True
+        expected = after if is_done else before
+        for found, known in zip(life_from(of, 21, make, path), expected, strict=False):
+            check(found, known)
+    assert outcomes == {False, True}
+
+
+@pytest.mark.parametrize("name", CALLS[load_transitions])
+@pytest.mark.parametrize(("commits", "rows"), [(1, 4), (2, 8), (3, 10)])
+def test_of_a_file_that_is_loaded_a_prefix_stays(name, commits, rows, tmp_path, monkeypatch):
+    """Rows are appended in portions; those that were committed before Ctrl-C stay."""
+    make = FACADES[name]
+    for path, count in (("rows.npz", 10), ("prefix.npz", rows)):
+        donor = make()
+        for i in range(49, 49 + count):
+            donor.add(i)
+        donor.buffer.save_transitions(tmp_path / path)
+    whole, interrupted = filled(make, 21), filled(make, 21)
+    whole.buffer.load_transitions(tmp_path / "prefix.npz")
+    extend, left = Store.extend, commits
+
+    def interrupting(self, *args):
+        nonlocal left
+        extend(self, *args)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("diskreplay.store.store.MOST_AT_ONCE", 4)
+    monkeypatch.setattr(Store, "extend", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        load_transitions(interrupted, tmp_path)
+    monkeypatch.undo()
+    check(interrupted.state(), whole.state())
+    for i in range(59, 63):  # the first follows the last row of the whole file
+        interrupted.add(i), whole.add(i)
+    seen = [
+        [*each.buffer.get_all_transitions().values(), *each.buffer.sample(9).values()]
+        for each in (interrupted, whole)
+        if each.state()  # which seeds
+    ]
+    check(*seen)

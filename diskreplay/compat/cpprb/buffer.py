@@ -109,7 +109,6 @@ class ReplayBuffer(OnDisk):
             self._path, observation_space=observation_space, action_space=action_space,
             extras=extras, **self._options,
         )  # fmt: skip
-        self._step = self._episode_length = 0
         self._recall(self._ring)
 
     def _recall(self, ring: Ring) -> None:
@@ -118,13 +117,16 @@ class ReplayBuffer(OnDisk):
         if before != self._size:
             kept = min(before, self._size, ring.stored)
             last = np.arange(ring.count - kept, ring.count)
-            with self._refilling(ring) as fresh:
+            with ring.rebuilding() as fresh:
+                fresh.notes = {**ring.notes, "size": self._size}
                 for start in range(0, kept, _ROWS_AT_ONCE):
                     self._copy(ring, fresh, last[start : start + _ROWS_AT_ONCE])
         self._remember()
 
     def _remember(self) -> None:
-        """Make the small columns of all rows anew, by slot."""
+        """Make what is in memory anew, from the ring: the small columns of all rows, by slot. The
+        next row follows none."""
+        self._layout.forget()
         self._small = {
             column.name: np.zeros((self._size, *column.shape), column.dtype)
             for column in self._layout.small
@@ -132,16 +134,7 @@ class ReplayBuffer(OnDisk):
         slots = np.arange(self.get_stored_size())
         for name, values in self._layout.decode_small(self._ring.take, self._rows(slots)).items():
             self._small[name][slots] = values
-
-    @contextlib.contextmanager
-    def _refilling(self, ring: Ring):
-        """An empty ring that takes the place of `ring` at the end."""
-        self._layout.forget()
-        with ring.rebuilding() as fresh:
-            fresh.notes = {**ring.notes, **self._notes()}
-            yield fresh
-        self._layout.forget()
-        self._step = self._episode_length = 0
+        self._step, self._episode_start = 0, self._ring.count
 
     def _copy(self, ring: Ring, fresh: Ring, rows: np.ndarray) -> None:
         """Append rows of `ring` to an emptier one."""
@@ -152,6 +145,7 @@ class ReplayBuffer(OnDisk):
         self._layout.keep(states)
 
     def _notes(self) -> dict[str, Any]:
+        """Those of a ring without rows."""
         return {"size": self._size}
 
     def _link(self, prefix: str) -> None:
@@ -196,8 +190,21 @@ class ReplayBuffer(OnDisk):
         if self._nstep is None:
             return self._store(rows)
         whole, left = self._nstep.roll(rows)
-        slot = None if whole is None else self._store(whole)
+        if whole is not None:
+            return self._store_whole(whole, left)
         self._nstep.keep(left)
+        return None
+
+    def _store_whole(self, whole: Rows, left: Rows) -> int:
+        """Write rows whose n-step window is whole; the steps that are `left` go on waiting."""
+        count = self._ring.count + len(next(iter(whole.values())))
+        try:
+            slot = self._store(whole)
+            self._nstep.keep(left)
+        except BaseException:
+            if self._ring.count == count:  # Ctrl-C after the commit: the rows stay
+                self._nstep.keep(left)
+            raise
         return slot
 
     def _store(self, rows: Rows) -> int:
@@ -212,49 +219,61 @@ class ReplayBuffer(OnDisk):
             return first % self._size
         stored, states = self._layout.encode(rows)
         full = all_fields(stored, ring.fields, count, self._step)
+        step = 0 if full["terminated"][-1] else int(full["step"][-1]) + 1
         try:
             ring.extend(full)
-            self._layout.keep(states)
-            self._step = 0 if full["terminated"][-1] else int(full["step"][-1]) + 1
+            self._took(first, count, rows, states, step)
         except BaseException:
-            self._interrupted(first)
+            added = ring.count - first
+            if 0 < added < count:  # as many as there was room for, or as came before Ctrl-C
+                self._layout.forget()
+                ring.end_episode()
+                states, step = [], 0
+            if added:
+                self._took(first, added, rows, states, step)
             raise
-        finally:
-            self._episode_length += (added := ring.count - first)
-            newest = slice(max(added - self._size, 0), added)
-            slots = np.arange(first, first + added)[newest] % self._size
-            for name, column in self._small.items():
-                column[slots] = rows[name][newest]
-            self._weigh(first, added, rows.get(PRIORITIES))
         return first % self._size
+
+    def _took(self, first: int, count: int, rows: Rows, states: list[Any], step: int) -> None:
+        """The ring has the first `count` of these, numbered from `first` on; `step` is that of the
+        next one. Interrupted, it may run again."""
+        newest = slice(max(count - self._size, 0), count)
+        slots = np.arange(first, first + count)[newest] % self._size
+        for name, column in self._small.items():
+            column[slots] = rows[name][newest]
+        if states:
+            self._layout.keep(states)
+        if self._weighted:
+            self._weigh(first, count, rows.get(PRIORITIES))
+        self._step = step
 
     def _store_row(self, row: Rows, priority: np.ndarray | None = None) -> int:
         """As `_store`, for one row without a leading axis: by far the most common."""
         ring = self._ring
         number = ring.count
-        slot = number % self._size
         stored, states = self._layout.encode_row(row)
+        step = 0 if stored.get("terminated") else self._step + 1
         try:
             ring.put(stored)
-            self._layout.keep(states)
-            self._step = 0 if stored.get("terminated") else self._step + 1
+            self._took_row(number, row, states, step, priority)
         except BaseException:
-            self._interrupted(number)
+            if ring.count > number:  # Ctrl-C after the commit: the row stays
+                self._took_row(number, row, states, step, priority)
             raise
-        finally:
-            if ring.count > number:
-                self._episode_length += 1
-                for name, column in self._small.items():
-                    column[slot] = row[name]
-                self._weigh(number, 1, priority)
-        return slot
+        return number % self._size
 
-    def _interrupted(self, first: int) -> None:
-        """Rows from number `first` on were to be stored; some may be there, if the disk is full."""
-        if self._ring.count > first:
-            self._layout.forget()
-            self._step = 0
-            self._ring.end_episode()
+    def _took_row(
+        self, number: int, row: Rows, states: list[Any], step: int, priority: np.ndarray | None
+    ) -> None:
+        """As `_took`, for one row without a leading axis."""
+        slot = number % self._size
+        for name, column in self._small.items():
+            column[slot] = row[name]
+        if states:
+            self._layout.keep(states)
+        if self._weighted:
+            self._weigh(number, 1, priority)
+        self._step = step
 
     def _weigh(self, first: int, count: int, priorities: np.ndarray | None) -> None:
         """Rows from number `first` on were stored: the first `count` of those with `priorities`."""
@@ -267,15 +286,23 @@ class ReplayBuffer(OnDisk):
         """
         rows = self._nstep.rest() if self._nstep else None
         if rows is not None:
-            self._store(rows)
-            self._nstep.clear()
+            self._store_whole(rows, {})
         self._ring.end_episode()
-        self._step = self._episode_length = 0
+        self._step, self._episode_start = 0, self._ring.count
 
     def clear(self) -> None:
         """Forget all rows, and steps that wait."""
-        with self._refilling(self._ring):
-            pass
+        ring, notes = self._ring, self._ring.notes
+        try:
+            with ring.rebuilding() as fresh:
+                fresh.notes = {**notes, **self._notes()}
+            self._cleared()
+        except BaseException:
+            if ring.notes is not notes:  # Ctrl-C after the exchange: the rows are gone
+                self._cleared()
+            raise
+
+    def _cleared(self) -> None:
         self._remember()
         if self._nstep:
             self._nstep.clear()
@@ -385,7 +412,7 @@ class ReplayBuffer(OnDisk):
 
     def get_current_episode_len(self) -> int:
         """Rows stored since the last `on_episode_end`."""
-        return self._episode_length
+        return self._ring.count - self._episode_start
 
     def is_Nstep(self) -> bool:
         """Whether rows are n-step rows."""

@@ -51,8 +51,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._alpha, self._eps, self._check = float(alpha), float(eps), bool(check_for_update)
         self._rng = np.random.default_rng()
         self._least_leaf = float(self._leaves(np.array(0.0)))
-        self._max_priority = 1.0
-        self._sampled_at = 0  # the number of the next row, at the last `sample`
         from diskreplay.sampling.kernels import tree_set
 
         self._set_leaves = tree_set
@@ -61,30 +59,33 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._newest = np.zeros(2, np.int64), np.zeros(2)
         super().__init__(size, env_dict, **options)
 
-    def _notes(self) -> dict[str, Any]:
-        newest = float(self._leaves(np.array(self._max_priority)))
+    def _notes(self, max_priority: float = 1.0) -> dict[str, Any]:
+        newest = float(self._leaves(np.array(max_priority)))
         return {
-            **super()._notes(), "max_priority": self._max_priority, "newest_weight": newest,
+            **super()._notes(), "max_priority": max_priority, "newest_weight": newest,
             "alpha": self._alpha, "eps": self._eps,
         }  # fmt: skip
 
     def _recall(self, ring: Ring) -> None:
-        self._max_priority = float(ring.notes.get("max_priority", 1.0))
-        self._rescale(ring)
+        max_priority = float(ring.notes.get("max_priority", 1.0))
+        self._rescale(ring, max_priority)
         super()._recall(ring)
-        ring.notes.update(self._notes())
-        self._sampled_at = 0
+        ring.notes.update(self._notes(max_priority))
         if self._size < ring.capacity:  # rows that are kept for their frames only
             hidden = np.arange(ring.count - ring.stored, ring.count - self._size)
             ring.weights.set(ring.slots(hidden), np.zeros(len(hidden)))
 
-    def _rescale(self, ring: Ring) -> None:
+    def _remember(self) -> None:
+        super()._remember()
+        self._sampled_at = 0  # the number of the next row, at the last `sample`
+
+    def _rescale(self, ring: Ring, max_priority: float) -> None:
         """Leaves that another alpha or eps made are made anew."""
         alpha, eps = (ring.notes.get(name) for name in ("alpha", "eps"))
         if (alpha, eps) == (self._alpha, self._eps) or not ring.stored:
             return
         slots = ring.slots(np.arange(ring.count - ring.stored, ring.count))
-        priorities = np.full(len(slots), self._max_priority)
+        priorities = np.full(len(slots), max_priority)
         if alpha:  # else nothing is known of the priorities
             priorities = np.maximum(ring.weights.get(slots) ** (1 / alpha) - eps, 0)
         ring.weights.set(slots, self._leaves(priorities))
@@ -143,7 +144,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                     f"priorities: {count} expected, one a row, found {len(rows[PRIORITIES])}"
                 )
         elif self._nstep is not None:  # which is to remember it; else `_weigh` knows
-            rows[PRIORITIES] = np.full(count, self._max_priority)
+            rows[PRIORITIES] = np.full(count, self.get_max_priority())
         return self._take_in(rows)
 
     def _weigh(self, first: int, count: int, priorities: np.ndarray | None) -> None:
@@ -172,19 +173,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ring.weights.set(numbers % ring.capacity, leaves)
 
     def _raise_max(self, priority: float) -> None:
-        if priority > self._max_priority:
-            self._max_priority = priority
-            self._ring.notes.update(self._notes())
+        if priority > self.get_max_priority():
+            self._ring.notes.update(self._notes(priority))
 
     def clear(self) -> None:
         """As `ReplayBuffer.clear`; the largest priority is 1 again."""
-        self._max_priority, before = 1.0, self._max_priority
-        try:
-            super().clear()
-        except BaseException:
-            self._max_priority = before
-            raise
-        self._sampled_at = 0
+        super().clear()
 
     # -- drawing
 
@@ -280,4 +274,4 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def get_max_priority(self) -> float:
         """The largest priority so far, 1 at first."""
-        return self._max_priority
+        return self._ring.notes["max_priority"]

@@ -1,8 +1,9 @@
 """ReAgent's checkpoint files, written from a ring and read into one."""
 
+import contextlib
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,9 @@ class Checkpointing:
         files = GzFiles(Path(checkpoint_dir), suffix)
         native = checkpoint.path_of(files.directory, self._ring.name, suffix).is_dir()
         if native and (self._checkpoint_format == "native" or not files.has("add_count")):
-            with self._ring.rebuilding() as fresh:
+            with self._replacing(0, {}) as fresh:
                 fresh.load(checkpoint_dir, suffix)
                 self._align(fresh)
-            self._recall(self._ring)
             return
         public = dict(self._public())
         files.check_present([*(STORE_PREFIX + name for name in self._stored), *public])
@@ -119,11 +119,27 @@ class Checkpointing:
                 raise CorruptCheckpointError(
                     f"{files.path(name)}: a sum tree of {self._replay_capacity} leaves expected"
                 )
-        with self._ring.rebuilding(max(count - self._replay_capacity, 0)) as fresh:
+        with self._replacing(max(count - self._replay_capacity, 0), found) as fresh:
             fresh.notes = dict(self._ring.notes)
             self._copy_rows(files, count, fresh, trees.get("sum_tree"))
+
+    @contextlib.contextmanager
+    def _replacing(self, base: int, public: Mapping[str, Any]):
+        """An empty ring that takes the place of this one's at the end; then the attributes are
+        those of its rows, and `public`."""
+        ring, notes = self._ring, self._ring.notes
+        try:
+            with ring.rebuilding(base) as fresh:
+                yield fresh
+            self._replaced(public)
+        except BaseException:
+            if ring.notes is not notes:  # Ctrl-C after the exchange: the new rows stay
+                self._replaced(public)
+            raise
+
+    def _replaced(self, public: Mapping[str, Any]) -> None:
         self._recall(self._ring)
-        vars(self).update(found)
+        vars(self).update(public)
 
     def _public(self) -> list[tuple[str, Any]]:
         """All attributes that a checkpoint has besides the columns."""
