@@ -77,12 +77,18 @@ class OnDisk:
     ) -> None:
         if self._is_closed:
             raise ClosedError("the buffer was closed before its first row; make another one")
-        self._ring = Ring(
-            self._path, observation_space=observation_space, action_space=action_space,
-            extras=extras, **self._options,
-        )  # fmt: skip
-        self._align(self._ring)
-        self._recall(self._ring)
+        try:
+            self._ring = Ring(
+                self._path, observation_space=observation_space, action_space=action_space,
+                extras=extras, **self._options,
+            )  # fmt: skip
+            self._align(self._ring)
+            self._recall(self._ring)
+        except BaseException:
+            ring, self._ring = self._ring, None
+            if ring is not None:  # Ctrl-C, say: the next row opens it again
+                ring.close()
+            raise
 
     def _recall(self, ring: Ring) -> None:
         """Take over what `ring` holds, which was opened just now."""

@@ -599,7 +599,7 @@ class Store:
         self._write_record(count, np.minimum(self.first, count))
         self._reuse()  # before the tail of a segment that has left by now is deleted by its name
         self._delete_left()
-        # A slow disk, or a thousand files, is not kept busy with records alone, unless it is behind.
+        # A slow disk, or a thousand files, is not kept busy with records alone, if there is room.
         ended = time.monotonic()
         self._record_due = ended + max(_RECORD_EVERY, 10 * (ended - began))
 
