@@ -143,8 +143,8 @@ def read(addresses, sizes, checked, layout, env, start, stop, out, scratch):
 
 @njit(nogil=True, cache=True)
 def _expect(address, size):
-    """Have the caches fetch the beginning of each page: from there the processor, which knows no
-    pages but those it is asked for, fetches ahead by itself."""
+    """Have the caches fetch the beginning of each page: from there to the page's end the processor
+    fetches ahead by itself."""
     stop = address + size
     while address < stop:
         expect(address)
@@ -153,15 +153,15 @@ def _expect(address, size):
 
 @njit(nogil=True, cache=True)
 def _fetch(addresses, sizes, checked, layout, reads, scratch):
-    """Rows of one env each, which consecutive rows to where, as ``reads`` says.
+    """Copy what ``reads`` lists: consecutive rows of one env each, and the memory they go to.
 
-    Where each of them begins is found first, so that memory can be on its way some reads before it
-    is copied. Plain rows of one segment are worth that; others are found while they are copied.
+    Where each begins is found first, so that its memory can be on the way while others are copied.
+    Plain rows of one segment are worth that; all else is found when its turn comes.
     """
     envs, count = addresses.shape[0], len(reads)
     slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
     sources = np.zeros(count, np.int64)
-    largest = max(row_bytes, 1)
+    largest = row_bytes
     for i in range(count):
         env, start, stop = reads[i, _ENV], reads[i, _START], reads[i, _STOP]
         segment = start // segment_rows
