@@ -301,14 +301,15 @@ def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rus
         env, row, before, ahead = plan[i, ENV], plan[i, ROW], plan[i, BEFORE], plan[i, AHEAD]
         next_before = plan[i, BEFORE_NEXT]
         window = out.ctypes.data + i * places * row_bytes
-        stop = row + 1
-        apart_here = next_before < 0 or ahead != horizon or horizon > stack
-        if not apart_here:
-            stop = row + ahead + 1  # the two stacks touch or overlap: one read makes both
+        # Two stacks that touch or overlap are one read.
+        together = next_before >= 0 and ahead == horizon and horizon <= stack
+        stop = row + ahead + 1 if together else row + 1
         count = _read_stack(reads, count, env, row, before, stop, stack, row_bytes, window)
-        if apart_here and horizon < stack:
+        if together:
+            continue
+        if horizon < stack:
             apart += 1
-        elif apart_here:
+        else:
             count = _read_stack(
                 reads, count, env, row + ahead, next_before, row + ahead + 1, stack, row_bytes,
                 window + horizon * row_bytes,

@@ -291,7 +291,7 @@ class ReplayBuffer(OnDisk):
         self._step, self._episode_start = 0, self._ring.count
 
     def clear(self) -> None:
-        """Forget all rows, and steps that wait."""
+        """Forget all rows, and steps that wait; a largest priority is 1 again."""
         ring, notes = self._ring, self._ring.notes
         try:
             with ring.rebuilding() as fresh:

@@ -176,10 +176,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if priority > self.get_max_priority():
             self._ring.notes.update(self._notes(priority))
 
-    def clear(self) -> None:
-        """As `ReplayBuffer.clear`; the largest priority is 1 again."""
-        super().clear()
-
     # -- drawing
 
     def sample(self, batch_size: int, beta: float = 0.4) -> Rows:
