@@ -250,6 +250,10 @@ class ReplayBuffer:
 
     # -- adding
 
+    def _addable(self) -> Rows:
+        """The rows, with what has to know of new ones. Needs the lock."""
+        return self._indexed()
+
     def add(
         self,
         observation: Any,
@@ -312,7 +316,7 @@ class ReplayBuffer:
                 self._check_open()
             rows = self._rows
             if rows.index is None:
-                self._indexed()
+                self._addable()
             if self.num_envs > 1:
                 return rows.add_rows(
                     observation, action, reward, terminated, truncated, next_observation,
@@ -359,7 +363,7 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
-            return self._indexed().add_frame(observation)
+            return self._addable().add_frame(observation)
 
     def extend(self, columns: Mapping[str, np.ndarray], env: int = 0) -> np.ndarray:
         """Record many rows of one env as they are to be stored, in one vectorised write.
@@ -399,7 +403,7 @@ class ReplayBuffer:
         with self._lock:
             self._check_writable()
             fitted = self._rows.fitted(columns)
-            return self._indexed().extend(int(env), fitted)
+            return self._addable().extend(int(env), fitted)
 
     def end_episode(self, mask: np.ndarray | None = None) -> None:
         """Cut the episode under way: the next `add` starts a new one.

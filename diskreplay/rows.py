@@ -1,6 +1,6 @@
 """The rows of one store, and what a buffer knows of them in memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,19 +118,24 @@ class Rows:
     def _grow(self, rows: int) -> None:
         """Make room for more rows of any env in the index of a store that keeps all."""
         index = self.index
-        if index.growing and int(index.count.max()) + rows > index.size // self.store.num_envs:
+        if index is None or not index.growing:
+            return
+        if int(index.count.max()) + rows > index.size // self.store.num_envs:
             index.grow(int(index.count.max()) + rows)
             self.sampler.grow()
 
     def _take_in(self, added: np.ndarray, rewards: np.ndarray) -> None:
         """Tell the index and the sampler of committed rows: env, step and flags of each."""
+        if self.index is None:
+            self.store.evict()
+            return
         left, entered = self.index.append(added, rewards)
         if len(left):
             self.sampler.leave(left)
         if len(entered):
             self.sampler.enter(entered)
 
-    # -- adding; the index has to be there
+    # -- adding; where there is no index, none is kept up
 
     def add_row(
         self, observation, action, reward, terminated, truncated, next_observation, extras
@@ -142,24 +147,26 @@ class Rows:
         )
         return np.array([self._append(step, row, final)])
 
-    def put_row(self, given: Mapping[str, Any]) -> int:
+    def put_row(self, row: list[Any]) -> int:
         """One step of the only env, as `Ring.put` has it; returns its number."""
         step, at = self.next_step.item(0), self._reward_at
-        row = [*map(given.get, self._schema.names)]
-        reward = values.fit_reward(given.get("reward") or 0.0)
-        row[at : at + 5] = reward, bool(given.get("terminated")), False, step, False
+        reward, terminated = values.fit_reward(row[at] or 0.0), bool(row[at + 1])
+        row[at : at + 5] = reward, terminated, False, step, False
         return self._append(step, row, None)
 
     def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
         reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
-        number = self.store.count.item(0)
+        index, number = self.index, self.store.count.item(0)
         try:
-            if self.index.growing:
+            if index is not None and index.growing:
                 self._grow(2)
             self.store.append_row(row, final)
-            self.sampler.append_one(step, terminated + 2 * truncated, reward)
-            if final is not None:
-                self.sampler.append_one(step + 1, _FINAL, 0.0)
+            if index is None:
+                self.store.evict()
+            else:
+                self.sampler.append_one(step, terminated + 2 * truncated, reward)
+                if final is not None:
+                    self.sampler.append_one(step + 1, _FINAL, 0.0)
             self.next_step[0] = 0 if terminated or truncated else step + 1
             self.add_count += 1
         except BaseException as error:
@@ -185,9 +192,10 @@ class Rows:
         self.add_count = int(store.transitions_at(store.count).sum())
         for env in np.flatnonzero(committed).tolist():
             self.next_step[env] = self.step_after(env)
-        # These may have begun to be sampleable, and the sampler not know it.
-        newest = store.count * 0 + before - self._update_horizon
-        self._stale, self.index = (self.sampler, newest), None
+        if self.index is not None:
+            # These may have begun to be sampleable, and the sampler not know it.
+            newest = store.count * 0 + before - self._update_horizon
+            self._stale, self.index = (self.sampler, newest), None
 
     def step_after(self, env: int) -> int:
         """The step that the row behind the newest one of an env has, which there is."""
@@ -251,7 +259,10 @@ class Rows:
         try:
             self._grow(1)
             self.store.append_row(row, None, is_final=True)
-            self.sampler.append_one(step, _FINAL, 0.0)
+            if self.index is None:
+                self.store.evict()
+            else:
+                self.sampler.append_one(step, _FINAL, 0.0)
             self.next_step[0] = step + 1
         except BaseException as error:
             self._mend(number, error)

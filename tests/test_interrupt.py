@@ -74,10 +74,8 @@ class Player:
         stamp = self.steps % 250
         end = self.steps % 7 == 6
         if call == "put":
-            self.buffer.put(
-                {"observation": np.full(FRAME, stamp, np.uint8), "reward": float(stamp),
-                 "terminated": end}
-            )  # fmt: skip
+            frame = np.full(FRAME, stamp, np.uint8)
+            self.buffer.put([frame, None, float(stamp), end, None, None, None])
         elif call == "extend":
             size = 3
             self.buffer.extend(

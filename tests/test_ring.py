@@ -195,14 +195,14 @@ def test_put_is_add_of_values_that_fit(tmp_path):
         for number in range(40):
             frame, note = rng.integers(0, 256, (30, 40), np.uint8), rng.random(3, np.float32)
             action, reward, ended = int(rng.integers(9)), float(rng.normal()), number % 7 == 6
-            assert one.put(
-                {"observation": frame, "action": action, "reward": reward, "terminated": ended,
-                 "note": note}
-            ) == number  # fmt: skip
+            row = [frame, action, reward, ended, None, None, None, note]
+            assert one.put(row) == number
             other.add(frame, action, reward, ended, False, note=note)
             if number % 10 == 9:
                 one.end_episode()
                 other.end_episode()
+            if number == 25:  # an index is made here, and kept up from here on
+                assert len(one) == len(other)
         assert (one.count, one.stored, one.add_count) == (40, 12, 40)
         assert len(one) == len(other)
         for field in one.fields:
@@ -211,11 +211,12 @@ def test_put_is_add_of_values_that_fit(tmp_path):
 
 def test_put_leaves_out_what_is_not_given_and_refuses_what_add_refuses(tmp_path):
     with make(tmp_path / "ring", extras={"note": ((3,), "float32")}) as ring:
-        assert ring.put({"observation": np.ones((30, 40), np.uint8), "note": None}) == 0
+        frame = np.ones((30, 40), np.uint8)
+        assert ring.put([frame, *[None] * 7]) == 0
         with pytest.raises(NotFiniteError):
-            ring.put({"observation": np.ones((30, 40), np.uint8), "reward": np.nan})
+            ring.put([frame, None, np.nan, *[None] * 5])
         assert ring.count == 1
         for field in set(ring.fields) - {"observation"}:
             assert not ring.column(field).any()
     with pytest.raises(ClosedError):
-        ring.put({})
+        ring.put([None] * 8)

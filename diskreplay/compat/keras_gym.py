@@ -178,23 +178,21 @@ class ExperienceReplayBuffer(OnDisk):
             start = self._count
         # What is no float32 is shown as 0 to others; here it is read from the extra.
         native = r if abs(r) <= _FLOAT32_MAX else 0.0
-        row = {"observation": frame, "action": action, "reward": native, "terminated": done,
-               "episode_id": episode_id, "reward_float64": r}  # fmt: skip
         try:
-            ring.put(row)
-            self._took(row, start)
+            ring.put([frame, action, native, done, False, 0, False, episode_id, r])
+            self._took(r, done, episode_id, start)
         except BaseException:
             if ring.count != self._count:  # Ctrl-C after the commit: the row stays
-                self._took(row, start)
+                self._took(r, done, episode_id, start)
             raise
 
-    def _took(self, row: dict[str, Any], start: int) -> None:
+    def _took(self, r: float, done: bool, episode_id: int, start: int) -> None:
         """The ring has one more row, of the episode that began with row `start`. Interrupted, it
         may run again: the count moves last."""
         slot, count = self._count % len(self._ids), self._count + 1
-        self._ids[slot], self._dones[slot] = row["episode_id"], row["terminated"]
-        self._rewards[slot], self._starts[slot] = row["reward_float64"], start
-        self._start = -1 if row["terminated"] else start
+        self._ids[slot], self._dones[slot] = episode_id, done
+        self._rewards[slot], self._starts[slot] = r, start
+        self._start = -1 if done else start
         self._stored, self._count = min(count, len(self._ids)), count
 
     def _frame(self, s: Any) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What the facades without files of their own share: a ring that may come later, and its disk."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,6 +14,19 @@ from diskreplay.ring import Ring
 from diskreplay.store.store import Store
 
 _ROWS_AT_ONCE = 1024
+_LARGEST_IN_MEMORY, _MOST_IN_MEMORY = 1 << 10, 1 << 27  # bytes of a row, and of all rows
+
+
+def in_memory(row_bytes: Mapping[str, int], rows: int) -> set[str]:
+    """Which columns are kept in memory too, where a batch of small rows is read twice as fast: the
+    smallest, of at most 1 KiB a row each and 128 MiB together."""
+    names, left = set(), _MOST_IN_MEMORY
+    for name, size in sorted(row_bytes.items(), key=lambda item: item[1]):
+        left -= size * rows
+        if left < 0 or size > _LARGEST_IN_MEMORY:
+            break
+        names.add(name)
+    return names
 
 
 class OnDisk:

@@ -98,22 +98,19 @@ class ReplayBuffer(OnDisk):
         ring = self._ring
         if self._following not in (None, obs.tobytes()):
             ring.end_episode()
-        row = {"observation": obs, "action": act, "reward": rew, "terminated": bool(done),
-               "next_obs": next_obs}  # fmt: skip
         try:
-            ring.put(row)
-            self._took(row)
+            ring.put([obs, act, rew, done, False, 0, False, next_obs])
+            self._took(act, rew, done, next_obs)
         except BaseException:
             if ring.count != self._count:  # Ctrl-C after the commit: the row stays
-                self._took(row)
+                self._took(act, rew, done, next_obs)
             raise
 
-    def _took(self, row: dict[str, Any]) -> None:
+    def _took(self, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray) -> None:
         """The ring has one more row. Interrupted, it may run again: the count moves last."""
         slot, count = self._count % self.max_size, self._count + 1
-        self._acts[slot], self._rews[slot] = row["action"], row["reward"]
-        self._done[slot] = row["terminated"]
-        self._following = row["next_obs"].tobytes()
+        self._acts[slot], self._rews[slot], self._done[slot] = act, rew, done
+        self._following = next_obs.tobytes()
         self.size = min(count, self.max_size)
         self.ptr, self._count = count % self.max_size, count
 
@@ -246,11 +243,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """The slot of the next row, as `ptr`."""
         return self.ptr
 
-    def _took(self, row: dict[str, Any]) -> None:
+    def _took(self, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray) -> None:
         leaf = float(self.max_priority**self.alpha)
         slot = self._count % self.max_size
         tree_kernels.set_leaf(self.sum_tree.tree, self.min_tree.tree, slot, leaf)
-        super()._took(row)
+        super()._took(act, rew, done, next_obs)
 
     def sample_batch(self, beta: float = 0.4) -> dict[str, Any]:
         """Draw transitions, one from each of as many equal parts of the sum as a batch has.

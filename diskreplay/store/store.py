@@ -403,8 +403,16 @@ class Store:
         that have left for it."""
         count = self.count.copy()
         self._state.finals[:] = finals_word(self._finals(count), count)
-        if self.rows_per_env is not None:
-            self.first = np.maximum(self.first, count - self.rows_per_env)
+        self.evict()
+
+    def evict(self) -> None:
+        """Let go of the rows that have left for newer ones."""
+        if self.rows_per_env is None:
+            return
+        if self.num_envs > 1:
+            self.first = np.maximum(self.first, self.count - self.rows_per_env)
+        elif (oldest := self.count.item(0) - self.rows_per_env) > self.first.item(0):
+            self.first[0] = oldest
 
     def _take_in_hand(self, row: int) -> None:
         """Hold the segments that `row` of the only env goes to: writing it is then an assignment

@@ -75,7 +75,8 @@ def test_any_stream_is_read_back(linked, depth, data, dtype):
         values, heads = (np.stack(part) for part in zip(*added, strict=True))
         given = {"o": values, **({"next_o": heads} if linked else {})}
         if len(added) == 1 and draw(st.booleans()):
-            stored, state = track.encode_row({name: part[0] for name, part in given.items()})
+            values, state = track.encode_row({name: part[0] for name, part in given.items()})
+            stored = dict(zip(track.stores, values, strict=True))
             for name, (shape, kind) in track.extras.items():
                 row = np.zeros(shape, kind) if stored[name] is None else stored[name]
                 stored[name] = np.asarray(row, kind)[None]

@@ -26,12 +26,12 @@ def make(path, segment_rows=8):
 
 
 def row(number, given):
-    values = {"observation": np.full(4, number % 256, np.uint8), "reward": float(number)}
+    extras = [None] * 3
     if given:
-        values["packed"] = np.full(16, 1 + number % 255, np.uint8)
-        values["raw"] = np.full(3, 1 + number, np.float32)
-        values["last"] = np.ones(2, np.uint8)
-    return values
+        packed, raw = np.full(16, 1 + number % 255, np.uint8), np.full(3, 1 + number, np.float32)
+        extras = [packed, raw, np.ones(2, np.uint8)]
+    frame = np.full(4, number % 256, np.uint8)
+    return [frame, None, float(number), *[None] * 4, *extras]
 
 
 def check(buffer, rows):
@@ -86,7 +86,7 @@ def test_a_row_that_was_cut_before_its_commit(tmp_path):
     with make(tmp_path / "store") as ring:
         ring.put(row(0, False))
         with pytest.raises(ValueError, match="broadcast"):
-            ring.put(row(1, True) | {"last": np.ones(5, np.uint8)})
+            ring.put([*row(1, True)[:-1], np.ones(5, np.uint8)])
         ring.put(row(1, False))
         check(ring, [False, False])
 
@@ -96,7 +96,7 @@ def test_a_row_that_was_left_out_and_cut_and_is_given_then(tmp_path):
         for number in range(9):
             ring.put(row(number, False))
         with pytest.raises(ValueError, match="broadcast"):
-            ring.put(row(9, False) | {"last": np.ones(5, np.uint8)})
+            ring.put([*row(9, False)[:-1], np.ones(5, np.uint8)])
         ring.put(row(9, True))
         for number in range(10, 16):
             ring.put(row(number, False))
@@ -138,11 +138,12 @@ def test_a_writer_that_was_killed_amid_a_row(tmp_path):
 def test_a_segment_is_the_same_file_whether_its_zeros_were_given_or_left_out(tmp_path):
     files = []
     for name, zeros in (("given", True), ("left out", False)):
-        nothing = {"packed": np.zeros(16, np.uint8), "last": np.zeros(2, np.uint8)}
+        nothing = [np.zeros(16, np.uint8), None, np.zeros(2, np.uint8)]
         with make(tmp_path / name) as ring:
             for number in range(32):
                 given = number in (3, 17)
-                ring.put((nothing if zeros and not given else {}) | row(number, given))
+                fields = row(number, given)
+                ring.put([*fields[:-3], *nothing] if zeros and not given else fields)
             ring._rows.store.maintain()
             column = ring._rows.store.columns["packed"]
             files.append([column.chunk_path(segment, 0).read_bytes() for segment in range(4)])

@@ -14,7 +14,7 @@ from diskreplay.compat.cpprb.layout import Layout, all_fields
 from diskreplay.compat.cpprb.nstep import NstepBuffer
 from diskreplay.compat.cpprb.tracks import Rows
 from diskreplay.compat.on_disk import OnDisk
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import ClosedError, InvalidInputError
 from diskreplay.ring import Ring
 
 PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
@@ -60,7 +60,7 @@ class ReplayBuffer(OnDisk):
     -----
     When `add` returns, its rows survive the death of the process; steps that wait for their n-step
     window do not. A reopened store continues with its rows, the episode being over. Memory: the
-    smallest columns are kept in it too, of at most 16 bytes a row together.
+    smallest columns are kept in it too, as many as have at most 128 MiB together.
     """
 
     _weighted = False
@@ -86,9 +86,9 @@ class ReplayBuffer(OnDisk):
         if Nstep:
             self._nstep = NstepBuffer(env_dict or {}, Nstep)
             self._nstep.columns = self._columns
-            self._layout = Layout(self._columns)
+            self._layout = Layout(self._columns, self._size)
         else:
-            self._layout = Layout(self._columns, names(next_of), names(stack_compress))
+            self._layout = Layout(self._columns, self._size, names(next_of), names(stack_compress))
         linked = path is None and mmap_prefix is not None
         # The engine keeps at least one whole transition of two rows.
         slots = max(self._size + self._layout.slack, 2)
@@ -109,6 +109,7 @@ class ReplayBuffer(OnDisk):
             self._path, observation_space=observation_space, action_space=action_space,
             extras=extras, **self._options,
         )  # fmt: skip
+        self._layout.place(self._ring.fields)
         self._recall(self._ring)
 
     def _recall(self, ring: Ring) -> None:
@@ -134,7 +135,8 @@ class ReplayBuffer(OnDisk):
         slots = np.arange(self.get_stored_size())
         for name, values in self._layout.decode_small(self._ring.take, self._rows(slots)).items():
             self._small[name][slots] = values
-        self._step, self._episode_start = 0, self._ring.count
+        self._ring.end_episode()
+        self._episode_start = self._ring.count
 
     def _copy(self, ring: Ring, fresh: Ring, rows: np.ndarray) -> None:
         """Append rows of `ring` to an emptier one."""
@@ -218,25 +220,23 @@ class ReplayBuffer(OnDisk):
         if not count:
             return first % self._size
         stored, states = self._layout.encode(rows)
-        full = all_fields(stored, ring.fields, count, self._step)
-        step = 0 if full["terminated"][-1] else int(full["step"][-1]) + 1
         try:
-            ring.extend(full)
-            self._took(first, count, rows, states, step)
+            ring.extend(all_fields(stored, ring.fields, count, ring.next_step))
+            self._took(first, count, rows, states)
         except BaseException:
             added = ring.count - first
             if 0 < added < count:  # as many as there was room for, or as came before Ctrl-C
                 self._layout.forget()
                 ring.end_episode()
-                states, step = [], 0
+                states = []
             if added:
-                self._took(first, added, rows, states, step)
+                self._took(first, added, rows, states)
             raise
         return first % self._size
 
-    def _took(self, first: int, count: int, rows: Rows, states: list[Any], step: int) -> None:
-        """The ring has the first `count` of these, numbered from `first` on; `step` is that of the
-        next one. Interrupted, it may run again."""
+    def _took(self, first: int, count: int, rows: Rows, states: list[Any]) -> None:
+        """The ring has the first `count` of these, numbered from `first` on. Interrupted, it may
+        run again."""
         newest = slice(max(count - self._size, 0), count)
         slots = np.arange(first, first + count)[newest] % self._size
         for name, column in self._small.items():
@@ -245,25 +245,23 @@ class ReplayBuffer(OnDisk):
             self._layout.keep(states)
         if self._weighted:
             self._weigh(first, count, rows.get(PRIORITIES))
-        self._step = step
 
     def _store_row(self, row: Rows, priority: np.ndarray | None = None) -> int:
         """As `_store`, for one row without a leading axis: by far the most common."""
         ring = self._ring
         number = ring.count
         stored, states = self._layout.encode_row(row)
-        step = 0 if stored.get("terminated") else self._step + 1
         try:
             ring.put(stored)
-            self._took_row(number, row, states, step, priority)
+            self._took_row(number, row, states, priority)
         except BaseException:
             if ring.count > number:  # Ctrl-C after the commit: the row stays
-                self._took_row(number, row, states, step, priority)
+                self._took_row(number, row, states, priority)
             raise
         return number % self._size
 
     def _took_row(
-        self, number: int, row: Rows, states: list[Any], step: int, priority: np.ndarray | None
+        self, number: int, row: Rows, states: list[Any], priority: np.ndarray | None
     ) -> None:
         """As `_took`, for one row without a leading axis."""
         slot = number % self._size
@@ -273,7 +271,6 @@ class ReplayBuffer(OnDisk):
             self._layout.keep(states)
         if self._weighted:
             self._weigh(number, 1, priority)
-        self._step = step
 
     def _weigh(self, first: int, count: int, priorities: np.ndarray | None) -> None:
         """Rows from number `first` on were stored: the first `count` of those with `priorities`."""
@@ -288,7 +285,7 @@ class ReplayBuffer(OnDisk):
         if rows is not None:
             self._store_whole(rows, {})
         self._ring.end_episode()
-        self._step, self._episode_start = 0, self._ring.count
+        self._episode_start = self._ring.count
 
     def clear(self) -> None:
         """Forget all rows, and steps that wait; a largest priority is 1 again."""
@@ -348,9 +345,14 @@ class ReplayBuffer(OnDisk):
         return np.maximum(last - (last - slots) % self._size, -1)
 
     def _read(self, slots: np.ndarray) -> Rows:
+        ring = self._ring
+        if ring.closed:
+            raise ClosedError(f"{ring.path}: the buffer is closed; open it again")
         # Slots that no row is in are zeros in memory too.
-        small = {name: column[slots.reshape(-1)] for name, column in self._small.items()}
-        return self._layout.decode(self._ring.take, self._rows(slots), small)
+        small = {name: column.take(slots, axis=0) for name, column in self._small.items()}
+        if self._layout.is_small:
+            return small
+        return self._layout.decode(ring.take, self._rows(slots), small)
 
     def get_all_transitions(self, shuffle: bool = False) -> Rows:
         """All rows, in the order of their slots, or shuffled by `numpy.random.shuffle`."""

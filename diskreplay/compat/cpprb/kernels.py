@@ -8,8 +8,10 @@ def compare(last, value, head, newest, kept):
     """Whether a value is the last one, whether a head is the value moved on by one frame; the
     head's newest frame into `newest`, and all of it into `kept`.
 
-    A stack is one word for each place in a frame, the oldest frame in the lowest bits.
+    In `last` and `kept` a stack is one word for each place in a frame, the oldest frame in the
+    lowest bits; values and heads have the same bytes in a line.
     """
+    value, head = value.view(kept.dtype), head.view(kept.dtype)
     frame_bits = 8 * newest.itemsize
     last_bits = 8 * head.itemsize - frame_bits
     older = (1 << last_bits) - 1

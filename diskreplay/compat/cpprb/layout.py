@@ -8,9 +8,9 @@ from gymnasium import spaces
 
 from diskreplay.compat.cpprb.columns import NO_ACTION, NOTHING, Column, Columns, field_name
 from diskreplay.compat.cpprb.tracks import Rows, Take, Track
+from diskreplay.compat.on_disk import in_memory
 from diskreplay.spaces import box
 
-_IN_MEMORY = 16  # bytes a row
 _LARGE = 1024  # bytes a row: smaller ones are not worth the bookkeeping of a `Track`
 
 
@@ -54,6 +54,8 @@ class Layout:
     Parameters
     ----------
     columns : Columns
+    rows : int
+        The buffer's capacity.
     next_of, stack_compress : sequence of str
         Columns to store in fewer bytes.
 
@@ -70,10 +72,16 @@ class Layout:
         Rows that the ring keeps beyond the buffer's capacity.
     small : list of Column
         Those of few bytes, to be kept in memory too.
+    is_small : bool
+        Whether these are all.
     """
 
     def __init__(
-        self, columns: Columns, next_of: Sequence[str] = (), stack_compress: Sequence[str] = ()
+        self,
+        columns: Columns,
+        rows: int,
+        next_of: Sequence[str] = (),
+        stack_compress: Sequence[str] = (),
     ) -> None:
         self.columns = columns
         self.observation_space: spaces.Space = NOTHING
@@ -102,10 +110,11 @@ class Layout:
         self.slack = max((track.slack for track in self._tracks), default=0)
         done = columns.by_name.get("done")
         self._has_done = done is not None and done.shape == (1,)
-        self._plain.sort(key=lambda part: part.column.row_bytes)
-        bytes_up_to = np.cumsum([part.column.row_bytes for part in self._plain])
-        narrow = int(np.searchsorted(bytes_up_to, _IN_MEMORY, side="right"))
-        self._narrow, self._wide = self._plain[:narrow], self._plain[narrow:]
+        small = in_memory({part.column.name: part.column.row_bytes for part in self._plain}, rows)
+        self.small = [column for name, column in columns.by_name.items() if name in small]
+        self._narrow = [part for part in self._plain if part.column.name in small]
+        self._wide = [part for part in self._plain if part.column.name not in small]
+        self.is_small = len(small) == len(columns.by_name)
 
     def _is_large(self, name: str) -> bool:
         column = self.columns.by_name[name]
@@ -127,27 +136,35 @@ class Layout:
             return "action"
         return None
 
-    @property
-    def small(self) -> list[Column]:
-        return [part.column for part in self._narrow]
+    def place(self, fields: Sequence[str]) -> None:
+        """Say in which order `encode_row` is to give the ring's fields."""
+        at = {field: place for place, field in enumerate(fields)}
+        self._row: list[Any] = [None] * len(at)
+        self._places = [(at[part.frames], part.column.name, part) for part in self._plain]
+        self._track_places = [(t, [at[field] for field in t.stores]) for t in self._tracks]
+        # Of a `done` that is no bool, the store is told whether it is 0.
+        is_native = "terminated" in self.fields.values()
+        self._done_at = at["terminated"] if self._has_done and not is_native else None
 
     def forget(self) -> None:
         """The next row follows none."""
         for track in self._tracks:
             track.forget()
 
-    def encode_row(self, row: Rows) -> tuple[Rows, list[Any]]:
-        """As `encode`, for one row, without a leading axis."""
-        stored, states = {}, []
-        for part in self._plain:
-            values = row[part.column.name]
-            stored[part.frames] = values if part.is_direct else part.encode_row(values)
-        for track in self._tracks:
+    def encode_row(self, row: Rows) -> tuple[list[Any], list[Any]]:
+        """As `encode`, for one row without a leading axis: what `Ring.put` takes, see `place`.
+        Valid until the next call."""
+        stored = self._row.copy()
+        for place, name, part in self._places:
+            stored[place] = row[name] if part.is_direct else part.encode_row(row[name])
+        states = []
+        for track, places in self._track_places:
             values, state = track.encode_row(row)
-            stored.update(values)
+            for place, value in zip(places, values, strict=True):
+                stored[place] = value
             states.append(state)
-        if self._has_done and "terminated" not in stored:
-            stored["terminated"] = bool(row["done"][0])
+        if self._done_at is not None:
+            stored[self._done_at] = row["done"].item() != 0
         return stored, states
 
     def encode(self, rows: Rows) -> tuple[Rows, list[Any]]:
@@ -188,15 +205,13 @@ class Layout:
         known : dict of str to ndarray, optional
             The `small` columns at these rows.
         """
-        found = dict(known or {})
         flat = rows.reshape(-1)
-        parts = self._plain if known is None else self._wide
-        if parts or not self._tracks:  # a closed ring should say so even if nothing is to be read
-            found.update(self._decode_plain(take, flat, parts))
+        found = self._decode_plain(take, flat, self._plain if known is None else self._wide)
         for track in self._tracks:
             found.update(track.decode(take, flat))
         if rows.ndim != 1:
             found = {n: v.reshape(*rows.shape, *v.shape[1:]) for n, v in found.items()}
+        found.update(known or {})
         return {name: found[name] for name in self.columns.by_name}
 
 

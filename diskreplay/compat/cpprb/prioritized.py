@@ -8,6 +8,7 @@ from diskreplay.compat.cpprb.buffer import PRIORITIES, ReplayBuffer
 from diskreplay.compat.cpprb.tracks import Rows
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.ring import Ring
+from diskreplay.sampling.sum_tree import SumTree
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -51,12 +52,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._alpha, self._eps, self._check = float(alpha), float(eps), bool(check_for_update)
         self._rng = np.random.default_rng()
         self._least_leaf = float(self._leaves(np.array(0.0)))
-        from diskreplay.sampling.kernels import tree_set
-
-        self._set_leaves = tree_set
-        # Slots and leaves that a row changes: its own and that of a row which is no longer drawn;
-        # mostly there is none, and both entries are its own.
-        self._newest = np.zeros(2, np.int64), np.zeros(2)
         super().__init__(size, env_dict, **options)
 
     def _notes(self, max_priority: float = 1.0) -> dict[str, Any]:
@@ -78,6 +73,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _remember(self) -> None:
         super()._remember()
         self._sampled_at = 0  # the number of the next row, at the last `sample`
+        # Rows from this number on have no leaf yet: that of the largest priority, set when somebody
+        # asks, as one call for many is far cheaper than many calls.
+        self._weighed = self._ring.count
 
     def _rescale(self, ring: Ring, max_priority: float) -> None:
         """Leaves that another alpha or eps made are made anew."""
@@ -148,29 +146,38 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return self._take_in(rows)
 
     def _weigh(self, first: int, count: int, priorities: np.ndarray | None) -> None:
-        if not count:
+        if priorities is None or not count:
             return
+        self._weigh_newest(first)
+        self._raise_max(float(priorities[:count].max()))
+        self._set_leaves(first, self._leaves(priorities[:count]))
+
+    def _weigh_newest(self, stop: int) -> None:
+        """Give rows before number `stop` that have no leaf yet the largest one."""
+        if self._weighed < stop:
+            newest = self._ring.notes["newest_weight"]
+            self._set_leaves(self._weighed, np.full(stop - self._weighed, newest))
+
+    def _set_leaves(self, first: int, leaves: np.ndarray) -> None:
+        """Set those of rows from number `first` on, and go on behind them."""
         ring, size = self._ring, self._size
-        if count == 1 and priorities is None:  # by far the most common
-            slots, leaves = self._newest
-            slots[:] = first % ring.capacity
-            leaves[:] = ring.notes["newest_weight"]
-            if size < ring.capacity and first >= size:  # a row is kept for its frames only
-                slots[0], leaves[0] = (first - size) % ring.capacity, 0.0
-            tree = ring.weights  # `set`, without a look at leaves that are known to be good
-            self._set_leaves(tree.nodes, tree.least, tree.starts, slots, leaves)
-            return
-        if priorities is not None:
-            self._raise_max(float(priorities[:count].max()))
-            leaves = self._leaves(priorities[:count][-size:])
-        else:
-            leaves = np.full(min(count, size), ring.notes["newest_weight"])
-        numbers = np.arange(first + count - len(leaves), first + count)
+        stop = first + len(leaves)
+        leaves = leaves[-size:]
+        numbers = np.arange(stop - len(leaves), stop)
         if size < ring.capacity:  # rows that are kept for their frames only lose their weight
-            gone = np.arange(max(first - size, 0), first + count - size)[-ring.capacity :]
+            gone = np.arange(max(first - size, 0), stop - size)[-ring.capacity :]
             numbers = np.concatenate([gone, numbers])
             leaves = np.concatenate([np.zeros(len(gone)), leaves])
         ring.weights.set(numbers % ring.capacity, leaves)
+        self._weighed = max(self._weighed, stop)
+
+    def _tree(self) -> SumTree:
+        """The leaves of all rows."""
+        self._weigh_newest(self._ring.count)
+        return self._ring.weights
+
+    def _settle(self, ring: Ring, *, closing: bool) -> None:
+        self._tree()
 
     def _raise_max(self, priority: float) -> None:
         if priority > self.get_max_priority():
@@ -204,10 +211,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not batch_size:
             slots, leaves = np.empty(0, np.int64), np.empty(0)
         else:
-            if not ring.count or not ring.weights.total > 0:
+            tree = self._tree()
+            if not tree.total > 0:
                 raise InvalidInputError("sample: there are no rows with a priority; add some first")
-            drawn = ring.weights.stratified_sample(batch_size, self._rng)
-            slots, leaves = drawn, ring.weights.leaves[drawn]
+            slots = drawn = tree.stratified_sample(batch_size, self._rng)
+            leaves = tree.leaves.take(drawn)
             if ring.capacity != self._size:
                 slots = ring.ids(drawn) % self._size
                 order = np.argsort(slots)
@@ -220,7 +228,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _weights(self, leaves: np.ndarray, beta: float) -> np.ndarray:
         if not beta or not len(leaves):
             return np.ones(len(leaves), np.float32)
-        tree = self._ring.weights
+        tree = self._tree()
         if self._least_leaf == 0 and self._has_zero():
             return np.zeros(len(leaves), np.float32)
         return ((leaves / tree.min) ** -beta).astype(np.float32)
@@ -228,7 +236,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _has_zero(self) -> bool:
         """Whether a stored row has no weight. O(rows)."""
         slots = self._ring.slots(self._rows(np.arange(self.get_stored_size())))
-        return not self._ring.weights.leaves[slots].all()
+        return not self._tree().leaves[slots].all()
 
     def update_priorities(self, indexes: Any, priorities: Any) -> None:
         """Set priorities of slots; where one occurs twice, its last priority counts.
@@ -265,7 +273,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             kept = numbers < self._sampled_at
             numbers, priorities, leaves = numbers[kept], priorities[kept], leaves[kept]
         if len(numbers):
-            self._ring.weights.set(self._ring.slots(numbers), leaves)
+            self._tree().set(self._ring.slots(numbers), leaves)
             self._raise_max(float(priorities.max()))
 
     def get_max_priority(self) -> float:

@@ -42,6 +42,8 @@ class Track:
         The field of the frames.
     extras : dict
         Further fields of the store: name to (shape, dtype).
+    stores : list of str
+        All of its fields, in the order of `encode_row`.
     packed : list of str
         Those that are to be compressed whatever their dtype.
     """
@@ -75,6 +77,8 @@ class Track:
                 f"{column.name}_whole", taken, self._stack_shape, column.dtype
             )
             self.packed.append(self._value)
+        fields = self.frames, self._run, self._head, self._value_run, self._value
+        self.stores = [field for field in fields if field]
         # A stack of small numbers is one larger number: many times as fast.
         stack_bytes = self.depth * column.dtype.itemsize
         is_word = self.depth > 1 and stack_bytes in (2, 4, 8) and sys.byteorder == "little"
@@ -102,9 +106,9 @@ class Track:
         """The next row follows none."""
         self._last, self._last_run = None, 0
 
-    def encode_row(self, row: Rows) -> tuple[dict[str, Any], tuple[np.ndarray, int]]:
-        """As `encode`, for one row without a leading axis; valid until the next call. None is for
-        zeros."""
+    def encode_row(self, row: Rows) -> tuple[list[Any], tuple[np.ndarray, int]]:
+        """As `encode`, for one row without a leading axis: what goes to each of `stores`, None for
+        zeros. Valid until the next call."""
         if self._compare_row is None:
             stored, state = self.encode({name: row[name][None] for name in self.outputs})
             stored = {field: rows[0] for field, rows in stored.items()}
@@ -112,10 +116,10 @@ class Track:
                 stored[self._head] = None
             if self.linked and stored[self._value_run] >= 0:
                 stored[self._value] = None
-            return stored, state
+            return [stored[field] for field in self.stores], state
         last = self._none if self._last is None else self._last
-        head = self._flat(row[self.outputs[-1]])
-        value = self._flat(row[self.outputs[0]]) if self.linked else last
+        head = row[self.outputs[-1]].ravel()
+        value = row[self.outputs[0]].ravel() if self.linked else last
         kept = self._heads[last is self._heads[0]]
         follows, moved_on = self._compare_row(last, value, head, self._newest_words, kept)
         if self._last is None:
@@ -124,13 +128,9 @@ class Track:
         if moved_on:
             run = before + 1 if before > 0 else 1
             run = run if run < self.depth else self.depth
-        stored = {
-            self.frames: self._newest, self._run: run,
-            self._head: None if moved_on else self._stack(head),
-        }  # fmt: skip
+        stored = [self._newest, run, None if moved_on else head.reshape(self._stack_shape)]
         if self.linked:
-            stored[self._value_run] = before
-            stored[self._value] = None if follows else self._stack(value)
+            stored += before, None if follows else value.reshape(self._stack_shape)
         return stored, (kept, run)
 
     def _flat(self, stack: np.ndarray) -> np.ndarray:

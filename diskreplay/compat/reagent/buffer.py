@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.on_disk import OnDisk, in_memory
 from diskreplay.compat.reagent.checkpointing import Checkpointing
 from diskreplay.compat.reagent.elements import ReplayElement, native_rewards
 from diskreplay.compat.reagent.rows import NATIVE, Element, Rows
@@ -28,7 +28,6 @@ from diskreplay.store.store import Store
 __all__ = ["CHECKPOINT_DURATION", "STORE_FILENAME_PREFIX", "ReplayBuffer", "ReplayElement"]
 
 _logger = logging.getLogger(__name__)
-_SMALL = 16  # bytes of a row that is kept in memory too
 
 
 class ReplayBuffer(Rows, Checkpointing, OnDisk):
@@ -199,13 +198,15 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             self._written(slot, None)
             validity.pad(slot)
             self._count += 1
-        given = dict(zip(self._columns.values(), row, strict=True))
         reward, ends = row[2], int(row[3])
         if self._keeps_reward:
             reward = native_rewards(reward[None])[0]
-        given["reward"], given["terminated"] = float(reward), ends != 0
+        stored = self._blank_row.copy()
+        for place, value in zip(self._places, row, strict=True):
+            stored[place] = value
+        stored[2:4] = float(reward), ends != 0
         slot = self._count % self._replay_capacity
-        self._ring.put(given)
+        self._ring.put(stored)
         for place, column in self._small_places:
             column[slot] = row[place]
         self._written(slot, row)
@@ -363,15 +364,18 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             )
 
     def _recall(self, ring: Ring) -> None:
+        fields = list(ring.fields)
+        self._places = [fields.index(column) for column in self._columns.values()]
+        self._blank_row: list[Any] = [None] * len(fields)
         self._count = ring.count
         self.add_count[()] = ring.count
         # Small columns are kept in memory too, by slot: a batch needs all of them.
         slots = np.arange(ring.count - ring.stored, ring.count) % ring.capacity
         self._small, self._small_places = {}, []
+        sizes = {e.name: math.prod(e.shape) * e.dtype.itemsize for e in self._signature}
+        small = in_memory({name: sizes[name] for name in self._stored}, ring.capacity)
         for place, (name, shape, dtype, field) in enumerate(self._signature):
-            if field == "terminal" or name not in self._stored:
-                continue
-            if math.prod(shape) * dtype.itemsize <= _SMALL:
+            if name in small and name != "terminal":
                 self._small[name] = np.zeros((ring.capacity, *shape), dtype)
                 self._small[name][slots] = ring.column(field)
                 self._small_places.append((place, self._small[name]))

@@ -95,7 +95,7 @@ class Transitions:
         """The sum over each window, component by component, in the precision of torch."""
         if self._horizon == 1:  # one step, and its factor is 1
             if name in self._small:
-                rows = self._small[name][self.slots]
+                rows = self._small[name].take(self.slots, axis=0)
             else:
                 rows = self._window(name)[:, self._stack - 1].copy()
             if rows.dtype != np.float32:
@@ -117,7 +117,7 @@ class Transitions:
         stack, steps = self._stack, self._steps
         if stack == 1 and not self._timeline:
             if name in self._small:
-                found = self._small[name][self._both]
+                found = self._small[name].take(self._both, axis=0)
             else:
                 found = self._ring.take(self._columns[name], self._ids)
             return _column(found[0]), _column(found[1])
@@ -143,7 +143,7 @@ class Transitions:
         if name not in self._windows:
             slots = self._around
             if name in self._small:
-                window = self._small[name][slots]
+                window = self._small[name].take(slots, axis=0)
                 self._rooms[name] = np.empty_like(window[:, self._horizon :])
                 self._windows[name] = window
                 return window
