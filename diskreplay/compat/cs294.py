@@ -230,7 +230,7 @@ class ReplayBuffer(OnDisk):
         ring, waiting = self._ring, self._waiting[0]
         try:
             if waiting.effect:
-                ring.add(waiting.frame, *waiting.effect, False)
+                ring.put([waiting.frame, *waiting.effect, False, 0, False])
             else:
                 ring.add_frame(waiting.frame)
             self._wrote()

@@ -67,7 +67,7 @@ class Column:
         self._spares: list[Mapping] = []
         self._spares_made = 0
         self.new_files: list[Path] = []  # opened segments whose names are not durable yet
-        self._tails_made = 0
+        self._tails = 0  # those there are: written to, being packed, or spare
         self.strays: list[tuple[int, int]] = []  # files to be deleted after the next record
         self._spare_slots = _SPARE_SLOTS_PACKED if field.packed else _SPARE_SLOTS
         self._set_slots(slots + self._spare_slots)
@@ -169,7 +169,7 @@ class Column:
             mapping.path = path
         else:
             mapping = Mapping.create(path, self.open_bytes)
-            self._tails_made += 1
+            self._tails += 1
         if self._is_packed:
             mapping.zeros = set()
         self.new_files.append(path)
@@ -179,7 +179,7 @@ class Column:
     def lacks_tails(self) -> bool:
         """Whether another tail would be one too many: two an env are enough, one being written and
         one being packed, and to wait for one costs less than to make one."""
-        return self.field.packed and not self._spares and self._tails_made >= 2 * self.num_envs
+        return self.field.packed and not self._spares and self._tails >= 2 * self.num_envs
 
     @property
     def large(self) -> bool:
@@ -278,9 +278,10 @@ class Column:
         self._install(segment, env, new)
         return old
 
-    def recycle(self, tail: Mapping, most: int) -> None:
-        """Keep a retired tail as a spare, which costs less than a new file."""
-        if len(self._spares) < most:
+    def recycle(self, tail: Mapping) -> None:
+        """Keep a retired tail as a spare, which costs less than a new file, unless there are more
+        than are of use."""
+        if self._tails <= 2 * self.num_envs:
             tail.blank = False
             if 2 * len(tail.zeros or ()) > self.field.segment_rows:
                 self._wipe(tail)
@@ -289,7 +290,7 @@ class Column:
             self._spares.append(tail)
         else:
             files.remove(tail.path)
-            self._tails_made -= 1
+            self._tails -= 1
 
     def _wipe(self, tail: Mapping) -> None:
         """Zeros again, so that rows which are to be zeros need not be written: neither here nor,
@@ -326,6 +327,7 @@ class Column:
             tail = self.tail_path(segment, env)
             if tail.exists():
                 mapping = Mapping.open(tail, size=self.open_bytes, writable=writable)
+                self._tails += 1
             else:
                 mapping = self._map_sealed(segment, env)
         elif writable:
@@ -352,6 +354,7 @@ class Column:
 
     def drop(self, segment: int, env: int) -> None:
         """Unmap a segment. Call it with the gate held."""
+        self._tails -= self.field.packed and self.is_tail(segment, env)
         self._mapped.pop((segment, env))
         if segment == self._lowest[env]:
             self._lowest[env] += 1

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Container, Iterable, Sequence
 from collections.abc import Mapping as MappingType
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -549,7 +550,12 @@ class Store:
                 s * c.field.segment_rows < self.recorded[e] for c, s, e in full if c.field.packed
             )
             durable = durable or bool(self._idle_tails)  # that was so before, and failed
-            self._seal(full)
+            # Short segments first: their tails are the first to be needed again.
+            full.sort(key=lambda job: job[0].field.segment_rows)
+            for _rows, jobs in groupby(full, key=lambda job: job[0].field.segment_rows):
+                self._seal(list(jobs))
+                if not durable:
+                    self._reuse()
             if durable and (full or left or self._unsynced):
                 self._record_sealed(count, gone)
             self._reuse()
@@ -562,7 +568,8 @@ class Store:
         shortest = min(column.field.segment_rows for column in self.columns.values())
         for column in self.columns.values():
             if not column.field.packed and not self._closing:
-                if column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
+                # To open a file takes a millisecond; with many envs small files would be many.
+                if self.num_envs == 1 or column.open_bytes * self.num_envs >= _WORTH_A_SPARE:
                     rows = column.field.segment_rows
                     soon = rows - self.count % rows <= max(rows // 2, 2 * shortest)
                     column.keep_spares(np.count_nonzero(soon))
@@ -633,7 +640,7 @@ class Store:
         self._state.tail_epoch[0] += 1
         while self._idle_tails:
             column, tail = self._idle_tails[-1]
-            column.recycle(tail, self.num_envs)
+            column.recycle(tail)
             self._idle_tails.pop()
 
     def _delete_left(self) -> None:

@@ -57,7 +57,9 @@ OPTIONS = [
 ]
 
 
-KINDS = [(ReplayBuffer, options) for options in OPTIONS] + [(PrioritizedReplayBuffer, OPTIONS[2])]
+KINDS = [(ReplayBuffer, options) for options in OPTIONS] + [
+    (PrioritizedReplayBuffer, OPTIONS[2] | {"compressor": "raw"})
+]
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS, ids=str)

@@ -32,6 +32,39 @@ def test_reopening_with_another_size_keeps_the_newest(tmp_path, size, added):
         assert sorted(buffer.get_all_transitions()["a"].ravel().tolist()) == newest
 
 
+@pytest.mark.parametrize("size", [5, 7])
+def test_a_reopened_buffer_begins_an_episode(tmp_path, size):
+    with ReplayBuffer(5, {"a": {}, "done": {}}, path=tmp_path / "store") as buffer:
+        buffer.add(a=[0, 1, 2], done=[0, 1, 0])
+    with ReplayBuffer(size, {"a": {}, "done": {}}, path=tmp_path / "store") as buffer:
+        for number in (3, 4):
+            buffer.add(a=number, done=0)
+    with diskreplay.open(tmp_path / "store") as reader:
+        assert reader.take("step", np.arange(5)).tolist() == [0, 1, 0, 0, 1]
+
+
+def test_compressor(tmp_path):
+    env = {"obs": {"shape": (32, 32, 4), "dtype": np.uint8}, "act": {"shape": 3}}
+    found = {}
+    for kind in ("auto", "raw", "zstd"):
+        path = tmp_path / kind
+        options = {"next_of": "obs", "stack_compress": "obs", "compressor": kind}
+        with create_buffer(9, env, path=path, **options) as buffer:
+            buffer.add(obs=np.zeros((32, 32, 4)), next_obs=np.zeros((32, 32, 4)), act=[1, 2, 3])
+        with diskreplay.open(path) as reader:
+            fields = reader.statistics().fields
+            assert set(fields) == set(reader.fields)
+            group = reader.zarr()
+            codecs = {name: str(group[name].metadata.codecs) for name in fields}
+        found[kind] = [
+            ("lz4" in text) + 2 * ("zstd" in text)
+            for text in map(codecs.get, ("next_obs_frame", "obs_whole", "action", "obs_run"))
+        ]
+    assert found == {"auto": [1, 1, 0, 0], "raw": [0, 1, 0, 0], "zstd": [2, 1, 2, 0]}
+    with pytest.raises(ValueError, match="gzip"):
+        ReplayBuffer(9, env, compressor="gzip")
+
+
 def test_the_store_can_be_read_by_itself(tmp_path):
     env = {"obs": {"shape": 2}, "act": {}, "rew": {}, "next_obs": {"shape": 2}, "done": {}}
     with ReplayBuffer(8, env, path=tmp_path / "store") as buffer:

@@ -24,11 +24,11 @@ class Store:
             there.extend(rows.copy())
         self.count += len(rows)
 
-    def take(self, name, ids):
-        if isinstance(name, list):
-            return [self.take(one, ids) for one in name]
+    def take(self, name, ids, *, out=None):
         rows, (shape, dtype) = self.fields[name]
-        found = np.zeros((*ids.shape, *shape), dtype)
+        found = np.empty((*ids.shape, *shape), dtype) if out is None else out
+        assert (found.shape, found.dtype) == ((*ids.shape, *shape), dtype)
+        found[:] = 0
         for at in np.ndindex(ids.shape):
             number = ids[at]
             assert number < self.count

@@ -19,7 +19,7 @@ from diskreplay.compat.reagent import (  # noqa: E402
     SumTree,
 )
 from diskreplay.errors import ClosedError, DiskFullError, SchemaError, UsageError  # noqa: E402
-from diskreplay.store import files  # noqa: E402
+from diskreplay.store.column import Column  # noqa: E402
 from tests.compat.reagent_model import Model  # noqa: E402
 
 SLOW = settings(
@@ -345,21 +345,21 @@ def test_a_full_disk_halfway_through_the_padding(tmp_path, monkeypatch):
         "timeline": False, "ends": 0.3,
     }  # fmt: skip
     rng, failed = np.random.default_rng(0), 0
-    allocate = files.allocate
+    open_segment = Column.open_segment
     with make(setup, path=tmp_path / "replay") as buffer:
         model = make_model(setup)
 
-        def full(path, size):
-            raise DiskFullError(28, "full", str(path))
+        def full(self, segment, env):
+            raise DiskFullError(28, "full", str(self.root))
 
         for _ in range(60):
             row = random_row(setup, rng)
-            monkeypatch.setattr(files, "allocate", full)
+            monkeypatch.setattr(Column, "open_segment", full)
             try:
                 buffer.add(*row.values())
             except DiskFullError:
                 failed += 1
-                monkeypatch.setattr(files, "allocate", allocate)
+                monkeypatch.setattr(Column, "open_segment", open_segment)
                 buffer.add(*row.values())
             model.add(row)
         check_state(buffer, model)

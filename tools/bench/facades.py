@@ -94,11 +94,11 @@ CPPRB_VECTORS = {
 }  # fmt: skip
 
 
-def cpprb(package: str, name: str, fields: dict) -> Callable:
+def cpprb(package: str, name: str, fields: dict, **options: str) -> Callable:
+    if "next_obs" not in fields:
+        options |= {"next_of": "obs", "stack_compress": "obs"}
+
     def make(frames: int) -> Any:
-        options = {}
-        if "next_obs" not in fields:
-            options = {"next_of": "obs", "stack_compress": "obs"}
         module = import_module(package)
         return getattr(module, name)(frames, fields, **options)
 
@@ -163,6 +163,11 @@ def _facades() -> Iterator[Facade]:
         original = f"{name}, the original"
         yield Facade(
             name, FRAMES, cpprb("diskreplay.compat.cpprb", kind, CPPRB_FRAMES),
+            add_stacks_to_cpprb, by_size, its_engine, original,
+        )  # fmt: skip
+        yield Facade(
+            f"{name}, raw", FRAMES,
+            cpprb("diskreplay.compat.cpprb", kind, CPPRB_FRAMES, compressor="raw"),
             add_stacks_to_cpprb, by_size, its_engine, original,
         )  # fmt: skip
         yield Facade(

@@ -67,13 +67,14 @@ class Layout:
     observation_space, action_space : gymnasium.Space
     extras : dict
         Of the ring.
-    compressor : dict of str to str
     slack : int
         Rows that the ring keeps beyond the buffer's capacity.
     small : list of Column
         Those of few bytes, to be kept in memory too.
     is_small : bool
         Whether these are all.
+    links : list of str
+        Fields that are kept in memory too, by the ring's slots.
     """
 
     def __init__(
@@ -103,10 +104,10 @@ class Layout:
                 self._tracks.append(part)
             else:
                 self._plain.append(Plain(column, self._native(column), taken))
+        self.links = [field for track in self._tracks for field in track.links]
         parts = [*self._plain, *self._tracks]
         self.fields = {name: part.frames for part in parts for name in part.outputs}
         self.extras = {name: spec for part in parts for name, spec in part.extras.items()}
-        self.compressor = {name: "lz4" for track in self._tracks for name in track.packed}
         self.slack = max((track.slack for track in self._tracks), default=0)
         done = columns.by_name.get("done")
         self._has_done = done is not None and done.shape == (1,)
@@ -135,6 +136,12 @@ class Layout:
             self.action_space = space
             return "action"
         return None
+
+    def compressors(self, chosen: str) -> dict[str, str]:
+        """That of each field; what is zeros mostly is packed always."""
+        fields = dict.fromkeys(["observation", "action", *self.extras], chosen)
+        packed = [field for track in self._tracks for field in track.packed]
+        return fields | dict.fromkeys(self.links, "auto") | dict.fromkeys(packed, "lz4")
 
     def place(self, fields: Sequence[str]) -> None:
         """Say in which order `encode_row` is to give the ring's fields."""
@@ -191,7 +198,7 @@ class Layout:
         return self._decode_plain(take, rows, self._narrow)
 
     def _decode_plain(self, take: Take, rows: np.ndarray, parts: list[Plain]) -> Rows:
-        stored = take([part.frames for part in parts], rows)
+        stored = take([part.frames for part in parts], rows) if parts else []
         return {p.column.name: p.decode(values) for p, values in zip(parts, stored, strict=True)}
 
     def decode(self, take: Take, rows: np.ndarray, known: Rows | None = None) -> Rows:

@@ -52,6 +52,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._alpha, self._eps, self._check = float(alpha), float(eps), bool(check_for_update)
         self._rng = np.random.default_rng()
         self._least_leaf = float(self._leaves(np.array(0.0)))
+        # A priority whose leaf is finite beyond doubt.
+        self._most = 1e30 ** (1 / max(self._alpha, 1)) - self._eps
+        from diskreplay.sampling.kernels import tree_set
+
+        self._set_known = tree_set  # as `SumTree.set`, without a look at what is known to be good
         super().__init__(size, env_dict, **options)
 
     def _notes(self, max_priority: float = 1.0) -> dict[str, Any]:
@@ -105,6 +110,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if found.dtype == object:
             raise TypeError(f"priorities: numbers expected, found {priorities!r:.60}")
         found = found.astype(np.float64).ravel()
+        if len(found) and found.min() >= 0 and found.max() <= self._most:  # as good as always
+            return found, ((found + self._eps) ** self._alpha).astype(np.float32)
         with np.errstate(invalid="ignore"):  # a power of a negative number
             leaves = self._leaves(found)
         bad = ~((found >= 0) & (found < np.inf) & (leaves < np.inf))  # NaN too
@@ -266,14 +273,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not len(given):
             return
         stored = self.get_stored_size()
-        if not (given.min() >= 0 and given.max() < stored and (given == np.floor(given)).all()):
+        fits = given.min() >= 0 and given.max() < stored
+        if not fits or (given.dtype.kind == "f" and (given != np.floor(given)).any()):
             raise InvalidInputError(f"indexes: whole numbers from 0 to {stored - 1} expected")
-        numbers = self._rows(given.astype(np.int64))
-        if self._check:
-            kept = numbers < self._sampled_at
-            numbers, priorities, leaves = numbers[kept], priorities[kept], leaves[kept]
-        if len(numbers):
-            self._tree().set(self._ring.slots(numbers), leaves)
+        ring, tree, slots = self._ring, self._tree(), given.astype(np.int64)
+        if self._check or ring.capacity != self._size:
+            numbers = self._rows(slots)
+            kept = numbers < (self._sampled_at if self._check else ring.count)
+            slots = numbers[kept] % ring.capacity
+            priorities, leaves = priorities[kept], leaves[kept]
+        if len(slots):
+            self._set_known(tree.nodes, tree.least, tree.starts, slots, leaves.astype(np.float64))
             self._raise_max(float(priorities.max()))
 
     def get_max_priority(self) -> float:

@@ -44,6 +44,8 @@ class Track:
         Further fields of the store: name to (shape, dtype).
     stores : list of str
         All of its fields, in the order of `encode_row`.
+    links : list of str
+        Those of one number a row, that are asked for in each batch.
     packed : list of str
         Those that are to be compressed whatever their dtype.
     """
@@ -79,6 +81,7 @@ class Track:
             self.packed.append(self._value)
         fields = self.frames, self._run, self._head, self._value_run, self._value
         self.stores = [field for field in fields if field]
+        self.links = [field for field in (self._run, self._value_run) if field]
         # A stack of small numbers is one larger number: many times as fast.
         stack_bytes = self.depth * column.dtype.itemsize
         is_word = self.depth > 1 and stack_bytes in (2, 4, 8) and sys.byteorder == "little"
@@ -187,21 +190,28 @@ class Track:
     def decode(self, take: Take, rows: np.ndarray) -> Rows:
         """The values at rows, shape ``(n,)``; -1 for rows of zeros."""
         window = rows[:, None] + np.arange(-self.slack, 1)
-        fields = [field for field in (self.frames, self._run, self._value_run) if field]
-        taken = dict(zip(fields, take(fields, window), strict=True))
-        frames, runs = taken[self.frames], taken.get(self._run)
-        runs = np.full(len(rows), self.depth, np.int32) if runs is None else runs[:, -1]
+        # One block for what is read and for the heads, which share no memory with the values: freed
+        # as one, it is likely to be there, and in no need of fresh pages, for the next batch.
+        room = self.depth if self.linked else 0
+        block = np.empty((window.size + len(rows) * room, *self._frame_shape), self.column.dtype)
+        frames = block[: window.size].reshape(*window.shape, *self._frame_shape)
+        take(self.frames, window, out=frames)
+        runs = take(self._run, rows) if self._run else np.full(len(rows), self.depth)
         found = {}
         if self.linked:
-            heads = frames[:, 1:].copy()  # a batch's columns share no memory
-            value_runs = taken[self._value_run][:, -1]
-            values = frames[:, :-1]
-            runs_of_values = np.maximum(value_runs, 0)
-            self._fill(take, values, rows - 1, runs_of_values, value_runs < 0, rows >= 0)
+            heads = block[window.size :].reshape(len(rows), room, *self._frame_shape)
+            heads[:] = frames[:, 1:]
+            values, value_runs = frames[:, :-1], take(self._value_run, rows)
             found[self.outputs[0]] = values
+            self._fill(
+                take, np.concatenate([rows, rows]) >= 0, [heads, values],
+                np.concatenate([rows, rows - 1]),
+                np.concatenate([runs, np.maximum(value_runs, 0)]),
+                np.concatenate([np.zeros(len(rows), np.bool_), value_runs < 0]),
+            )  # fmt: skip
         else:
             heads = frames
-        self._fill(take, heads, rows, runs, np.zeros(len(rows), np.bool_), rows >= 0)
+            self._fill(take, rows >= 0, [heads], rows, runs, np.zeros(len(rows), np.bool_))
         found[self.outputs[-1]] = heads
         if not self.stacked:
             shape = (len(rows), *self.column.shape)
@@ -212,16 +222,16 @@ class Track:
     def _fill(
         self,
         take: Take,
-        stacks: np.ndarray,
+        wanted: np.ndarray,
+        parts: list[np.ndarray],
         heads: np.ndarray,
         runs: np.ndarray,
         from_value: np.ndarray,
-        wanted: np.ndarray,
     ) -> None:
         """Put the frames in that are older than the run, from the stack that was stored whole.
 
         That is the head of row ``heads - runs``, or the value of the row after it, if that does
-        not follow.
+        not follow. `parts` are stacks, and all else is of these one after the other.
         """
         short = np.flatnonzero(wanted & (runs < self.depth))
         if not len(short):
@@ -230,15 +240,17 @@ class Track:
         if self.linked:
             later = runs > 0
             from_value[later] = take(self._value_run, base[later] + 1) < 0
-            whole = np.empty((len(short), *self._stack_shape), self.column.dtype)
-            whole[from_value] = take(self._value, base[from_value] + 1)
-            if not from_value.all():
-                whole[~from_value] = take(self._head, base[~from_value])
-        else:
-            whole = take(self._head, base)
+        whole = np.empty((len(short), *self._stack_shape), self.column.dtype)
+        for field, stored, which in (
+            (self._value, base + 1, from_value), (self._head, base, ~from_value),
+        ):  # fmt: skip
+            if which.any():  # neighbours have it in common: unpacked once
+                once, places = np.unique(stored[which], return_inverse=True)
+                whole[which] = take(field, once)[places]
         whole = np.moveaxis(whole, -1, 1)
-        for at, run, stack in zip(short, runs, whole, strict=True):
-            stacks[at, : self.depth - run] = stack[run:]
+        for at, run, stack in zip(short.tolist(), runs.tolist(), whole, strict=True):
+            part, place = divmod(at, len(parts[0]))
+            parts[part][place, : self.depth - run] = stack[run:]
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
