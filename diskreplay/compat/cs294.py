@@ -256,7 +256,7 @@ class ReplayBuffer(OnDisk):
 
     def can_sample(self, batch_size: int) -> bool:
         """Whether there are so many rows, besides the newest, which has no next frame."""
-        return batch_size <= self._available()
+        return batch_size < self.num_in_buffer and batch_size <= self._available()
 
     def _available(self) -> int:
         return self._stop - self._oldest - bisect.bisect_left(self._skipped, self._stop)

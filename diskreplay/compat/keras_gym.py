@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from diskreplay.compat.on_disk import OnDisk
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
 from diskreplay.store.format import Field
@@ -81,6 +81,7 @@ class ExperienceReplayBuffer(OnDisk):
         # Stack and next stack in one window where they overlap or meet.
         self._window = np.union1d(self._offsets, self._offsets + self.bootstrap_n)
         self._powers = np.array([self.gamma**k for k in range(self.bootstrap_n + 1)])
+        self._powers[-1] = np.power([self.gamma], self.bootstrap_n)[0]  # to the last digit
         super().__init__(path, slots, "keras_gym", resume_episodes=True)
         self._reopen()
 
@@ -206,14 +207,38 @@ class ExperienceReplayBuffer(OnDisk):
             )
         return s[..., -1] if s.ndim in (3, 4) else s
 
+    @property
+    def action_space_is_discrete(self) -> bool:
+        """Whether actions are numbers from 0 on."""
+        return self._is_space("Discrete")
+
+    @property
+    def action_space_is_box(self) -> bool:
+        """Whether actions are arrays."""
+        return self._is_space("Box")
+
+    @property
+    def num_actions(self) -> int:
+        """How many Discrete actions there are. AttributeError if they are of another kind."""
+        if not self.action_space_is_discrete:
+            raise AttributeError("num_actions: the action space is not Discrete")
+        return int(self.env.action_space.n)
+
+    def _is_space(self, name: str) -> bool:
+        # By name: gym's and gymnasium's spaces have nothing else in common.
+        return name in (kind.__name__ for kind in type(self.env.action_space).__mro__)
+
     def _action(self, a: Any) -> np.ndarray:
         space = self.env.action_space
-        kind = type(space)
-        # By name: gym's and gymnasium's spaces have nothing else in common.
-        if kind.__name__ != "Discrete" and "Discrete" not in (k.__name__ for k in kind.__mro__):
+        if not self.action_space_is_discrete:
             if space.shape is None:
                 raise InvalidInputError(f"{type(space).__name__} actions cannot be stored")
-            return np.asarray(a, space.dtype).reshape(space.shape)
+            action = np.empty(space.shape, space.dtype)
+            try:
+                action[...] = a
+            except ValueError as error:
+                raise ShapeError(f"a: shape {space.shape} expected, found {a!r:.60}") from error
+            return action
         if isinstance(a, np.ndarray) and a.shape == (space.n,):
             return a.astype(np.float64)
         if not isinstance(a, int | np.integer):
@@ -221,7 +246,7 @@ class ExperienceReplayBuffer(OnDisk):
         if not 0 <= a < space.n:
             raise InvalidInputError(f"a: 0 to {space.n - 1} expected, found {a}")
         one_hot = np.zeros(int(space.n))
-        one_hot[a] = 1
+        one_hot[int(a)] = 1
         return one_hot
 
     # -- sampling

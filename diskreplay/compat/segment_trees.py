@@ -47,7 +47,7 @@ class _SegmentTree:
             raise AssertionError(f"index: 0 to {self.capacity - 1} expected, found {idx!r:.60}")
         return leaves
 
-    def _over(self, start: int, end: int) -> float:
+    def operate(self, start: int = 0, end: int = 0) -> float:
         """Of the leaves ``[start, end)``; an end of 0 or less counts from the capacity."""
         if end <= 0:
             end += self.capacity
@@ -84,7 +84,7 @@ class SumSegmentTree(_SegmentTree):
 
     def sum(self, start: int = 0, end: int = 0) -> float:
         """Of the leaves ``[start, end)``; an end of 0 or less counts from the capacity."""
-        return self._over(start, end)
+        return self.operate(start, end)
 
     def retrieve(self, upperbound: Any) -> Any:
         """The leaf i with ``sum(0, i) <= upperbound < sum(0, i + 1)``.
@@ -122,4 +122,4 @@ class MinSegmentTree(_SegmentTree):
 
     def min(self, start: int = 0, end: int = 0) -> float:
         """Of the leaves ``[start, end)``; an end of 0 or less counts from the capacity."""
-        return self._over(start, end)
+        return self.operate(start, end)

@@ -103,7 +103,8 @@ def write(
     for name, array in attributes.items():
         contents[name] = npy_pieces(array.shape, array.dtype, [array])
     if isinstance(buffer, PrioritizedReplayBuffer):
-        contents["sum_tree"] = [_priorities(buffer, rows, slots)]
+        tree = pickled_sum_tree(*_priorities(buffer, rows, slots), package=flavour)
+        contents["sum_tree"] = [tree]
     files.write(contents)
     return Path(directory)
 
@@ -164,7 +165,10 @@ def _at_once(shape: tuple[int, ...], dtype: np.dtype) -> int:
     return max(1, _BYTES_AT_ONCE // max(dtype.itemsize * math.prod(shape), 1))
 
 
-def _priorities(buffer: PrioritizedReplayBuffer, rows: np.ndarray, slots: int) -> bytes:
+def _priorities(
+    buffer: PrioritizedReplayBuffer, rows: np.ndarray, slots: int
+) -> tuple[np.ndarray, float]:
+    """What each slot's leaf is, and the largest."""
     tree = buffer.tree
     real = rows >= 0
     leaves = np.zeros(slots)
@@ -175,4 +179,4 @@ def _priorities(buffer: PrioritizedReplayBuffer, rows: np.ndarray, slots: int) -
     newest[-buffer.update_horizon :] = True
     pending = newest & real & (leaves[: len(rows)] == 0)
     leaves[: len(rows)][pending] = largest
-    return pickled_sum_tree(leaves, largest)
+    return leaves, largest

@@ -173,13 +173,16 @@ def unpickled(data: bytes, where: str) -> Any:
     return value.array if isinstance(value, _Array) else value
 
 
-def pickled_sum_tree(leaves: np.ndarray, max_recorded_priority: float) -> bytes:
-    """A sum tree as ReAgent would pickle its own, to be read where ReAgent is installed.
+def pickled_sum_tree(
+    leaves: np.ndarray, max_recorded_priority: float, *, package: str = "reagent"
+) -> bytes:
+    """A sum tree as ReAgent or Dopamine would pickle its own, to be read where that is installed.
 
     Parameters
     ----------
     leaves : ndarray of float64, shape (capacity,)
     max_recorded_priority : float
+    package : {"reagent", "dopamine"}
 
     Returns
     -------
@@ -191,7 +194,8 @@ def pickled_sum_tree(leaves: np.ndarray, max_recorded_priority: float) -> bytes:
     body = pickle.dumps(state, protocol=3)[2:-1]  # without its own start and stop
     body = body.replace(b"cnumpy._core.", b"cnumpy.core.")
     # The class cannot be imported here: these are the opcodes that name it and make one.
-    return b"\x80\x03creagent.replay_memory.sum_tree\nSumTree\n)\x81" + body + b"b."
+    name = f"c{package}.replay_memory.sum_tree\nSumTree\n".encode()
+    return b"\x80\x03" + name + b")\x81" + body + b"b."
 
 
 def levels(leaves: np.ndarray) -> list[np.ndarray]:

@@ -144,4 +144,16 @@ def test_the_steps_alone():
     assert steps.add(obs=[1, 2], done=[0, 0]) is None
     assert steps.add(obs=3, done=0)["obs"].tolist() == [[1]]
     assert steps.on_episode_end()["obs"].tolist() == [[2], [3]]
-    assert steps.on_episode_end() is None
+    nothing = steps.on_episode_end()
+    assert {name: rows.shape for name, rows in nothing.items()} == {"obs": (0, 1), "done": (0, 1)}
+    assert steps.get_Nstep_size() == 3
+
+
+def test_half_precision_rewards_are_summed_as_the_originals():
+    env = {"rew": {"dtype": np.float16}, "done": {}}
+    steps = NstepBuffer(env, {"size": 3, "rew": "rew", "gamma": 0.99}, stack_compress="obs")
+    found = steps.add(rew=[2.2, 2.2, 2.2], done=[0, 0, 0])["rew"]
+    reward, gamma = np.full(1, 2.2, np.float16), np.float32(0.99)
+    discounted = (reward * gamma).astype(np.float16)
+    total = reward + discounted + (discounted * gamma).astype(np.float16)
+    assert found.tolist() == [total.tolist()] != [[6.516]]

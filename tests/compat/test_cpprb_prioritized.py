@@ -47,7 +47,7 @@ def check(buffer, priorities, alpha, eps, beta=0.7):
 )
 def test_priorities_through_wraps(size, alpha, eps, large, data):
     draw = data.draw
-    some = st.floats(0, 20, allow_subnormal=False)
+    some = st.floats(0, 20, allow_subnormal=False, width=32)
     env = {"n": {"dtype": np.int64}} | ({"obs": LARGE} if large else {})
     options = {"next_of": "obs", "stack_compress": "obs"} if large else {}
     by_slot, count, largest = {}, 0, 1.0
@@ -75,6 +75,18 @@ def test_priorities_through_wraps(size, alpha, eps, large, data):
             batch = check(buffer, [by_slot[s][1] for s in sorted(by_slot)], alpha, eps)
             for slot, n in zip(batch["indexes"].tolist(), batch["n"].ravel(), strict=True):
                 assert by_slot[slot][0] == n
+
+
+def test_priorities_are_rounded_to_float32():
+    with PrioritizedReplayBuffer(4, {"n": {}}) as buffer:
+        buffer.add(n=0, priorities=3.3)
+        assert buffer.get_max_priority() == float(np.float32(3.3))
+        buffer.update_priorities([0.0], [7.7])
+        assert buffer.get_max_priority() == float(np.float32(7.7))
+        with pytest.raises(ValueError):
+            buffer.update_priorities([0], [1e39])
+        with pytest.raises(ValueError):
+            buffer.update_priorities([0.5], [1])
 
 
 def test_defaults_and_a_single_row():

@@ -244,6 +244,7 @@ def test_a_batch_is_a_copy():
 def test_before_the_first_frame():
     buffer = ReplayBuffer(5, 2)
     assert (buffer.obs, buffer.action, buffer.reward, buffer.done) == (None, None, None, None)
+    assert not buffer.can_sample(0)
     assert not buffer.can_sample(1)
     with pytest.raises(AssertionError):
         buffer.encode_recent_observation()

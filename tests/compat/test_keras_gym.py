@@ -392,6 +392,34 @@ def test_an_episode_goes_on_after_reopening(tmp_path):
         assert buffer._starts[10] == 10
 
 
+def test_an_action_may_be_a_bool():
+    buffer = filled(0)
+    for action in (True, False, np.int8(2)):
+        buffer.add(np.zeros((2, 2, 2), int), action, 0, False, 1)
+    assert buffer._a[:3].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_the_bootstrap_factor_is_numpys_power(n):
+    buffer = ExperienceReplayBuffer(Env(), 20, 1, n, 0.99)
+    for _ in range(12):
+        buffer.add(np.zeros(2), 0, 1.0, False, 1)
+    assert buffer.sample()[3][0] == np.power([0.99], n)[0]
+
+
+def test_what_the_action_space_is():
+    discrete, box = filled(0), ExperienceReplayBuffer(Env(action_space=Box(0, 1, (2,))), 5, 2)
+    assert (discrete.action_space_is_discrete, discrete.action_space_is_box) == (True, False)
+    assert (box.action_space_is_discrete, box.action_space_is_box) == (False, True)
+    assert discrete.num_actions == 3
+    assert not hasattr(box, "num_actions")
+    box.add(np.zeros(1), 0.5, 0, False, 0)
+    assert box._a[0].tolist() == [0.5, 0.5]
+    with pytest.raises(ShapeError):
+        box.add(np.zeros(1), [1, 2, 3], 0, False, 0)
+    assert box._count == 1
+
+
 def test_box_actions_keep_shape_and_dtype():
     buffer = ExperienceReplayBuffer(Env(action_space=Box(-1, 1, (2,), np.float32)), 5, 2)
     for i in range(5):

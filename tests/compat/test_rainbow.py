@@ -373,6 +373,7 @@ def test_retrieve(weights, data):
 def test_a_range_of_nothing():
     assert SumSegmentTree(4).sum(2, 2) == 0.0
     assert MinSegmentTree(4).min(3, 1) == math.inf
+    assert SumSegmentTree(4).operate(1) == 0.0
 
 
 @pytest.mark.parametrize("kind", [SumSegmentTree, MinSegmentTree])

@@ -33,7 +33,9 @@ EXTRAS = [
     [],
     [("log_prob", (), np.float32), ("mask", (2,), np.int8)],  # one name is the format's own
     [("mdp_id", (), np.int64), ("seen", (), np.bool_)],
+    [("user", (0,), np.float32), ("x", (2, 0), np.int8)],
 ]
+OBSERVATIONS = [((3, 2), np.uint8), ((2,), np.float32), ((3, 2), np.uint8), ((0,), np.float32)]
 
 
 @st.composite
@@ -46,7 +48,7 @@ def setups(draw):
         "reward": draw(st.sampled_from(REWARDS)),
         "action": draw(st.sampled_from(ACTIONS)),
         "extras": draw(st.sampled_from(EXTRAS)),
-        "observation": draw(st.sampled_from([((3, 2), np.uint8), ((2,), np.float32)])),
+        "observation": draw(st.sampled_from(OBSERVATIONS)),
         "gamma": draw(st.sampled_from([1.0, 0.5, 0.99])),
         "everything": draw(st.booleans()),
         "timeline": draw(st.booleans()),
@@ -270,6 +272,45 @@ def test_the_store_reads_as_one_of_diskreplays(tmp_path):
         assert batch.observation[0, :, 0].tolist() == [0, 1]
         assert batch.observation[1, :, 0].tolist() == [4, 5]
         assert batch.terminated.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("horizon", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.int32])
+@pytest.mark.parametrize("gamma", [1, 1.0])
+def test_the_dtype_of_a_reward_is_torchs(horizon, dtype, gamma):
+    with ReplayBuffer((2,), 1, 10, 4, update_horizon=horizon, gamma=gamma,
+                      reward_dtype=dtype) as buffer:  # fmt: skip
+        for number in range(6):
+            buffer.add(np.ones(2, np.uint8), 0, number, 0)
+        found = buffer.sample_all_valid_transitions().reward
+    rows = torch.ones(1, horizon, dtype=torch.from_numpy(np.zeros(1, dtype)).dtype)
+    decays = gamma ** torch.arange(horizon)
+    assert found.dtype == (rows * decays * torch.ones(horizon, dtype=torch.bool)).sum(dim=1).dtype
+
+
+def test_whether_several_slots_are_valid():
+    with ReplayBuffer((2,), 1, 10, 4) as buffer:
+        for number in range(4):
+            buffer.add(np.ones(2, np.uint8), 0, number, 0)
+        assert buffer.is_valid_transition(0) is True
+        for index in ([2, 3], torch.tensor([2, 3]), slice(2, 4)):
+            found = buffer.is_valid_transition(index)
+            assert found.tolist() == [True, False]
+            found[:] = False
+        assert buffer.is_valid_transition(2)
+        with pytest.raises(IndexError):
+            buffer.is_valid_transition(10)
+
+
+def test_a_derived_rule_of_what_is_valid():
+    class Even(PrioritizedReplayBuffer):
+        def is_valid_transition(self, index):
+            return index % 2 == 0 and super().is_valid_transition(index)
+
+    with Even((2,), 1, 10, 4) as buffer:
+        for number in range(9):
+            buffer.add(np.ones(2, np.uint8), 0, number, 0, 1.0)
+        assert set(buffer.sample_index_batch(200).tolist()) == {0, 2, 4, 6}
 
 
 # -- what is refused

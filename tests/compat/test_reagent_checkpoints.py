@@ -71,6 +71,16 @@ def test_what_the_original_saved_is_loaded(prioritized, setup, tmp_path_factory)
         check_batch(buffer.sample_all_valid_transitions(), model, model.valid(), **flags)
 
 
+def test_priorities_of_slots_without_a_row_are_loaded_too(tmp_path):
+    with PrioritizedReplayBuffer((2,), 1, 8, 4) as buffer:
+        buffer.add(np.ones(2, np.uint8), 0, 1.0, 0, 2.0)
+        buffer.set_priority(np.array([5], np.int32), [0.25])
+        buffer.save(tmp_path, 1)
+        buffer.set_priority(np.array([5], np.int32), [3.0])
+        buffer.load(tmp_path, 1)
+        assert buffer.sum_tree.leaves.tolist() == [2.0, 0, 0, 0, 0, 0.25, 0, 0]
+
+
 @pytest.mark.parametrize("prioritized", [False, True])
 @settings(SLOW, max_examples=6)
 @given(setup=setups())

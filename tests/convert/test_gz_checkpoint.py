@@ -3,6 +3,7 @@
 import gzip
 import os
 import pickle
+import pickletools
 import tracemalloc
 
 import numpy as np
@@ -473,6 +474,10 @@ def test_a_buffer_loads_what_it_exports(tmp_path, flavour, alpha):
         fill(two, rng, 7)
         one.export_gz(tmp_path / "gz", 3, flavour=flavour)
         one.export_gz(tmp_path / "gz", 12, flavour=flavour)
+        if alpha is not None:  # each has a class of its own, and none of the other's
+            pickled = gzip.decompress((tmp_path / "gz" / "sum_tree_ckpt.3.gz").read_bytes())
+            named = [text for op, text, _ in pickletools.genops(pickled) if op.name == "GLOBAL"]
+            assert named[0] == f"{flavour}.replay_memory.sum_tree SumTree"
         two.load(tmp_path / "gz", 3)
         kept = one.sampleable_ids()[-len(two) :]
         assert len(two) >= 30  # padding takes some slots

@@ -55,7 +55,7 @@ class ReplayBuffer(OnDisk):
     InvalidInputError
         An argument makes no sense.
     KeyError
-        `next_of` names no column.
+        `next_of` or `stack_compress` names no column.
     SchemaError, FormatError, LockedError, StorageError
         For the store, as `diskreplay.ReplayBuffer` does.
 
@@ -346,11 +346,14 @@ class ReplayBuffer(OnDisk):
         stored = self.get_stored_size()
         if not stored and batch_size:
             raise InvalidInputError("sample: there are no rows yet; add some first")
-        return np.random.randint(0, max(stored, 1), batch_size)  # noqa: NPY002 - as the original
+        drawn = np.random.randint(0, max(stored, 1), batch_size)  # noqa: NPY002 - as the original
+        return np.atleast_1d(drawn)
 
     def _encode_sample(self, idx: Any) -> Rows:
         """The rows in these slots, as `sample` gives them; zeros for slots never written."""
         slots = np.array(idx, ndmin=1)
+        if slots.dtype == np.bool_ and slots.shape == (self._size,):
+            slots = np.flatnonzero(slots)
         if slots.size == 0:
             slots = slots.astype(np.int64)
         if slots.dtype.kind not in "iu":

@@ -90,6 +90,9 @@ class Layout:
         self._plain: list[Plain] = []
         self._tracks: list[Track] = []
         taken: set[str] = set()
+        for name in stack_compress:
+            if name not in columns.by_name:
+                raise KeyError(f"stack_compress: {name!r} is no column of {list(columns.by_name)}")
         linked = {f"next_{name}" for name in next_of if self._is_large(name)}
         for name, column in columns.by_name.items():
             if name in linked:

@@ -23,6 +23,8 @@ class NstepBuffer:
         ``next``: name or names taken from the newest step of a window. ``exact_done``: whether a
         row is done when the last step of its whole window is, False as in the original.
     default_dtype : dtype, optional
+    stack_compress : names, optional
+        Without effect.
     next_of : names, optional
 
     Notes
@@ -36,6 +38,7 @@ class NstepBuffer:
         env_dict: Mapping[str, Mapping[str, Any]],
         Nstep: Mapping[str, Any],
         *,
+        stack_compress: Any = None,
         default_dtype: Any = None,
         next_of: Any = None,
     ) -> None:
@@ -53,11 +56,18 @@ class NstepBuffer:
         rows, self._steps = self.roll(self.columns.rows(columns))
         return rows
 
-    def on_episode_end(self) -> Rows | None:
-        """The rows of the steps that are left, with shorter sums, or None."""
+    def on_episode_end(self) -> Rows:
+        """The rows of the steps that are left, with shorter sums."""
         rows = self.rest()
         self.clear()
+        if rows is None:
+            columns = self.columns.by_name.values()
+            rows = {c.name: np.empty((0, *c.shape), c.dtype) for c in columns}
         return rows
+
+    def get_Nstep_size(self) -> int:
+        """n."""
+        return self.size
 
     def clear(self) -> None:
         """Forget the steps that are left."""
@@ -102,7 +112,7 @@ class NstepBuffer:
         terms = {name: _floating(steps[name]).copy() for name in self._rewards}
         sums = {name: values[:count].copy() for name, values in terms.items()}
         running = np.ones(count, np.bool_)  # no done before step j of the window
-        gamma = float(np.float32(self.gamma))  # the original's, and each term times it j times
+        gamma = np.float32(self.gamma)  # the original's, and each term times it j times
         for j in range(1, self.size):
             at = np.minimum(first + j, total - 1)
             running &= (first + j < total) & ~ended[np.minimum(first + j - 1, total - 1)]

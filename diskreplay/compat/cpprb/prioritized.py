@@ -105,11 +105,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             return ((priorities + self._eps) ** self._alpha).astype(np.float32)
 
     def _checked(self, priorities: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Priorities as float64, shape (n,), and their leaves."""
+        """Priorities rounded to float32 as in the original, shape (n,), and their leaves."""
         found = np.asarray(priorities)
         if found.dtype == object:
             raise TypeError(f"priorities: numbers expected, found {priorities!r:.60}")
-        found = found.astype(np.float64).ravel()
+        with np.errstate(over="ignore"):
+            found = found.astype(np.float32).astype(np.float64).ravel()
         if len(found) and found.min() >= 0 and found.max() <= self._most:  # as good as always
             return found, ((found + self._eps) ** self._alpha).astype(np.float32)
         with np.errstate(invalid="ignore"):  # a power of a negative number

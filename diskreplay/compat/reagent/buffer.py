@@ -135,7 +135,8 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         self._columns = {element.name: element.column for element in self._signature}
         self._keeps_reward = self._columns["reward"] == "reward_"
         self._stored = [element.name for element in self.get_storage_signature()]
-        self._blank = np.zeros(observation_shape, observation_dtype)
+        by_name = {element.name: element.stored_as for element in self._signature}
+        self._blank = np.zeros(*by_name["observation"])
         self._decays = gamma ** torch.arange(update_horizon)
         self._elements = batch_size, self.get_transition_elements(batch_size)
         names = [element.name for element in self._elements[1]]
@@ -149,9 +150,9 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             check=partial(self._check_saved, stack_size),
         )  # fmt: skip
         self._make_ring(
-            box(observation_shape, observation_dtype),
-            box(self._action_shape, action_dtype),
-            {e.column: (e.shape, e.dtype) for e in self._signature if e.column not in NATIVE},
+            box(*by_name["observation"]),
+            box(*by_name["action"]),
+            {e.column: e.stored_as for e in self._signature if e.column not in NATIVE},
         )
 
     # -- adding
@@ -203,7 +204,8 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             reward = native_rewards(reward[None])[0]
         stored = self._blank_row.copy()
         for place, value in zip(self._places, row, strict=True):
-            stored[place] = value
+            if place is not None:
+                stored[place] = value
         stored[2:4] = float(reward), ends != 0
         slot = self._count % self._replay_capacity
         self._ring.put(stored)
@@ -213,6 +215,12 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         validity.add(slot, ends)
         self.add_count[()] = self._count + 1
         self._count += 1
+
+    def _read(self, element: Element, slots: np.ndarray) -> np.ndarray:
+        """An element of the rows in these slots, from the store."""
+        if element.is_empty:
+            return np.empty((len(slots), *element.shape), element.dtype)
+        return self._ring.read(element.column, slots)
 
     def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
         """A row is in `slot` now, None for padding."""
@@ -245,9 +253,11 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
     def _store(self) -> "_Stored":
         return _Stored(self)
 
-    def is_valid_transition(self, index: int) -> bool:
-        """Whether a slot can be sampled; IndexError where there is none."""
-        return bool(self._validity.valid[index])
+    def is_valid_transition(self, index: Any) -> bool | torch.Tensor:
+        """Whether a slot can be sampled, of several slots a tensor; IndexError where there is
+        none."""
+        valid = torch.from_numpy(self._validity.valid)[index]
+        return valid.clone() if valid.ndim else bool(valid)
 
     def set_index_valid_status(self, idx: int, is_valid: bool) -> None:
         """Say otherwise. Reopening, `load` and an interrupted `add` find out again by the rules."""
@@ -365,7 +375,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
 
     def _recall(self, ring: Ring) -> None:
         fields = list(ring.fields)
-        self._places = [fields.index(column) for column in self._columns.values()]
+        self._places = [None if e.is_empty else fields.index(e.column) for e in self._signature]
         self._blank_row: list[Any] = [None] * len(fields)
         self._count = ring.count
         self.add_count[()] = ring.count
@@ -374,11 +384,13 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         self._small, self._small_places = {}, []
         sizes = {e.name: math.prod(e.shape) * e.dtype.itemsize for e in self._signature}
         small = in_memory({name: sizes[name] for name in self._stored}, ring.capacity)
-        for place, (name, shape, dtype, field) in enumerate(self._signature):
+        for place, element in enumerate(self._signature):
+            name = element.name
             if name in small and name != "terminal":
-                self._small[name] = np.zeros((ring.capacity, *shape), dtype)
-                self._small[name][slots] = ring.column(field)
-                self._small_places.append((place, self._small[name]))
+                self._small[name] = np.zeros((ring.capacity, *element.shape), element.dtype)
+                if not element.is_empty:
+                    self._small[name][slots] = ring.column(element.column)
+                    self._small_places.append((place, self._small[name]))
         self._validity = Validity(
             self._replay_capacity, self._stack_size, self._update_horizon, ring.count,
             ring.column("terminal"), ring.column("is_final"),
@@ -396,8 +408,8 @@ class _Stored(Mapping):
         buffer = self._buffer
         if name not in buffer._stored:
             raise KeyError(name)
-        slots = np.arange(buffer._replay_capacity)
-        return torch.from_numpy(buffer._ring.read(buffer._columns[name], slots))
+        element = buffer._signature[buffer._stored.index(name)]
+        return torch.from_numpy(buffer._read(element, np.arange(buffer._replay_capacity)))
 
     def __setitem__(self, name: str, value: Any) -> None:
         raise UsageError(

@@ -122,6 +122,9 @@ class Checkpointing:
         with self._replacing(max(count - self._replay_capacity, 0), found) as fresh:
             fresh.notes = dict(self._ring.notes)
             self._copy_rows(files, count, fresh, trees.get("sum_tree"))
+        if "sum_tree" in trees:  # also of slots that no row is in yet
+            unused = np.arange(count, self._replay_capacity)
+            self.sum_tree.set_many(unused, trees["sum_tree"].leaves[unused])
 
     @contextlib.contextmanager
     def _replacing(self, base: int, public: Mapping[str, Any]):
@@ -150,7 +153,7 @@ class Checkpointing:
         at_once = max(1, _BYTES_AT_ONCE // max(row_bytes, 1))
         for start in range(0, self._replay_capacity, at_once):
             slots = np.arange(start, min(start + at_once, self._replay_capacity))
-            yield self._ring.read(element.column, slots)
+            yield self._read(element, slots)
 
     def _check_specs(self, files: GzFiles) -> None:
         for element in self._signature:
@@ -174,7 +177,8 @@ class Checkpointing:
         terminal = np.concatenate([np.empty(0, np.uint8), *parts])
         step, is_padding = self._episodes(terminal, known_start=count <= capacity)
         slots = np.arange(fresh.base, count) % capacity
-        columns = {e.name: e for e in self._signature if e.name in self._stored}
+        columns = {e.name: e for e in self._signature if e.name in self._stored and not e.is_empty}
+        nothing = [element.column for element in self._signature if element.is_empty]
         done = 0
         for chunk in files.in_time_order(list(columns), count, capacity):
             rows = slice(done, done + len(chunk["terminal"]))
@@ -184,6 +188,7 @@ class Checkpointing:
                 "truncated": np.zeros(len(terminal[rows]), np.bool_),
                 "step": step[rows],
                 "is_final": is_padding[rows],
+                **dict.fromkeys(nothing, np.zeros(rows.stop - rows.start, np.uint8)),
             }
             if "reward" not in filled:
                 filled["reward"] = native_rewards(chunk["reward"])

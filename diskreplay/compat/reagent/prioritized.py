@@ -137,8 +137,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         slots = self.sum_tree.strata(batch_size)
         attempts = self._max_sample_attempts
-        for place in np.flatnonzero(~self._validity.valid[slots]).tolist():
-            while not self._validity.valid[slots[place]]:
+        is_valid = self._validity.valid.__getitem__
+        if type(self).is_valid_transition is not ReplayBuffer.is_valid_transition:  # a derived rule
+            is_valid = np.vectorize(self.is_valid_transition, otypes=[np.bool_])
+        for place in np.flatnonzero(~is_valid(slots)).tolist():
+            while not is_valid(slots[place]):
                 if attempts == 0:
                     raise RuntimeError(
                         f"Max sample attempts: Tried {self._max_sample_attempts} times but only "

@@ -24,6 +24,16 @@ class Element(NamedTuple):
     dtype: np.dtype
     column: str
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it, as in what RecSim's environments show of users."""
+        return 0 in self.shape
+
+    @property
+    def stored_as(self) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and dtype of its field: a zero for nothing."""
+        return ((), np.dtype(np.uint8)) if self.is_empty else (self.shape, self.dtype)
+
 
 class Rows:
     """The signatures of a `ReplayBuffer`, of which this is a part."""

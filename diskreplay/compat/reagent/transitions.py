@@ -98,10 +98,11 @@ class Transitions:
                 rows = self._small[name].take(self.slots, axis=0)
             else:
                 rows = self._window(name)[:, self._stack - 1].copy()
-            if rows.dtype != np.float32:
-                kind = np.float32 if rows.dtype.kind != "f" else np.result_type(rows, np.float32)
-                rows = rows.astype(kind)
-            return _column(rows)
+            if rows.dtype == np.float32:
+                return _column(rows)
+            rows = torch.from_numpy(rows)
+            kind = torch.result_type(rows, decays)
+            return _column(rows.to(kind if kind.is_floating_point else torch.int64).numpy())
         rows = self._window(name)[:, self._stack - 1 : self._stack - 1 + self._horizon]
         rows = torch.from_numpy(np.ascontiguousarray(rows))
         whole = (-1, self._horizon, *(1 for _ in rows.shape[2:]))
@@ -133,7 +134,7 @@ class Transitions:
         if self._timeline:
             later = [self._walk(window[i], 1, n) for i, n in enumerate(steps.tolist())]
             return _column(_stacked(now.copy()).numpy()), later
-        frames = window.reshape(-1, *window.shape[2:])
+        frames = window.reshape(window.shape[0] * window.shape[1], *window.shape[2:])
         later = self._rooms[name]
         np.take(frames, self._after, axis=0, out=later, mode="clip")  # "raise" would copy it twice
         return _stacked(now), _stacked(later)
