@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
+from diskreplay import process
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import FormatError, SchemaError
 from diskreplay.rows import Rows
@@ -150,7 +151,8 @@ class Ring(ReplayBuffer):
             The reward is not finite as float32; nothing was recorded.
         StorageError
         """
-        self._check_writable()
+        if self._closed or process.pid != self._pid:  # a ring is never a reader
+            self._check_open()
         if self._prefetchers:
             self._settle()
         with self._lock:

@@ -193,9 +193,6 @@ class ReplayBuffer(OnDisk):
             finite. Nothing was stored.
         StorageError
         """
-        return self._add(columns)
-
-    def _add(self, columns: Mapping[str, Any]) -> int | None:
         row = self._columns.row(columns) if self._nstep is None else None
         return self._take_in(self._columns.rows(columns)) if row is None else self._store_row(row)
 

@@ -140,7 +140,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             stored.
         """
         if self._nstep is None and priorities is None:
-            return self._add(columns)
+            return super().add(**columns)
         rows = self._columns.rows(columns)
         count = len(next(iter(rows.values())))
         if priorities is not None:
