@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.store import column as column_module
-from diskreplay.store import store as store_module
+from diskreplay.store import keeping
 
 KEPT = 4  # numbered checkpoints
 
@@ -133,11 +133,11 @@ class Setting:
         clock = Clock()
         with contextlib.ExitStack() as stack:
             replace = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
-            replace(store_module.Store, "_wake_keeper", lambda store: store.maintain(spares=True))
-            replace(store_module.time, "monotonic", clock)
+            replace(keeping.Keeping, "_wake_keeper", lambda store: store.maintain(spares=True))
+            replace(keeping.time, "monotonic", clock)
             if self.large:
                 replace(column_module, "_LARGE", 4096)
-                replace(store_module, "_WORTH_A_SPARE", 1)
+                replace(keeping, "_WORTH_A_SPARE", 1)
             yield clock
 
 
