@@ -2,6 +2,10 @@
 
 from numba import njit
 
+from diskreplay.caches import expect
+
+_LINE = 64  # bytes
+
 
 @njit(nogil=True, cache=True)
 def compare(last, value, head, newest, kept):
@@ -12,6 +16,9 @@ def compare(last, value, head, newest, kept):
     lowest bits; values and heads have the same bytes in a line.
     """
     value, head = value.view(kept.dtype), head.view(kept.dtype)
+    start = head.ctypes.data  # new to the caches, unlike all else: to be under way at once
+    for line in range(start, start + len(head) * head.itemsize, _LINE):
+        expect(line)
     frame_bits = 8 * newest.itemsize
     last_bits = 8 * head.itemsize - frame_bits
     older = (1 << last_bits) - 1
