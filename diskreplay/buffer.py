@@ -150,20 +150,20 @@ class ReplayBuffer:
         capacity = None if capacity is None else int(capacity)
         if (self.path / "zarr.json").exists():
             store = Store.open(self.path, mode="a", capacity=capacity)
-            try:
-                self._check_store(store)
-            except BaseException:
-                store.close()
-                raise
-            keep_rng = isinstance(seed, np.random.Generator)
-            reopened = True
+            keep_rng, reopened = isinstance(seed, np.random.Generator), True
         else:
             store = Store.create(
                 self.path, self._schema.fields, num_envs=self.num_envs, capacity=capacity,
                 segment_rows=segment_rows, meta=self._meta(),
             )  # fmt: skip
             keep_rng, reopened = True, False
-        self._start(store, keep_rng=keep_rng)
+        try:
+            if reopened:
+                self._check_store(store)
+            self._start(store, keep_rng=keep_rng)
+        except BaseException:
+            store.close()
+            raise
         if reopened:
             self._record_options()
 

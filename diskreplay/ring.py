@@ -12,7 +12,7 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import process
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import FormatError, SchemaError
+from diskreplay.errors import FormatError, PriorityError, SchemaError
 from diskreplay.rows import Rows
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.store import checkpoint
@@ -234,6 +234,11 @@ class Ring(ReplayBuffer):
         if self._check is not None:
             self._check(store)
 
+    def _check_meta(self, saved: Store) -> None:
+        super()._check_meta(saved)
+        if self._weighted:
+            self._restored_weights(saved)  # raises what it would raise when it is too late
+
     def _bind(self, store: Store, **how: bool) -> None:
         self.base, self.notes = int(store.meta["base"]), dict(store.meta["notes"])
         super()._bind(store, **how)
@@ -251,7 +256,10 @@ class Ring(ReplayBuffer):
         weights[: len(known)] = known
         weights[np.isnan(weights)] = self.notes.get("newest_weight", 1.0)
         tree = SumTree(self.capacity, track_min=True)
-        tree.set(self.slots(np.arange(first, count)), weights)
+        try:
+            tree.set(self.slots(np.arange(first, count)), weights)
+        except PriorityError as error:
+            raise FormatError(f"{store.path}/priority: damaged ({error})") from error
         return tree
 
     def _leaves(self) -> np.ndarray | None:

@@ -13,7 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import diskreplay
 from diskreplay.errors import (
     ClosedError,
+    CorruptCheckpointError,
     DiskReplayError,
+    FormatError,
     NotFiniteError,
     ReadOnlyError,
     SchemaError,
@@ -186,6 +188,29 @@ def test_rows_after_the_last_flush_get_the_weight_of_new_ones(tmp_path):
     with make(tmp_path / "ring") as ring:
         assert sorted(ring.weights.leaves.tolist()) == [2.0] * 17 + [7.0] * 3
         ring.weights.check()
+
+
+def test_damaged_weights_let_go_of_the_store_and_of_the_rows(tmp_path):
+    with make(tmp_path / "ring", weighted=True) as ring:
+        for _ in range(5):
+            ring.add(np.zeros((30, 40), np.uint8), 0, 0.0, False, False)
+        ring.weights.set([0, 1], [2.0, 3.0])
+        ring.save(tmp_path / "ckpt", 1)
+        saved = (tmp_path / "ckpt").glob("*/priority/**/*")
+        chunk = next(path for path in saved if path.is_file() and path.name != "zarr.json")
+        chunk.chmod(0o644)
+        chunk.write_bytes(np.full(len(chunk.read_bytes()) // 8, -1.0).tobytes())
+        with pytest.raises((FormatError, CorruptCheckpointError)):
+            ring.load(tmp_path / "ckpt", 1)
+        assert ring.weights.leaves[:3].tolist() == [2.0, 3.0, 0.0]
+        ring.add(np.zeros((30, 40), np.uint8), 0, 0.0, False, False)
+    document = tmp_path / "ring" / "priority" / "zarr.json"
+    good = document.read_bytes()
+    document.write_bytes(b"{}")
+    with pytest.raises(FormatError):
+        make(tmp_path / "ring", weighted=True)
+    document.write_bytes(good)
+    make(tmp_path / "ring", weighted=True).close()
 
 
 def test_put_is_add_of_values_that_fit(tmp_path):

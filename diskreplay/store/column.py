@@ -67,7 +67,8 @@ class Column:
         self._spares: list[Mapping] = []
         self._spares_made = 0
         self.new_files: list[Path] = []  # opened segments whose names are not durable yet
-        self._tails = 0  # those there are: written to, being packed, or spare
+        # Tails that came, counted by the adding thread, and that went, under `maintenance`.
+        self._tails_made = self._tails_gone = 0
         self.strays: list[tuple[int, int]] = []  # files to be deleted after the next record
         self._spare_slots = _SPARE_SLOTS_PACKED if field.packed else _SPARE_SLOTS
         self._set_slots(slots + self._spare_slots)
@@ -169,7 +170,7 @@ class Column:
             mapping.path = path
         else:
             mapping = Mapping.create(path, self.open_bytes)
-            self._tails += 1
+            self._tails_made += 1
         if self._is_packed:
             mapping.zeros = set()
         self.new_files.append(path)
@@ -180,6 +181,11 @@ class Column:
         """Whether another tail would be one too many: two an env are enough, one being written and
         one being packed, and to wait for one costs less than to make one."""
         return self.field.packed and not self._spares and self._tails >= 2 * self.num_envs
+
+    @property
+    def _tails(self) -> int:
+        """Those there are: written to, being packed, or spare."""
+        return self._tails_made - self._tails_gone
 
     @property
     def large(self) -> bool:
@@ -290,7 +296,7 @@ class Column:
             self._spares.append(tail)
         else:
             files.remove(tail.path)
-            self._tails -= 1
+            self._tails_gone += 1
 
     def _wipe(self, tail: Mapping) -> None:
         """Zeros again, so that rows which are to be zeros need not be written: neither here nor,
@@ -327,7 +333,7 @@ class Column:
             tail = self.tail_path(segment, env)
             if tail.exists():
                 mapping = Mapping.open(tail, size=self.open_bytes, writable=writable)
-                self._tails += 1
+                self._tails_made += 1
             else:
                 mapping = self._map_sealed(segment, env)
         elif writable:
@@ -354,7 +360,8 @@ class Column:
 
     def drop(self, segment: int, env: int) -> None:
         """Unmap a segment. Call it with the gate held."""
-        self._tails -= self.field.packed and self.is_tail(segment, env)
+        if self.field.packed and self.is_tail(segment, env):
+            self._tails_gone += 1
         self._mapped.pop((segment, env))
         if segment == self._lowest[env]:
             self._lowest[env] += 1

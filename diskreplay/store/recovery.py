@@ -57,8 +57,10 @@ def recover(store: "Store") -> None:
     # Also of a clean store: a kill may come after it was marked so, or before it is marked open.
     for leftover in (store.path / "tail" / "unsealed", *(store.path / "tail").glob("spare.*")):
         files.remove(leftover)
-    if store.rows_per_env is not None:
-        store.first = np.maximum(store.first, count - store.rows_per_env)
+    # What had left a smaller store does not come back: it may have left without being sealed.
+    for kept in (store.rows_per_env_before, store.rows_per_env):
+        if kept is not None:
+            store.first = np.maximum(store.first, count - kept)
     for column, further in zip(store.columns.values(), sealed, strict=True):
         _read_seals(column)
         np.maximum(column.sealed, further, out=column.sealed)

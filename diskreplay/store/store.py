@@ -67,8 +67,8 @@ class Store(Keeping):
     path : Path
     columns : dict of str to Column
     num_envs : int
-    rows_per_env : int or None
-        Rows that each env keeps; None keeps all.
+    rows_per_env, rows_per_env_before : int or None
+        Rows that each env keeps, and kept until the store was opened; None keeps all.
     count, first : ndarray of int64, shape (num_envs,)
         Rows ever recorded, and the oldest row that is retained.
     recorded, recorded_transitions : ndarray of int64, shape (num_envs,)
@@ -92,11 +92,15 @@ class Store(Keeping):
     ) -> None:
         attributes = format.read_attributes(path)
         self.is_resized = capacity not in (-1, attributes.get("capacity"))
-        if capacity != -1:
-            attributes["capacity"] = capacity
         try:
-            self.num_envs, self.capacity, fields = format.parse_head(attributes)
-            self.rows_per_env = None if self.capacity is None else self.capacity // self.num_envs
+            self.num_envs, before, fields = format.parse_head(attributes)
+            if capacity != -1:
+                attributes["capacity"] = capacity
+                self.num_envs, capacity, fields = format.parse_head(attributes)
+            self.capacity = before if capacity == -1 else capacity
+            self.rows_per_env, self.rows_per_env_before = (
+                None if rows is None else rows // self.num_envs for rows in (self.capacity, before)
+            )
             for field in fields:
                 segments = (self.rows_per_env or 0) // field.segment_rows * self.num_envs
                 if segments * (16 + field.blocks * field.packed) > _LARGEST_TABLE:

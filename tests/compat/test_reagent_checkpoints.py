@@ -18,6 +18,7 @@ from diskreplay.compat.reagent import (  # noqa: E402
     ReplayBuffer,
     ReplayElement,
 )
+from diskreplay.convert.unpickling import pickled_sum_tree  # noqa: E402
 from diskreplay.errors import (  # noqa: E402
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -228,7 +229,11 @@ def test_what_does_not_fit_or_is_damaged_changes_nothing(tmp_path):
         (CorruptCheckpointError, lambda: raw("sum_tree", gzip.compress(pickle.dumps(Shell())))),
         (CorruptCheckpointError, lambda: raw("sum_tree", gzip.compress(pickle.dumps({})))),
         (CheckpointNotFoundError, lambda: os.unlink(tmp_path / "sum_tree_ckpt.1.gz")),
+        (CorruptCheckpointError, lambda: raw("sum_tree", gzip.compress(too_large))),
     ]
+    leaves = np.zeros(10)
+    leaves[-1] = 1e301  # of a slot that no row is in
+    too_large = pickled_sum_tree(leaves, 1.0)
     with small(PrioritizedReplayBuffer) as buffer:
         some_rows(buffer, 5, prioritized=True)
         before, leaves = snapshot(buffer), buffer.sum_tree.leaves

@@ -10,23 +10,24 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
-from diskreplay.errors import DiskReplayError, StorageError
+from diskreplay.errors import DiskFullError, DiskReplayError, StorageError
 from diskreplay.store import files
 from diskreplay.store.column import Column
+from diskreplay.store.store import Store
 from diskreplay.store.verify import verify
 
 
 def make(path, **options):
     return diskreplay.ReplayBuffer(
         path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
-        capacity=64, compressor="lz4", segment_rows=8, **options,
+        **{"capacity": 64, "compressor": "lz4", "segment_rows": 8, **options},
     )  # fmt: skip
 
 
 def add(buffer, rows):
     for _ in range(rows):
         n = buffer.add_count
-        buffer.add(np.full(64, n, np.uint8), n % 4, float(n), False, False)
+        buffer.add(np.full(64, n % 256, np.uint8), n % 4, float(n), False, False)
 
 
 def check(buffer, rows):
@@ -38,6 +39,67 @@ def check(buffer, rows):
 
 def orphans(path):
     return [str(finding) for finding in verify(path).findings]
+
+
+@pytest.mark.parametrize("sealing", ["never", "late", "at once"])
+def test_a_killed_store_is_opened_with_another_capacity(tmp_path, monkeypatch, sealing):
+    """What had left a smaller store was looked for by a larger one, though no record had named it
+    yet and its segments had never been sealed: it could not be opened."""
+    if sealing != "at once":
+        monkeypatch.setattr(Store, "_wake_keeper", lambda self: None)
+    buffer = make(tmp_path / "store")
+    for number in range(250):
+        add(buffer, 1)
+        if sealing == "late" and number in (100, 180):
+            buffer._rows.store.maintain()
+    with buffer._rows.store.maintenance:  # as a kill would leave it
+        for capacity in (16, 64, 1000):
+            shutil.copytree(tmp_path / "store", tmp_path / f"copy{capacity}")
+    buffer.close()
+    for capacity in (16, 64, 1000):
+        with make(tmp_path / f"copy{capacity}", capacity=capacity) as again:
+            first = 250 - min(capacity, 64)
+            assert again.bounds.tolist() == [[first, 250]]
+            add(again, 5)
+            ids = np.arange(max(first, 255 - capacity), 255)
+            np.testing.assert_array_equal(again.take("observation", ids)[:, 0], ids)
+        assert orphans(tmp_path / f"copy{capacity}") == []
+
+
+def test_tails_are_counted_whatever_becomes_of_them(tmp_path, monkeypatch):
+    rng, failing = np.random.default_rng(0), [False]
+    rename = files.rename
+
+    def flaky(*paths):
+        if failing[0] and rng.random() < 0.3:
+            raise DiskFullError(28, "full", str(paths[0]))
+        rename(*paths)
+
+    monkeypatch.setattr(files, "rename", flaky)
+    monkeypatch.setattr(Store, "_wake_keeper", lambda self: None)
+    path, rows = tmp_path / "store", 0
+    buffer = make(path)
+    for _ in range(60):
+        failing[0] = bool(rng.integers(2))
+        for _ in range(rng.integers(1, 40)):
+            try:
+                add(buffer, 1)
+            except StorageError:
+                break
+        failing[0] = False
+        if rng.random() < 0.2:
+            buffer.close()
+            buffer = make(path)
+        store = buffer._rows.store
+        store.maintain()
+        column = store.columns["observation"]
+        there = [key for key in column.mapped() if column.is_tail(*key)]
+        idle = [tail for one, tail in store._idle_tails if one is column]
+        assert column._tails == len(there) + len(column._spares) + len(idle) <= 2
+        rows = buffer.add_count
+    assert rows > 500
+    buffer.close()
+    assert orphans(path) == []
 
 
 def test_a_power_cut_between_the_fields_record_and_the_groups(tmp_path, monkeypatch):

@@ -162,9 +162,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _weigh_newest(self, stop: int) -> None:
         """Give rows before number `stop` that have no leaf yet the largest one."""
-        if self._weighed < stop:
-            newest = self._ring.notes["newest_weight"]
-            self._set_leaves(self._weighed, np.full(stop - self._weighed, newest))
+        ring, first = self._ring, max(self._weighed, stop - self._ring.capacity)
+        if first < stop:
+            self._set_leaves(first, np.full(stop - first, ring.notes["newest_weight"]))
 
     def _set_leaves(self, first: int, leaves: np.ndarray) -> None:
         """Set those of rows from number `first` on, and go on behind them."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.compat.reagent.elements import native_rewards
-from diskreplay.compat.reagent.sum_tree import SumTree
+from diskreplay.compat.reagent.sum_tree import LARGEST, SumTree
 from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
 from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.convert.unpickling import PickledSumTree, pickled_sum_tree
@@ -118,6 +118,11 @@ class Checkpointing:
             if not isinstance(tree, PickledSumTree) or len(tree.leaves) < self._replay_capacity:
                 raise CorruptCheckpointError(
                     f"{files.path(name)}: a sum tree of {self._replay_capacity} leaves expected"
+                )
+            if tree.leaves.max() > LARGEST:
+                raise CorruptCheckpointError(
+                    f"{files.path(name)}: a priority of {tree.leaves.max()} found, at most "
+                    f"{LARGEST:g} expected"
                 )
         with self._replacing(max(count - self._replay_capacity, 0), found) as fresh:
             fresh.notes = dict(self._ring.notes)
