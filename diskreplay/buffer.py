@@ -763,8 +763,9 @@ class ReplayBuffer:
                     self._check_store(saved)
                     self._check_meta(saved)
                     with self._drained():
-                        store = checkpoint.load(self._rows.store, saved, entries)
-                        self._bind(store, resume_episodes=resume_episodes)
+                        with process.undisturbed():  # else this is a buffer of a store that is gone
+                            store = checkpoint.load(self._rows.store, saved, entries)
+                            self._bind(store, resume_episodes=resume_episodes)
                         self._record_options()
                 finally:
                     saved.close()

@@ -162,6 +162,15 @@ class Ring(ReplayBuffer):
 
     # -- what is in them
 
+    def check_open(self) -> None:
+        """For an owner that answers from memory: raise what `read` would.
+
+        Raises
+        ------
+        ClosedError, ForkedError
+        """
+        self._check_open()
+
     def read(self, field: str | Sequence[str], slots: np.ndarray) -> Any:
         """The values of fields at these slots; zeros where `ids` says -1.
 
@@ -237,27 +246,29 @@ class Ring(ReplayBuffer):
     def _check_meta(self, saved: Store) -> None:
         super()._check_meta(saved)
         if self._weighted:
-            self._restored_weights(saved)  # raises what it would raise when it is too late
+            self._restored_weights(saved, 0, saved.meta["notes"])  # what `_bind` may find too late
 
     def _bind(self, store: Store, **how: bool) -> None:
-        self.base, self.notes = int(store.meta["base"]), dict(store.meta["notes"])
+        base, notes = int(store.meta["base"]), dict(store.meta["notes"])
+        weights = self._restored_weights(store, base, notes) if self._weighted else None
         super()._bind(store, **how)
-        self._weights = self._restored_weights(store) if self._weighted else None
+        self.base, self.notes, self._weights = base, notes, weights
         newest = int(store.count[0]) - 1
         if self._resumes and "resume_episodes" not in how and newest >= int(store.first[0]):
             # Opened. What the metadata say of the next step is as old as the last flush.
             self._rows.next_step[0] = self._rows.step_after(0)
 
-    def _restored_weights(self, store: Store) -> SumTree:
+    def _restored_weights(self, store: Store, base: int, notes: Mapping[str, Any]) -> SumTree:
         first, count = int(store.first[0]), int(store.count[0])
         start, saved, _alpha = store.read_priorities() or (first, np.empty((0, 1)), None)
         weights = np.full(count - first, np.nan)
         known = saved[max(first - start, 0) :, 0][: len(weights)]
         weights[: len(known)] = known
-        weights[np.isnan(weights)] = self.notes.get("newest_weight", 1.0)
-        tree = SumTree(self.capacity, track_min=True)
+        weights[np.isnan(weights)] = notes.get("newest_weight", 1.0)
+        capacity = self._options["capacity"]
+        tree = SumTree(capacity, track_min=True)
         try:
-            tree.set(self.slots(np.arange(first, count)), weights)
+            tree.set((np.arange(first, count) + base) % capacity, weights)
         except PriorityError as error:
             raise FormatError(f"{store.path}/priority: damaged ({error})") from error
         return tree

@@ -233,11 +233,14 @@ class ExperienceReplayBuffer(OnDisk):
         if not self.action_space_is_discrete:
             if space.shape is None:
                 raise InvalidInputError(f"{type(space).__name__} actions cannot be stored")
-            action = np.empty(space.shape, space.dtype)
-            try:
-                action[...] = a
-            except ValueError as error:
-                raise ShapeError(f"a: shape {space.shape} expected, found {a!r:.60}") from error
+            given, action = np.asarray(a), np.empty(space.shape, space.dtype)
+            if given.dtype.kind not in "biuf" or given.shape not in ((), space.shape):
+                raise ShapeError(
+                    f"a: a number or numbers of shape {space.shape} expected, found {a!r:.60}"
+                )
+            action[...] = given
+            if action.dtype.kind in "iu" and (action != given).any():
+                raise InvalidInputError(f"a: {a!r:.60} is no {action.dtype}")
             return action
         if isinstance(a, np.ndarray) and a.shape == (space.n,):
             return a.astype(np.float64)

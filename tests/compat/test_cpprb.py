@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 import diskreplay
 from diskreplay.compat.cpprb import PrioritizedReplayBuffer, ReplayBuffer
 
+pytestmark = pytest.mark.usefixtures("small_columns")
+
 ENV = {
     "obs": {"shape": (2, 3), "dtype": np.uint8},
     "act": {"dtype": np.int64},

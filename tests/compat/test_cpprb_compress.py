@@ -67,7 +67,7 @@ KINDS = [(ReplayBuffer, options) for options in OPTIONS] + [
 @given(
     rows=streams(),
     size=st.integers(1, 9),
-    dtype=st.sampled_from([np.uint8, np.float32]),
+    dtype=st.sampled_from([np.uint8, np.float32, np.float16]),
     shape=st.sampled_from([LARGE, LARGE, LARGE, SMALL]),
     data=st.data(),
 )

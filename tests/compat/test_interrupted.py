@@ -79,7 +79,6 @@ class OfReagent(Of):
         from diskreplay.compat import reagent
 
         kind = reagent.PrioritizedReplayBuffer if prioritized else reagent.ReplayBuffer
-        # Frames that are too large to be kept in memory too, and small ones that are.
         self.buffer = kind((20,), 3, SIZE, 4, update_horizon=2, path=path, **options)
         self.buffer.generation = 0  # public attributes are saved too
         self.prioritized = prioritized

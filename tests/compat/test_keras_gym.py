@@ -415,9 +415,16 @@ def test_what_the_action_space_is():
     assert not hasattr(box, "num_actions")
     box.add(np.zeros(1), 0.5, 0, False, 0)
     assert box._a[0].tolist() == [0.5, 0.5]
-    with pytest.raises(ShapeError):
-        box.add(np.zeros(1), [1, 2, 3], 0, False, 0)
+    for action in ([1, 2, 3], None, "1", [None, None], [[1], [2]]):
+        with pytest.raises(ShapeError):
+            box.add(np.zeros(1), action, 0, False, 0)
     assert box._count == 1
+    whole = ExperienceReplayBuffer(Env(action_space=Box(0, 100, (2,), np.uint8)), 5, 2)
+    for action in (300, -1, 2.5, [1, 256]):
+        with pytest.raises(InvalidInputError):
+            whole.add(np.zeros(1), action, 0, False, 0)
+    whole.add(np.zeros(1), [1, 255], 0, False, 0)
+    assert whole._a[0].tolist() == [1, 255]
 
 
 def test_box_actions_keep_shape_and_dtype():

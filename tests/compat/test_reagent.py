@@ -22,6 +22,8 @@ from diskreplay.errors import ClosedError, DiskFullError, SchemaError, UsageErro
 from diskreplay.store.column import Column  # noqa: E402
 from tests.compat.reagent_model import Model  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("small_columns")
+
 SLOW = settings(
     max_examples=25, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

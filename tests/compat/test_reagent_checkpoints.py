@@ -41,6 +41,9 @@ from tests.compat.test_reagent import (  # noqa: E402
 )
 
 
+pytestmark = pytest.mark.usefixtures("small_columns")
+
+
 def fill_both(buffer, model, setup, rng, rows, prioritized):
     for _ in range(rows):
         add_to_both(buffer, model, setup, rng, prioritized)

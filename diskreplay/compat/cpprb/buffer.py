@@ -14,7 +14,7 @@ from diskreplay.compat.cpprb.layout import Layout, all_fields
 from diskreplay.compat.cpprb.nstep import NstepBuffer
 from diskreplay.compat.cpprb.tracks import Rows
 from diskreplay.compat.on_disk import OnDisk
-from diskreplay.errors import ClosedError, InvalidInputError
+from diskreplay.errors import InvalidInputError
 from diskreplay.ring import Ring
 
 PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
@@ -63,7 +63,7 @@ class ReplayBuffer(OnDisk):
     -----
     When `add` returns, its rows survive the death of the process; steps that wait for their n-step
     window do not. A reopened store continues with its rows, the episode being over. Memory: the
-    smallest columns are kept in it too, as many as have at most 128 MiB together.
+    smallest columns, of at most 1 KiB a row and 128 MiB together, are kept in it too.
     """
 
     _weighted = False
@@ -366,9 +366,7 @@ class ReplayBuffer(OnDisk):
         return np.maximum(last - (last - slots) % self._size, -1)
 
     def _read(self, slots: np.ndarray) -> Rows:
-        ring = self._ring
-        if ring.closed:
-            raise ClosedError(f"{ring.path}: the buffer is closed; open it again")
+        self._ring.check_open()
         # Slots that no row is in are zeros in memory too.
         small = {name: column.take(slots, axis=0) for name, column in self._small.items()}
         if self._layout.is_small:

@@ -8,7 +8,7 @@ _LINE = 64  # bytes
 
 
 @njit(nogil=True, cache=True)
-def compare(last, value, head, newest, kept):
+def compare(last, head, value, newest, kept):
     """Whether a value is the last one, whether a head is the value moved on by one frame; the
     head's newest frame into `newest`, and all of it into `kept`.
 

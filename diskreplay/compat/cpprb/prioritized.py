@@ -284,8 +284,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             slots = numbers[kept] % ring.capacity
             priorities, leaves = priorities[kept], leaves[kept]
         if len(slots):
-            self._set_known(tree.nodes, tree.least, tree.starts, slots, leaves.astype(np.float64))
             self._raise_max(float(priorities.max()))
+            self._set_known(tree.nodes, tree.least, tree.starts, slots, leaves.astype(np.float64))
 
     def get_max_priority(self) -> float:
         """The largest priority so far, 1 at first."""

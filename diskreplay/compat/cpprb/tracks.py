@@ -123,8 +123,9 @@ class Track:
         last = self._none if self._last is None else self._last
         head = row[self.outputs[-1]].ravel()
         value = row[self.outputs[0]].ravel() if self.linked else last
+        bits = head.view(np.uint8), value.view(np.uint8)  # Numba does not know all dtypes
         kept = self._heads[last is self._heads[0]]
-        follows, moved_on = self._compare_row(last, value, head, self._newest_words, kept)
+        follows, moved_on = self._compare_row(last, *bits, self._newest_words, kept)
         if self._last is None:
             follows, moved_on = follows and not self.linked, moved_on and self.linked
         before, run = (self._last_run if follows else -1), 0

@@ -19,7 +19,7 @@ from diskreplay.compat.reagent.rows import NATIVE, Element, Rows
 from diskreplay.compat.reagent.transitions import Transitions
 from diskreplay.compat.reagent.validity import Validity
 from diskreplay.convert.gz_files import STORE_PREFIX as STORE_FILENAME_PREFIX
-from diskreplay.errors import ClosedError, SchemaError, UsageError
+from diskreplay.errors import SchemaError, UsageError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
 from diskreplay.store.checkpoint import CHECKPOINT_DURATION
@@ -312,11 +312,10 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             No row is valid.
         AssertionError
             `indices` is no tensor, or of another shape.
-        ClosedError
-            The buffer was closed.
+        ClosedError, ForkedError
+            The buffer was closed, or is the parent process's.
         """
-        if self._ring.closed:
-            raise ClosedError(f"{self.path}: the buffer is closed; open it again")
+        self._ring.check_open()
         batch_size = self._batch_size if batch_size is None else batch_size
         is_drawn = indices is None
         if is_drawn:

@@ -154,7 +154,9 @@ class Rows:
                 raise ValueError(f"arg {name} has shape {found}, expected {shape}")
             try:
                 row.append(np.asarray(value, dtype))
-            except OverflowError:  # a Python int: cast as an array's is
+            except OverflowError as error:  # a Python int: cast as an array's is
+                if np.asarray(value).dtype == object:
+                    raise ValueError(f"arg {name}: {value} is too large") from error
                 row.append(np.asarray(value).astype(dtype))
         if args[3] and not row[3]:  # cast to 0, and yet an end
             row[3] = np.ones((), row[3].dtype)
