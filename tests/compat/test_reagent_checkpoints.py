@@ -40,7 +40,6 @@ from tests.compat.test_reagent import (  # noqa: E402
     setups,
 )
 
-
 pytestmark = pytest.mark.usefixtures("small_columns")
 
 

@@ -45,8 +45,8 @@ class ReplayBuffer(OnDisk):
     path : path, optional
         The store's directory: created, or reopened. None: a temporary one.
     compressor : {"auto", "raw", "lz4", "zstd"}
-        As for `diskreplay.ReplayBuffer`. "raw" samples frames twice as fast, from ten times the
-        space.
+        As for `diskreplay.ReplayBuffer`, for all columns. "raw" frames are sampled in half the time
+        and take ten times the space.
     **ignored
         Any other keyword, as in the original.
 

@@ -123,18 +123,19 @@ class Track:
         last = self._none if self._last is None else self._last
         head = row[self.outputs[-1]].ravel()
         value = row[self.outputs[0]].ravel() if self.linked else last
-        bits = head.view(np.uint8), value.view(np.uint8)  # Numba does not know all dtypes
+        if self.column.dtype != np.uint8:  # Numba does not know all dtypes
+            head, value = head.view(np.uint8), value.view(np.uint8)
         kept = self._heads[last is self._heads[0]]
-        follows, moved_on = self._compare_row(last, *bits, self._newest_words, kept)
+        follows, moved_on = self._compare_row(last, head, value, self._newest_words, kept)
         if self._last is None:
             follows, moved_on = follows and not self.linked, moved_on and self.linked
         before, run = (self._last_run if follows else -1), 0
         if moved_on:
             run = before + 1 if before > 0 else 1
             run = run if run < self.depth else self.depth
-        stored = [self._newest, run, None if moved_on else head.reshape(self._stack_shape)]
+        stored = [self._newest, run, None if moved_on else row[self.outputs[-1]]]
         if self.linked:
-            stored += before, None if follows else value.reshape(self._stack_shape)
+            stored += before, None if follows else row[self.outputs[0]]
         return stored, (kept, run)
 
     def _flat(self, stack: np.ndarray) -> np.ndarray:
