@@ -124,11 +124,13 @@ class Lost(AssertionError):
 
 
 class Known:
-    """What was acknowledged: for each env how many rows, and the ``step`` of each."""
+    """What was acknowledged: for each env how many rows, the ``step`` of each, and the oldest one
+    that is retained."""
 
     def __init__(self, num_envs: int) -> None:
         self.steps: list[list[int]] = [[] for _ in range(num_envs)]
         self.next = [0] * num_envs
+        self.first = [0] * num_envs
 
     @property
     def counts(self) -> list[int]:
@@ -145,9 +147,16 @@ class Known:
         """The store was opened anew: the episodes that were open are over."""
         self.next = [0] * len(self.next)
 
+    def evict(self, kept: int) -> None:
+        """Each env keeps so many rows. What has left does not come back."""
+        self.first = [
+            max(first, count - kept) for first, count in zip(self.first, self.counts, strict=True)
+        ]
+
     def copy(self) -> Known:
         other = Known(0)
         other.steps, other.next = [list(steps) for steps in self.steps], list(self.next)
+        other.first = list(self.first)
         return other
 
 
@@ -155,7 +164,7 @@ class Witness:
     """Starts a writer, kills it, and holds the store against what it had acknowledged."""
 
     def __init__(self, life: Life) -> None:
-        self.life = life
+        self.life, self.first_capacity = life, life.capacity
         self.rng = random.Random(life.seed)
         self.known = Known(life.num_envs)
         self.saved: dict[int, Known] = {}
@@ -243,6 +252,7 @@ class Witness:
             if pending:
                 if message.action == writer.SAVE:
                     self.copy = self.known.copy()
+                    self.copy.evict(self.kept)
                 continue
             if message.action in (writer.OPEN, writer.REOPEN):
                 self.known.cut()
@@ -271,11 +281,14 @@ class Witness:
         # A third of the stores are only looked at, so that the next writer finds what this one
         # left, and is killed again over it.
         writes = self.rng.random() < 0.67
+        before = self.kept
+        if writes and self.rng.random() < 0.2:
+            self.life = self.life._replace(capacity=self._another_capacity())
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             opened = writer.open_buffer(self.life) if writes else diskreplay.open(self.life.store)
         with opened as buffer:
-            self._settle(buffer.bounds, pending)
+            self._settle(buffer.bounds, pending, before)
             self._compare(buffer, self.known)
             if len(buffer):
                 buffer.sample(8)
@@ -285,8 +298,19 @@ class Witness:
         if writes:
             self._count_files()
 
-    def _settle(self, bounds: np.ndarray, pending: Message | None) -> None:
-        """All that was acknowledged has to be there, and at most the call under way."""
+    @property
+    def kept(self) -> int:
+        """Rows that each env keeps."""
+        return self.life.capacity // self.life.num_envs
+
+    def _another_capacity(self) -> int:
+        """The first one, or up to four times or down to a half of it."""
+        first = self.first_capacity
+        return self.rng.choice((first, first // 2, 2 * first, 4 * first))
+
+    def _settle(self, bounds: np.ndarray, pending: Message | None, before: int) -> None:
+        """All that was acknowledged has to be there, and at most the call under way. Each env kept
+        so many rows `before`, while they were added."""
         found, acknowledged = bounds[:, 1].tolist(), self.known.counts
         if pending and pending.action == writer.LOAD and tuple(found) == pending.counts:
             self.known = self.saved[pending.suffix].copy()
@@ -301,9 +325,10 @@ class Witness:
             self.known.advance(found)
         elif found != acknowledged:
             raise Lost(f"rows {found}, acknowledged {acknowledged}")
-        kept = self.life.capacity // self.life.num_envs
-        if bounds[:, 0].tolist() != [max(0, count - kept) for count in found]:
-            raise Lost(f"retained rows {bounds.tolist()}, {kept} of each env expected")
+        for kept in (before, self.kept):
+            self.known.evict(kept)
+        if bounds[:, 0].tolist() != self.known.first:
+            raise Lost(f"retained rows {bounds.tolist()}, from {self.known.first} on expected")
 
     def _compare(self, buffer: diskreplay.ReplayBuffer, known: Known) -> None:
         steps = [np.array(one, np.int32) for one in known.steps]
