@@ -159,7 +159,7 @@ def test_recording(tmp_path, kind, call, boundary):
             player.step(call=call)
             player.check()
             number += 1
-        assert happened > 20
+        assert happened > 15
         buffer.flush()
         count = buffer._rows.store.count.tolist()
     assert [str(finding) for finding in verify(path).findings] == []
@@ -200,7 +200,7 @@ def test_sampling(tmp_path, call):
         while interrupted(calls[call], number):
             player.step()
             number += 1
-        assert number > 20
+        assert number > 15
         for _ in range(30):
             player.step()
         buffer.flush()
