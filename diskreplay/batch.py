@@ -58,8 +58,9 @@ class Batch:
     ----------
     observation, next_observation : ndarray, or dict or tuple of them
         ``(batch, stack, *shape)``, oldest frame first, without the stack axis for ``stack_size=1``.
-        Frames before the episode's start are zeros, and so is `next_observation` where the episode
-        terminated and no final observation was recorded.
+        Before the episode's start stand zeros, or its first frame again, as the buffer's
+        `stack_padding` says; `next_observation` is zeros where the episode terminated and no final
+        observation was recorded.
     action : ndarray, or dict or tuple of them
         ``(batch, *shape)``.
     reward : ndarray of float32

@@ -73,6 +73,10 @@ class ReplayBuffer:
         Parallel environments. With more than one, every argument of `add` has a leading env axis.
     stack_size : int
         Frames in a sampled observation; 1 has no stack axis.
+    stack_padding : {"zero", "reset"}
+        What stands in a stack before the episode's start: zeros, or its first frame again. As
+        ``padding_type`` of `gymnasium.wrappers.FrameStackObservation`, whose default is the other
+        one: let them agree, or the agent learns from stacks that it never saw.
     update_horizon : int
         The n of n-step returns.
     gamma : float
@@ -125,6 +129,7 @@ class ReplayBuffer:
         capacity: int | None,
         num_envs: int = 1,
         stack_size: int = 1,
+        stack_padding: Literal["zero", "reset"] = "zero",
         update_horizon: int = 1,
         gamma: float = 0.99,
         batch_size: int = 32,
@@ -135,7 +140,9 @@ class ReplayBuffer:
         name: str = "replay",
     ) -> None:
         self._closed = True  # until there is something to close
-        self._set_options(num_envs, stack_size, update_horizon, gamma, batch_size, capacity)
+        self._set_options(
+            num_envs, stack_size, update_horizon, gamma, batch_size, capacity, stack_padding
+        )
         self._check_capacity(capacity)
         _positive("segment_rows", segment_rows, optional=True)
         self.name = checkpoint.checked_suffix(name)
@@ -177,6 +184,7 @@ class ReplayBuffer:
         gamma: float,
         batch_size: int,
         capacity: int | None,
+        stack_padding: str,
     ) -> None:
         for option, value in (
             ("num_envs", num_envs), ("stack_size", stack_size),
@@ -186,7 +194,12 @@ class ReplayBuffer:
         _positive("capacity", capacity, optional=True, most=_MOST_ROWS)
         if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
             raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
+        if stack_padding not in ("zero", "reset"):
+            raise InvalidInputError(
+                f"stack_padding: 'zero' or 'reset' expected, found {stack_padding!r:.60}"
+            )
         self.num_envs, self.stack_size = int(num_envs), int(stack_size)
+        self.stack_padding = stack_padding
         self.update_horizon, self.batch_size = int(update_horizon), int(batch_size)
         self.gamma = float(gamma)
 
@@ -229,7 +242,7 @@ class ReplayBuffer:
     def _bind(self, store: Store, *, keep_rng: bool = False, resume_episodes: bool = False) -> None:
         self._rows = Rows(
             store, self._schema, stack_size=self.stack_size, update_horizon=self.update_horizon,
-            gamma=self.gamma, resume_episodes=resume_episodes,
+            gamma=self.gamma, stack_padding=self.stack_padding, resume_episodes=resume_episodes,
         )  # fmt: skip
         self._holder[:] = [store]
         if not keep_rng and "rng" in store.meta:
@@ -841,6 +854,7 @@ class ReplayBuffer:
             "kind": "uniform",
             **self._schema.describe(),
             "stack_size": self.stack_size,
+            "stack_padding": self.stack_padding,
             "update_horizon": self.update_horizon,
             "gamma": self.gamma,
             "batch_size": self.batch_size,
@@ -862,7 +876,7 @@ class ReplayBuffer:
         try:
             self._set_options(
                 store.num_envs, meta["stack_size"], meta["update_horizon"], meta["gamma"],
-                meta["batch_size"], store.capacity,
+                meta["batch_size"], store.capacity, meta.get("stack_padding", "zero"),
             )  # fmt: skip
             if "facade" not in meta:  # a ring's owner asks for less
                 self._check_capacity(store.capacity)

@@ -42,13 +42,18 @@ class Gathering:
     ----------
     schema : Schema
     stack_size, update_horizon : int
+    repeat_first : bool
+        Whether the episode's first frame stands before it in stacks, instead of zeros.
     """
 
-    def __init__(self, schema: Schema, stack_size: int, update_horizon: int) -> None:
+    def __init__(
+        self, schema: Schema, stack_size: int, update_horizon: int, *, repeat_first: bool
+    ) -> None:
         from diskreplay.store import kernels
 
         self._kernels = kernels
         self._schema, self._stack, self._horizon = schema, stack_size, update_horizon
+        self._repeat = repeat_first
         self._memory = WindowMemory()
         # How many batches to ask the kernel for in advance, see store.kernels.windows. Only Linux
         # says how many page faults a thread had.
@@ -108,7 +113,7 @@ class Gathering:
         window = _reused(windows, field.name, (size, stack + horizon, *field.shape), field.dtype)
         scratch = column.scratch()
         apart = self._kernels.windows(
-            *column.table, plan.rows, stack, horizon, self._advice, self._rusage,
+            *column.table, plan.rows, stack, horizon, self._repeat, self._advice, self._rusage,
             _flat(window), scratch,
         )  # fmt: skip
         if apart < 0:
@@ -118,8 +123,9 @@ class Gathering:
             shape = (size, stack, *field.shape)
             following = _reused(windows, f"{field.name} next", shape, field.dtype)
             failed = self._kernels.next_stacks(
-                *column.table, plan.rows, stack, horizon, _flat(window), _flat(following), scratch
-            )
+                *column.table, plan.rows, stack, horizon, self._repeat, _flat(window),
+                _flat(following), scratch,
+            )  # fmt: skip
             if failed:
                 column.complain(*divmod(-(1 + failed), column.num_envs))
         if stack == 1:

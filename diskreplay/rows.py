@@ -36,6 +36,7 @@ class Rows:
     schema : Schema
     stack_size, update_horizon : int
     gamma : float
+    stack_padding : {"zero", "reset"}
     resume_episodes : bool
         Go on with the episodes that were open when the store was saved.
 
@@ -58,12 +59,14 @@ class Rows:
         stack_size: int,
         update_horizon: int,
         gamma: float,
+        stack_padding: str,
         resume_episodes: bool = False,
     ) -> None:
         store.columns = {name: store.columns[name] for name in schema.names}
         self.store = store
         self._schema = schema
         self._stack_size, self._update_horizon, self._gamma = stack_size, update_horizon, gamma
+        self._stack_padding = stack_padding
         self.index: RowIndex | None = None
         self.sampler: UniformSampler | PrioritizedSampler | None = None
         self._stale: tuple[UniformSampler | PrioritizedSampler, np.ndarray] | None = None
@@ -93,7 +96,10 @@ class Rows:
             start, stop = int(store.first[env]), int(store.count[env])
             index.load(env, start, *self._read_small(env, start, stop))
         index.validate()
-        self._gathering = Gathering(self._schema, self._stack_size, self._update_horizon)
+        self._gathering = Gathering(
+            self._schema, self._stack_size, self._update_horizon,
+            repeat_first=self._stack_padding == "reset",
+        )  # fmt: skip
         sampler = make_sampler(index)
         if self._stale is not None:
             sampler.take_over(*self._stale)

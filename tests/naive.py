@@ -38,10 +38,12 @@ class NaiveReplayBuffer:
         action=((), "int64"),
         extras=None,
         alpha=None,
+        stack_padding="zero",
     ):
         self.num_envs = num_envs
         self.capacity = capacity
         self.stack_size = stack_size
+        self.stack_padding = stack_padding
         self.update_horizon = update_horizon
         self.gamma = gamma
         self.observation = dict(observation or OBSERVATION)
@@ -221,15 +223,19 @@ class NaiveReplayBuffer:
         return fields
 
     def _stack(self, env, t, name):
-        """The frames of row `t`, oldest first, zeros before the episode began; all zeros for None.
+        """The frames of row `t`, oldest first; all zeros for None.
 
-        Without a stack axis for `stack_size` 1.
+        Before the episode began there are zeros, or its first frame again with `stack_padding`
+        "reset". Without a stack axis for `stack_size` 1.
         """
         shape, dtype = self.observation[name]
         frames = []
         for k in reversed(range(self.stack_size)):
-            if t is None or k > self.history[env][t]["step"]:
+            if t is None:
                 frames.append(np.zeros(shape, dtype))
+            elif k > self.history[env][t]["step"]:
+                first = self.history[env][t - self.history[env][t]["step"]]["observation"][name]
+                frames.append(first if self.stack_padding == "reset" else np.zeros(shape, dtype))
             else:
                 frames.append(self.history[env][t - k]["observation"][name])
         return frames[0] if self.stack_size == 1 else np.stack(frames)
@@ -448,6 +454,7 @@ class SideBySide:
         num_envs=1,
         capacity=100,
         stack_size=1,
+        stack_padding="zero",
         update_horizon=1,
         gamma=0.99,
         observation=None,
@@ -465,6 +472,7 @@ class SideBySide:
             num_envs=num_envs,
             capacity=capacity,
             stack_size=stack_size,
+            stack_padding=stack_padding,
             update_horizon=update_horizon,
             gamma=gamma,
             observation=observation,
@@ -506,6 +514,7 @@ class SideBySide:
             capacity=self.twin.capacity,
             num_envs=self.twin.num_envs,
             stack_size=self.twin.stack_size,
+            stack_padding=self.twin.stack_padding,
             update_horizon=self.twin.update_horizon,
             gamma=self.twin.gamma,
             extras=self.twin.extras,
@@ -532,7 +541,9 @@ class SideBySide:
         return Discrete(6)
 
     def reopen(self, **changed):
-        """Close and construct again; `changed` may name stack_size, update_horizon and gamma."""
+        """Close and construct again; `changed` may name stack_size, stack_padding,
+        update_horizon and gamma.
+        """
         self.real.close()
         self.twin.settle_priorities()
         for name, value in changed.items():

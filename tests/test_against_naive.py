@@ -73,6 +73,7 @@ def lives(draw, leaves):
     return {
         "num_envs": num_envs,
         "stack_size": stack_size,
+        "stack_padding": draw(st.sampled_from(["zero", "reset"])),
         "update_horizon": update_horizon,
         "capacity": None if per_env is None else per_env * num_envs + spare,
         "gamma": draw(st.sampled_from([1.0, 0.5, 0.99, 0.9])),
@@ -295,10 +296,16 @@ class Lives(RuleBasedStateMachine):
         self.both.reopen()
         self.both.check_gather()
 
-    @rule(stack_size=st.integers(1, 4), horizon=st.integers(1, 5), gamma=st.sampled_from([0.9, 1]))
-    def reopen_with_other_windows(self, stack_size, horizon, gamma):
+    @rule(
+        stack_size=st.integers(1, 4), padding=st.sampled_from(["zero", "reset"]),
+        horizon=st.integers(1, 5), gamma=st.sampled_from([0.9, 1]),
+    )  # fmt: skip
+    def reopen_with_other_windows(self, stack_size, padding, horizon, gamma):
         self.close_reader()
-        self.both.reopen(stack_size=stack_size, update_horizon=horizon, gamma=float(gamma))
+        self.both.reopen(
+            stack_size=stack_size, stack_padding=padding, update_horizon=horizon,
+            gamma=float(gamma),
+        )  # fmt: skip
         self.both.check_gather()
 
     @rule()
@@ -458,12 +465,14 @@ def test_capacities_that_wrap_many_times(directory, compressor, num_envs):
 
 @pytest.mark.parametrize("stack_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("update_horizon", [1, 2, 3, 4, 5])
-def test_every_stack_with_every_horizon(directory, stack_size, update_horizon):
+@pytest.mark.parametrize("stack_padding", ["zero", "reset"])
+def test_every_stack_with_every_horizon(directory, stack_size, update_horizon, stack_padding):
     """Every way to end an episode, after episodes of every length up to 7."""
     with SideBySide(
         directory / "replay",
         capacity=None,
         stack_size=stack_size,
+        stack_padding=stack_padding,
         update_horizon=update_horizon,
         compressor="lz4",
         segment_rows=8,

@@ -127,6 +127,20 @@ def test_stacks_are_padded_with_zeros_and_never_cross_episodes():
     assert twin.sampleable_ids() == [0, 1, 2, 3, 4]
 
 
+def test_stacks_are_padded_with_the_first_frame_if_that_is_asked_for():
+    twin = make(stack_size=3, stack_padding="reset")
+    add(twin, 10)
+    add(twin, 11, terminated=True)
+    add(twin, 12)
+    add(twin, 13, truncated=True, final=15)
+    add(twin, 16, terminated=True, final=17)
+    assert stacks(twin, 0) == ([10, 10, 10], [10, 10, 11])
+    assert stacks(twin, 1) == ([10, 10, 11], [0, 0, 0])
+    assert stacks(twin, 2) == ([12, 12, 12], [12, 12, 13])
+    assert stacks(twin, 3) == ([12, 12, 13], [12, 13, 15])
+    assert stacks(twin, 5) == ([16, 16, 16], [16, 16, 17])
+
+
 def test_eviction_takes_rows_and_those_whose_frames_it_took():
     twin = make(stack_size=2, capacity=4)
     for frame in range(10, 17):

@@ -180,11 +180,18 @@ def show(
 
 
 def _stack_ids(buffer: ReplayBuffer, id: int) -> np.ndarray:
-    """The rows whose frames a sampled observation of row `id` shows, oldest first."""
+    """The rows whose frames a sampled observation of row `id` shows, oldest first.
+
+    Zeros before an episode's start are no rows; with `stack_padding` "reset" its first row stands
+    there, as often as it is shown.
+    """
     row, env = divmod(id, buffer.num_envs)
     step = int(buffer.take("step", np.array([id]))[0])
     back = min(buffer.stack_size - 1, step, row - int(buffer.bounds[env, 0]))
-    return np.arange(row - back, row + 1) * buffer.num_envs + env
+    rows = np.arange(row - back, row + 1)
+    if buffer.stack_padding == "reset" and back == step:
+        rows = np.concatenate([np.full(buffer.stack_size - 1 - back, row - back), rows])
+    return rows * buffer.num_envs + env
 
 
 def _rows(buffer: ReplayBuffer, ids: np.ndarray) -> list[dict[str, Any]]:

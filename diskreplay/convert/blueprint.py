@@ -10,7 +10,9 @@ from diskreplay.errors import FormatError
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store import format
 
-_PLAIN = ("capacity", "num_envs", "stack_size", "update_horizon", "gamma", "batch_size")
+_PLAIN = (
+    "capacity", "num_envs", "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size"
+)  # fmt: skip
 _PRIORITIZED = ("alpha", "beta", "weight_normalization")
 _OPTIONS = frozenset(
     ("kind", "observation_space", "action_space", "extras", "compressor", *_PLAIN, *_PRIORITIZED)

@@ -45,7 +45,7 @@ def write(
         terminal there, so that no window reaches into the next episode.
     stack_size : int, optional
         Of the buffer that will load the files, default that of `buffer`: so many zero rows less one
-        precede each episode.
+        precede each episode, whatever `buffer.stack_padding` is: both know no other padding.
     capacity : int, optional
         Slots, the ``replay_capacity`` of the buffer that will load the files. Default: that of
         `buffer`. With padding not all rows may have room; the newest do.

@@ -24,7 +24,8 @@ from diskreplay.store.usage import sizes
 _COUNTED = ("step", "is_final")
 
 _OPTIONS = (
-    "stack_size", "update_horizon", "gamma", "batch_size", "alpha", "beta", "weight_normalization"
+    "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size", "alpha", "beta",
+    "weight_normalization",
 )  # fmt: skip
 
 

@@ -92,9 +92,11 @@ def described(buffer: ReplayBuffer) -> str:
     if isinstance(buffer, PrioritizedReplayBuffer):
         kind = f"prioritized (alpha {buffer.alpha:g})"
     envs = f", {buffer.num_envs} envs" if buffer.num_envs > 1 else ""
+    stack = f"{buffer.stack_size}"
+    if buffer.stack_size > 1 and buffer.stack_padding == "reset":
+        stack += " (padded with the first frame)"
     return (
-        f"{kind}{envs}, stack {buffer.stack_size}, {buffer.update_horizon}-step returns, "
-        f"gamma {buffer.gamma:g}"
+        f"{kind}{envs}, stack {stack}, {buffer.update_horizon}-step returns, gamma {buffer.gamma:g}"
     )
 
 

@@ -270,13 +270,24 @@ def _read_stack(reads, count, env, row, before, stop, stack, row_bytes, target):
 
 
 @njit(nogil=True, cache=True)
-def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rusage, out, scratch):
+def _repeat_first(before, stack, row_bytes, target):
+    """Put the first frame of a stack that was read into the places before the episode's start."""
+    empty = stack - 1 - before
+    if before >= 0:
+        for place in range(empty):
+            memcpy(target + place * row_bytes, target + empty * row_bytes, row_bytes)
+
+
+@njit(nogil=True, cache=True)
+def windows(
+    addresses, sizes, checked, layout, plan, stack, horizon, repeat, advice, rusage, out, scratch
+):
     """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
 
     The observation stack ends at place ``stack - 1``, the next one at ``stack + horizon - 1``;
-    places before the episode's start are zeros. Where an episode ended before the horizon and the
-    two stacks overlap, they do not fit into one window: those are counted, their next stacks
-    are left out here, and `next_stacks` makes them.
+    places before the episode's start are zeros or, if ``repeat``, its first frame. Where an episode
+    ended before the horizon and the two stacks overlap, they do not fit into one window: those are
+    counted, their next stacks are left out here, and `next_stacks` makes them.
 
     ``advice`` holds how many batches to ask the kernel for in advance, and how many after the
     next major fault: pages that are at hand need no asking, which costs a system call a window.
@@ -317,6 +328,12 @@ def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rus
     failed = _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
     if failed:
         return failed
+    if repeat:
+        for i in range(len(plan)):
+            window = out.ctypes.data + i * places * row_bytes
+            _repeat_first(plan[i, BEFORE], stack, row_bytes, window)
+            if horizon >= stack:  # else the next stack has part of this padding, or comes later
+                _repeat_first(plan[i, BEFORE_NEXT], stack, row_bytes, window + horizon * row_bytes)
     if advice[0] == 0 and advice[1] > 0:
         getrusage(_RUSAGE_THREAD, usage)
         if load_i64(usage + _MAJOR_FAULTS_AT) > faults:
@@ -328,7 +345,9 @@ def windows(addresses, sizes, checked, layout, plan, stack, horizon, advice, rus
 
 
 @njit(nogil=True, cache=True)
-def next_stacks(addresses, sizes, checked, layout, plan, stack, horizon, window, out, scratch):
+def next_stacks(
+    addresses, sizes, checked, layout, plan, stack, horizon, repeat, window, out, scratch
+):
     """The next stacks of a batch in which some do not fit into their windows."""
     row_bytes = layout[_ROW_BYTES]
     stack_bytes = stack * row_bytes
@@ -345,7 +364,12 @@ def next_stacks(addresses, sizes, checked, layout, plan, stack, horizon, window,
             reads, count, env, row + ahead, plan[i, BEFORE_NEXT], row + ahead + 1, stack, row_bytes,
             target,
         )  # fmt: skip
-    return _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
+    failed = _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
+    if repeat and not failed:
+        for i in range(len(plan)):  # those that came from their windows are padded already
+            target = out.ctypes.data + i * stack_bytes
+            _repeat_first(plan[i, BEFORE_NEXT], stack, row_bytes, target)
+    return failed
 
 
 @njit(nogil=True, cache=True)

@@ -40,7 +40,8 @@ def test_info(cli_json, store):
     )
     assert found["created_by"] == f"diskreplay {diskreplay.__version__}"
     assert found["options"] == {
-        "stack_size": 4, "update_horizon": 2, "gamma": 0.99, "batch_size": 32, "alpha": 0.5,
+        "stack_size": 4, "stack_padding": "zero", "update_horizon": 2, "gamma": 0.99,
+        "batch_size": 32, "alpha": 0.5,
         "beta": 0.4, "weight_normalization": "batch",
     }  # fmt: skip
     assert (found["rows"], found["transitions"], found["episodes"]) == (105 + FINALS, 105, 11)

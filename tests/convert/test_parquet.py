@@ -76,7 +76,8 @@ def test_round_trip(tmp_path_factory, stream, partition):
 def check_options(found, expected):
     assert type(found) is type(expected)
     for name in ("observation_space", "action_space", "extras", "fields", "capacity", "num_envs",
-                 "stack_size", "update_horizon", "gamma", "batch_size"):  # fmt: skip
+                 "stack_size", "stack_padding", "update_horizon", "gamma",
+                 "batch_size"):  # fmt: skip
         assert getattr(found, name) == getattr(expected, name), name
     compressors = [
         {each["name"]: each["compressor"] for each in json.loads((b.path / "zarr.json").read_text())
