@@ -585,18 +585,33 @@ def test_the_lock_is_free_after_close(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "suffix", ["../x", "", ".x", "a/b", "..", ".", "a b", "x\n", "é", True, 1.0]
+    "suffix",
+    [
+        *("../x", "", ".x", "a/b", "..", ".", "a b", "x\n", "é"),
+        *(True, 1.0, np.float32(1), -1, np.int8(-1), b"1", Path("1"), (1,), [1], np.arange(1)),
+        None,
+    ],
+    ids=repr,
 )
 def test_invalid_suffix(tmp_path, buffer, suffix):
+    """What is neither an integer nor a legal string; to `load`, None is the newest."""
     directory = tmp_path / "checkpoints"
     buffer.save(directory, 1)
     before = contents(tmp_path)
-    for call in (buffer.save, buffer.load):
+    for call in (buffer.save, buffer.export_gz, *([] if suffix is None else [buffer.load])):
         refused(
             buffer, errors.SuffixError, [repr(suffix)],
             lambda call=call: call(directory, suffix),
         )  # fmt: skip
     assert contents(directory) == {k[12:]: v for k, v in before.items() if k[:12] == "checkpoints/"}
+
+
+def test_suffixes_that_are_the_same_number(tmp_path, buffer):
+    directory = tmp_path / "checkpoints"
+    for suffix in (7, np.int64(7), np.uint8(7), "7"):
+        assert buffer.save(directory, suffix) == directory / "replay_ckpt.7"
+    buffer.load(directory, np.int32(7))
+    buffer.load(directory, None)
 
 
 @pytest.mark.parametrize("inside", ["", "checkpoints", "a/b"])

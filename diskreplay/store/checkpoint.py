@@ -31,12 +31,21 @@ _SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 def checked_suffix(suffix: int | str) -> str:
-    """`suffix` as text, or a `SuffixError`: it becomes part of a directory's name."""
-    text = str(suffix)
-    if isinstance(suffix, bool | float) or not _SUFFIX.fullmatch(text):
+    """`suffix` as text, or a `SuffixError`: it becomes part of a directory's name.
+
+    An integer (a NumPy one too) from 0 on, or a string; nothing else has one obvious text.
+    """
+    is_number = isinstance(suffix, int | np.integer) and not isinstance(suffix, bool)
+    if is_number and suffix < 0:
         raise SuffixError(
-            f"checkpoint suffix {suffix!r}: expected letters, digits, '.', '_' and '-', not "
-            "starting with a dot, and at most 100 of them (an iteration number, say)"
+            f"checkpoint suffix {suffix!r}: a number from 0 on expected, or a string; count from 0"
+        )
+    text = str(int(suffix)) if is_number else suffix
+    if not isinstance(text, str) or not _SUFFIX.fullmatch(text):
+        raise SuffixError(
+            f"checkpoint suffix {suffix!r:.200}: expected an integer, or a string of letters, "
+            "digits, '.', '_' and '-', not starting with a dot, and at most 100 of them (an "
+            "iteration number, say)"
         )
     return text
 
