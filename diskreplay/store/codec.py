@@ -98,7 +98,7 @@ def checksum(field: Field, shard: np.ndarray) -> int:
 
 
 def check_index(field: Field, shard: Mapping) -> None:
-    """Refuse a shard whose index is cut or rotten; its blocks are checked when first read."""
+    """Refuse a shard whose index is cut or rotten; its blocks are checked when they are read."""
     index = 16 * field.blocks
     if shard.size < index + 4:
         raise CorruptSegmentError(

@@ -36,11 +36,11 @@ class Column:
     Attributes
     ----------
     field : Field
-    table : tuple of four arrays
+    table : tuple of three arrays
         The segment table as `store.kernels` wants it: addresses and sizes, int64 of shape
-        ``(num_envs, slots)``, where segment ``s`` sits in slot ``s % slots``; blocks whose checksum
-        was checked; and the field's figures. One tuple, replaced as a whole when it grows, so that
-        a reader without the lock never mixes two sizes.
+        ``(num_envs, slots)``, where segment ``s`` sits in slot ``s % slots``; and the field's
+        figures. One tuple, replaced as a whole when it grows, so that a reader without the lock
+        never mixes two sizes.
     sealed : ndarray of int64, shape (num_envs,)
         Segments below this number are sealed: their chunk file is complete and read-only, and a
         tail of that number is a leftover.
@@ -80,7 +80,6 @@ class Column:
         table = (
             np.zeros((self.num_envs, slots), np.int64),
             np.zeros((self.num_envs, slots), np.int64),
-            np.zeros((self.num_envs, slots, blocks), np.uint8),
             np.array([slots, field.segment_rows, field.row_bytes, BLOCK_ROWS, blocks], np.int64),
         )
         for (segment, env), mapping in self._mapped.items():
@@ -103,10 +102,9 @@ class Column:
     # -- the segment table
 
     def _point(self, table: tuple, segment: int, env: int, mapping: Mapping | None) -> None:
-        addresses, sizes, checked, layout = table
+        addresses, sizes, layout = table
         slot = segment % layout[0]
         is_shard = mapping is not None and self._is_shard(mapping)
-        checked[env, slot] = 0
         sizes[env, slot] = mapping.size if is_shard else 0
         addresses[env, slot] = mapping.address if mapping is not None else 0
 

@@ -96,7 +96,28 @@ def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
 
 
 @njit(nogil=True, cache=True)
-def _copy(addresses, sizes, checked, layout, env, start, stop, target, scratch):
+def _locate(index, block, blocks, size):
+    """Where a block is in its shard, and its length without the checksum; -1 if the index, which
+    was whole when it was mapped, is not any more.
+
+    Blocks lie one after the other. An entry that has rotted and names another block would pass that
+    block's checksum, but not be where its neighbours end and begin.
+    """
+    entry = index + 16 * block
+    offset, length = load_i64(entry), load_i64(entry + 8)
+    if offset < 0 or length < 4 or offset > size - length:
+        return 0, -1
+    before = load_i64(entry - 16) + load_i64(entry - 8) if block else 0
+    behind = load_i64(entry + 16) if block + 1 < blocks else -1
+    if behind == -1:  # that block is not there, so this one is the last
+        behind = size - 4 - 16 * blocks
+    if before != offset or behind != offset + length:
+        return 0, -1
+    return offset, length - 4
+
+
+@njit(nogil=True, cache=True)
+def _copy(addresses, sizes, layout, env, start, stop, target, scratch):
     """Rows start..stop of one env to the memory at `target`, across segments and blocks."""
     slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
     block_rows, blocks = layout[_BLOCK_ROWS], layout[_BLOCKS]
@@ -116,16 +137,11 @@ def _copy(addresses, sizes, checked, layout, env, start, stop, target, scratch):
             block = at // block_rows
             low = at - block * block_rows
             rows = min(rows, block_rows - low)
-            entry = base + size - 4 - 16 * (blocks - block)
-            offset, length = load_i64(entry), load_i64(entry + 8)
-            if offset < 0 or length < 4 or offset > size - length:
-                return -(1 + row)
+            offset, length = _locate(base + size - 4 - 16 * blocks, block, blocks, size)
             source = base + offset
-            length -= 4
-            if not checked[env, slot, block]:
-                if crc32c_extend(0, source, length) != load_u32(source + length):
-                    return -(1 + row)
-                checked[env, slot, block] = 1
+            # Each time: memory may leave the page cache, and come back otherwise from a disk.
+            if length < 0 or crc32c_extend(0, source, length) != load_u32(source + length):
+                return -(1 + row)
             if _decode(source, length, low, low + rows, row_bytes, block_rows, target, scratch):
                 return -(1 + row)
         row += rows
@@ -134,11 +150,9 @@ def _copy(addresses, sizes, checked, layout, env, start, stop, target, scratch):
 
 
 @njit(nogil=True, cache=True)
-def read(addresses, sizes, checked, layout, env, start, stop, out, scratch):
+def read(addresses, sizes, layout, env, start, stop, out, scratch):
     """Consecutive rows of one env into `out`."""
-    return _copy(
-        addresses, sizes, checked, layout, env, start, stop, out.ctypes.data, scratch.ctypes.data
-    )
+    return _copy(addresses, sizes, layout, env, start, stop, out.ctypes.data, scratch.ctypes.data)
 
 
 @njit(nogil=True, cache=True)
@@ -152,7 +166,7 @@ def _expect(address, size):
 
 
 @njit(nogil=True, cache=True)
-def _fetch(addresses, sizes, checked, layout, reads, scratch):
+def _fetch(addresses, sizes, layout, reads, scratch):
     """Copy what ``reads`` lists: consecutive rows of one env each, and the memory they go to.
 
     Where each begins is found first, so that its memory can be on the way while others are copied.
@@ -181,7 +195,7 @@ def _fetch(addresses, sizes, checked, layout, reads, scratch):
             memcpy(reads[i, _TARGET], sources[i], (stop - start) * row_bytes)
             continue
         failed = _copy(
-            addresses, sizes, checked, layout, env, start, stop, reads[i, _TARGET],
+            addresses, sizes, layout, env, start, stop, reads[i, _TARGET],
             scratch.ctypes.data,
         )  # fmt: skip
         if failed:
@@ -190,18 +204,18 @@ def _fetch(addresses, sizes, checked, layout, reads, scratch):
 
 
 @njit(nogil=True, cache=True)
-def gather(addresses, sizes, checked, layout, plan, out, scratch):
+def gather(addresses, sizes, layout, plan, out, scratch):
     """The row of each planned transition into ``out[i]``."""
     reads = np.empty((len(plan), 4), np.int64)
     for i in range(len(plan)):
         reads[i, _ENV], reads[i, _START] = plan[i, ENV], plan[i, ROW]
         reads[i, _STOP] = plan[i, ROW] + 1
         reads[i, _TARGET] = out.ctypes.data + i * layout[_ROW_BYTES]
-    return _fetch(addresses, sizes, checked, layout, reads, scratch)
+    return _fetch(addresses, sizes, layout, reads, scratch)
 
 
 @njit(nogil=True, cache=True)
-def take(addresses, sizes, checked, layout, ids, out, scratch):
+def take(addresses, sizes, layout, ids, out, scratch):
     """The row of each id (``row * num_envs + env``) into ``out[i]``, zeros for negative ones.
 
     Consecutive rows are read in one go, so that a block is decoded once for all of them.
@@ -223,11 +237,11 @@ def take(addresses, sizes, checked, layout, ids, out, scratch):
             count += 1
         i = stop
         if count == _READS:
-            failed = _fetch(addresses, sizes, checked, layout, reads, scratch)
+            failed = _fetch(addresses, sizes, layout, reads, scratch)
             if failed:
                 return failed
             count = 0
-    return _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
+    return _fetch(addresses, sizes, layout, reads[:count], scratch)
 
 
 @njit(nogil=True, cache=True)
@@ -279,9 +293,7 @@ def _repeat_first(before, stack, row_bytes, target):
 
 
 @njit(nogil=True, cache=True)
-def windows(
-    addresses, sizes, checked, layout, plan, stack, horizon, repeat, advice, rusage, out, scratch
-):
+def windows(addresses, sizes, layout, plan, stack, horizon, repeat, advice, rusage, out, scratch):
     """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
 
     The observation stack ends at place ``stack - 1``, the next one at ``stack + horizon - 1``;
@@ -325,7 +337,7 @@ def windows(
                 reads, count, env, row + ahead, next_before, row + ahead + 1, stack, row_bytes,
                 window + horizon * row_bytes,
             )  # fmt: skip
-    failed = _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
+    failed = _fetch(addresses, sizes, layout, reads[:count], scratch)
     if failed:
         return failed
     if repeat:
@@ -345,9 +357,7 @@ def windows(
 
 
 @njit(nogil=True, cache=True)
-def next_stacks(
-    addresses, sizes, checked, layout, plan, stack, horizon, repeat, window, out, scratch
-):
+def next_stacks(addresses, sizes, layout, plan, stack, horizon, repeat, window, out, scratch):
     """The next stacks of a batch in which some do not fit into their windows."""
     row_bytes = layout[_ROW_BYTES]
     stack_bytes = stack * row_bytes
@@ -364,7 +374,7 @@ def next_stacks(
             reads, count, env, row + ahead, plan[i, BEFORE_NEXT], row + ahead + 1, stack, row_bytes,
             target,
         )  # fmt: skip
-    failed = _fetch(addresses, sizes, checked, layout, reads[:count], scratch)
+    failed = _fetch(addresses, sizes, layout, reads[:count], scratch)
     if repeat and not failed:
         for i in range(len(plan)):  # those that came from their windows are padded already
             target = out.ctypes.data + i * stack_bytes
