@@ -35,7 +35,7 @@ from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
-from diskreplay.store import checkpoint
+from diskreplay.store import checkpoint, manifest
 from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 
@@ -770,14 +770,14 @@ class ReplayBuffer:
         with self._lock:
             self._check_writable()
             with self._checkpoint(Path(checkpoint_dir), suffix) as path:
-                entries = checkpoint.manifest(path)
+                contents = manifest.read_whole(path)
                 saved = Store(path, mode="r")  # opens every segment, so checks their indices
                 try:
                     self._check_store(saved)
                     self._check_meta(saved)
                     with self._drained():
                         with process.undisturbed():  # else this is a buffer of a store that is gone
-                            store = checkpoint.load(self._rows.store, saved, entries)
+                            store = checkpoint.load(self._rows.store, saved, contents)
                             self._bind(store, resume_episodes=resume_episodes)
                         self._record_options()
                 finally:

@@ -1,9 +1,9 @@
 """Checkpoints: immutable directories that share their full segments with the live store."""
 
+import datetime
 import glob
 import os
 import re
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,13 +14,13 @@ import numpy as np
 from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
-    IncompleteCheckpointError,
     InvalidInputError,
     SuffixError,
 )
-from diskreplay.store import codec, files, format, priorities
-from diskreplay.store.column import Column
+from diskreplay.store import codec, files, format, manifest, priorities
+from diskreplay.store.column import Column, Seal
 from diskreplay.store.leftovers import is_alive
+from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
 from diskreplay.store.state import State
 from diskreplay.store.store import Store
@@ -137,7 +137,7 @@ def save(
 
 def _build(store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarray | None) -> None:
     count, first = store.count.copy(), store.first.copy()
-    manifest: dict[str, list[int]] = {}
+    contents: dict[str, Seal] = {}
     copies = _Copies()
     written: list[Path] = []
     for column in store.columns.values():
@@ -148,11 +148,11 @@ def _build(store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarra
             key = f"{column.field.name}/{column.field.chunk_key(segment, env)}"
             if segment < column.sealed[env]:
                 copies.link(column.chunk_path(segment, env), build / key)
-                manifest[key] = list(column.seals[segment, env])
+                contents[key] = column.seals[segment, env]
             else:
                 used = int(count[env]) - segment * column.field.segment_rows
                 if used > 0:
-                    manifest[key] = _write_partial(column, segment, env, used, build / key)
+                    contents[key] = _write_partial(column, segment, env, used, build / key)
                     written.append(build / key)
         document = column.document(int(count.max()))
         written += _write_documents(build, column, document)
@@ -165,16 +165,16 @@ def _build(store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarra
     written.append(group)
     for path in written:
         key = path.relative_to(build).as_posix()
-        if key not in manifest:
+        if key not in contents:
             data = path.read_bytes()
-            manifest[key] = [len(data), codec.crc32c(data)]
-    listing = build / "manifest.json"
-    files.write(listing, [format.encode({"files": manifest})])
+            contents[key] = Seal(len(data), codec.crc32c(data))
+    listing = build / manifest.NAME
+    files.write(listing, [manifest.encode(contents, datetime.datetime.now(datetime.UTC))])
     files.sync([*written, listing])
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
 
 
-def _write_partial(column: Column, segment: int, env: int, used: int, path: Path) -> list[int]:
+def _write_partial(column: Column, segment: int, env: int, used: int, path: Path) -> Seal:
     field = column.field
     memory = column.mapping(segment, env).array
     if field.packed:
@@ -183,9 +183,9 @@ def _write_partial(column: Column, segment: int, env: int, used: int, path: Path
         data, length = memory[: used * field.row_bytes], field.segment_bytes
     files.write(path, [data.data], length=length)
     if length is None:
-        return [len(data), codec.checksum(field, data)]
+        return Seal(len(data), codec.checksum(field, data))
     # The zeros behind the used rows are a hole in the file but part of its checksum.
-    return [length, codec.crc32c(data, zeros=length - len(data))]
+    return Seal(length, codec.crc32c(data, zeros=length - len(data)))
 
 
 def _write_documents(build: Path, column: Column, document: dict) -> list[Path]:
@@ -255,53 +255,7 @@ def _retire(directory: Path, name: str, written: Path) -> None:
 # -- loading
 
 
-def manifest(path: Path) -> dict[str, list[int]]:
-    """The files of a checkpoint with their sizes and checksums; each is there in full, or an error.
-
-    Raises
-    ------
-    IncompleteCheckpointError
-        A file is missing (it is a ``FileNotFoundError`` too).
-    CorruptCheckpointError
-        A file is short or long, or the list itself is damaged.
-    """
-    listing = path / "manifest.json"
-    if not listing.is_file():
-        raise IncompleteCheckpointError(
-            f"{listing}: missing, so this is no whole checkpoint; load another one"
-        )
-    entries = format.read_document(listing).get("files")
-    if not isinstance(entries, dict) or "zarr.json" not in entries:
-        raise CorruptCheckpointError(f"{listing}: does not list the files of a checkpoint")
-    missing = []
-    for key, entry in entries.items():
-        pair = isinstance(entry, list) and [type(n) for n in entry] == [int, int]
-        if key.startswith("/") or ".." in key.split("/") or not pair:
-            raise CorruptCheckpointError(f"{listing}: entry {key!r} is damaged")
-        try:
-            about = os.stat(path / key, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            missing.append(key)
-            continue
-        except (OSError, ValueError) as error:
-            raise CorruptCheckpointError(f"{listing}: entry {key!r:.80} is damaged") from error
-        if not stat.S_ISREG(about.st_mode):
-            raise CorruptCheckpointError(f"{path / key}: no regular file; load another checkpoint")
-        found = about.st_size
-        if found != entry[0]:
-            raise CorruptCheckpointError(
-                f"{path / key}: {found} bytes found, {entry[0]} expected; load another checkpoint"
-            )
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise IncompleteCheckpointError(
-            f"{path}: {missing[0]}{more} missing; nothing was loaded: restore it, or load another "
-            "checkpoint"
-        )
-    return entries
-
-
-def load(store: Store, saved: Store, entries: dict[str, list[int]]) -> Store:
+def load(store: Store, saved: Store, contents: Manifest) -> Store:
     """Put a checkpoint's rows in the place of the live store's, and open the result.
 
     The new directory is built beside and exchanged in one step; until then, and if opening it
@@ -312,7 +266,7 @@ def load(store: Store, saved: Store, entries: dict[str, list[int]]) -> Store:
     files.remove_tree(build)
     with store.maintenance:
         try:
-            _build_live(store, build, saved, entries)
+            _build_live(store, build, saved, contents)
             store.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
             files.exchange(build, store.path)
             try:
@@ -330,7 +284,7 @@ def load(store: Store, saved: Store, entries: dict[str, list[int]]) -> Store:
     return loaded
 
 
-def _build_live(store: Store, build: Path, saved: Store, entries: dict[str, list[int]]) -> None:
+def _build_live(store: Store, build: Path, saved: Store, contents: Manifest) -> None:
     first = saved.first
     if store.rows_per_env is not None:
         first = np.maximum(first, saved.count - store.rows_per_env)
@@ -341,7 +295,7 @@ def _build_live(store: Store, build: Path, saved: Store, entries: dict[str, list
         _link_column(column, build, first, saved.count, copies)
         document = format.read_document(column.directory / "zarr.json")
         _write_documents(build, column, document)
-    for key in entries:
+    for key in contents.files:
         if key.startswith("priority/"):
             files.make_dirs(build / "priority")
             copies.link(saved.path / key, build / key)

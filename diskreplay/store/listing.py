@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskreplay.errors import DiskReplayError, InvalidInputError
-from diskreplay.store import checkpoint, files, format
+from diskreplay.store import files, format, manifest
 
 _NAME = re.compile(r"([^.].*)_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
@@ -64,7 +64,7 @@ def checkpoints(directory: Path) -> list[Listed]:
 def _listed(path: Path, name: str, suffix: str) -> Listed:
     rows, trouble = None, None
     try:
-        checkpoint.manifest(path)
+        manifest.read_whole(path)
     except DiskReplayError as error:
         trouble = str(error)
     try:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
-from diskreplay.store import format
+from diskreplay.store import format, manifest
 from diskreplay.store.codec import piece_bytes
 from diskreplay.store.column import Seal
 from diskreplay.store.finding import Finding
@@ -143,15 +143,12 @@ class Survey:
     # -- the parts
 
     def _read_manifest(self) -> dict[str, Seal] | None:
-        path = self.path / "manifest.json"
+        path = self.path / manifest.NAME
         if not path.exists():
             return None
         try:
-            entries = format.read_document(path)["files"]
-            if any(key.startswith("/") or ".." in key.split("/") for key in entries):
-                raise ValueError("a file outside of the checkpoint is listed")
-            return {str(k): Seal(int(size), int(crc)) for k, (size, crc) in entries.items()}
-        except (KeyError, TypeError, ValueError, AttributeError, DiskReplayError) as error:
+            return manifest.parse(format.read_document(path)).files
+        except (ValueError, DiskReplayError) as error:
             self._complain(
                 "manifest", path, f"the list of files is damaged ({error})",
                 "`load` refuses this checkpoint; take another one",

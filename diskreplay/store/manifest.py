@@ -1,0 +1,135 @@
+"""The manifest of a checkpoint: its files, their lengths and checksums, and when it was saved."""
+
+import datetime
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError
+from diskreplay.store import format
+from diskreplay.store.column import Seal
+
+NAME = "manifest.json"
+ATTACHMENTS = "attachments"  # the directory of a checkpoint that its attachments are in
+
+
+class Manifest(NamedTuple):
+    """What is known of a checkpoint's files.
+
+    Attributes
+    ----------
+    files : dict of str to Seal
+        For every file but the manifest itself, by its path below the checkpoint.
+    saved_at : datetime or None
+        With a time zone; None in checkpoints of versions that did not note it.
+    """
+
+    files: dict[str, Seal]
+    saved_at: datetime.datetime | None
+
+    @property
+    def attachments(self) -> dict[str, Seal]:
+        """The attachments among the files, by their names."""
+        prefix = f"{ATTACHMENTS}/"
+        return {
+            key.removeprefix(prefix): seal
+            for key, seal in self.files.items()
+            if key.startswith(prefix)
+        }
+
+
+def encode(files: Mapping[str, Seal], saved_at: datetime.datetime) -> bytes:
+    """The bytes of a manifest."""
+    document = {
+        "saved_at": saved_at.astimezone(datetime.UTC).isoformat(),
+        "files": {key: list(seal) for key, seal in files.items()},
+    }
+    return format.encode(document)
+
+
+def parse(document: Mapping[str, Any]) -> Manifest:
+    """The opposite of `encode`.
+
+    Raises
+    ------
+    ValueError
+        It is damaged.
+    """
+    entries, saved_at = document.get("files"), document.get("saved_at")
+    if not isinstance(entries, dict) or "zarr.json" not in entries:
+        raise ValueError("does not list the files of a checkpoint")
+    found = {}
+    for key, entry in entries.items():
+        pair = isinstance(entry, list) and [type(n) for n in entry] == [int, int]
+        if key.startswith("/") or "\0" in key or ".." in key.split("/") or not pair:
+            raise ValueError(f"entry {key!r:.80} is damaged")
+        found[key] = Seal(*entry)
+    if saved_at is not None:
+        try:
+            saved_at = datetime.datetime.fromisoformat(saved_at)
+        except (TypeError, ValueError):
+            saved_at = None
+        if saved_at is None or saved_at.tzinfo is None:
+            raise ValueError(f"saved_at is damaged ({document['saved_at']!r:.60})")
+    return Manifest(found, saved_at)
+
+
+def read(path: Path) -> Manifest:
+    """The manifest of the checkpoint at `path`, whose files are looked at by nobody here.
+
+    Raises
+    ------
+    IncompleteCheckpointError
+        There is none (it is a ``FileNotFoundError`` too).
+    CorruptCheckpointError, FormatError
+        It is damaged.
+    """
+    listing = path / NAME
+    if not listing.is_file():
+        raise IncompleteCheckpointError(
+            f"{listing}: missing, so this is no whole checkpoint; load another one"
+        )
+    try:
+        return parse(format.read_document(listing))
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{listing}: {error}") from error
+
+
+def read_whole(path: Path) -> Manifest:
+    """The manifest of the checkpoint at `path`, each of whose files is there in full, or an error.
+
+    Raises
+    ------
+    IncompleteCheckpointError
+        A file is missing (it is a ``FileNotFoundError`` too).
+    CorruptCheckpointError, FormatError
+        A file is short or long, or the manifest itself is damaged.
+    """
+    manifest = read(path)
+    missing = []
+    for key, seal in manifest.files.items():
+        try:
+            about = os.stat(path / key, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            missing.append(key)
+            continue
+        except (OSError, ValueError) as error:
+            raise CorruptCheckpointError(
+                f"{path / NAME}: entry {key!r:.80} is damaged"
+            ) from error  # fmt: skip
+        if not stat.S_ISREG(about.st_mode):
+            raise CorruptCheckpointError(f"{path / key}: no regular file; load another checkpoint")
+        if about.st_size != seal.size:
+            raise CorruptCheckpointError(
+                f"{path / key}: {about.st_size} bytes found, {seal.size} expected; load another "
+                "checkpoint"
+            )
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise IncompleteCheckpointError(
+            f"{path}: {missing[0]}{more} missing; nothing was loaded: restore it, or load another "
+            "checkpoint"
+        )
+    return manifest
