@@ -22,8 +22,19 @@ Episodes
 Stacked observations
     Of observations that are stacks already, as of `gymnasium.wrappers.FrameStackObservation`, the
     newest frame alone is stored when the buffer's observation space is that of one frame. The
-    buffer's ``stack_size`` makes the stacks again, with zeros before an episode's first frame:
-    ``FrameStackObservation(..., padding_type="zero")`` shows the agent the same.
+    buffer's ``stack_size`` and ``stack_padding`` make the stacks again, and have to be those of the
+    wrapper: its ``stack_size``, and its ``padding_type``, which is ``"reset"`` by default where the
+    buffer's is ``"zero"``::
+
+        env = FrameStackObservation(env, 4)
+        buffer = ReplayBuffer(..., stack_size=4, stack_padding="reset",
+                              observation_space=env.env.observation_space)
+        env = Recorder(env, buffer)
+
+    A recorder outside of the stacks, as here, refuses what differs, as far as it can be known: when
+    it is made, and by the first stack of each episode, which a wrapper that steps in `reset` or
+    resets in `step` may have filled with other frames. A recorder inside of the stacks
+    (``FrameStackObservation(Recorder(env, buffer), 4)``) cannot see them and says nothing.
 
 Extras
     What is known before the step, such as the log-probability of the action, is given by
@@ -44,6 +55,7 @@ from gymnasium.wrappers import Autoreset
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
+from diskreplay.integrations.frame_stacks import FrameStacks
 
 ExtrasFunction = Callable[[Any, Any, Any, Any, Any, Any], Mapping[str, Any] | None]
 
@@ -78,7 +90,9 @@ class _Recording:
                 f"{type(self).__name__}: {num_envs} env(s) found and {buffer.num_envs} in the "
                 "buffer; the same number expected"
             )
-        self._axes = _frame_axes(found[0], buffer.observation_space, frame_axis)
+        self._stacks = FrameStacks(env, found[0], buffer, frame_axis)
+        self._axes = self._stacks.axes
+        self._stacked = self._axes.count(None) < len(self._axes)
         if _outline(found[1]) != _outline(buffer.action_space):
             raise SchemaError(
                 f"the environment's action space is {found[1]}, the buffer's "
@@ -131,11 +145,18 @@ class _Recording:
 
     def _frames(self, observation: Any, lead: int) -> list[np.ndarray]:
         """The newest frame of each leaf, copied: environments write into what they returned."""
-        parts = [observation]
-        if self._nested:
-            parts = spaces.flatten(self.buffer.observation_space, observation, "observation")
-        pairs = zip(parts, self._axes, strict=True)
+        pairs = zip(self._parts(observation), self._axes, strict=True)
         return [np.asarray(part)[_PICKS[lead][axis]].copy() for part, axis in pairs]
+
+    def _parts(self, observation: Any) -> list[Any]:
+        if self._nested:
+            return spaces.flatten(self.buffer.observation_space, observation, "observation")
+        return [observation]
+
+    def _check_first(self, observation: Any, begun: np.ndarray | None = None) -> None:
+        """Refuse what episodes begin with if the buffer's stacks would differ from it."""
+        if self._stacked:
+            self._stacks.check_first(self._parts(observation), begun)
 
     def _observation(self, frames: list[np.ndarray] | None) -> Any:
         if frames and self._nested:
@@ -175,7 +196,9 @@ class Recorder(_Recording, gymnasium.Wrapper):
     Raises
     ------
     SchemaError
-        The environment's spaces are not those of the buffer.
+        The environment's spaces are not those of the buffer, or its stacks of frames are not those
+        that the buffer makes; `reset` and `step` raise it too when an episode's first stack shows
+        it.
     InvalidInputError
         `frame_axis` must be said, or is none of these.
 
@@ -198,6 +221,7 @@ class Recorder(_Recording, gymnasium.Wrapper):
         self._held, self._annotations = None, {}
         result = observation, _ = self.env.reset(seed=seed, options=options)
         self.buffer.end_episode()
+        self._check_first(observation)
         self._held = self._frames(observation, 0)
         return result
 
@@ -218,9 +242,11 @@ class Recorder(_Recording, gymnasium.Wrapper):
         try:
             frames = self._frames(observation, 0)
             ended = terminated or truncated
-            self._held = None if ended else frames
             if only_resets:
                 self.buffer.end_episode()
+                self._check_first(observation)
+            self._held = None if ended else frames
+            if only_resets:
                 return result
             seen = self._observation(before)
             extras = self._all_extras(seen, taken, reward, terminated, truncated, info)
@@ -281,6 +307,7 @@ class VectorRecorder(_Recording, VectorWrapper):
         frames = self._frames(observations, 1)
         begun = np.ones_like(self._over) if mask is None or held is None else mask
         self.buffer.end_episode(begun)
+        self._check_first(observations, begun)
         self._held = held or frames
         for kept, new in zip(self._held, frames, strict=True):
             kept[begun] = new[begun]
@@ -296,8 +323,13 @@ class VectorRecorder(_Recording, VectorWrapper):
         result = observations, rewards, terminated, truncated, infos = self.env.step(actions)
         mask = ~self._over
         try:
-            self._held = frames = self._frames(observations, 1)
+            frames = self._frames(observations, 1)
             ended = np.logical_or(terminated, truncated)
+            if self._stacked and self._mode is not AutoresetMode.DISABLED:
+                begun = ended if self._mode is AutoresetMode.SAME_STEP else self._over
+                if begun.any():
+                    self._check_first(observations, begun)
+            self._held = frames
             final, given = (frames if ended.any() else None), None
             if self._mode is AutoresetMode.NEXT_STEP:
                 self._over = ended
@@ -347,44 +379,6 @@ def _of_only_env(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_of_only_env(part) for part in value)
     return None if value is None else np.asarray(value)[0]
-
-
-def _frame_axes(
-    found: gym_spaces.Space, expected: gym_spaces.Space, frame_axis: str | int | None
-) -> list[int | None]:
-    """For each leaf of `expected` the axis of `found` that has its frames; None: it is one."""
-    if frame_axis not in ("auto", None, 0, -1):
-        raise InvalidInputError(f"frame_axis: 'auto', None, 0 or -1 expected, found {frame_axis!r}")
-    where = f"the environment's observation space is {found}, the buffer's {expected}"
-    leaves = {name: spec for name, *spec in spaces.leaves(found, "observation")}
-    frames = {name: spec for name, *spec in spaces.leaves(expected, "observation")}
-    if leaves.keys() != frames.keys():
-        raise SchemaError(f"{where}: {list(frames)} expected, found {list(leaves)}")
-    axes: list[int | None] = []
-    for name, (shape, dtype) in frames.items():
-        stack, found_dtype = leaves[name]
-        fitting = [None] if stack == shape else []
-        if len(stack) == len(shape) + 1:
-            fitting = [axis for axis in (0, -1) if np.delete(stack, axis).tolist() == list(shape)]
-        if frame_axis != "auto":
-            fitting = [axis for axis in fitting if axis in (None, frame_axis)]
-        if len(stack) == 1:
-            fitting = fitting[:1]  # its first axis is its last one
-        integers = found_dtype.kind in "iu" and dtype.kind in "iuf"  # taken where each value fits
-        if not fitting or not (integers or np.can_cast(found_dtype, dtype, "same_kind")):
-            raise SchemaError(
-                f"{where}: with frame_axis={frame_axis!r}, {name} of shape {stack} and dtype "
-                f"{found_dtype} is neither a frame of shape {shape} and dtype {dtype} nor a stack"
-            )
-        if len(fitting) > 1:
-            raise InvalidInputError(
-                f"{where}: the frames of {name} may lie along the first axis or the last one; say "
-                "frame_axis=0 or frame_axis=-1"
-            )
-        axes += fitting
-    if frame_axis in (0, -1) and set(axes) == {None}:
-        raise SchemaError(f"{where}: no stack of frames, which frame_axis={frame_axis} says")
-    return axes
 
 
 def _outline(space: gym_spaces.Space) -> Any:
