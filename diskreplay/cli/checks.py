@@ -17,8 +17,8 @@ from diskreplay.cli.common import (
     opened,
     progress,
     say_json,
-    table,
 )
+from diskreplay.cli.layout import Listing
 from diskreplay.errors import (
     CheckpointNotFoundError,
     DiskReplayError,
@@ -26,7 +26,7 @@ from diskreplay.errors import (
     LockedError,
     StorageError,
 )
-from diskreplay.inspection.wording import size_text
+from diskreplay.inspection.wording import count_text, size_text
 from diskreplay.store.finding import Finding, Report
 
 _LARGEST_TEXT = 60
@@ -143,7 +143,7 @@ def _say(report: Report, left: tuple[Finding, ...]) -> None:
         lost = [f"{rows:,} of env {env}" for env, rows in enumerate(report.set_aside) if rows]
         console.print(f"rows set aside: {', '.join(lost) or 'none'}", soft_wrap=True)
     if left:
-        console.print(Text(f"{len(left)} finding(s)", style="bold red"))
+        console.print(Text(count_text(len(left), "finding"), style="bold red"))
     else:
         console.print(Text("sound", style="bold green"))
 
@@ -167,10 +167,10 @@ def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> No
         why = "it is a store or a checkpoint; name the directory that holds some"
         console.print(f"{directory}: no checkpoints in it{f' ({why})' * is_store}", soft_wrap=True)
         return
-    shown = table("name", "suffix", "saved", ">rows", ">own", ">shared", "whole")
+    shown = Listing("name", "suffix", "saved", ">rows", ">own", ">shared", "whole")
     for one in found:
         saved = datetime.datetime.fromtimestamp(one.saved).astimezone()
-        shown.add_row(
+        shown.add(
             one.name, one.suffix, f"{saved:%Y-%m-%d %H:%M:%S}",
             "-" if one.rows is None else f"{one.rows:,}",
             size_text(one.own_bytes), size_text(one.shared_bytes),
@@ -213,7 +213,7 @@ def prune(
         console.print(f"{one.path} ({size_text(one.own_bytes)} of its own)", soft_wrap=True)
     if not yes:
         try:
-            agreed = typer.confirm(f"Remove {len(superfluous)} checkpoint(s)?")
+            agreed = typer.confirm(f"Remove {count_text(len(superfluous), 'checkpoint')}?")
         except typer.Abort as aborted:
             if isinstance(aborted.__context__, KeyboardInterrupt):
                 raise

@@ -15,9 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
@@ -213,21 +211,3 @@ def progress(what: str, total: float | None = None) -> Iterator[Callable[..., No
             bar.update(task, advance=amount, total=total)
 
         yield advance
-
-
-def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table; a column whose name starts with ``>`` is aligned to the right."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        made.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
-    return made
-
-
-def facts(lines: dict[str, str]) -> Table:
-    """Names in bold beside what there is to say of each."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
-    for name, text in lines.items():
-        grid.add_row(name, text)
-    return grid

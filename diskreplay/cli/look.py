@@ -1,30 +1,28 @@
 """Commands that look at a store as a whole: info, stats, bench."""
 
-import datetime
 import itertools
 import os
-import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.bar import Bar
-from rich.table import Table
 
 from diskreplay.cli.common import (
     JsonOption,
     PathArgument,
     console,
     explained,
-    facts,
     opened,
     plain,
     say_json,
-    table,
 )
-from diskreplay.inspection.wording import number_text, size_text
+from diskreplay.cli.layout import Listing, facts
+from diskreplay.inspection.wording import count_text, number_text, size_text, when_text
 
-_BAR = 40  # columns
+if TYPE_CHECKING:
+    from diskreplay.inspection.overview import Overview
+
 _FEW = 24  # actions that are counted one by one
 
 commands = typer.Typer()
@@ -40,37 +38,60 @@ def info(path: PathArgument, as_json: JsonOption = False) -> None:
     if as_json:
         say_json(found)
         return
-    fill = "no limit" if found.fill is None else f"{found.fill:.1%} of {found.capacity:,}"
-    console.print(facts({
-        "path": f"{found.path} ({found.what}, {found.kind})",
-        "format": f"{found.format_version}, made by {found.created_by}",
-        "observations": found.observation_space,
-        "actions": found.action_space,
-        "options": ", ".join(f"{name} {value}" for name, value in found.options.items()),
-        "rows": f"{found.rows:,} in {found.num_envs} env(s); {fill}",
-        "transitions": f"{found.retained:,} retained, {found.transitions:,} ever recorded",
-        "episodes": f"{found.episodes:,} retained",
-        "last write": _when(found.last_write),
-        "writer": _writer_text(plain(found)),
-    }))  # fmt: skip
-    sizes = table("field", "shape", "dtype", "codec", ">segments", ">raw", ">on disk", ">ratio")
+    _print_info(found)
+
+
+def _print_info(found: "Overview") -> None:
+    console.print(facts(_info_lines(found)))
+    sizes = Listing("field", "shape", "dtype", "codec", ">segments", ">raw", ">on disk", ">ratio")
     for name, field in found.fields.items():
-        sizes.add_row(
-            name, str(field.shape), field.dtype, field.compressor, f"{field.segments:,}",
-            size_text(field.raw_bytes), size_text(field.disk_bytes), _ratio(field.ratio),
+        sizes.add(
+            name, "x".join(map(str, field.shape)) or "scalar", field.dtype, field.compressor,
+            f"{field.segments:,}", size_text(field.raw_bytes), size_text(field.disk_bytes),
+            _ratio(field.ratio),
         )  # fmt: skip
     sizes.add_section()
-    sizes.add_row(
+    sizes.add(
         "all", "", "", "", f"{found.segments:,}", size_text(found.raw_bytes),
         size_text(found.disk_bytes), _ratio(found.ratio),
     )  # fmt: skip
     console.print(sizes)
     if found.checkpoints:
-        beside = table("checkpoint near it", "suffix", "saved")
+        beside = Listing("checkpoint near it", "suffix", "saved")
         for checkpoint in found.checkpoints:
             name = os.path.relpath(checkpoint.path, Path(found.path).parent)
-            beside.add_row(name, checkpoint.suffix, _when(checkpoint.saved))
+            beside.add(name, checkpoint.suffix, when_text(checkpoint.saved))
         console.print(beside)
+
+
+def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
+    fill = "no limit"
+    if found.fill is not None:
+        fill = f"{found.fill:.1%} of the capacity of {found.capacity:,}"
+    return {
+        "path": found.path,
+        "what": [found.what, found.kind],
+        "format": f"{found.format_version}, made by {found.created_by}",
+        "observations": found.observation_space,
+        "actions": found.action_space,
+        "options": [f"{name} {value}" for name, value in found.options.items()],
+        "rows": [f"{found.rows:,} in {count_text(found.num_envs, 'env')}", fill],
+        "transitions": [f"{found.retained:,} retained", f"{found.transitions:,} ever recorded"],
+        "episodes": f"{found.episodes:,} retained",
+        "last write": _last_write(found),
+        "writer": _writer_text(plain(found)),
+    }
+
+
+def _last_write(found: "Overview") -> str:
+    if found.writing:
+        return "just now: rows come in"
+    text = when_text(found.last_write)
+    if found.closed or found.writer is None:
+        return text
+    if found.writer.holds:
+        return f"{text}, or later; no row came while this was looked at"
+    return f"{text}, or later"
 
 
 def _writer_text(document: dict[str, Any]) -> str:
@@ -94,7 +115,12 @@ def stats(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Figures: of each field, of returns and lengths, of actions, rewards, priorities and ages."""
+    """Figures: of each field, of returns and lengths, of actions, rewards, priorities and ages.
+
+    An episode is whole if it has ended and all of it is retained. The effective sample size says
+    how evenly the priorities let transitions be sampled: as evenly as so many equally likely ones.
+    Ages are counted in rows of the same env.
+    """
     from diskreplay.inspection.profile import SAMPLE_BYTES
     from diskreplay.inspection.summary import summary_of
 
@@ -105,50 +131,52 @@ def stats(
         return
     console.print(_field_table(found["fields"]))
     console.print(facts(_figures(found)))
-    console.print(_quantile_table(found))
-    for name in ("returns", "lengths"):
-        if (values := found["episodes"][name]) is not None:
-            console.print(_histogram(f"{name} of whole episodes", **values["histogram"]))
-    for name, counts in found["actions"].items():
-        if counts is not None and len(counts) <= _FEW:
-            console.print(_bars(name, list(counts), list(counts.values())))
+    for shown in (_quantile_table(found), *_histograms(found)):
+        if len(shown):
+            console.print(shown)
 
 
-def _field_table(fields: dict[str, Any]) -> Table:
-    made = table("field", "dtype", ">min", ">max", ">mean", ">zeros", ">rows read")
+def _field_table(fields: dict[str, Any]) -> Listing:
+    made = Listing("field", "dtype", ">min", ">max", ">mean", ">zeros", ">rows read")
     for name, field in fields.items():
         zeros = "-" if field["zeros"] is None else f"{field['zeros']:.1%}"
         odd = f" ({field['not_finite']:,} not finite)" if field["not_finite"] else ""
         figures = (number_text(field[key]) for key in ("min", "max", "mean"))
-        made.add_row(name, field["dtype"], *figures, zeros, f"{field['rows']:,}{odd}")
+        made.add(name, field["dtype"], *figures, zeros, f"{field['rows']:,}{odd}")
     return made
 
 
-def _figures(found: dict[str, Any]) -> dict[str, str]:
+def _figures(found: dict[str, Any]) -> dict[str, str | list[str]]:
     episodes, signs, age = found["episodes"], found["rewards"], found["age"]
-    ends = (f"{episodes[how]:,} {how}" for how in ("terminated", "truncated", "cut", "open"))
     total = sum(signs.values()) or 1
-    lines = {
-        "episodes": f"{episodes['retained']:,} retained, {episodes['whole']:,} whole; "
-        + ", ".join(ends),
-        "rewards": ", ".join(f"{n:,} {sign} ({n / total:.1%})" for sign, n in signs.items()),
-        "oldest row": f"{age['oldest_rows']:,} rows ago, its file last written "
-        + _when(age["oldest_written"]),
+    lines: dict[str, str | list[str]] = {
+        "episodes": [
+            f"{episodes['retained']:,} retained",
+            f"{episodes['whole']:,} whole",
+            *(f"{episodes[how]:,} {how}" for how in ("terminated", "truncated", "cut", "open")),
+        ],
+        "rewards": [f"{n:,} {sign} ({n / total:.1%})" for sign, n in signs.items()],
     }
+    if age["oldest_rows"]:
+        lines["oldest row"] = [
+            f"{count_text(age['oldest_rows'], 'row')} ago",
+            f"file written {when_text(age['oldest_written'])}",
+        ]
     if (priorities := found["priorities"]) is not None:
-        lines["priorities"] = (
-            f"effective sample size {priorities['effective']:,.0f} of {priorities['drawable']:,}; "
-            f"about {priorities['never_updated']:.1%} never updated; largest seen "
-            f"{number_text(priorities['largest_seen'])}"
-        )
-        lines["mean age"] = (
-            f"{priorities['mean_age']:,.0f} rows; {priorities['mean_drawn_age']:,.0f} of what is "
-            "drawn"
-        )
+        lines["priorities"] = [
+            f"{priorities['drawable']:,} transitions can be sampled",
+            f"effective sample size {priorities['effective']:,.0f}",
+            f"about {priorities['never_updated']:.1%} never updated",
+            f"largest seen {number_text(priorities['largest_seen'])}",
+        ]
+        lines["mean age"] = [
+            f"{count_text(round(priorities['mean_age']), 'row')} of all transitions",
+            f"{count_text(round(priorities['mean_drawn_age']), 'row')} of sampled ones",
+        ]
     return lines
 
 
-def _quantile_table(found: dict[str, Any]) -> Table:
+def _quantile_table(found: dict[str, Any]) -> Listing:
     quantiles = {
         name: found["episodes"][name]["quantiles"]
         for name in ("returns", "lengths")
@@ -157,22 +185,30 @@ def _quantile_table(found: dict[str, Any]) -> Table:
     if found["priorities"] is not None:
         quantiles["priorities"] = found["priorities"]["quantiles"]
     heads = sorted({head for of in quantiles.values() for head in of}, key=float)
-    made = table("quantiles", *(f">{float(head):.0%}" for head in heads))
+    names = {0.0: "lowest", 0.5: "median", 1.0: "highest"}
+    made = Listing(
+        "quantiles", *(f">{names.get(float(head), f'{float(head):.0%}')}" for head in heads)
+    )
     for name, of in quantiles.items():
-        made.add_row(name, *(number_text(of.get(head)) for head in heads))
+        made.add(name, *(number_text(of.get(head)) for head in heads))
     return made
 
 
-def _histogram(title: str, edges: list[float], counts: list[int]) -> Table:
-    ends = [number_text(edge) for edge in edges]
-    labels = [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
-    return _bars(title, labels, counts)
+def _histograms(found: dict[str, Any]) -> Iterator[Listing]:
+    for name in ("returns", "lengths"):
+        if (values := found["episodes"][name]) is not None:
+            ends = [number_text(edge) for edge in values["histogram"]["edges"]]
+            labels = [f"{low} to {high}" for low, high in itertools.pairwise(ends)]
+            yield _bars(f"{name} of whole episodes", labels, values["histogram"]["counts"])
+    for name, counts in found["actions"].items():
+        if counts is not None and len(counts) <= _FEW:
+            yield _bars(name, list(counts), list(counts.values()))
 
 
-def _bars(title: str, labels: list[str], counts: list[int]) -> Table:
-    made = table(f">{title}", ">count", "")
+def _bars(title: str, labels: list[str], counts: list[int]) -> Listing:
+    made = Listing(f">{title}", ">count", bar=True)
     for label, count in zip(labels, counts, strict=True):
-        made.add_row(label, f"{count:,}", Bar(max(counts), 0, count, width=_BAR))
+        made.add(label, f"{count:,}", bar=count / max(1, *counts))
     return made
 
 
@@ -207,10 +243,10 @@ def bench(
         say_json(found)
         return
     console.print(f"{found.batch_size} transitions a batch, {size_text(found.batch_bytes)}")
-    made = table("pages", ">batches", ">median", ">90%", ">a second")
+    made = Listing("pages", ">batches", ">median", ">90%", ">a second")
     for name, speeds in (("warm", found.warm), ("cold", found.cold)):
         if speeds is not None:
-            made.add_row(
+            made.add(
                 name, f"{speeds.batches:,}", f"{speeds.median_us:,.0f} us",
                 f"{speeds.p90_us:,.0f} us", size_text(speeds.bytes_per_second),
             )  # fmt: skip
@@ -221,17 +257,4 @@ def bench(
 
 
 def _ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.1f}x"
-
-
-def _when(seconds: float | None) -> str:
-    """A moment as people read it; `seconds` since the epoch."""
-    if seconds is None:
-        return "unknown"
-    moment = datetime.datetime.fromtimestamp(seconds).astimezone()
-    ago, unit = max(0.0, time.time() - seconds), "seconds"
-    for larger, length in (("minutes", 60), ("hours", 60), ("days", 24)):
-        if ago < 2 * length:
-            break
-        ago, unit = ago / length, larger
-    return f"{moment:%Y-%m-%d %H:%M:%S} ({ago:.0f} {unit} ago)"
+    return "-" if ratio is None else f"{ratio:.{1 if ratio >= 1 else 2}f}x"

@@ -19,7 +19,7 @@ from diskreplay.cli.common import (
 )
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import Episodes, episodes_of
-from diskreplay.inspection.wording import size_text
+from diskreplay.inspection.wording import count_text, size_text
 from diskreplay.pictures.frame_field import FrameField, retained
 from diskreplay.pictures.reel import action_texts
 
@@ -142,7 +142,9 @@ def plot(path: PathArgument, out: OutOption, as_json: JsonOption = False) -> Non
         sections = charts_of(buffer, episodes_of(buffer))
         charts = [chart for section in sections.values() for chart in section]
         save_plot(charts, out, buffer.path.name, described(buffer))
-        _say(out, f"{len(charts)} chart(s)", as_json, charts=[chart.title for chart in charts])
+        _say(
+            out, count_text(len(charts), "chart"), as_json, charts=[chart.title for chart in charts]
+        )
 
 
 @commands.command(epilog="Example: `diskreplay report runs/pong/replay --out report.html`")

@@ -14,12 +14,11 @@ from diskreplay.cli.common import (
     PathArgument,
     check_target,
     console,
-    facts,
     opened,
     plain,
     say_json,
-    table,
 )
+from diskreplay.cli.layout import Listing, facts
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import Episodes, episodes_of
 from diskreplay.inspection.wording import number_text, size_text
@@ -72,11 +71,11 @@ def episodes(
     if as_json:
         say_json([_episode(found, k) for k in shown.tolist()])
         return
-    made = table(">episode", ">env", ">return", ">transitions", "end", ">first id", ">final row")
+    made = Listing(">episode", ">env", ">return", ">transitions", "end", ">first id", ">final row")
     for episode in (_episode(found, k) for k in shown.tolist()):
         beginning = f" (from step {episode['first_step']})" if episode["first_step"] else ""
         final = "-" if episode["final_id"] is None else str(episode["final_id"])
-        made.add_row(
+        made.add(
             str(episode["number"]), str(episode["env"]), number_text(episode["return"]),
             f"{episode['rows']:,}", episode["end"] + beginning, str(episode["start_id"]), final,
         )  # fmt: skip
@@ -222,9 +221,9 @@ def _print_rows(rows: list[dict[str, Any]], found: Episodes, number: int, total:
         console.print(facts({name: _cell(value) for name, value in rows[0].items()}))
         return
     names = [name for name in rows[0] if name not in ("env", "is_final")]
-    made = table(*(f">{name}" for name in names))
+    made = Listing(*(f">{name}" for name in names))
     for row in rows:
-        made.add_row(*(_cell(row[name]) for name in names))
+        made.add(*(_cell(row[name]) for name in names))
     console.print(made)
     if len(rows) < total:
         console.print(f"{len(rows)} of {total:,} rows; --limit 0 shows all", style="dim")

@@ -1,6 +1,7 @@
 """What a store is, at a glance: its metadata, the sizes of its files, and two small columns."""
 
 import dataclasses
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from diskreplay.store.store import Store
 from diskreplay.store.usage import sizes
 
 _COUNTED = ("step", "is_final")
+_WATCHED = 0.3  # seconds, of a store that a process holds and no row came to
 
 _OPTIONS = (
     "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size", "alpha", "beta",
@@ -80,6 +82,10 @@ class Overview:
     ratio: float | None
     segments: int
     last_write: float | None
+    """The newest that is known. Exact for a checkpoint and a store that was closed in good order;
+    else the store may have been written to later, see `surroundings.last_write`."""
+    writing: bool
+    """Whether rows came in while it was looked at."""
     writer: Writer | None
     """None for a checkpoint."""
     closed: bool
@@ -109,9 +115,11 @@ def overview_of(path: Path) -> Overview:
         closed = store.state is None or store.state.closed
         live = not closed and store.state.same_boot
         transitions = int(store.transitions_at(store.count).sum())
+        bounds = np.stack([store.first, store.count], axis=1)
+        writer = writer_of(path)
+        writing = live and writer is not None and writer.holds is not False and _grows(store)
     finally:
         store.close()
-    bounds = np.stack([store.first, store.count], axis=1)
     rows = int((bounds[:, 1] - bounds[:, 0]).sum())
     fields = {name: _field(path, on_disk[name], bounds, live=live) for name in schema.names}
     raw = sum(field.raw_bytes for field in fields.values())
@@ -138,11 +146,28 @@ def overview_of(path: Path) -> Overview:
         disk_bytes=disk,
         ratio=raw / disk if disk else None,
         segments=sum(field.segments for field in fields.values()),
-        last_write=last_write(path),
-        writer=writer_of(path),
+        last_write=time.time() if writing else last_write(path),
+        writing=writing,
+        writer=writer,
         closed=closed,
         checkpoints=[b for b in checkpoints_beside(path) if b.path != path],
     )
+
+
+def _grows(store: Store) -> bool:
+    """Whether rows have come since the store was opened, or come now.
+
+    Files that are mapped into memory do not say when they were written to last, so it is watched
+    for a moment.
+    """
+    until = time.monotonic() + _WATCHED
+    while True:
+        now, _finals = store.state.snapshot()
+        if (now != store.count).any():
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(_WATCHED / 20)
 
 
 def _described(path: Path, attributes: dict[str, Any]) -> tuple[Schema, dict[str, format.Field]]:

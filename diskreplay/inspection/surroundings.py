@@ -59,8 +59,11 @@ def writer_of(path: Path) -> Writer | None:
 def last_write(path: Path) -> float | None:
     """When the store was last written to, or the checkpoint saved, in seconds since the epoch.
 
-    A live store's page of counts is mapped into memory: the kernel notes when it was written to
-    only each time that it has synced it, so this may lie half a minute back.
+    Exact for a checkpoint, and for a store that was closed in good order. The files of a live store
+    are mapped into memory, and the kernel notes that such a file was written to only when it has
+    written it to the disk since: half a minute may lie between, and in ``/dev/shm`` all the time
+    since the store was opened. So of a live store, or one that was never closed, it may have been
+    later.
     """
     manifest = path / "manifest.json"
     candidates = [manifest] if manifest.exists() else [path / "state", path / "zarr.json"]

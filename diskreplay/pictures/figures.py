@@ -208,8 +208,8 @@ def _priorities(buffer: ReplayBuffer) -> Bars | None:
         labels, edges = [], (np.geomspace if log else np.linspace)(low, high, 2 * _BARS + 1)
         counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
     note = (
-        f"{profile.drawable:,} that can be drawn, as even as {profile.effective:,.0f} equal ones; "
-        f"{profile.never_updated:.0%} never updated"
+        f"{profile.drawable:,} that can be sampled, about {profile.never_updated:.0%} never "
+        f"updated; effective sample size {profile.effective:,.0f}"
     )
     return Bars(
         "Priority of each transition", note, "priority", "transitions", counts, labels, edges,

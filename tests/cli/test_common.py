@@ -42,16 +42,6 @@ def test_json_is_printed(capsys):
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1]}
 
 
-def test_brackets_are_text(capsys):
-    made = common.table("a", ">b")
-    made.add_row("[red]x", "[1 2]")
-    common.console.print(made)
-    common.console.print(common.facts({"[bold]": "runs[/]"}))
-    out = capsys.readouterr().out
-    for text in ("[red]x", "[1 2]", "[bold]", "runs[/]"):
-        assert text in out
-
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_only_on_a_terminal(monkeypatch, terminal):
     screen = io.StringIO()

@@ -82,8 +82,8 @@ def test_info_on_sizes(cli_json, store):
 def test_info_for_people(cli, store):
     text = cli("info", store).stdout
     for part in (
-        str(store), "Box(0, 255, (12, 16), uint8)", "115 in 1 env(s); no limit", "11 retained",
-        "none; it was closed in good order", "checkpoints/replay_ckpt.7", "seconds ago",
+        str(store), "Box(0, 255, (12, 16), uint8)", "115 in 1 env, no limit", "11 retained",
+        "none; it was closed in good order", "checkpoints/replay_ckpt.7",
     ):  # fmt: skip
         assert part in text
     assert max(map(len, text.splitlines())) <= 160
@@ -93,7 +93,7 @@ def test_info_on_a_full_store(cli, cli_json, make, tmp_path):
     record(make(tmp_path / "replay", capacity=50), 105)
     found = cli_json("info", tmp_path / "replay")
     assert (found["rows"], found["fill"], found["bounds"]) == (50, 1.0, [[65, 115]])
-    assert "100.0% of 50" in cli("info", tmp_path / "replay").stdout
+    assert "100.0% of the capacity of 50" in cli("info", tmp_path / "replay").stdout
 
 
 def test_info_on_a_checkpoint(cli, cli_json, store):
@@ -115,6 +115,8 @@ def test_info_says_who_writes(cli, cli_json, make, tmp_path, monkeypatch):
     found = cli_json("info", tmp_path / "replay")
     assert found["writer"]["pid"] == os.getpid()
     assert found["closed"] is False
+    assert found["writing"] is False
+    assert ", or later" in cli("info", tmp_path / "replay").stdout
     if sys.platform == "linux":
         assert found["writer"]["holds"] is True
         assert f"process {os.getpid()} holds it" in cli("info", tmp_path / "replay").stdout
@@ -135,6 +137,7 @@ def test_info_after_a_kill(cli, cli_json, tmp_path):
     assert done.returncode == 9
     found = cli_json("info", tmp_path / "replay")
     assert (found["rows"], found["closed"], found["writer"]["holds"]) == (1, False, False)
+    assert ", or later" in cli("info", tmp_path / "replay").stdout
     assert "left without closing" in cli("info", tmp_path / "replay").stdout
 
 
@@ -193,8 +196,9 @@ def test_stats_on_priorities(cli_json, make, tmp_path):
 def test_stats_for_people(cli, store):
     text = cli("stats", store).stdout
     for part in (
-        "terminated", "effective sample size", "never updated", "returns of whole episodes", "█",
-        "11 retained, 10 whole; 5 terminated, 5 truncated, 0 cut, 1 open",
+        "terminated", "effective sample size", "of sampled ones", "never updated", "█",
+        "returns of whole episodes",
+        "11 retained, 10 whole, 5 terminated, 5 truncated, 0 cut, 1 open",
         "27 negative (25.7%), 26 zero (24.8%), 52 positive (49.5%)",
     ):  # fmt: skip
         assert part in text
@@ -291,6 +295,9 @@ def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path):
         for _ in range(2):
             found = cli_json("info", path)
             assert (found["rows"], found["writer"]["pid"]) == (20_000, writer.pid)
+            assert found["writing"] is True
+            assert abs(found["last_write"] - time.time()) < 60
+            assert "just now: rows come in" in cli("info", path).stdout
             assert found["transitions"] >= before
             before = found["transitions"]
             found = cli_json("stats", path)
