@@ -1,0 +1,136 @@
+"""What is in the wheel and in the source distribution, and what their metadata says."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.metadata import PathDistribution
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hatch_fancy_pypi_readme")
+
+ROOT = Path(__file__).resolve().parent.parent
+REPOSITORY = "https://github.com/diskreplay/diskreplay"
+EXTRAS = {"all", "atari", "minari", "pandas", "plot", "torch"}  # those of a user
+# ](target) of links and pictures, and the targets of other ways to write one.
+LINK = re.compile(
+    r"\]\(\s*<?([^)\s>]+)|(?:src|href)\s*=\s*[\"']([^\"']+)|^\[[^\]]+\]:\s*(\S+)", re.M
+)
+
+
+def build(target, directory):
+    """Path of what hatchling makes of this checkout."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(directory)],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    (made,) = directory.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    with zipfile.ZipFile(build("wheel", tmp_path_factory.mktemp("wheel"))) as archive:
+        yield archive
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    (record,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    return PathDistribution(zipfile.Path(wheel, record.removesuffix("METADATA"))).metadata
+
+
+@pytest.fixture(scope="module")
+def description(metadata):
+    assert metadata["Description-Content-Type"].startswith("text/markdown")
+    return metadata.get_payload() or metadata["Description"]
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    package = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "diskreplay").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert "diskreplay/py.typed" in package
+    names = {name for name in wheel.namelist() if not name.startswith("diskreplay-")}
+    assert names == package
+
+
+def test_checkers_may_use_the_types(wheel, metadata):
+    assert wheel.read("diskreplay/py.typed") == b""  # empty: all of the package is typed
+    assert "Typing :: Typed" in metadata.get_all("Classifier")
+
+
+def test_the_page_names_where_things_are(metadata):
+    urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL"))
+    assert set(urls) == {"Homepage", "Documentation", "Changelog", "Issues"}
+    for url in urls.values():
+        assert url == REPOSITORY or url.startswith(f"{REPOSITORY}/")
+        check_target(url)
+
+
+def test_all_asks_for_what_each_extra_of_a_user_asks_for(metadata):
+    assert set(metadata.get_all("Provides-Extra")) >= EXTRAS
+    asked = {extra: set() for extra in EXTRAS}
+    for line in metadata.get_all("Requires-Dist"):
+        requirement, _, extra = line.partition("; extra == ")
+        if (name := extra.strip("'\"")) in EXTRAS:
+            asked[name].add(requirement)
+    for_all = asked.pop("all")
+    assert all(asked.values())
+    assert for_all == set().union(*asked.values())
+
+
+def check_target(url):
+    """What is named in the repository is there, and of the kind that the address says."""
+    match = re.match(rf"{re.escape(REPOSITORY)}/(blob|tree)/main/(.+)", url)
+    if picture := re.match(r"https://raw\.githubusercontent\.com/(.+?/.+?)/main/(.+)", url):
+        assert REPOSITORY.endswith(picture[1])
+        assert (ROOT / picture[2]).suffix in {".png", ".svg", ".gif"}
+        assert (ROOT / picture[2]).is_file()
+    elif match:
+        place = ROOT / match[2].partition("#")[0]
+        assert place.is_dir() if match[1] == "tree" else place.is_file(), url
+
+
+def targets(text):
+    return [next(filter(None, match.groups())) for match in LINK.finditer(text)]
+
+
+def test_no_link_of_the_page_is_relative(description):
+    found = targets(description)
+    assert len(found) == len(targets((ROOT / "README.md").read_text()))
+    assert any(url.startswith("https://raw.githubusercontent.com/") for url in found)
+    for url in found:
+        assert url.startswith("https://"), url
+        check_target(url)
+
+
+def test_only_links_of_the_page_differ_from_the_readme(description):
+    whole = r"\]\(https://(?:raw\.githubusercontent|github)\.com/.+?/.+?/(?:(?:tree|blob)/)?main/(.+?)\)"
+    readme = (ROOT / "README.md").read_text()
+    assert re.sub(whole, r"](\1)", description).strip() == readme.strip()
+
+
+def test_the_tests_run_from_the_source_distribution(tmp_path):
+    """All can be collected, and those that look at files beside the package find them. Others
+    would compile the kernels once more, for this place."""
+    (tmp_path / "built").mkdir()
+    with tarfile.open(build("sdist", tmp_path / "built")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (place,) = tmp_path.glob("diskreplay-*")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            "-k", "test_scripts or test_set_up or test_layers or blocks_are_found",
+        ],
+        cwd=place, env={**os.environ, "PYTHONPATH": str(place)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 10, done.stdout
