@@ -1,9 +1,11 @@
 """Gymnasium spaces as flat lists of fields, and as JSON."""
 
 import base64
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -151,8 +153,7 @@ def parse(document: dict[str, Any]) -> spaces.Space:
             bounds = [_parse_array(document[end], shape, dtype) for end in ("low", "high")]
             return spaces.Box(*bounds, shape, dtype.type)
         if kind == "Discrete":
-            dtype = np.dtype(document["dtype"]).type
-            return spaces.Discrete(document["n"], start=document["start"], dtype=dtype)
+            return _discrete(document["n"], document["start"], np.dtype(document["dtype"]))
         if kind == "MultiDiscrete":
             dtype = np.dtype(document["dtype"]).type
             return spaces.MultiDiscrete(document["nvec"], dtype=dtype, start=document["start"])
@@ -165,6 +166,19 @@ def parse(document: dict[str, Any]) -> spaces.Space:
     ) as error:  # fmt: skip
         # What gymnasium and NumPy raise on nonsense, a space of a terabyte included.
         raise FormatError(f"the description of a space is damaged ({error})") from error
+
+
+def _discrete(n: Any, start: Any, dtype: np.dtype) -> spaces.Discrete:
+    """A Discrete space. Before gymnasium 1.2.2 all of them were of int64, and `dtype` was no
+    argument."""
+    if dtype == np.int64:
+        return spaces.Discrete(n, start=start)
+    if "dtype" not in inspect.signature(spaces.Discrete).parameters:
+        raise FormatError(
+            f"a Discrete space of {dtype}, which takes gymnasium 1.2.2 or later; "
+            f"{gymnasium.__version__} is installed"
+        )
+    return spaces.Discrete(n, start=start, dtype=dtype.type)
 
 
 def _describe_array(values: np.ndarray) -> dict[str, Any]:
