@@ -19,7 +19,7 @@ Layers, each using only those below it::
     batch.py  statistics.py  spaces.py  values.py
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
-    errors.py  process.py  caches.py
+    errors.py  process.py  caches.py  jit.py
 
 Importing this module loads the errors and no other package; what else it exports is loaded when it
 is first named, and Numba and zarr when they are first used.

@@ -25,7 +25,7 @@ LEVELS = [
     ["batch", "statistics", "spaces", "values"],
     ["sampling"],
     ["store"],
-    ["errors", "process", "caches"],
+    ["errors", "process", "caches", "jit"],
 ]
 HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch"]
 # What reaches up, and only inside a function: methods that are a shorter name for a layer above.

@@ -1,9 +1,9 @@
 """Numba kernel of keras-gym's buffer."""
 
-from numba import njit
+from diskreplay.jit import kernel
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def judge(slots, count, before, starts, dones, rewards, powers, rows, returns, factors, found):
     """Add the rows in `slots` that can be used to the `found` ones in `rows`, which has a second
     line for the rows n later; their n-step returns, summed up in the order of the steps, and

@@ -1,10 +1,11 @@
 """Numba kernels of the segment trees: binary heaps, the root at 1, leaf i at capacity + i."""
 
 import numpy as np
-from numba import njit
+
+from diskreplay.jit import kernel
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def any_outside(leaves, capacity):
     """Whether any is not in ``[0, capacity)``."""
     for leaf in leaves:  # noqa: SIM110 - Numba takes no generators
@@ -13,7 +14,7 @@ def any_outside(leaves, capacity):
     return False
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def set_sums(nodes, leaves, values):
     """Set leaves one after the other, and recompute the sums above each."""
     capacity = len(nodes) // 2
@@ -26,7 +27,7 @@ def set_sums(nodes, leaves, values):
             node //= 2
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def set_minima(nodes, leaves, values):
     """As `set_sums`, with minima."""
     capacity = len(nodes) // 2
@@ -39,7 +40,7 @@ def set_minima(nodes, leaves, values):
             node //= 2
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def set_leaf(sums, minima, leaf, value):
     """Set one leaf of two trees of a capacity, as `set_sums` and `set_minima` do."""
     node = len(sums) // 2 + leaf
@@ -51,7 +52,7 @@ def set_leaf(sums, minima, leaf, value):
         node //= 2
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find(nodes, masses):
     """For each mass the leaf i with ``prefix(i) <= mass < prefix(i + 1)``; never a leaf of 0."""
     capacity = len(nodes) // 2

@@ -1,9 +1,9 @@
 """Numba kernels of the sum tree and of the row index, holding no GIL."""
 
 import numpy as np
-from numba import njit
 
 from diskreplay.caches import expect
+from diskreplay.jit import kernel
 
 FANOUT = 64
 _TWO_LINES = 16  # doubles in two lines of the caches, which processors fetch together
@@ -24,7 +24,7 @@ FIRST, COUNT = 0, 1
 # -- the sum tree: nodes of all levels in one array, leaves first; starts[k] is where level k begins
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _sum(nodes, low, high):
     """The sum of nodes[low:high], always in the same order.
 
@@ -44,7 +44,7 @@ def _sum(nodes, low, high):
     return (a + b) + (c + d)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def least_of(values, low, high):
     """The smallest positive of values[low:high], infinity if there is none."""
     least = np.inf
@@ -55,7 +55,7 @@ def least_of(values, low, high):
     return least
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _recompute(nodes, least, starts, level, parent):
     below, here = starts[level - 1], starts[level]
     low = below + parent * FANOUT
@@ -71,7 +71,7 @@ def _recompute(nodes, least, starts, level, parent):
         least[here - shift + parent] = least_of(least, low - shift, high - shift)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def tree_set(nodes, least, starts, indices, values):
     """Set leaves (the last of duplicates wins), then recompute every parent from its children."""
     for i in range(len(indices)):
@@ -79,7 +79,7 @@ def tree_set(nodes, least, starts, indices, values):
     _refresh(nodes, least, starts, indices)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def tree_fill(nodes, least, starts, indices, value):
     """Set leaves to one value."""
     for i in range(len(indices)):
@@ -87,7 +87,7 @@ def tree_fill(nodes, least, starts, indices, value):
     _refresh(nodes, least, starts, indices)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _refresh(nodes, least, starts, indices):
     shrink = FANOUT
     for level in range(1, len(starts) - 1):
@@ -100,7 +100,7 @@ def _refresh(nodes, least, starts, indices):
         shrink *= FANOUT
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def tree_rebuild(nodes, least, starts):
     """Recompute all parents."""
     for level in range(1, len(starts) - 1):
@@ -108,7 +108,7 @@ def tree_rebuild(nodes, least, starts):
             _recompute(nodes, least, starts, level, parent)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _child(nodes, low, high, mass):
     """The node of nodes[low:high] in whose share of their sum `mass` falls, never one of zero; and
     what is left of the mass there."""
@@ -131,7 +131,7 @@ def _child(nodes, low, high, mass):
     return child, mass
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def tree_find(nodes, starts, masses, out):
     """The leaf for each mass in ``[0, total)``.
 
@@ -151,7 +151,7 @@ def tree_find(nodes, starts, masses, out):
             out[i] = child - here
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, alpha):
     """Set the leaves of sampleable rows to ``priority ** alpha``.
 
@@ -179,13 +179,13 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
     return 0, len(ids) - taken, largest
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def leaf_of(priority, alpha):
     """``priority ** alpha``, and 0 for a priority of 0 also when alpha is 0."""
     return priority**alpha if priority > 0.0 else 0.0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def tree_draw(
     nodes, starts, uniform, scale, beta, whole, bounds, figures, ids, probability, weight
 ):
@@ -217,7 +217,7 @@ def tree_draw(
         weight[i] = (scale * probability[i]) ** -beta / most
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def leaves_out(leaves, ring, bounds, figures, start, out):
     """The leaf of each retained row, by row and env; NaN for rows that cannot be sampled."""
     rows, envs = figures[ROWS], figures[ENVS]
@@ -230,7 +230,7 @@ def leaves_out(leaves, ring, bounds, figures, start, out):
             out[i, env] = leaves[place] if there else np.nan
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def leaves_in(leaves, ring, bounds, figures, start, saved, largest):
     """The opposite; sampleable rows without a leaf get `largest`, all others 0."""
     rows, envs = figures[ROWS], figures[ENVS]
@@ -248,7 +248,7 @@ def leaves_in(leaves, ring, bounds, figures, start, saved, largest):
 # -- the row index
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _steps_ahead(ring, bounds, figures, env, row):
     """Rows in the n-step window of a row, 0 if the row cannot be sampled.
 
@@ -277,7 +277,7 @@ def _steps_ahead(ring, bounds, figures, env, row):
     return horizon
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _append(ring, bounds, figures, env, step, flags, reward, changed, gone, came):
     """One row, its reward as float32 bits; see `index_append`."""
     rows, num_envs = figures[ROWS], figures[ENVS]
@@ -309,7 +309,7 @@ def _append(ring, bounds, figures, env, step, flags, reward, changed, gone, came
     return gone, came
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def index_append(ring, bounds, figures, added, rewards, changed):
     """Add rows in order: ``added`` holds env, step and flags of each, ``rewards`` float32 bits.
 
@@ -331,7 +331,7 @@ def index_append(ring, bounds, figures, added, rewards, changed):
     return gone, kept, came - gone
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def index_append_one(ring, bounds, figures, changed, step, flags, reward):
     """`index_append` for one row of the only env; returns the same."""
     bits = np.float32(reward).view(np.int32)
@@ -339,7 +339,7 @@ def index_append_one(ring, bounds, figures, changed, step, flags, reward):
     return gone, came, came - gone
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags, reward, leaf):
     """`index_append_one` and the tree's share in one call: what stopped being sampleable has the
     leaf 0 then, what began `leaf`. Returns how many more can be sampled."""
@@ -349,7 +349,7 @@ def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags
     return more
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def index_validate(ring, bounds, figures):
     """Mark every retained row that can be sampled; returns how many."""
     rows, envs = figures[ROWS], figures[ENVS]
@@ -364,7 +364,7 @@ def index_validate(ring, bounds, figures):
     return total
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def index_load(ring, figures, env, start, steps, flags, rewards):
     """Put consecutive rows of one env in their places, without looking at them."""
     rows, envs = figures[ROWS], figures[ENVS]
@@ -375,7 +375,7 @@ def index_load(ring, figures, env, start, steps, flags, rewards):
         ring[place, REWARD] = rewards[i]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def index_plan(
     ring, rewards, bounds, figures, powers, ids,
     plan, returns, discount, terminated, truncated, steps,
@@ -426,7 +426,7 @@ def index_plan(
     return -1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def index_draw(ring, bounds, figures, uniform, ids):
     """Ids of sampleable rows for as many numbers of ``[0, 1)`` as hit one; returns how many.
 
@@ -452,7 +452,7 @@ def index_draw(ring, bounds, figures, uniform, ids):
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def index_list(ring, bounds, figures):
     """All sampleable ids, env by env, oldest first."""
     rows, envs = figures[ROWS], figures[ENVS]

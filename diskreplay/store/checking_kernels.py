@@ -1,19 +1,18 @@
 """The Numba kernels that check the bytes of files, holding no GIL."""
 
-from numba import njit
-
+from diskreplay.jit import kernel
 from diskreplay.store.native import crc32c_extend, load_u32
 
 _HEADER = 16  # of a Blosc chunk
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def extend(crc, data):
     """The CRC-32C of what gave `crc`, followed by `data`."""
     return crc32c_extend(crc, data.ctypes.data, len(data))
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def check_blocks(crc, data, lengths, whole, bad):
     """Check blocks that lie one after the other in `data`, each followed by its CRC-32C.
 

@@ -7,9 +7,9 @@ the first row that could not be read.
 """
 
 import numpy as np
-from numba import njit
 
 from diskreplay.caches import expect
+from diskreplay.jit import kernel
 from diskreplay.store.native import (
     blosc_decode,
     blosc_encode,
@@ -43,7 +43,7 @@ _ENV, _START, _STOP, _TARGET = 0, 1, 2, 3  # columns of reads
 _READS = 4096  # that `take` does at a time
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def scatter(addresses, layout, envs, rows, source):
     """Write ``source[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``."""
     slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
@@ -56,7 +56,7 @@ def scatter(addresses, layout, envs, rows, source):
     return 0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
     """Rows low..high of one Blosc chunk. LZ4 is stopped after the last row that is wanted, if that
     pays."""
@@ -95,7 +95,7 @@ def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
     return 0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _locate(index, block, blocks, size):
     """Where a block is in its shard, and its length without the checksum; -1 if the index, which
     was whole when it was mapped, is not any more.
@@ -116,7 +116,7 @@ def _locate(index, block, blocks, size):
     return offset, length - 4
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _copy(addresses, sizes, layout, env, start, stop, target, scratch):
     """Rows start..stop of one env to the memory at `target`, across segments and blocks."""
     slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
@@ -149,13 +149,13 @@ def _copy(addresses, sizes, layout, env, start, stop, target, scratch):
     return 0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def read(addresses, sizes, layout, env, start, stop, out, scratch):
     """Consecutive rows of one env into `out`."""
     return _copy(addresses, sizes, layout, env, start, stop, out.ctypes.data, scratch.ctypes.data)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _expect(address, size):
     """Have the caches fetch the beginning of each page: from there to the page's end the processor
     fetches ahead by itself."""
@@ -165,7 +165,7 @@ def _expect(address, size):
         address += _PAGE - address % _PAGE
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _fetch(addresses, sizes, layout, reads, scratch):
     """Copy what ``reads`` lists: consecutive rows of one env each, and the memory they go to.
 
@@ -203,7 +203,7 @@ def _fetch(addresses, sizes, layout, reads, scratch):
     return 0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def gather(addresses, sizes, layout, plan, out, scratch):
     """The row of each planned transition into ``out[i]``."""
     reads = np.empty((len(plan), 4), np.int64)
@@ -214,7 +214,7 @@ def gather(addresses, sizes, layout, plan, out, scratch):
     return _fetch(addresses, sizes, layout, reads, scratch)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def take(addresses, sizes, layout, ids, out, scratch):
     """The row of each id (``row * num_envs + env``) into ``out[i]``, zeros for negative ones.
 
@@ -244,7 +244,7 @@ def take(addresses, sizes, layout, ids, out, scratch):
     return _fetch(addresses, sizes, layout, reads[:count], scratch)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _advise(addresses, sizes, layout, env, start, stop):
     """Ask the kernel for the pages of one window, without waiting for them."""
     slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
@@ -268,7 +268,7 @@ def _advise(addresses, sizes, layout, env, start, stop):
         row += rows
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _read_stack(reads, count, env, row, before, stop, stack, row_bytes, target):
     """Add the read of the stack that ends at `row`, with what follows it up to `stop`; returns how
     many reads there are. Places before the episode's start are zeros; all if `before` is negative.
@@ -283,7 +283,7 @@ def _read_stack(reads, count, env, row, before, stop, stack, row_bytes, target):
     return count
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _repeat_first(before, stack, row_bytes, target):
     """Put the first frame of a stack that was read into the places before the episode's start."""
     empty = stack - 1 - before
@@ -292,7 +292,7 @@ def _repeat_first(before, stack, row_bytes, target):
             memcpy(target + place * row_bytes, target + empty * row_bytes, row_bytes)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def windows(addresses, sizes, layout, plan, stack, horizon, repeat, advice, rusage, out, scratch):
     """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
 
@@ -356,7 +356,7 @@ def windows(addresses, sizes, layout, plan, stack, horizon, repeat, advice, rusa
     return apart
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def next_stacks(addresses, sizes, layout, plan, stack, horizon, repeat, window, out, scratch):
     """The next stacks of a batch in which some do not fit into their windows."""
     row_bytes = layout[_ROW_BYTES]
@@ -382,13 +382,13 @@ def next_stacks(addresses, sizes, layout, plan, stack, horizon, repeat, window, 
     return failed
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _store_integer(target, value, size):
     for i in range(size):
         store_u8(target + i, (value >> (8 * i)) & 0xFF)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def encode(rows, used, row_bytes, block_rows, blocks, name, level, zeros, scratch, out):
     """A shard of the first `used` rows, of which each block has so many known `zeros`; returns its
     length, or -1 if Blosc failed.

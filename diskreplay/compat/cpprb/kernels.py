@@ -1,13 +1,12 @@
 """Numba kernels of tracks."""
 
-from numba import njit
-
 from diskreplay.caches import expect
+from diskreplay.jit import kernel
 
 _LINE = 64  # bytes
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def compare(last, head, value, newest, kept):
     """Whether a value is the last one, whether a head is the value moved on by one frame; the
     head's newest frame into `newest`, and all of it into `kept`.

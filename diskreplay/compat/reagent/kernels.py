@@ -1,12 +1,12 @@
 """Numba kernels of ReAgent's buffers."""
 
 import numpy as np
-from numba import njit
 
+from diskreplay.jit import kernel
 from diskreplay.sampling.kernels import tree_find
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def follow(indices, terminal, horizon, count, base, stored, slots, ids, steps, ended):
     """For each index, taken modulo the capacity: its slot and the one after its n-step window, as
     the two lines of `slots`; how many steps the window has, and whether an episode ends there.
@@ -28,7 +28,7 @@ def follow(indices, terminal, horizon, count, base, stored, slots, ids, steps, e
             ids[k, i] = count - base - 1 - back if back < stored else -1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def stratified(nodes, starts, draws, leaves):
     """The leaf at each draw from ``[0, 1)`` within its part, of `draws` equal ones, of the total.
 
