@@ -22,8 +22,7 @@ _HEAD = """\
 {help}
 
 Written by `tools/cli_reference.py` from the commands' own help; do not edit it. The same is shown
-by `diskreplay --help` and `diskreplay COMMAND --help`. `diskreplay --install-completion` makes the
-shell complete commands and options.
+by `diskreplay --help` and `diskreplay COMMAND --help`.
 
 {commands}
 
@@ -45,7 +44,7 @@ def reference() -> str:
             help=_text(group.help),
             commands="\n".join(listed),
             epilog=inspect.cleandoc(group.epilog) + "\n",
-            options=_table([p for p in group.params if p.name in ("debug", "version")]),
+            options=_table([param for param in group.params if param.name != "help"]),
         )
     ]
     parts += [_section(name, command) for name, command in group.commands.items()]
@@ -83,7 +82,8 @@ def _table(params: list[Any]) -> str:
 def _name(param: Any) -> str:
     if param.param_type_name == "argument":
         return param.metavar or param.name.upper()
-    return ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
+    value = f" {param.metavar}" if (param.metavar or "").startswith("[") else ""
+    return ", ".join(f"`{name}{value}`" for name in [*param.opts, *param.secondary_opts])
 
 
 def _text(text: str | None, paragraphs: int | None = None) -> str:

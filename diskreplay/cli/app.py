@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.cli import checks, copies, look, pictures, rows, transfer
+from diskreplay.cli import checks, completion, copies, look, pictures, rows, transfer
 from diskreplay.cli.common import Code, error_console
 
 _EPILOG = """\
@@ -56,6 +56,7 @@ class _Commands(TyperGroup):
         own = args[: args.index("--")] if "--" in args else args
         if "--debug" in own:
             args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
+        args = completion.with_shell(args)
         with _failing_well(debug="--debug" in own):
             return super().parse_args(ctx, args)
 
@@ -99,6 +100,7 @@ app = typer.Typer(
     name="diskreplay",
     cls=_Commands,
     no_args_is_help=True,
+    add_completion=False,  # `completion` has options of its own
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     epilog=_EPILOG,
@@ -123,6 +125,8 @@ def diskreplay_(
         bool,
         typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
     ] = False,
+    install_completion: completion.InstallOption = None,
+    show_completion: completion.ShowOption = None,
 ) -> None:
     """Look into a replay buffer on disk, check it, and take it elsewhere.
 
@@ -134,7 +138,7 @@ def diskreplay_(
 def main() -> None:
     """The entry point."""
     try:
-        app()
+        app(prog_name="diskreplay")  # also as `python -m diskreplay`, for completion
     except Exception:  # nothing is hidden; but 1 would say that `verify` found something
         traceback.print_exc()
         sys.exit(Code.DEFECT)

@@ -3,7 +3,7 @@
 import datetime
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -26,8 +26,12 @@ from diskreplay.errors import (
     LockedError,
     StorageError,
 )
+from diskreplay.inspection.surroundings import checkpoints_elsewhere
 from diskreplay.inspection.wording import count_text, size_text
 from diskreplay.store.finding import Finding, Report
+
+if TYPE_CHECKING:
+    from diskreplay.store.listing import Listed
 
 _LARGEST_TEXT = 60
 _EITHER = "Directory of a store or a checkpoint."
@@ -155,17 +159,9 @@ def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> No
     Shared bytes are in files that the live store or another checkpoint has too: to delete one
     checkpoint frees its own bytes only.
     """
-    from diskreplay.store.listing import checkpoints as listing
-
-    _check_there(directory)
-    found = listing(directory)
+    found = _found_in(directory)
     if as_json:
         say_json(found)
-        return
-    if not found:
-        is_store = (directory / "zarr.json").exists()
-        why = "it is a store or a checkpoint; name the directory that holds some"
-        console.print(f"{directory}: no checkpoints in it{f' ({why})' * is_store}", soft_wrap=True)
         return
     shown = Listing("name", "suffix", "saved", ">rows", ">own", ">shared", "whole")
     for one in found:
@@ -182,12 +178,25 @@ def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> No
             console.print(Text(one.trouble), soft_wrap=True)
 
 
-def _check_there(directory: Path) -> None:
+def _found_in(directory: Path) -> list["Listed"]:
+    """The checkpoints of a directory: at least one."""
+    from diskreplay.store import listing
+
     if not directory.is_dir():
         what = "a file" if directory.exists() else "no such directory"
         raise CheckpointNotFoundError(
             f"{directory}: {what}; the directory that checkpoints are saved in expected"
         )
+    if found := listing.checkpoints(directory):
+        return found
+    is_store = (directory / "zarr.json").exists()
+    what = "a store or a checkpoint, and no checkpoints in it" if is_store else "no checkpoints"
+    places = [
+        f"{place} ({count:,})"
+        for place, count in checkpoints_elsewhere(directory).items()
+    ]
+    there = f"; there are some in {', '.join(places)}" if places else ""
+    raise CheckpointNotFoundError(f"{directory}: {what}{there}")
 
 
 @commands.command(epilog="Example: `diskreplay prune runs/pong/checkpoints --keep 2`")
@@ -196,7 +205,10 @@ def prune(
     keep: Annotated[
         int, typer.Option(min=1, help="How many of each name to keep.", show_default=False)
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; needed with --json.")
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove all numbered checkpoints but the newest whole ones.
 
@@ -204,27 +216,40 @@ def prune(
     """
     from diskreplay.store import listing
 
-    _check_there(directory)
+    if as_json and not yes:
+        raise InvalidInputError("--json: nobody is asked then; say --yes too")
+    there = _found_in(directory)
     superfluous = listing.superfluous(directory, keep)
+    if as_json:
+        listing.remove(superfluous)
+        gone = {one.path for one in superfluous}
+        kept = [one for one in there if one.path not in gone]
+        say_json({"removed": superfluous, "kept": kept})
+        return
     if not superfluous:
         console.print("nothing to remove")
         return
     for one in superfluous:
         console.print(f"{one.path} ({size_text(one.own_bytes)} of its own)", soft_wrap=True)
     if not yes:
-        try:
-            agreed = typer.confirm(f"Remove {count_text(len(superfluous), 'checkpoint')}?")
-        except typer.Abort as aborted:
-            if isinstance(aborted.__context__, KeyboardInterrupt):
-                raise
-            raise InvalidInputError(
-                "nothing removed: there is nobody to ask; say --yes if that is meant"
-            ) from None
-        if not agreed:
-            console.print("nothing removed")
-            return
+        _ask(f"Remove {count_text(len(superfluous), 'checkpoint')}?")
     listing.remove(superfluous)
-    console.print(f"{len(superfluous)} removed")
+    console.print(f"{len(superfluous):,} removed")
+
+
+def _ask(question: str) -> None:
+    """End the command if the answer is no."""
+    try:
+        agreed = typer.confirm(question)
+    except typer.Abort as aborted:
+        if isinstance(aborted.__context__, KeyboardInterrupt):
+            raise
+        raise InvalidInputError(
+            "nothing removed: there is nobody to ask; say --yes if that is meant"
+        ) from None
+    if not agreed:
+        console.print("nothing removed")
+        raise typer.Exit()
 
 
 @commands.command(epilog="Example: `diskreplay diff checkpoints/replay_ckpt.1 runs/pong/replay`")

@@ -19,6 +19,7 @@ from rich.console import Console
 
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.convert import output
 from diskreplay.errors import (
     CorruptSegmentError,
     FormatError,
@@ -54,6 +55,7 @@ PathArgument = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 OutOption = Annotated[
     Path, typer.Option("--out", "-o", help="File or directory to write.", show_default=False)
 ]
@@ -158,8 +160,9 @@ def _stores_in(path: Path) -> list[str]:
     return found
 
 
-def check_target(out: Path, buffer: ReplayBuffer) -> None:
-    """Refuse to put a picture where a file of the store is, or something that is no file.
+def check_target(out: Path, buffer: ReplayBuffer, force: bool) -> None:
+    """Refuse to put a picture or a page where a file of the store is, or something that is no file;
+    and, without `force`, where there is a file.
 
     Raises
     ------
@@ -169,6 +172,7 @@ def check_target(out: Path, buffer: ReplayBuffer) -> None:
         raise InvalidInputError(f"{out}: is there already and no file; choose another path")
     if out.resolve().is_relative_to(buffer.path.resolve()):
         raise InvalidInputError(f"{out}: inside the store; choose a path outside of it")
+    output.check_wanted(out, force)
 
 
 def say_json(document: Any) -> None:

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from diskreplay.cli.common import JsonOption, OutOption, PathArgument, opened, progress
+from diskreplay.cli.common import ForceOption, JsonOption, OutOption, PathArgument, opened, progress
 from diskreplay.cli.written import (
     CapacityOption,
     CompressorOption,
-    ForceOption,
     compressors,
     oldest,
     say_written,

@@ -9,6 +9,7 @@ import typer
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.cli.common import (
     EpisodeOption,
+    ForceOption,
     JsonOption,
     OutOption,
     PathArgument,
@@ -48,6 +49,7 @@ def frames(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the choice of frames.")] = 0,
     field: FieldOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Draw a contact sheet: frames at random, or evenly spaced ones of an episode.
@@ -57,7 +59,7 @@ def frames(
     from diskreplay.pictures.sheet import save_sheet
 
     with opened(path) as buffer:
-        check_target(out, buffer)
+        check_target(out, buffer, force)
         shown = _frame_field(buffer, field)
         episodes = episodes_of(buffer)
         if episode is None:
@@ -105,13 +107,14 @@ def video(
         ),
     ] = None,
     field: FieldOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Make a GIF of an episode, with the frame it ended with if that was recorded."""
     from diskreplay.pictures.animation import save_gif
 
     with opened(path) as buffer:
-        check_target(out, buffer)
+        check_target(out, buffer, force)
         shown = _frame_field(buffer, field)
         episodes = episodes_of(buffer)
         ids = _with_final(episodes, -1 if episode is None else episode)
@@ -128,7 +131,9 @@ def video(
 
 
 @commands.command(epilog="Example: `diskreplay plot runs/pong/replay --out report.png`")
-def plot(path: PathArgument, out: OutOption, as_json: JsonOption = False) -> None:
+def plot(
+    path: PathArgument, out: OutOption, force: ForceOption = False, as_json: JsonOption = False
+) -> None:
     """Draw returns, lengths, rewards, actions, priorities and sizes into one picture.
 
     The file's ending says the format: .png, .svg or .pdf.
@@ -138,7 +143,7 @@ def plot(path: PathArgument, out: OutOption, as_json: JsonOption = False) -> Non
     from diskreplay.pictures.report import described
 
     with opened(path) as buffer:
-        check_target(out, buffer)
+        check_target(out, buffer, force)
         sections = charts_of(buffer, episodes_of(buffer))
         charts = [chart for section in sections.values() for chart in section]
         save_plot(charts, out, buffer.path.name, described(buffer))
@@ -155,6 +160,7 @@ def report(
         int, typer.Option("--players", min=0, max=24, help="How many episodes play.")
     ] = 4,
     field: FieldOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write one page with all charts and a few episodes that play; it needs no network."""
@@ -163,7 +169,7 @@ def report(
     if out.suffix.lower() not in (".html", ".htm"):
         raise InvalidInputError(f"--out: a name that ends in .html expected, found {out}")
     with opened(path) as buffer:
-        check_target(out, buffer)
+        check_target(out, buffer, force)
         save_report(buffer, out, field=field, players=players)
         _say(out, "open it in a browser", as_json)
 

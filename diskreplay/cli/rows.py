@@ -10,6 +10,7 @@ import typer
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.cli.common import (
     EpisodeOption,
+    ForceOption,
     JsonOption,
     PathArgument,
     check_target,
@@ -144,6 +145,7 @@ def show(
             "--out", "-o", help="Save the frames as a .png sheet or a .gif.", show_default=False
         ),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """One row, or the rows of one episode, with their frames where the terminal can draw them."""
@@ -162,7 +164,7 @@ def show(
             ids, number = np.array([id]), found.find(id)
             frames = _stack_ids(buffer, id)
         if out is not None:
-            check_target(out, buffer)
+            check_target(out, buffer, force)
         rows = ids if as_json or not limit else ids[:limit]
         if id is None:
             rows, documents = retained(buffer, rows, lambda ids: _rows(buffer, ids))

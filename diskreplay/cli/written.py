@@ -10,7 +10,6 @@ from diskreplay.cli.common import console, error_console, opened, say_json
 from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.wording import size_text
 
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 CapacityOption = Annotated[
     int | None,
     typer.Option("--capacity", min=1, help="Rows that the new store keeps.", show_default=False),

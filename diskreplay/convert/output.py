@@ -20,10 +20,9 @@ def new_file(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pat
     StorageError
     """
     out = Path(out).absolute()
-    if out.exists():
-        _check_wanted(out, overwrite)
-        if not out.is_file():
-            raise InvalidInputError(f"{out}: a directory, where a file is to be written")
+    check_wanted(out, overwrite)
+    if out.exists() and not out.is_file():
+        raise InvalidInputError(f"{out}: a directory, where a file is to be written")
     beside = _beside(out)
     try:
         yield beside
@@ -40,7 +39,7 @@ def new_files(out: str | os.PathLike, suffix: str, *, overwrite: bool = False) -
     """The same for a directory of files; one that holds anything else is never replaced."""
     out = Path(out).absolute()
     if out.exists():
-        _check_wanted(out, overwrite)
+        check_wanted(out, overwrite)
         if not out.is_dir() or any(path.suffix != suffix for path in out.iterdir()):
             raise InvalidInputError(
                 f"{out}: holds other things than {suffix} files, so it is not replaced; choose "
@@ -64,7 +63,7 @@ def new_store(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pa
     out = Path(out).absolute()
     with contextlib.ExitStack() as held:
         if out.exists():
-            _check_wanted(out, overwrite)
+            check_wanted(out, overwrite)
             try:
                 format.read_attributes(out)
             except FormatError:
@@ -99,8 +98,14 @@ def new_directory(out: Path, *, instead: Path | None = None) -> Iterator[Path]:
     files.sync_dirs([out.parent])
 
 
-def _check_wanted(out: Path, overwrite: bool) -> None:
-    if not overwrite:
+def check_wanted(out: Path, overwrite: bool) -> None:
+    """Refuse to replace what is at `out` unasked.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if out.exists() and not overwrite:
         raise InvalidInputError(
             f"{out}: is there already; choose another path, or ask for it to be replaced "
             "(overwrite=True, --force)"

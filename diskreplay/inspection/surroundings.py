@@ -104,6 +104,16 @@ def checkpoints_beside(path: Path) -> list[Beside]:
     return sorted(found, key=lambda beside: (beside.saved, str(beside.path)))
 
 
+def checkpoints_elsewhere(path: Path) -> dict[Path, int]:
+    """Where checkpoints are that somebody looks for in `path`, and finds none: in a directory in
+    it, or, if it is a store or a checkpoint itself, in one beside it; and how many there are."""
+    is_store = (path / "zarr.json").exists()
+    around = path.absolute().parent if is_store else path
+    candidates = [*([around] if is_store else []), *_directories(around, re.compile(".*"))]
+    counts = {place: len(_directories(place, _CHECKPOINT)) for place in sorted(candidates)}
+    return {place: count for place, count in counts.items() if count}
+
+
 def _directories(inside: Path, pattern: re.Pattern) -> list[Path]:
     try:
         with os.scandir(inside) as entries:

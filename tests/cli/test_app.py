@@ -354,7 +354,7 @@ def test_the_reference_is_current():
 
 
 def test_a_defect_has_a_code_of_its_own(monkeypatch, capsys):
-    def broken():
+    def broken(**_how):
         raise ZeroDivisionError("nobody thought of this")
 
     monkeypatch.setattr(app, "app", broken)

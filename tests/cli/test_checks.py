@@ -158,13 +158,28 @@ def test_checkpoints_are_listed(cli, cli_json, saved):
     said = cli("checkpoints", saved).stdout
     assert "best" in said
     assert "reward/zarr.json" in said.replace("\n", "")
-    assert cli_json("checkpoints", saved / "something") == []
-    assert "no checkpoints in it" in cli("checkpoints", saved / "something").stdout
-    assert "it is a store" in cli("checkpoints", saved.parent / "replay").stdout.replace("\n", " ")
-    for command in (("checkpoints",), ("prune", "--keep", 1)):
-        said = cli(*command, saved / "nowhere", code=3).stderr
-        assert "no such directory" in said
-        assert "acknowledged" not in said
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "prune"])
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_where_no_checkpoints_are(cli, saved, command, more):
+    """The place where they are is named, and nothing says that all is well."""
+    more = [*more, "--keep", 1, "--yes"] if command == "prune" else more
+
+    def refused(path):
+        done = cli(command, path, *more, code=3)
+        assert done.stdout == ""
+        return done.stderr.strip()
+
+    run = saved.parent
+    assert refused(run).endswith(f"{run}: no checkpoints; there are some in {saved} (6)")
+    assert refused(run / "replay").endswith(
+        f"a store or a checkpoint, and no checkpoints in it; there are some in {saved} (6)"
+    )
+    assert refused(saved / "replay_ckpt.2").endswith(f"there are some in {saved} (6)")
+    assert refused(saved / "something").endswith(f"{saved / 'something'}: no checkpoints")
+    assert "no such directory" in refused(saved / "nowhere")
+    assert "a file" in refused(saved / "replay_ckpt.2" / "zarr.json")
 
 
 def test_prune_asks(cli, saved):
@@ -185,6 +200,21 @@ def test_prune_keeps_the_newest(cli, cli_json, saved):
     for number in (3, 4):
         cli("verify", saved / f"replay_ckpt.{number}")
     cli("prune", saved, "--keep", 0, code=2)
+
+
+def test_prune_json(cli, saved):
+    there = sorted(saved.iterdir())
+    assert "--yes" in cli("prune", saved, "--keep", 2, "--json", code=2).stderr
+    assert sorted(saved.iterdir()) == there
+    sizes = {one["path"]: one["own_bytes"] for one in json.loads(
+        cli("checkpoints", saved, "--json").stdout)}  # fmt: skip
+    found = json.loads(cli("prune", saved, "--keep", 2, "--json", "--yes").stdout)
+    assert [one["suffix"] for one in found["removed"]] == ["0", "1", "2"]
+    assert [one["suffix"] for one in found["kept"]] == ["best", "3", "4"]
+    for one in found["removed"]:
+        assert one["own_bytes"] == sizes[one["path"]]
+        assert not (saved / one["path"]).exists()
+    assert json.loads(cli("prune", saved, "--keep", 2, "--json", "-y").stdout)["removed"] == []
 
 
 def test_prune_never_counts_a_damaged_checkpoint(cli, cli_json, saved):

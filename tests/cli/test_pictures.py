@@ -47,9 +47,25 @@ def test_each_command_says_what_it_wrote(stored, tmp_path, command, out):
     said = run(command, path, "--out", tmp_path / out)
     assert str(tmp_path / out) in said
     assert (tmp_path / out).stat().st_size > 1000
-    document = json.loads(run(command, path, "--out", tmp_path / out, "--json"))
+    document = json.loads(run(command, path, "--out", tmp_path / out, "--force", "--json"))
     assert document["out"] == str(tmp_path / out)
     assert document["bytes"] == (tmp_path / out).stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [("frames", "a.png"), ("video", "a.gif"), ("plot", "a.png"), ("report", "a.html"),
+     ("show", "a.png"), ("show", "a.gif"), ("export", "a.npz"), ("export", "a.csv")],
+)  # fmt: skip
+def test_nothing_is_replaced_unasked(stored, tmp_path, command, out):
+    path, _episodes = stored
+    out = tmp_path / out
+    out.write_text("mine")
+    more = ["--episode", 0] if command == "show" else []
+    assert "is there already" in run(command, path, "--out", out, *more, code=2)
+    assert out.read_text() == "mine"
+    run(command, path, "--out", out, "--force", *more)
+    assert out.stat().st_size > 100
 
 
 def test_frames_of_an_episode(stored, tmp_path):
@@ -61,21 +77,27 @@ def test_frames_of_an_episode(stored, tmp_path):
         sheet = np.asarray(image)[..., 0]
     first = episodes[1].frames[0].repeat(2, 0).repeat(2, 1)
     assert (sheet[60 : 60 + 180, 24 : 24 + 168] == first).all()
-    few = json.loads(run("frames", path, "-o", out, "--episode", -2, "--count", 4, "--json"))
+    few = json.loads(
+        run("frames", path, "-o", out, "--episode", -2, "--count", 4, "--force", "--json")
+    )
     assert few["ids"] == [6, 9, 12, 15]
 
 
 def test_frames_at_random_follow_the_seed(stored, tmp_path):
     path, _episodes = stored
     ids = [
-        json.loads(run("frames", path, "-o", tmp_path / "s.png", "-n", 6, "--seed", s, "--json"))
+        json.loads(
+            run("frames", path, "-o", tmp_path / "s.png", "-n", 6, "--seed", s, "--force", "--json")
+        )
         for s in (1, 1, 2)
     ]
     first, again, other = (document["ids"] for document in ids)
     assert first == again != other
     assert len(first) == 6
     assert first == sorted(set(first))
-    everything = json.loads(run("frames", path, "-o", tmp_path / "s.png", "-n", 99, "--json"))
+    everything = json.loads(
+        run("frames", path, "-o", tmp_path / "s.png", "-n", 99, "--force", "--json")
+    )
     assert everything["ids"] == [i for i in range(24) if i not in (5, 15, 23)]  # no final rows
 
 
@@ -100,11 +122,11 @@ def test_frames_of_all_envs_are_as_likely(tmp_path):
 def test_video_is_the_episode(stored, tmp_path):
     path, episodes = stored
     out = tmp_path / "e.gif"
-    run("video", path, "--episode", 0, "--out", out, "--scale", 1)
+    run("video", path, "--episode", 0, "--force", "--out", out, "--scale", 1)
     np.testing.assert_array_equal(gif_frames(out), episodes[0].frames)
-    run("video", path, "--out", out, "--scale", 1, "--every", 3)  # the newest one
+    run("video", path, "--force", "--out", out, "--scale", 1, "--every", 3)  # the newest one
     np.testing.assert_array_equal(gif_frames(out), [episodes[2].frames[i] for i in (0, 3, 6, 7)])
-    run("video", path, "--out", out, "--episode", 1)
+    run("video", path, "--force", "--out", out, "--episode", 1)
     assert gif_frames(out).shape == (10, 270, 252)
 
 
@@ -113,7 +135,7 @@ def test_a_long_episode_is_thinned_out(tmp_path):
     out = tmp_path / "e.gif"
     said = json.loads(run("video", tmp_path / "s", "-o", out, "--scale", 1, "--json"))
     assert (said["every"], said["frames"]) == (2, 1551)
-    refused = run("video", tmp_path / "s", "-o", out, "--every", 1, code=2)
+    refused = run("video", tmp_path / "s", "-o", out, "--every", 1, "--force", code=2)
     assert "2 or more expected" in refused
 
 
@@ -141,7 +163,7 @@ def test_fields_are_chosen_by_name(tmp_path):
         "video", tmp_path / "s", "-o", tmp_path / "v.gif", "-f", "observation/right", "--json"
     )
     assert json.loads(said)["field"] == "observation/right"
-    assert "reward" in run("frames", tmp_path / "s", "-o", out, "-f", "reward", code=2)
+    assert "reward" in run("frames", tmp_path / "s", "-o", out, "-f", "reward", "--force", code=2)
 
 
 def test_without_pictures(tmp_path):

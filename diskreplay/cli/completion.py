@@ -1,0 +1,83 @@
+"""Completion in a shell: the script that asks this program for what can come next."""
+
+from typing import Annotated
+
+import typer
+from typer.completion import completion_init, get_completion_script, install
+
+from diskreplay.errors import InvalidInputError
+
+_PROGRAM = "diskreplay"
+_VARIABLE = "_DISKREPLAY_COMPLETE"
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+_OPTIONS = ("--install-completion", "--show-completion")
+_THIS_ONE = "this"  # the shell that the command is typed into
+
+# Typer's own two options take no name: they go by the process that calls, so that
+# `--show-completion zsh` in bash prints what bash needs, and in a program nothing is found.
+completion_init()
+
+
+def with_shell(args: list[str]) -> list[str]:
+    """The arguments, with the shell that is meant where a completion option names none."""
+    made = []
+    for at, arg in enumerate(args):
+        made.append(arg)
+        following = args[at + 1] if at + 1 < len(args) else "-"
+        if arg in _OPTIONS and following.startswith("-"):
+            made.append(_THIS_ONE)
+    return made
+
+
+def _named(shell: str) -> str:
+    if shell == _THIS_ONE:
+        import shellingham
+
+        try:
+            shell = shellingham.detect_shell()[0]
+        except shellingham.ShellDetectionFailure:
+            raise InvalidInputError(
+                f"which shell this is cannot be told; name it: --show-completion "
+                f"{'|'.join(_SHELLS)}"
+            ) from None
+    if shell not in _SHELLS:
+        raise InvalidInputError(f"shell {shell!r}: one of {', '.join(_SHELLS)} expected")
+    return shell
+
+
+def _show(ctx: typer.Context, shell: str | None) -> None:
+    if shell is None or ctx.resilient_parsing:
+        return
+    typer.echo(_script(_named(shell)))
+    raise typer.Exit()
+
+
+def _install(ctx: typer.Context, shell: str | None) -> None:
+    if shell is None or ctx.resilient_parsing:
+        return
+    shell, path = install(shell=_named(shell), prog_name=_PROGRAM, complete_var=_VARIABLE)
+    typer.echo(f"completion for {shell} is in {path}; it works in the next {shell} that starts")
+    raise typer.Exit()
+
+
+def _script(shell: str) -> str:
+    return get_completion_script(prog_name=_PROGRAM, complete_var=_VARIABLE, shell=shell)
+
+
+InstallOption = Annotated[
+    str | None,
+    typer.Option(
+        "--install-completion", metavar="[SHELL]", callback=_install, is_eager=True,
+        expose_value=False, show_default=False,
+        help="Make a shell complete commands and options: bash, zsh, fish or powershell; without "
+        "a name the one this is typed into.",
+    ),
+]  # fmt: skip
+ShowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--show-completion", metavar="[SHELL]", callback=_show, is_eager=True,
+        expose_value=False, show_default=False,
+        help="Print the script that does so, to install it yourself.",
+    ),
+]  # fmt: skip
