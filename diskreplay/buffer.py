@@ -35,7 +35,7 @@ from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
-from diskreplay.store import checkpoint, manifest
+from diskreplay.store import checkpoint, manifest, tempfiles
 from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 
@@ -806,18 +806,16 @@ class ReplayBuffer:
         else:
             yield path
             return
-        # An opening of the store removes what a killed process left under such a name.
-        prefix = f".{self.path.name}.load-"
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=self.path.parent) as beside:
+        with tempfiles.Workspace(self.path, "load") as room:
             made = gz_checkpoint.read(
-                directory, suffix, Path(beside) / "store",
+                directory, suffix, room.path / "store",
                 observation_space=self.observation_space, action_space=self.action_space,
                 stack_size=self.stack_size, update_horizon=self.update_horizon,
                 gamma=self.gamma, batch_size=self.batch_size, capacity=self.capacity,
                 **self._of_this_kind(),
             )  # fmt: skip
             with open(made, mode="a") as converted:
-                path = converted.save(beside, "converted")
+                path = converted.save(room.path, "converted")
             yield path
 
     def _of_this_kind(self) -> dict[str, Any]:

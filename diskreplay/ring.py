@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import FormatError, PriorityError, SchemaError
 from diskreplay.rows import Rows
 from diskreplay.sampling.sum_tree import SumTree
-from diskreplay.store import checkpoint
+from diskreplay.store import checkpoint, tempfiles
 from diskreplay.store.store import Store
 
 
@@ -206,16 +205,14 @@ class Ring(ReplayBuffer):
 
         After an exception this ring is as it was. The exchange is one step, as in `load`.
         """
-        # An opening of the live store removes what a killed process left under such a name.
-        prefix = f".{self.path.name}.load-"
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=self.path.parent) as directory:
-            fresh = Ring(Path(directory) / "ring", base=base, **self._options)
+        with tempfiles.Workspace(self.path, "load") as room:
+            fresh = Ring(room.path / "ring", base=base, **self._options)
             try:
                 yield fresh
-                fresh.save(directory, "rebuilt")
+                fresh.save(room.path, "rebuilt")
             finally:
                 fresh.close()
-            self.load(directory, "rebuilt")
+            self.load(room.path, "rebuilt")
 
     def reset(self, base: int = 0) -> None:
         """Forget all rows; the next one has the number `base`."""

@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from diskreplay.errors import FormatError, InvalidInputError
-from diskreplay.store import files, format, leftovers
+from diskreplay.store import files, format, tempfiles
 
 
 @contextlib.contextmanager
@@ -23,15 +24,12 @@ def new_file(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pat
     check_wanted(out, overwrite)
     if out.exists() and not out.is_file():
         raise InvalidInputError(f"{out}: a directory, where a file is to be written")
-    beside = _beside(out)
-    try:
+    with _workspace(out) as room:
+        beside = room.path / out.name
         yield beside
         files.sync([beside])
         files.rename(beside, out)
-    except BaseException:
-        files.remove(beside)
-        raise
-    files.sync_dirs([out.parent])
+        files.sync_dirs([out.parent])
 
 
 @contextlib.contextmanager
@@ -81,21 +79,16 @@ def new_store(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pa
 @contextlib.contextmanager
 def new_directory(out: Path, *, instead: Path | None = None) -> Iterator[Path]:
     """The same for any directory, which the block has to make and to sync; it replaces what is
-    there. With `instead`, a path on the same file system, it is made beside that."""
-    beside = _beside(instead or out)
-    files.remove_tree(beside)
-    try:
+    there. With `instead`, a path on the same file system, it is made beside that, and replaces
+    nothing."""
+    with _workspace(instead or out) as room:
+        beside = room.path / out.name
         yield beside
-        if out.exists():
-            files.exchange(beside, out)
-            files.sync_dirs([out.parent])  # else the old one may come back, and its files be gone
-            files.remove_tree(beside)
+        if instead is None:
+            room.put_in_place(beside)
         else:
             files.rename(beside, out)
-    except BaseException:
-        files.remove_tree(beside)
-        raise
-    files.sync_dirs([out.parent])
+            files.sync_dirs([out.parent])
 
 
 def check_wanted(out: Path, overwrite: bool) -> None:
@@ -112,7 +105,7 @@ def check_wanted(out: Path, overwrite: bool) -> None:
         )
 
 
-def _beside(out: Path) -> Path:
+def _workspace(out: Path) -> tempfiles.Workspace:
     files.make_dirs(out.parent)
-    leftovers.remove_leftovers(out.parent, out.name)
-    return out.with_name(f".{out.name}.tmp-{os.getpid()}")
+    tempfiles.sweep(out.parent, re.escape(out.name))
+    return tempfiles.Workspace(out, "tmp")

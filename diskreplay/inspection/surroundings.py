@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskreplay.store.format import Field
-from diskreplay.store.leftovers import is_alive
 
 _LOCKS = Path("/proc/locks")
 _CHECKPOINT = re.compile(r".+_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
@@ -50,10 +49,21 @@ def writer_of(path: Path) -> Writer | None:
     try:
         listed = _LOCKS.read_text()
     except OSError:
-        return Writer(pid, None if is_alive(pid) else False)
+        return Writer(pid, None if _is_alive(pid) else False)
     # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234567 0 EOF"
     held = re.search(rf"FLOCK\s+\S+\s+WRITE\s+{pid}\s+\S+:{inode}\s", listed)
     return Writer(pid, held is not None)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether there is a process of this number, be it another user's."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def last_write(path: Path) -> float | None:

@@ -1,7 +1,6 @@
 """Checkpoints: immutable directories that share their full segments with the live store."""
 
 import datetime
-import glob
 import os
 import re
 import sys
@@ -17,9 +16,8 @@ from diskreplay.errors import (
     InvalidInputError,
     SuffixError,
 )
-from diskreplay.store import codec, files, format, manifest, priorities
+from diskreplay.store import codec, files, format, manifest, priorities, tempfiles
 from diskreplay.store.column import Column, Seal
-from diskreplay.store.leftovers import is_alive
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
 from diskreplay.store.state import State
@@ -66,28 +64,36 @@ def path_of(directory: Path, name: str, suffix: int | str) -> Path:
 
 def numbered(directory: Path, name: str) -> dict[int, Path]:
     """The checkpoints whose suffix is a number, oldest number first."""
+    paths = directory.iterdir() if directory.is_dir() else ()
+    return _by_number({path: path for path in paths if path.is_dir()}, name)
+
+
+def _by_number(places: Mapping[Path, Path], name: str) -> dict[int, Path]:
     pattern = re.compile(re.escape(name) + r"_ckpt\.(\d+)")
     found = {}
-    if directory.is_dir():
-        for path in directory.iterdir():
-            match = pattern.fullmatch(path.name)
-            if match and path.is_dir():
-                found[int(match[1])] = path
+    for place, path in places.items():
+        if match := pattern.fullmatch(place.name):
+            found[int(match[1])] = path
     return dict(sorted(found.items()))
+
+
+def _of(name: str) -> str:
+    """A pattern of the names of a buffer's checkpoints."""
+    return re.escape(name) + r"_ckpt\..+"
 
 
 def find(directory: Path, name: str, suffix: int | str | None) -> Path:
     """The checkpoint directory; of the highest number if `suffix` is None."""
-    there = numbered(directory, name)
+    aside = tempfiles.set_aside(directory, _of(name))  # by a save over it that was killed
+    there = dict(sorted({**_by_number(aside, name), **numbered(directory, name)}.items()))
     if suffix is None:
         if not there:
             raise CheckpointNotFoundError(f"{directory}: no numbered checkpoint of {name!r} in it")
         return next(reversed(there.values()))
     path = path_of(directory, name, suffix)
     if not path.is_dir():
-        aside = files.aside_name(path)  # a save over it was killed halfway
-        if aside.is_dir():
-            return aside
+        if path in aside:
+            return aside[path]
         has = ", ".join(map(str, there)) or "none"
         raise CheckpointNotFoundError(f"{path}: no such checkpoint (numbered ones there: {has})")
     return path
@@ -112,25 +118,15 @@ def save(
     target = path_of(directory, name, suffix)
     check_outside(store.path, directory)
     files.make_lasting_dirs(directory)
-    _sweep(directory, name)
-    build = directory / f".{target.name}.tmp-{os.getpid()}"
-    files.remove_tree(build)
+    tempfiles.sweep(directory, _of(name))
     store.maintain(durable=True)  # what is linked is shared, and has to be on disk
-    try:
+    with tempfiles.Workspace(target, "tmp") as room:
+        build = room.path / target.name
         with store.maintenance:
             _build(store, build, meta, leaves)
             if leaves is not None:
                 store.keep_priorities(build / "priority", meta)
-        if target.exists():
-            files.exchange(build, target)
-            files.sync_dirs([directory])  # else the old one may come back, and its files be gone
-            files.remove_tree(build)
-        else:
-            files.rename(build, target)
-    except BaseException:
-        files.remove_tree(build)
-        raise
-    files.sync_dirs([directory])
+        room.put_in_place(build)
     _retire(directory, name, target)
     return target
 
@@ -227,29 +223,10 @@ def _shown(jobs: list[tuple[Path, Path]]) -> Iterable[tuple[Path, Path]]:
     return track(jobs, what, console=console, disable=not console.is_terminal)
 
 
-def _sweep(directory: Path, name: str) -> None:
-    """Remove what a killed save or removal left behind; a living process keeps its own."""
-    files.sync_dirs([directory])  # what was exchanged or renamed stays so
-    for path in directory.glob(f".{glob.escape(name)}_ckpt.*"):
-        if path.name.endswith(".aside"):
-            Store.settle(directory / path.name[1 : -len(".aside")])
-            continue
-        found = re.search(r"\.(?:tmp|old)-(\d+)$", path.name)
-        # Our own are leftovers too: this process is about to save, and is not saving now.
-        if found and (int(found[1]) == os.getpid() or not is_alive(int(found[1]))):
-            files.remove_tree(path)
-
-
 def _retire(directory: Path, name: str, written: Path) -> None:
-    """Keep the highest numbers. A rename first: a checkpoint is never seen half removed."""
+    """Keep the highest numbers."""
     retired = list(numbered(directory, name).values())[:-CHECKPOINT_DURATION]
-    asides = {p: p.with_name(f".{p.name}.old-{os.getpid()}") for p in retired if p != written}
-    for path, aside in asides.items():
-        files.rename(path, aside)
-    if asides:  # durably, also after a power cut
-        files.sync_dirs([directory])
-    for aside in asides.values():
-        files.remove_tree(aside)
+    tempfiles.discard(path for path in retired if path != written)
 
 
 # -- loading
@@ -261,26 +238,27 @@ def load(store: Store, saved: Store, contents: Manifest) -> Store:
     The new directory is built beside and exchanged in one step; until then, and if opening it
     fails, the live store is as it was. The lock is held throughout: both directories share it.
     """
-    build = store.path.parent / f".{store.path.name}.load-{os.getpid()}"
     store.finish_clearing()
-    files.remove_tree(build)
+    Store.settle(store.path)
+    room = tempfiles.Workspace(store.path, "load")
+    build = room.path / store.path.name
     with store.maintenance:
         try:
             _build_live(store, build, saved, contents)
             store.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
-            files.exchange(build, store.path)
+            room.exchange(build)
             try:
                 files.sync_dirs([store.path.parent])
                 loaded = Store(store.path, mode="a", lock=store.lock)
             except BaseException:
-                files.exchange(build, store.path)
+                room.exchange(build)
                 raise
         except BaseException:
             store.state.replaced[0] = 0
-            files.remove_tree(build)
+            room.remove()
             raise
         store.stop_maintenance()
-    loaded.clear_away(store, build)
+    loaded.clear_away(store, room)
     return loaded
 
 

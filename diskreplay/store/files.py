@@ -10,6 +10,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import sys
@@ -231,8 +232,12 @@ def rename(source: Path, target: Path) -> None:
         os.rename(source, target)
 
 
-def exchange(one: Path, other: Path) -> None:
-    """Swap two directories in one step; with three renames where the system has no such call."""
+def exchange(one: Path, other: Path, aside: Path) -> None:
+    """Swap two directories in one step, or with three renames where the system has no such call.
+
+    After a kill, or an error that is not about `one`, between these three `other` may be at `aside`
+    only: the caller looks for it there. Nothing is at `aside` before and after.
+    """
     with explained(other, f"cannot exchange it with {one.name}"):
         if sys.platform == "linux" and hasattr(_libc, "renameat2"):
             failed = _libc.renameat2(
@@ -246,16 +251,13 @@ def exchange(one: Path, other: Path) -> None:
         elif sys.platform == "darwin":
             if not _libc.renamex_np(os.fsencode(one), os.fsencode(other), 2):
                 return
-        # A kill between these leaves `other` only under its aside name; opening looks for that.
-        aside = aside_name(other)
         os.rename(other, aside)
-        os.rename(one, other)
+        try:
+            os.rename(one, other)
+        except BaseException:
+            os.rename(aside, other)  # fails if another process has put something there meanwhile
+            raise
         os.rename(aside, one)
-
-
-def aside_name(path: Path) -> Path:
-    """Where `exchange` parks a directory on file systems that cannot swap."""
-    return path.with_name(f".{path.name}.aside")
 
 
 def link(source: Path, target: Path) -> bool:
@@ -306,31 +308,77 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def lock(path: Path) -> int:
-    """Hold `path` for this writer; the descriptor keeps it held. The holder's pid is inside."""
+# What a file system says that has no locks, or has them switched off.
+NO_LOCKS = frozenset([errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
+
+
+def try_lock(path: Path) -> int | None:
+    """Hold `path`, which is made if it is missing; the descriptor keeps it held. None if another
+    has it.
+
+    Raises
+    ------
+    StorageError
+        Its errno is one of `NO_LOCKS` where the file system refuses locks.
+    """
     with explained(path, "cannot open the lock file"):
         fd = open_plain(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(fd)
+        return None
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in NO_LOCKS:
+            raise translated(error, path, "cannot lock it") from error
+        raise StorageError(
+            error.errno,
+            f"cannot lock it: {file_system(path)} refuses locks (flock): {error.strerror}; put "
+            "the store on a file system that has them, or mount this one with them",
+            str(path),
+        ) from error
+    _held.add(fd)
+    return fd
+
+
+def lock(path: Path) -> int:
+    """Hold `path` for this writer, as `try_lock` does. The holder's process number is inside.
+
+    Raises
+    ------
+    LockedError
+        Another writer has it.
+    StorageError
+    """
+    fd = try_lock(path)
+    if fd is None:
+        holder = read(path, 32).decode(errors="replace").strip() or "unknown"
         raise LockedError(
             f"{path.parent}: already open for writing by process {holder}; "
             'close it there, or read along with diskreplay.open(path, mode="r")'
-        ) from None
-    except OSError as error:
-        os.close(fd)
-        raise translated(error, path, "cannot lock the store") from error
+        )
     try:
         with explained(path, "cannot write to the lock file"):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     except BaseException:
-        os.close(fd)
+        unlock(fd)
         raise
-    _held.add(fd)
     return fd
+
+
+def file_system(path: Path) -> str:
+    """Where the file system that `path` is on is mounted, and its type; as far as is known."""
+    real, longest, kind = os.path.realpath(path), "", ""
+    with contextlib.suppress(OSError):  # elsewhere than on Linux
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _device, point, its_kind, *_rest = line.split(" ")
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
+            inside = real == point or real.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(longest):  # of two at one place the later one is on top
+                longest, kind = point, its_kind
+    return f"the file system at {longest} ({kind})" if longest else "its file system"
 
 
 def unlock(fd: int) -> None:

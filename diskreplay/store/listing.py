@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskreplay.errors import DiskReplayError, InvalidInputError
-from diskreplay.store import files, format, manifest
+from diskreplay.store import files, format, manifest, tempfiles
 
 _NAME = re.compile(r"([^.].*)_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
@@ -108,12 +108,8 @@ def superfluous(directory: Path, keep: int) -> list[Listed]:
 
 
 def remove(listed: Iterable[Listed]) -> None:
-    """Remove checkpoints. A rename first: none is ever seen half removed.
+    """Remove checkpoints of one directory; none is ever seen half removed.
 
-    What a kill leaves behind is removed by the next save.
+    Of a link only the link goes. What a kill leaves behind is removed by the next save.
     """
-    for one in listed:
-        aside = one.path.with_name(f".{one.path.name}.old-{os.getpid()}")
-        files.rename(one.path, aside)
-        files.sync_dirs([aside.parent])  # also not after a power cut
-        files.remove_tree(aside)
+    tempfiles.discard(one.path for one in listed)

@@ -121,10 +121,25 @@ def adopt(root: Path, written: Path) -> None:
     _put_in_place(root, beside)
 
 
+def settle(root: Path) -> None:
+    """Finish an exchange that was cut, on a file system that cannot swap two directories."""
+    aside, target = _aside(root), root / "priority"
+    if aside.is_dir():
+        if target.exists():
+            files.remove_tree(aside)
+        else:
+            files.rename(aside, target)
+            files.sync_dirs([root])
+
+
+def _aside(root: Path) -> Path:
+    return root / "tail" / "priority.aside"
+
+
 def _put_in_place(root: Path, beside: Path) -> None:
     target = root / "priority"
     if target.exists():
-        files.exchange(beside, target)
+        files.exchange(beside, target, _aside(root))
         files.sync_dirs([root])  # else the old ones may come back, and their files be gone
         files.remove_tree(beside)
     else:

@@ -1,6 +1,5 @@
 """Opening a store: which rows count, which files hold them, what is left over from a crash."""
 
-import glob
 import os
 import re
 import warnings
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
-from diskreplay.store import files, format
+from diskreplay.store import files, format, priorities
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.state import State, finals_in, rows_behind
@@ -54,6 +53,7 @@ def recover(store: "Store") -> None:
     del state
     if not tidy:
         _sweep(store.path)
+        priorities.settle(store.path)
     # Also of a clean store: a kill may come after it was marked so, or before it is marked open.
     for leftover in (store.path / "tail" / "unsealed", *(store.path / "tail").glob("spare.*")):
         files.remove(leftover)
@@ -74,19 +74,6 @@ def recover(store: "Store") -> None:
         behind = rows_behind(word, high, int(store.first[env]))
         finals[env] = finals_in(word) + store.read("is_final", env, high - behind, high).sum()
     store.begin_writing(count, finals)
-
-
-def remove_replaced(path: Path) -> None:
-    """Remove what a load that was killed left beside a store that the caller has locked.
-
-    Not a part of `recover`: a load opens its new store while the old one, which it may have to go
-    back to, has such a name.
-    """
-    leftovers = list(path.parent.glob(f".{glob.escape(path.name)}.load-*"))
-    if leftovers:  # one may be the store of before, and the exchange not be durable
-        files.sync_dirs([path.parent])
-    for leftover in leftovers:
-        files.remove_tree(leftover)
 
 
 def _read_seals(column: Column) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from diskreplay.errors import FormatError, StorageError, StoreError
-from diskreplay.store import codec, files, format, priorities, segment_check
+from diskreplay.store import codec, files, format, priorities, segment_check, tempfiles
 from diskreplay.store.column import Seal
 from diskreplay.store.finding import Finding, Report
 from diskreplay.store.format import Field
@@ -88,14 +88,14 @@ def repair(
 def _finish(path: Path) -> None:
     """End repairs that were killed: a directory that was not put in place yet goes, one that was
     replaced is kept by its proper name. That has its zarr.json, which is always kept."""
-    pattern = re.compile(re.escape(f".{path.name}.repair-") + r"\d+")
-    for beside in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:
+    for room in tempfiles.left_behind(path.parent, re.escape(path.name), "repair"):
+        beside = room.path / path.name
         page = beside / "state"
         is_begun = not (beside / "zarr.json").exists()
-        if is_begun or (page.is_file() and page.read_bytes()[72:80] == bytes(8)):
-            files.remove_tree(beside)
-        else:
+        if not is_begun and not (page.is_file() and page.read_bytes()[72:80] == bytes(8)):
             files.rename(beside, _aside(path))
+            files.sync_dirs([path.parent])
+        room.remove()
 
 
 def _aside(path: Path) -> Path:
@@ -106,12 +106,12 @@ def _aside(path: Path) -> Path:
 
 
 class _Repair:
-    """One repair. `build` becomes the store; `lost` are the rows of each env that are set aside."""
+    """One repair. `build`, in `room`, becomes the store; `lost` are the rows of each env that are
+    set aside."""
 
     def __init__(self, check: Check, source: Path | None) -> None:
         self.check, self.survey = check, check.survey
         self.path = check.path
-        self.build = self.path.with_name(f".{self.path.name}.repair-{os.getpid()}")
         # All that was found to be wrong stays, with what the records said of it.
         self.kept = {finding.path for finding in check.findings}
         self.kept.add(self.path / "zarr.json")
@@ -128,17 +128,24 @@ class _Repair:
         survey = self.survey
         for env in range(survey.num_envs):
             self._set_aside(env)
-        files.remove_tree(self.build)
+        room = tempfiles.Workspace(self.path, "repair")
+        self.build = room.path / self.path.name
         try:
             self._build()
-            self._exchange()
+            self._exchange(room)
         except BaseException:
-            files.remove_tree(self.build)
+            room.remove()
             raise
-        self._tidy()
-        aside = _aside(self.path)
-        files.rename(self.build, aside)
-        files.sync_dirs([self.path.parent])
+        try:
+            files.sync_dirs([self.path.parent])
+            self._tidy()
+            aside = _aside(self.path)
+            files.rename(self.build, aside)
+            files.sync_dirs([self.path.parent])
+        except BaseException:
+            room.release()  # what was replaced stays there for the next repair to name
+            raise
+        room.remove()
         return aside
 
     # -- what can be had
@@ -375,15 +382,14 @@ class _Repair:
 
     # -- the exchange
 
-    def _exchange(self) -> None:
+    def _exchange(self, room: tempfiles.Workspace) -> None:
         with contextlib.suppress(StoreError, StorageError):  # what is rotten tells no reader
             page = State(
                 self.path / "state", self.survey.num_envs, len(self.survey.fields), writable=True
             )
             page.replaced[0] = 1
             files.sync([self.path / "state"])
-        files.exchange(self.build, self.path)
-        files.sync_dirs([self.path.parent])
+        room.exchange(self.build)
 
     def _tidy(self) -> None:
         """Keep what was replaced, and let go of what the new store holds as well."""

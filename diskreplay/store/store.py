@@ -15,7 +15,7 @@ after a power cut      the record is the truth; after a kill ``state`` is
 =====================  =====================================================================
 """
 
-import contextlib
+import re
 import threading
 from collections.abc import Container, Sequence
 from collections.abc import Mapping as MappingType
@@ -28,10 +28,9 @@ from diskreplay.errors import (
     DiskReplayError,
     FormatError,
     LockedError,
-    StorageError,
 )
 from diskreplay.process import undisturbed
-from diskreplay.store import files, format, priorities, recovery
+from diskreplay.store import files, format, priorities, recovery, tempfiles
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
@@ -217,7 +216,6 @@ class Store(Keeping):
             )
         lock = files.lock(path / "lock")
         try:
-            recovery.remove_replaced(path)
             return cls(path, mode="a", lock=lock, capacity=capacity)
         except BaseException:
             files.unlock(lock)
@@ -225,13 +223,9 @@ class Store(Keeping):
 
     @staticmethod
     def settle(path: Path) -> None:
-        """Finish an exchange that was cut, on a file system that cannot swap two directories."""
-        aside = files.aside_name(path)
-        if aside.is_dir():
-            if path.exists():
-                files.remove_tree(aside)
-            else:
-                files.rename(aside, path)
+        """Finish or remove what a killed process left beside a store: before it is opened to be
+        written to, and before it is found out whether there is one."""
+        tempfiles.sweep(path.parent, re.escape(path.name))
 
     def begin_writing(self, count: np.ndarray, finals: np.ndarray) -> None:
         """Called by recovery: from here on `count` rows are there, `finals` of them final ones, and
@@ -267,9 +261,9 @@ class Store(Keeping):
             files.unlock(self.lock)
             self.lock = None
 
-    def clear_away(self, replaced: "Store", directory: Path) -> None:
-        """Close the store that this one has replaced, and remove its files, which are in
-        `directory` now.
+    def clear_away(self, replaced: "Store", room: tempfiles.Workspace) -> None:
+        """Close the store that this one has replaced, and remove its files, which are in `room`
+        now.
 
         Thousands of segments take a while to unmap. That is left to a thread, which `close` and
         the next `load` wait for; after a kill the next opening removes the files.
@@ -280,8 +274,7 @@ class Store(Keeping):
 
         def clear() -> None:
             replaced.close()
-            with contextlib.suppress(StorageError):
-                files.remove_tree(directory)
+            room.remove()
 
         name = f"diskreplay clearing {self.path.name}"
         self._clearing = threading.Thread(target=clear, name=name)

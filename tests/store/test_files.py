@@ -136,12 +136,13 @@ def test_exchange(tmp_path, monkeypatch, by_hand):
     for path in (one, other):
         path.mkdir()
         (path / path.name).touch()
-    files.exchange(one, other)
+    files.exchange(one, other, tmp_path / "aside")
     assert [p.name for p in one.iterdir()] == ["other"]
     assert [p.name for p in other.iterdir()] == ["one"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "other"]
     with pytest.raises(errors.StorageError):
-        files.exchange(tmp_path / "gone", other)
+        files.exchange(tmp_path / "gone", other, tmp_path / "aside")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "other"]
 
 
 def test_link(tmp_path, monkeypatch):

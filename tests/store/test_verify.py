@@ -833,16 +833,20 @@ def test_what_killed_repairs_leave(store, name):
     """A directory just begun goes, one that was replaced stays; other stores keep theirs."""
     store = store.rename(store.with_name(name))
     flip(segments(store, "observation")[2], 500)
-    begun, replaced = (store.with_name(f".{name}.repair-{pid}") for pid in (7, 8))
-    foreign = [store.with_name(f".{other}.repair-7") for other in ("st1", f"{name}.repair-1")]
+    digits = [f"{number:016x}" for number in range(3)]
+    begun, replaced = (store.with_name(f".{name}.repair-{each}") / name for each in digits[:2])
+    foreign = [
+        store.with_name(f".{other}.repair-{digits[2]}") / other
+        for other in ("st1", f"{name}.repair-1")
+    ]
     for path in (begun, *foreign):
         (path / "tail").mkdir(parents=True)
-    replaced.mkdir()
+    replaced.mkdir(parents=True)
     for file in ("zarr.json", "findings.txt"):
         (replaced / file).write_text("{}")
     assert repair(store).aside == store.with_name(f"{name}.repair-2")
-    assert not begun.exists()
-    assert not replaced.exists()
+    assert not begun.parent.exists()
+    assert not replaced.parent.exists()
     assert {p.name for p in store.with_name(f"{name}.repair-1").iterdir()} == {
         "zarr.json", "findings.txt",
     }  # fmt: skip

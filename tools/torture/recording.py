@@ -57,7 +57,7 @@ class Recorder:
         self._note("sync_all")
         for name in (
             "make_dirs", "allocate", "write", "sync", "rename", "exchange", "link", "copy", "seal",
-            "remove", "remove_empty_dir", "remove_tree", "lock",
+            "remove", "remove_empty_dir", "remove_tree", "lock", "try_lock",
         ):  # fmt: skip
             self._originals[name] = getattr(files, name)
             setattr(files, name, self._double(name, getattr(self, f"_on_{name}")))
@@ -249,6 +249,12 @@ class Recorder:
         self._rewritten(path)
         return fd
 
+    def _on_try_lock(self, original: Any, path: Path) -> int | None:
+        fd = original(path)
+        if path.exists():
+            self._rewritten(path)
+        return fd
+
     def _on_sync(self, original: Any, paths: Any) -> None:
         paths = list(paths)
         original(paths)
@@ -262,8 +268,8 @@ class Recorder:
         directory, name, inode = self._find(source)
         self._set(directory, name, None, *self._find(target)[:2], inode)
 
-    def _on_exchange(self, original: Any, one: Path, other: Path) -> None:
-        original(one, other)
+    def _on_exchange(self, original: Any, one: Path, other: Path, aside: Path) -> None:
+        original(one, other, aside)
         (directory, name, inode), (directory_2, name_2, inode_2) = map(self._find, (one, other))
         self._set(directory, name, inode_2, directory_2, name_2, inode)
 

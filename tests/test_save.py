@@ -1,0 +1,249 @@
+"""Several savers, readers and prunings in one directory, and savers that die."""
+
+import ctypes
+import errno
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.store import files
+from diskreplay.store.verify import verify
+
+ROWS_OF_ONE = 1000  # so many numbers has each writer, and a row's reward is one of them
+
+
+def make(path, writer, **options):
+    buffer = diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
+        capacity=400, compressor="lz4", segment_rows=16, **options,
+    )  # fmt: skip
+    buffer.writer = writer
+    return buffer
+
+
+def add(buffer, rows):
+    for _ in range(rows):
+        number = buffer.writer * ROWS_OF_ONE + buffer.add_count
+        buffer.add(np.full(64, number % 251, np.uint8), number % 4, float(number), False, False)
+
+
+def found_in(checkpoint):
+    """Writer and rows of a checkpoint, of which every byte and row is looked at."""
+    assert verify(checkpoint).findings == ()
+    with diskreplay.open(checkpoint) as reader:
+        first, count = reader.bounds[0].tolist()
+        rewards = reader.take("reward", np.arange(first, count)).astype(int)
+        writer = int(rewards[0]) // ROWS_OF_ONE
+        np.testing.assert_array_equal(rewards, writer * ROWS_OF_ONE + np.arange(first, count))
+        observations = reader.take("observation", np.arange(first, count))
+        np.testing.assert_array_equal(observations[:, 5], rewards % 251)
+    return writer, count
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture(params=["in one step", "by hand"])
+def exchanging(request, monkeypatch):
+    """Also on a file system that cannot swap two directories, as NFS cannot."""
+    if request.param == "by hand":
+
+        class Library:
+            def __getattr__(self, name):
+                return getattr(files_libc, name)
+
+            def renameat2(self, *_arguments):
+                ctypes.set_errno(errno.EINVAL)
+                return -1
+
+        files_libc = files._libc
+        monkeypatch.setattr(files, "_libc", Library())
+
+
+@pytest.mark.usefixtures("exchanging")
+@pytest.mark.parametrize("suffixes", ["shared", "numbers"])
+def test_many_buffers_of_one_process_save_into_one_directory(tmp_path, suffixes):
+    """Told by their process number, each took what the others were building for its own leftovers:
+    most saves failed, and some that did not were not whole."""
+    directory, writers, saves = tmp_path / "checkpoints", 4, 12
+    start = threading.Barrier(writers)
+    saved = {}  # (writer, suffix) to the rows of its newest save
+
+    def work(writer):
+        with make(tmp_path / f"store{writer}", writer) as buffer:
+            start.wait()
+            for number in range(saves):
+                add(buffer, 7)
+                suffix = "abc"[number % 3] if suffixes == "shared" else writer + writers * number
+                path = buffer.save(directory, suffix)
+                assert path == directory / f"replay_ckpt.{suffix}"
+                saved[writer, str(suffix)] = buffer.add_count
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(work, range(writers)))
+    there = names_in(directory)
+    if suffixes == "shared":
+        assert there == [f"replay_ckpt.{letter}" for letter in "abc"]
+    else:  # the one that is written last is kept, and the four of the highest numbers
+        numbers = {int(name.removeprefix("replay_ckpt.")) for name in there}
+        assert set(range(writers * saves)[-4:]) <= numbers
+        assert len(numbers) <= 5
+    for name in there:
+        writer, rows = found_in(directory / name)
+        assert saved[writer, name.removeprefix("replay_ckpt.")] == rows
+        with make(None, writer) as other:
+            other.load(directory, name.removeprefix("replay_ckpt."))
+            assert other.add_count == rows
+
+
+SAVER = """
+import os, sys
+from pathlib import Path
+os.getpid = lambda: 1  # as in a container
+sys.path.insert(0, sys.argv[1])
+from test_save import add, make
+root, writer = Path(sys.argv[2]), int(sys.argv[3])
+with make(root / f"store{writer}", writer) as buffer:
+    add(buffer, 7)
+    buffer.flush()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(15):
+        for suffix in ("shared", f"of{writer}.{number % 4}"):
+            path = buffer.save(root / "checkpoints", suffix)
+            print(path.name, buffer.add_count, flush=True)
+        add(buffer, 7)
+"""
+
+
+@pytest.fixture
+def process():
+    """Runs some code; what still runs at the end of the test is killed."""
+    running = []
+
+    def start(code, *arguments):
+        running.append(subprocess.Popen(
+            [sys.executable, "-c", code, str(Path(__file__).parent), *map(str, arguments)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ))  # fmt: skip
+        return running[-1]
+
+    yield start
+    for one in running:
+        with one:
+            one.kill()
+
+
+def tell(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_containers_that_share_a_disk_save_into_one_directory(tmp_path, process):
+    """Each is process 1 in its container."""
+    savers = [process(SAVER, tmp_path, writer) for writer in range(3)]
+    for saver in savers:
+        assert saver.stdout.readline() == "ready\n"
+    for saver in savers:
+        tell(saver)
+    saved = {}
+    for writer, saver in enumerate(savers):
+        said, _ = saver.communicate(timeout=600)
+        assert saver.returncode == 0
+        for line in said.splitlines():
+            name, rows = line.split()
+            saved[writer, name] = int(rows)
+    directory = tmp_path / "checkpoints"
+    assert names_in(directory) == sorted(
+        ["replay_ckpt.shared", *(f"replay_ckpt.of{w}.{n}" for w in range(3) for n in range(4))]
+    )
+    for name in names_in(directory):
+        writer, rows = found_in(directory / name)
+        assert saved[writer, name] == rows
+
+
+# Stops in the middle of its saves, one sync later each time, and goes on when it is told to.
+STOPPING = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from diskreplay.store import files
+from test_save import add, make
+root, number = Path(sys.argv[2]), int(sys.argv[3])
+sync, calls = files.sync, None
+
+def stopping(paths):
+    global calls
+    sync(paths)
+    if calls is not None:
+        calls += 1
+        if calls == number:
+            print("stopped", flush=True)
+            sys.stdin.readline()
+
+files.sync = stopping
+with make(root / "store7", 7) as buffer:
+    add(buffer, 40)
+    buffer.save(root / "checkpoints", 1)
+    add(buffer, 5)
+    while True:
+        buffer.flush()
+        with buffer._rows.store.maintenance:  # the keeper syncs nothing of its own meanwhile
+            calls = 0
+            buffer.save(root / "checkpoints", 1)
+            calls, seen = None, calls
+        if seen < number:
+            break
+        number += 1
+        print("saved", flush=True)
+        sys.stdin.readline()
+print("never stopped", flush=True)
+"""
+
+
+def save_beside(directory, buffer, saver):
+    """What a saver that stands still is building stays as it is while another one saves."""
+    hidden = {name for name in names_in(directory) if name.startswith(".")}
+    buffer.save(directory, 2)
+    assert hidden <= set(names_in(directory))
+    return hidden
+
+
+def test_what_a_living_saver_builds_is_left_alone(tmp_path, process):
+    directory = tmp_path / "checkpoints"
+    saver, seen = process(STOPPING, tmp_path, 1), 0
+    with make(tmp_path / "store", 1) as buffer:
+        add(buffer, 10)
+        while (said := saver.stdout.readline()) == "stopped\n":
+            seen += len(save_beside(directory, buffer, saver))
+            tell(saver)
+            assert saver.stdout.readline() == "saved\n"
+            assert names_in(directory) == ["replay_ckpt.1", "replay_ckpt.2"]
+            assert found_in(directory / "replay_ckpt.1") == (7, 45)
+            assert found_in(directory / "replay_ckpt.2") == (1, 10)
+            tell(saver)
+    assert said == "never stopped\n"
+    assert seen > 5
+
+
+@pytest.mark.parametrize("stop", [2, 5, 9])
+def test_what_a_dead_saver_left_goes_with_the_next_save(tmp_path, process, stop):
+    directory, saver = tmp_path / "checkpoints", process(STOPPING, tmp_path, stop)
+    with make(tmp_path / "store", 1) as buffer:
+        add(buffer, 10)
+        assert saver.stdout.readline() == "stopped\n"
+        assert save_beside(directory, buffer, saver)
+        saver.kill()
+        saver.wait()
+        buffer.save(directory, 3)
+    assert names_in(directory) == [f"replay_ckpt.{number}" for number in (1, 2, 3)]
+    assert found_in(directory / "replay_ckpt.1") in [(7, 40), (7, 45)]
+    assert found_in(directory / "replay_ckpt.2") == found_in(directory / "replay_ckpt.3") == (1, 10)
