@@ -20,7 +20,6 @@ from diskreplay.errors import (
     CheckpointNotFoundError,
     ClosedError,
     DtypeError,
-    EmptyBufferError,
     ForkedError,
     FormatError,
     InvalidInputError,
@@ -229,6 +228,7 @@ class ReplayBuffer:
         self._lock = threading.RLock()
         self._pid = process.pid
         self._prefetchers: list[Prefetcher] = []
+        self._last_asked = 0, threading.Lock()  # of their batches: number, and held until drawn
         self._ignored = 0
         self._holder: list[Store] = []
         self._bind(store, keep_rng=keep_rng)
@@ -622,7 +622,8 @@ class ReplayBuffer:
         ----------
         depth : int
             How many batches are under way: the batch that is taken was drawn `depth` takes ago,
-            so its priorities are `depth` updates old. Never more and never less.
+            so its priorities are `depth` updates old. Never more and never less; the first take
+            draws them all.
         batch_size, beta
             As for `sample`.
 
@@ -633,28 +634,30 @@ class ReplayBuffer:
             next one is taken: its memory is used again. Until it is closed, its thread keeps it and
             the buffer alive.
 
-        Raises
-        ------
-        EmptyBufferError
-            Nothing can be sampled yet.
-
         Notes
         -----
         Taking a batch asks for another one, which the background thread draws before the next
         `add`, `update_priorities` or `sample` changes anything: what is drawn depends on the order
-        of calls and not on timing. `save` and `load` put the batches under way back and draw them
-        again, so that a run that goes on and a run that is resumed there get the same ones.
-        """
-        from diskreplay.prefetch import Prefetcher
+        of calls and not on timing. Making a prefetcher draws nothing: it may be done before there
+        is anything to sample, and when does not matter.
 
-        _positive("depth", depth)
+        `save` puts the batches under way back and draws them again, and `load` draws them too, so
+        that a run that goes on and a run that is resumed there get the same ones. A resumed run
+        gets them from a prefetcher of the same depth and batch size, whenever it makes it: until
+        then they wait. One that needs none of them calls ``prefetch(depth, batch_size).close()``
+        after the `load`: its first `sample` gets what was put back.
+        """
+        from diskreplay.prefetch import MOST_DEPTH, Prefetcher
+
+        _positive("depth", depth, most=MOST_DEPTH)
         _positive("batch_size", batch_size, optional=True)
+        size = int(batch_size or self.batch_size)
         with self._lock:
             self._check_open()
-            self._follow()
-            if not self._indexed().index.sampleable:
-                raise EmptyBufferError("no complete transition to prefetch yet: add more steps")
-            prefetcher = Prefetcher(self, depth, batch_size or self.batch_size, beta)
+            for waiting in self._prefetchers:
+                if waiting.claim(depth, size, beta):
+                    return waiting
+            prefetcher = Prefetcher(self, int(depth), size, beta)
             self._prefetchers.append(prefetcher)
         return prefetcher
 
@@ -720,11 +723,11 @@ class ReplayBuffer:
             self._check_writable()
             directory = Path(checkpoint_dir)
             checkpoint.checked_suffix(iteration_number)
-            with self._drained():
+            with self._drained() as under_way:
+                meta = self._meta() | {"prefetch": [each.describe() for each in under_way]}
                 return checkpoint.save(
-                    self._rows.store, directory, self.name, iteration_number, self._meta(),
-                    self._leaves(),
-                )  # fmt: skip
+                    self._rows.store, directory, self.name, iteration_number, meta, self._leaves()
+                )
 
     def load(
         self,
@@ -764,9 +767,11 @@ class ReplayBuffer:
 
         The rows of the live store are replaced, and row numbers go back: ids handed out since the
         save are void. The generator, priorities and counts are those of the save, so the next batch
-        is bit for bit the one that the saved run drew next. With another capacity the newest rows
-        are kept.
+        is bit for bit the one that the saved run drew next; what it had under way in a prefetcher
+        comes from one again, see `prefetch`. With another capacity the newest rows are kept.
         """
+        from diskreplay import prefetch
+
         with self._lock:
             self._check_writable()
             with self._checkpoint(Path(checkpoint_dir), suffix) as path:
@@ -775,10 +780,12 @@ class ReplayBuffer:
                 try:
                     self._check_store(saved)
                     self._check_meta(saved)
-                    with self._drained():
+                    with self._drained() as under_way:
                         with process.undisturbed():  # else this is a buffer of a store that is gone
                             store = checkpoint.load(self._rows.store, saved, contents)
                             self._bind(store, resume_episodes=resume_episodes)
+                            under_way.clear()  # of the rows that are gone
+                            prefetch.resume(self, saved.meta.get("prefetch", []))
                         self._record_options()
                 finally:
                     saved.close()
@@ -824,23 +831,26 @@ class ReplayBuffer:
 
     def _check_meta(self, saved: Store) -> None:
         """Refuse a saved state that could not be taken over, before anything changes."""
+        from diskreplay.prefetch import UnderWay
+
         if "rng" in saved.meta:
             parse_stream(saved.meta["rng"])
+        UnderWay.parse(saved.meta.get("prefetch", []))
         steps = saved.meta.get("next_step", [0] * self.num_envs)
         if np.shape(steps) != (self.num_envs,) or np.asarray(steps).dtype.kind != "i":
             raise FormatError(f"{saved.path}/zarr.json: next_step is damaged ({steps!r:.60})")
 
     @contextlib.contextmanager
-    def _drained(self):
-        """Put the batches under way back; draw them again at the end."""
-        prefetchers = list(self._prefetchers)
-        for prefetcher in prefetchers:
-            prefetcher.drain()
+    def _drained(self) -> Iterator["list[Prefetcher]"]:
+        """Put the batches under way back; draw those of the prefetchers that it gives, which are
+        all that had some, again at the end."""
+        from diskreplay import prefetch
+
+        under_way = prefetch.put_back(self, self._prefetchers)
         try:
-            yield
+            yield under_way
         finally:
-            for prefetcher in prefetchers:
-                prefetcher.refill()
+            prefetch.ask_again(under_way)
 
     def _meta(self) -> dict[str, Any]:
         """What the group's attributes hold besides the store's own."""

@@ -1,24 +1,72 @@
 """Batches read ahead on a background thread."""
 
+import math
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
 
 from diskreplay.batch import Batch
-from diskreplay.errors import ClosedError
+from diskreplay.errors import ClosedError, FormatError
 from diskreplay.store.gate import Visit
 
 if TYPE_CHECKING:
     from diskreplay.buffer import ReplayBuffer
     from diskreplay.gathering import Draft
 
+MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
+
+
+class UnderWay(NamedTuple):
+    """What a checkpoint says of a prefetcher that had batches under way when it was saved.
+
+    They are not saved: with what is, they are drawn again, by the run that goes on and by the one
+    that is resumed. `beta` is what the exponent was, which may have come from a schedule.
+    """
+
+    depth: int
+    batch_size: int
+    beta: float
+
+    @classmethod
+    def parse(cls, attributes: Any) -> "list[UnderWay]":
+        """What the group's attribute ``prefetch`` lists.
+
+        Raises
+        ------
+        FormatError
+            It is damaged.
+        """
+        found = []
+        for entry in attributes if isinstance(attributes, list) else [attributes]:
+            match entry:
+                case [int(depth), int(batch_size), int(beta) | float(beta)] if (
+                    1 <= depth <= MOST_DEPTH and 1 <= batch_size <= 1 << 30
+                    and 0 <= beta < math.inf and bool not in map(type, entry)
+                ):  # fmt: skip
+                    found.append(cls(depth, batch_size, float(beta)))
+                case _:
+                    raise FormatError(f"the attribute prefetch is damaged ({entry!r:.60})")
+        return found
+
 
 class _Job:
-    """A batch that was asked for: drawn, then read, then taken."""
+    """A batch that was asked for: drawn, then read, then taken.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    number : int
+        Counts the jobs of all prefetchers of a buffer, in the order in which they are asked for.
+    before : Lock
+        `drawn` of the job before this one.
+    """
+
+    def __init__(self, number: int, before: threading.Lock) -> None:
+        self.number, self.before = number, before
         self.draft: Draft | None = None
         self.batch: Batch | None = None
         self.error: BaseException | None = None
@@ -32,11 +80,21 @@ class Prefetcher:
     """An endless iterator of batches; made by `ReplayBuffer.prefetch`.
 
     Taking a batch asks for the one that is `depth` ahead, which the background thread draws at once
-    and then reads. Whatever changes the buffer or draws from it waits for that draw first: so the
-    draws depend on what was added and updated before each take, and never on how the threads were
-    scheduled.
+    and then reads; the first take asks for all up to it. Whatever changes the buffer or draws from
+    it waits for these draws first, and several prefetchers draw in the order in which they were
+    asked: so the draws depend on what was added and updated before each take, and neither on when
+    a prefetcher was made nor on how the threads were scheduled.
 
     A batch is valid until the next one is taken, when its memory is given to another batch.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+    depth, batch_size : int
+    beta : float or callable or None
+        As for `ReplayBuffer.sample`.
+    claimed : bool
+        Whether somebody has it; `resume` makes some that wait for the one who will.
     """
 
     def __init__(
@@ -45,7 +103,10 @@ class Prefetcher:
         depth: int,
         batch_size: int,
         beta: float | Callable[[int], float] | None,
+        *,
+        claimed: bool = True,
     ) -> None:
+        self._claimed = claimed
         self._buffer, self._depth, self._size, self._beta = buffer, depth, batch_size, beta
         self._jobs: deque[_Job] = deque()
         self._work: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -53,9 +114,7 @@ class Prefetcher:
         self._in_hand: Batch | None = None
         self._closed = False
         self._taking = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
-        self._thread.start()
-        self.refill()
+        self._thread: threading.Thread | None = None  # until it has something to do
 
     @property
     def depth(self) -> int:
@@ -88,8 +147,9 @@ class Prefetcher:
             job.done.acquire()
             if job.error is not None:
                 if job.draft is None:  # nothing to draw: nor was there for those behind it
+                    self._buffer._settle()
                     with self._buffer._lock:
-                        self.drain()
+                        put_back(self._buffer, [self])
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
                 job.batch = self._buffer._draw(self._size, self._beta, Visit()).read()
@@ -97,9 +157,20 @@ class Prefetcher:
             return job.batch
 
     def _ask(self) -> None:
-        job = _Job()
+        """Have the thread draw and read a batch. With the buffer's lock held."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
+            thread.start()
+            self._thread = thread
+        job = self._new_job()
         self._jobs.append(job)
         self._work.put(job)
+
+    def _new_job(self) -> _Job:
+        number, before = self._buffer._last_asked
+        job = _Job(number + 1, before)
+        self._buffer._last_asked = job.number, job.drawn
+        return job
 
     def _run(self) -> None:
         """Draw and read one batch after the other.
@@ -111,6 +182,8 @@ class Prefetcher:
         while (job := self._work.get()) is not None:
             try:
                 try:
+                    with job.before:  # it may be another prefetcher's
+                        pass
                     with buffer._lock:
                         if not job.cancelled:
                             job.draft = buffer._draw(self._size, self._beta, Visit())
@@ -131,27 +204,49 @@ class Prefetcher:
                 with job.drawn:
                     pass
 
-    def drain(self) -> None:
-        """Put all batches under way back: the numbers they were drawn with come again.
-
-        With the buffer's lock held: what is not drawn by now will not be.
-        """
+    def _cancel(self) -> list[tuple[int, list[np.ndarray]]]:
+        """Give up all batches under way; the number of each that was drawn, and what it was drawn
+        with. See `put_back`."""
         jobs = list(self._jobs)
         self._jobs.clear()
-        numbers = []
+        drawn = []
         for job in jobs:
             job.cancelled = True
             if job.draft is not None:
                 job.done.acquire()  # its gate is left
-                numbers += job.draft.numbers
+                drawn.append((job.number, job.draft.numbers))
                 if job.batch is not None:
                     self._spare.append(job.batch)
-        self._buffer._stream.put_back(numbers)
+        return drawn
 
     def refill(self) -> None:
-        """Ask for as many batches as are missing."""
+        """Ask for as many batches as are missing. With the buffer's lock held."""
         while not self._closed and len(self._jobs) < self._depth:
             self._ask()
+
+    def describe(self) -> UnderWay:
+        """What a checkpoint says of it. With the buffer's lock held."""
+        return UnderWay(self._depth, self._size, self._buffer._exponent(self._beta))
+
+    def redraw(self, beta: float) -> None:
+        """Draw and read as many batches as are missing, now. With the buffer's lock held."""
+        while len(self._jobs) < self._depth:
+            job = self._new_job()
+            try:
+                job.draft = self._buffer._draw(self._size, beta, Visit())
+                job.batch = job.draft.read()
+            except Exception as error:  # comes with the batch, as from the thread
+                job.error = error
+            job.drawn.release()
+            job.done.release()
+            self._jobs.append(job)
+
+    def claim(self, depth: int, batch_size: int, beta: Any) -> bool:
+        """Give it to the one who asks for such a prefetcher, if it waits for somebody."""
+        if self._claimed or (self._depth, self._size) != (depth, batch_size):
+            return False
+        self._claimed, self._beta = True, beta
+        return True
 
     def close(self) -> None:
         """Stop the thread and put the batches under way back. Closing twice is fine."""
@@ -159,10 +254,11 @@ class Prefetcher:
             if self._closed:
                 return
             self._closed = True
+        self._buffer._settle()
         with self._buffer._lock:
-            self.drain()
+            put_back(self._buffer, [self])
         self._work.put(None)
-        if threading.current_thread() is not self._thread:
+        if self._thread not in (None, threading.current_thread()):
             self._thread.join()
         self._buffer._prefetchers.remove(self)
 
@@ -171,3 +267,51 @@ class Prefetcher:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def put_back(buffer: "ReplayBuffer", prefetchers: Sequence[Prefetcher]) -> list[Prefetcher]:
+    """Give up all batches under way: the numbers that they were drawn with come again.
+
+    In the order of the draws, so that it does not matter which of them were made by now. With the
+    buffer's lock held: what is not drawn will not be.
+
+    Returns
+    -------
+    list of Prefetcher
+        Those that had batches under way, in the order of their oldest ones: unlike the order in
+        which they were made, a resumed run has the same.
+    """
+    had = [prefetcher for prefetcher in prefetchers if prefetcher._jobs]
+    had.sort(key=lambda prefetcher: prefetcher._jobs[0].number)
+    drawn = sorted((each for prefetcher in had for each in prefetcher._cancel()), key=itemgetter(0))
+    buffer._stream.put_back([array for _, numbers in drawn for array in numbers])
+    return had
+
+
+def ask_again(prefetchers: Sequence[Prefetcher]) -> None:
+    """Have drawn again what `put_back` gave up, in order. With the buffer's lock held."""
+    waiting = not all(prefetcher._claimed for prefetcher in prefetchers)
+    for prefetcher in prefetchers:
+        if waiting:  # has no thread, and its turn must not come before that of those which have
+            prefetcher.redraw(prefetcher.describe().beta)
+        else:
+            prefetcher.refill()
+
+
+def resume(buffer: "ReplayBuffer", attributes: Any) -> None:
+    """After a load: draw again what was under way in the saved run, as the attribute ``prefetch``
+    of its checkpoint says. With the buffer's lock held.
+
+    Each goes to a prefetcher of that depth and size that is there, else to a new one, which waits
+    until `ReplayBuffer.prefetch` is asked for it: what happens before that does not change it.
+    """
+    there = [each for each in buffer._prefetchers if each._claimed]
+    buffer._prefetchers[:] = there.copy()  # those that wait are of an earlier load
+    for depth, batch_size, beta in UnderWay.parse(attributes):
+        fits = [each for each in there if (each._depth, each._size) == (depth, batch_size)]
+        if fits:
+            there.remove(fits[0])
+        else:
+            fits = [Prefetcher(buffer, depth, batch_size, beta, claimed=False)]
+            buffer._prefetchers += fits
+        fits[0].redraw(beta)

@@ -179,7 +179,7 @@ def test_never_more_and_never_less_than_depth_under_way(tmp_path, monkeypatch):
         monkeypatch.setattr(buffer, "_draw", counted)
         with buffer.prefetch(3) as ahead:
             buffer._settle()
-            assert drawn == 3
+            assert drawn == 0  # so that it does not matter when it was made
             for taken in range(1, 10):
                 next(ahead)
                 buffer._settle()
@@ -216,9 +216,9 @@ def test_close(tmp_path):
     with make(tmp_path / "store") as buffer:
         record(buffer, 60)
         ahead = buffer.prefetch()
-        assert len(threads()) == 1
         assert iter(ahead) is ahead
         next(ahead)
+        assert len(threads()) == 1
         ahead.close()
         assert not threads()
         ahead.close()
@@ -270,11 +270,11 @@ def test_closing_midway_leaves_the_gate_open(tmp_path):
 
 def test_nothing_to_sample(tmp_path):
     with make(tmp_path / "store") as buffer:
-        with pytest.raises(errors.EmptyBufferError):
-            buffer.prefetch()
-        assert not threads()
-        record(buffer, 30)
         with buffer.prefetch() as ahead:
+            for _ in range(2):
+                with pytest.raises(errors.EmptyBufferError):
+                    next(ahead)
+            record(buffer, 30)
             next(ahead)
 
 
@@ -404,7 +404,6 @@ def test_load_during_prefetch(tmp_path):
             next(ahead)
             buffer.load(tmp_path / "checkpoints", 1)
             assert buffer.add_count == 90
-            assert len(ahead._jobs) == 3
             for expected in before:
                 assert_equal(kept(next(ahead)), expected)
 
