@@ -909,11 +909,11 @@ class ReplayBuffer:
         store = self._rows.store
         if store.mode != "r":
             return
-        if not store.replaced():
+        if not (store.follows and store.replaced()):
             try:
                 return self._rows.follow()
             except StorageError:  # a file that a smaller capacity does without
-                if not store.resized():
+                if not (store.follows and store.resized()):
                     raise
         self._bind(Store.open(self.path, mode="r"), keep_rng=True)
         store.close()
@@ -1061,7 +1061,11 @@ class ReplayBuffer:
 
 
 def open(
-    path: str | os.PathLike, mode: str = "r", *, seed: int | np.random.Generator | None = None
+    path: str | os.PathLike,
+    mode: str = "r",
+    *,
+    follow: bool = True,
+    seed: int | np.random.Generator | None = None,
 ) -> ReplayBuffer:
     """Open a store or a checkpoint by its path alone.
 
@@ -1071,6 +1075,11 @@ def open(
     mode : {"r", "a"}
         ``"r"`` reads along with a live store that another process writes to, or reads a checkpoint
         directory; ``"a"`` goes on writing a store.
+    follow : bool
+        Whether a reader takes over what the writer does at each call. With False it shows the store
+        as it is now for as long as it is open: no row comes, and none leaves, unless the writer
+        adds as many as the store keeps. What that deletes takes room on the disk until this is
+        closed. After a `load` of the writer it may have to be opened again (`StorageError`).
     seed : int or numpy.random.Generator, optional
         Of the draws. None goes on with the generator that was saved, so that several readers of one
         store draw the same batches.
@@ -1078,7 +1087,7 @@ def open(
     Returns
     -------
     ReplayBuffer or PrioritizedReplayBuffer
-        As the store was made. A reader follows the writer at each call; priorities are those of the
+        As the store was made. Of a reader, priorities are those of the
         writer's last flush, later rows have the largest.
 
     Raises
@@ -1093,6 +1102,7 @@ def open(
     if mode not in ("r", "a"):
         raise InvalidInputError(f"mode: 'r' or 'a' expected, found {mode!r}")
     store = Store.open(Path(path).absolute(), mode=mode)
+    store.follows = follow
     try:
         if mode == "a" and "facade" in store.meta:
             raise SchemaError(

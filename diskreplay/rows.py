@@ -359,6 +359,8 @@ class Rows:
         """For a reader whose store was not replaced: take over what the writer did since."""
         store, index = self.store, self.index
         if not store.refresh():
+            if not store.follows and index is not None and (store.first > index.first).any():
+                self.index = None  # it had to do without some rows
             return
         self.add_count = int(store.transitions_at(store.count).sum())
         if index is None:

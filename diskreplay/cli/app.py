@@ -131,7 +131,7 @@ def diskreplay_(
     """Look into a replay buffer on disk, check it, and take it elsewhere.
 
     What only reads works on a live store while training writes to it, and on a checkpoint's
-    directory.
+    directory. It shows the store of one moment: that at which the command was given.
     """
 
 

@@ -96,12 +96,14 @@ error_console = _console(stderr=True)
 def opened(path: Path) -> Iterator[ReplayBuffer]:
     """A read-only buffer over a live store or a checkpoint, closed at the end.
 
+    It shows the store as it was at this moment, whatever its writer does meanwhile.
+
     Raises
     ------
     FormatError, CorruptSegmentError, StorageError
         As `explained` has it.
     """
-    with explained(path), diskreplay.open(path, mode="r") as buffer:
+    with explained(path), diskreplay.open(path, mode="r", follow=False) as buffer:
         yield buffer
 
 

@@ -144,7 +144,7 @@ def plot(
 
     with opened(path) as buffer:
         check_target(out, buffer, force)
-        sections = charts_of(buffer, episodes_of(buffer))
+        sections = charts_of(buffer, episodes_of(buffer), buffer.statistics())
         charts = [chart for section in sections.values() for chart in section]
         save_plot(charts, out, buffer.path.name, described(buffer))
         _say(

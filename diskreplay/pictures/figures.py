@@ -10,6 +10,7 @@ from diskreplay.inspection.episodes import Episodes
 from diskreplay.inspection.priorities import priorities_of
 from diskreplay.inspection.profile import values_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.statistics import Statistics
 
 _DOTS = 400  # episodes that are drawn one by one; of more, bins of them
 _BINS = 120
@@ -82,7 +83,9 @@ class Sizes:
 Chart = Trend | Bars | Sizes
 
 
-def charts_of(buffer: ReplayBuffer, episodes: Episodes) -> dict[str, list[Chart]]:
+def charts_of(
+    buffer: ReplayBuffer, episodes: Episodes, statistics: Statistics
+) -> dict[str, list[Chart]]:
     """The charts by section, in the order of a page.
 
     Reads rewards and actions part by part, and the priorities; no observations. Memory: a few
@@ -91,7 +94,7 @@ def charts_of(buffer: ReplayBuffer, episodes: Episodes) -> dict[str, list[Chart]
     sections = {
         "Episodes": _episode_charts(episodes),
         "Transitions": [_rewards(buffer), *_actions(buffer), _priorities(buffer)],
-        "Memory and disk": [_sizes(buffer)],
+        "Memory and disk": [_sizes(statistics)],
     }
     return {
         name: [chart for chart in charts if chart is not None] for name, charts in sections.items()
@@ -221,8 +224,7 @@ def _uneven(counts: np.ndarray) -> bool:
     return bool(counts.max() > 50 * counts[counts > 0].min())
 
 
-def _sizes(buffer: ReplayBuffer) -> Sizes:
-    statistics = buffer.statistics()
+def _sizes(statistics: Statistics) -> Sizes:
     order = sorted(statistics.fields, key=lambda name: -statistics.fields[name].raw_bytes)
     if statistics.ratio >= 1:
         note = f"{statistics.ratio:.1f} times smaller on disk, room for coming rows included"

@@ -69,7 +69,7 @@ def save_report(
     episodes = episodes_of(buffer)
     statistics = buffer.statistics()
     sections = []
-    for name, charts in charts_of(buffer, episodes).items():
+    for name, charts in charts_of(buffer, episodes, statistics).items():
         cards = "".join(map(_card, charts))
         if name == "Memory and disk":
             cards += _fields_card(buffer, statistics)

@@ -202,12 +202,25 @@ def catch_up(store: "Store") -> None:
         except (StorageError, CorruptSegmentError):
             if attempt == _TRIES - 1 or store.state is None:
                 raise
+            if not store.follows:
+                _check_place(store)
+                store.give_up()
             continue
+        if not store.follows:
+            _check_place(store)  # after mapping: it is marked before the other store is there
         if epoch == store.tail_epoch():
             store.mapped_epoch = epoch
             return
         store.mapped_epoch = -1  # what was mapped meanwhile may be a tail with other rows
     raise StorageError(f"{store.path}: the writer is too fast to follow")
+
+
+def _check_place(store: "Store") -> None:
+    """Refuse to map files of another store as those of one that a reader holds."""
+    if store.replaced():
+        raise StorageError(
+            f"{store.path}: another store was loaded in its place while it was read; open it again"
+        )
 
 
 def _let_go(store: "Store", *, tails: bool) -> None:
@@ -226,7 +239,7 @@ def _let_go(store: "Store", *, tails: bool) -> None:
 
 
 def _map_env(store: "Store", column: Column, env: int) -> None:
-    rows = column.field.segment_rows
-    for segment in range(int(store.first[env]) // rows, -(-int(store.count[env]) // rows)):
+    rows, first, count = column.field.segment_rows, int(store.first[env]), int(store.count[env])
+    for segment in range(first // rows, -(-count // rows) if first < count else 0):
         if not column.has(segment, env):
             column.adopt(segment, env, writable=False)

@@ -133,6 +133,7 @@ class Store(Keeping):
         self._state: State | None = None
         self._words: np.ndarray | None = None  # of a reader: state.finals, seen together with count
         self.mapped_epoch = 0  # of a reader: the tail epoch its mappings belong to
+        self.follows = True  # of a reader: whether it takes over what the writer does
         if mode == "r":
             self._open_for_reading()
         else:
@@ -607,11 +608,20 @@ class Store(Keeping):
         recovery.catch_up(self)
 
     def look(self) -> None:
-        """For a reader: take over which rows count now."""
+        """For a reader that follows: take over which rows count now."""
+        if not self.follows:
+            return
         if self._state is not None and not self._state.closed and self._state.same_boot:
             self.count, self._words = self._state.snapshot()
         if self.rows_per_env is not None:  # the record may be a little older than the count
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
+
+    def give_up(self) -> None:
+        """For a reader that does not follow: do without rows whose files are gone. All were mapped
+        when it was opened, but one had its rows in a tail, and has left since."""
+        if self.rows_per_env is not None:
+            left = np.minimum(self._state.snapshot()[0] - self.rows_per_env, self.count)
+            self.first = np.maximum(self.first, left)
 
     def resized(self) -> bool:
         """For a reader: whether a writer has opened the store with another capacity since."""
@@ -629,7 +639,8 @@ class Store(Keeping):
         """For a reader: follow the writer; True if there are new rows."""
         before = self.count
         if self._state is None or (
-            self.tail_epoch() == self.mapped_epoch and (self._state.count <= before).all()
+            self.tail_epoch() == self.mapped_epoch
+            and (not self.follows or (self._state.count <= before).all())
         ):
             return False
         recovery.catch_up(self)

@@ -126,9 +126,10 @@ def test_a_live_store_and_a_checkpoint(cli, make, store, tmp_path):
             assert len(found["reward"]) == rows
 
 
-def test_rows_that_leave_meanwhile_are_counted(cli, make, tmp_path, monkeypatch):
+def test_a_copy_of_a_live_store_is_of_one_moment(cli, make, tmp_path, monkeypatch):
     live = make(tmp_path / "live", capacity=60)
     record(live, 50)
+    before = rows_of(tmp_path / "live")
     real = copying.convert
 
     def convert(*arguments, **options):
@@ -136,24 +137,25 @@ def test_rows_that_leave_meanwhile_are_counted(cli, make, tmp_path, monkeypatch)
         return real(*arguments, **options)
 
     monkeypatch.setattr(copying, "convert", convert)
-    said = cli("convert", tmp_path / "live", "--out", tmp_path / "copy").stderr
-    assert said.startswith("50 rows left the store meanwhile")  # of 110 rows it keeps 60
+    done = cli("convert", tmp_path / "live", "--out", tmp_path / "copy")
+    assert done.stderr == ""
+    check_equal(rows_of(tmp_path / "copy"), before)
 
 
-@pytest.mark.parametrize(("capacity", "says"), [(20, ""), (55, "6 rows left")])
-def test_rows_that_were_not_asked_for_may_leave(cli, make, tmp_path, monkeypatch, capacity, says):
+def test_rows_that_cannot_be_kept_are_counted(cli, make, tmp_path, monkeypatch):
+    """As many rows came as the store keeps, and files of those before are deleted."""
     live = make(tmp_path / "live", capacity=60)
-    record(live, 60)  # 66 rows, of which it keeps 60
-    real = copying.trim
+    record(live, 50)
+    real = copying.convert
 
-    def trim(*arguments, **options):
-        record(live, 10, 60)  # 11 rows: of 60 those are the oldest, and not to be copied
+    def convert(*arguments, **options):
+        record(live, 300, 50)
+        live.flush()
         return real(*arguments, **options)
 
-    monkeypatch.setattr(copying, "trim", trim)
-    said = cli("trim", tmp_path / "live", "--capacity", capacity, "--out", tmp_path / "copy").stderr
-    assert said.startswith(says)
-    assert bool(said) == bool(says)
+    monkeypatch.setattr(copying, "convert", convert)
+    said = cli("convert", tmp_path / "live", "--out", tmp_path / "copy").stderr
+    assert said.startswith("55 rows left the store meanwhile")
 
 
 def test_other_fields_cannot_be_merged(cli, store, vectors, tmp_path):

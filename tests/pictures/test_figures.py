@@ -12,7 +12,7 @@ from tests.pictures.making import record, record_vectors
 
 def charts(path):
     with diskreplay.open(path) as buffer:
-        sections = charts_of(buffer, episodes_of(buffer))
+        sections = charts_of(buffer, episodes_of(buffer), buffer.statistics())
     return {chart.title: chart for section in sections.values() for chart in section}
 
 
@@ -49,7 +49,7 @@ def test_episodes_that_are_not_whole_are_left_out(tmp_path):
         for step in range(30):  # episodes of eight; the first ones leave, the last one is open
             buffer.add(np.zeros(2, np.float32), 0, 1.0, step % 8 == 7, False)
         episodes = episodes_of(buffer)
-        sections = charts_of(buffer, episodes)
+        sections = charts_of(buffer, episodes, buffer.statistics())
     assert episodes.whole.tolist() == [False, True, False]
     chart = sections["Episodes"][0]
     assert chart.y.tolist() == [8]

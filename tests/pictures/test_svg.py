@@ -86,7 +86,7 @@ def test_sizes_are_to_scale():
     root = parsed(sizes)
     raw, disk = (places(root, "rect", "width", kind=kind).ravel() for kind in ("raw", "disk"))
     np.testing.assert_allclose(raw[0] / disk[0], 4, rtol=0.01)
-    assert "observation/a&b 3.9 KiB as arrays, 1000 B on disk" in root.get("aria-label")
+    assert "observation/a&b 3.9 KiB as arrays, 1,000 B on disk" in root.get("aria-label")
 
 
 @pytest.mark.parametrize(
