@@ -1017,7 +1017,7 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 assert status == 0, status
 assert listing() == before
-assert (buffer.path / "lock").exists()
+assert (buffer.path / "is_final" / "live" / "lock").exists()
 try:
     diskreplay.open(buffer.path, mode="a")
 except diskreplay.LockedError:

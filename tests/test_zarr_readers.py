@@ -1,12 +1,18 @@
 """What zarr-python and tensorstore read, without diskreplay, is what was recorded."""
 
+import inspect
+import shutil
 import time
+import warnings
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import zarr
+from gymnasium.spaces import Box, Dict, Discrete
 
+import diskreplay
+from diskreplay.store import files
 from tests.naive import SideBySide, check_store, expected_array, fields_of_the_format
 
 IMAGE_AND_VECTOR = {
@@ -147,3 +153,72 @@ def test_tensorstore_reads_the_same(tmp_path, compressor):
         assert array.shape == expected.shape, name
         read = np.asarray(array.read().result())
         np.testing.assert_array_equal(read[retained], expected[retained], err_msg=name)
+
+
+NESTED = {
+    "observation_space": Dict(camera=Box(0, 255, (32, 32), "uint8"), body=Box(-1, 1, (3,))),
+    "action_space": Discrete(4),
+    "extras": {"hidden": ((1024,), "uint8")},
+    "capacity": 64,
+    "segment_rows": 8,
+    "compressor": {"observation/camera": "lz4"},
+}
+OF_THE_FORMAT = {
+    "observation", "observation/camera", "observation/body", "action", "reward", "terminated",
+    "truncated", "step", "is_final", "hidden",
+}  # fmt: skip
+
+
+def members(path):
+    """All that Zarr takes for a part of the group; a warning of anything else is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group = zarr.open_group(path, mode="r")
+        found = {name for name, _node in group.members(max_depth=None)}
+        assert {name for name, _node in group.members()} == {n for n in found if "/" not in n}
+    return found
+
+
+def test_zarr_sees_the_fields_and_nothing_else(tmp_path, monkeypatch):
+    """Looked at after every step of a writer: tails, spares, records, priorities half built."""
+    path, seen = tmp_path / "replay", []
+
+    def double(original):
+        def function(*arguments, **options):
+            result = original(*arguments, **options)
+            if (path / "zarr.json").exists():
+                seen.append(members(path))
+            return result
+
+        return function
+
+    with diskreplay.PrioritizedReplayBuffer(path, **NESTED) as buffer:
+        for name in ("make_dirs", "allocate", "write", "sync", "rename", "exchange", "remove"):
+            assert inspect.isfunction(getattr(files, name))
+            monkeypatch.setattr(files, name, double(getattr(files, name)))
+        for i in range(90):
+            frame = {"camera": np.full((32, 32), i, np.uint8), "body": np.zeros(3)}
+            buffer.add(frame, 1, 0.0, False, False, hidden=np.full(1024, i))
+            if i % 40 == 39:
+                buffer.flush()
+        buffer.save(tmp_path / "checkpoints", 1)
+    monkeypatch.undo()
+    assert len(seen) > 50
+    assert all(OF_THE_FORMAT <= found <= OF_THE_FORMAT | {"priority"} for found in seen)
+    assert members(path) == OF_THE_FORMAT | {"priority"}
+
+
+def test_a_tree_and_consolidated_metadata_of_a_live_store(tmp_path):
+    path = tmp_path / "replay"
+    with diskreplay.ReplayBuffer(path, **NESTED) as buffer:
+        frame = {"camera": np.ones((32, 32), np.uint8), "body": np.zeros(3)}
+        for _ in range(20):
+            buffer.add(frame, 1, 0.0, False, False, hidden=np.ones(1024, np.uint8))
+        copy = tmp_path / "copy"
+        shutil.copytree(path, copy)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert "camera" in str(zarr.open_group(path, mode="r").tree())
+            warnings.filterwarnings("ignore", message="Consolidated metadata")  # not in Zarr v3 yet
+            together = zarr.consolidate_metadata(str(copy))
+        assert set(together.metadata.consolidated_metadata.flattened_metadata) == OF_THE_FORMAT

@@ -191,10 +191,7 @@ def _found_in(directory: Path) -> list["Listed"]:
         return found
     is_store = (directory / "zarr.json").exists()
     what = "a store or a checkpoint, and no checkpoints in it" if is_store else "no checkpoints"
-    places = [
-        f"{place} ({count:,})"
-        for place, count in checkpoints_elsewhere(directory).items()
-    ]
+    places = [f"{place} ({count:,})" for place, count in checkpoints_elsewhere(directory).items()]
     there = f"; there are some in {', '.join(places)}" if places else ""
     raise CheckpointNotFoundError(f"{directory}: {what}{there}")
 

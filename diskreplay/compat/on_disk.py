@@ -11,6 +11,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay.buffer import open as open_buffer
 from diskreplay.errors import ClosedError, FormatError
 from diskreplay.ring import Ring
+from diskreplay.store import private
 from diskreplay.store.store import Store
 
 _ROWS_AT_ONCE = 1024
@@ -81,7 +82,7 @@ class OnDisk:
     def _is_free(path: Path) -> bool:
         """Whether a store can be made there. What a killed creation left is replaced by it."""
         names = {part.name for part in path.iterdir()} if path.is_dir() else {""}
-        return "state" in names or names <= {"lock", "state.tmp"}
+        return private.directory(path).exists() or names <= {private.PLACE.parts[0]}
 
     def _make_ring(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diskreplay.errors import FormatError, InvalidInputError
-from diskreplay.store import files, format, tempfiles
+from diskreplay.store import files, format, private, tempfiles
 
 
 @contextlib.contextmanager
@@ -71,7 +71,7 @@ def new_store(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pa
                 ) from None
             if (out / "manifest.json").exists():
                 raise InvalidInputError(f"{out}: a checkpoint, which is never replaced")
-            held.callback(files.unlock, files.lock(out / "lock"))
+            held.callback(files.unlock, private.hold(out))
         with new_directory(out) as beside:
             yield beside
 

@@ -18,7 +18,7 @@ from diskreplay.inspection.surroundings import (
     writer_of,
 )
 from diskreplay.schema import Schema
-from diskreplay.store import format
+from diskreplay.store import format, private
 from diskreplay.store.store import Store
 from diskreplay.store.usage import sizes
 
@@ -121,7 +121,7 @@ def overview_of(path: Path) -> Overview:
     finally:
         store.close()
     rows = int((bounds[:, 1] - bounds[:, 0]).sum())
-    fields = {name: _field(path, on_disk[name], bounds, live=live) for name in schema.names}
+    fields = {name: _field(path, *on_disk[name], bounds, live=live) for name in schema.names}
     raw = sum(field.raw_bytes for field in fields.values())
     disk = sum(field.disk_bytes for field in fields.values())
     return Overview(
@@ -170,12 +170,15 @@ def _grows(store: Store) -> bool:
         time.sleep(_WATCHED / 20)
 
 
-def _described(path: Path, attributes: dict[str, Any]) -> tuple[Schema, dict[str, format.Field]]:
-    """The schema and the fields of a store, which a buffer would open."""
+def _described(
+    path: Path, attributes: dict[str, Any]
+) -> tuple[Schema, dict[str, tuple[int, format.Field]]]:
+    """The schema and the numbered fields of a store, which a buffer would open."""
     try:
         schema = Schema.parse(attributes)
-        fields = {field.name: field for field in map(format.Field.parse, attributes["fields"])}
-        if {name: (f.shape, f.dtype) for name, f in fields.items()} != schema.shapes:
+        parsed = map(format.Field.parse, attributes["fields"])
+        fields = {field.name: (number, field) for number, field in enumerate(parsed)}
+        if {name: (f.shape, f.dtype) for name, (_, f) in fields.items()} != schema.shapes:
             raise ValueError("the fields are not those of the spaces and extras")
         if attributes["kind"] not in ("uniform", "prioritized"):
             raise ValueError(f"unknown kind of buffer {attributes['kind']!r:.60}")
@@ -187,11 +190,13 @@ def _described(path: Path, attributes: dict[str, Any]) -> tuple[Schema, dict[str
 def _what_is(path: Path) -> str:
     if (path / "manifest.json").exists():
         return "checkpoint"
-    return "live store" if (path / "state").exists() else "checkpoint without its manifest"
+    return "live store" if private.commit_page(path).exists() else "checkpoint without its manifest"
 
 
-def _field(path: Path, field: format.Field, bounds: np.ndarray, *, live: bool) -> FieldOverview:
-    chunks, tails = sizes(path / field.name), sizes(path / "tail" / field.name)
+def _field(
+    path: Path, number: int, field: format.Field, bounds: np.ndarray, *, live: bool
+) -> FieldOverview:
+    chunks, tails = sizes(path / field.name), sizes(private.tails(path, number))
     segments = 0
     for env, (first, stop) in enumerate(bounds.tolist()):
         for segment in range(first // field.segment_rows, -(-stop // field.segment_rows)):

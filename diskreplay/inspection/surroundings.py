@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from diskreplay.store import private
 from diskreplay.store.format import Field
 
 _LOCKS = Path("/proc/locks")
@@ -39,8 +40,9 @@ def writer_of(path: Path) -> Writer | None:
     starting. Linux lists the locks that are held; elsewhere a process of that number has to do.
     """
     try:
-        inode = os.stat(path / "lock").st_ino
-        text = (path / "lock").read_text(errors="replace").strip()
+        lock = private.lock_file(path)
+        inode = os.stat(lock).st_ino
+        text = lock.read_text(errors="replace").strip()
     except FileNotFoundError:
         return None
     if not text.isdecimal():
@@ -76,7 +78,8 @@ def last_write(path: Path) -> float | None:
     later.
     """
     manifest = path / "manifest.json"
-    candidates = [manifest] if manifest.exists() else [path / "state", path / "zarr.json"]
+    of_store = [private.commit_page(path), path / "zarr.json"]
+    candidates = [manifest] if manifest.exists() else of_store
     times = []
     for candidate in candidates:
         with contextlib.suppress(FileNotFoundError):

@@ -16,7 +16,7 @@ from diskreplay.errors import (
     InvalidInputError,
     SuffixError,
 )
-from diskreplay.store import codec, files, format, manifest, priorities, tempfiles
+from diskreplay.store import codec, files, format, manifest, priorities, private, tempfiles
 from diskreplay.store.column import Column, Seal
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
@@ -278,12 +278,13 @@ def _build_live(store: Store, build: Path, saved: Store, contents: Manifest) -> 
             files.make_dirs(build / "priority")
             copies.link(saved.path / key, build / key)
     copies.run()
-    files.make_dirs(build / "tail")
-    State.create(build / "state", saved.count, len(saved.columns))
+    files.make_dirs(private.directory(build))
+    State.create(private.commit_page(build), saved.count, len(saved.columns))
     files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
-    if not files.link(store.lock_path, build / "lock"):
+    lock = private.lock_file(store.path)
+    if not files.link(lock, private.lock_file(build)):
         raise CorruptCheckpointError(
-            f"{store.lock_path}: the file system cannot link it, so load cannot keep the lock"
+            f"{lock}: the file system cannot link it, so load cannot keep the lock"
         )
     files.sync(_files_below(build))
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))

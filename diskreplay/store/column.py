@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, StorageError
-from diskreplay.store import codec, files
+from diskreplay.store import codec, files, private
 from diskreplay.store.format import BLOCK_ROWS, Field, array_document
 from diskreplay.store.gate import Gate
 from diskreplay.store.mapping import Mapping
@@ -35,6 +35,8 @@ class Column:
 
     Attributes
     ----------
+    number : int
+        The field's place in the list of the group's attributes; names its private files.
     field : Field
     table : tuple of three arrays
         The segment table as `store.kernels` wants it: addresses and sizes, int64 of shape
@@ -49,14 +51,20 @@ class Column:
     """
 
     def __init__(
-        self, root: Path, field: Field, num_envs: int, rows_per_env: int | None, gate: Gate
+        self,
+        root: Path,
+        number: int,
+        field: Field,
+        num_envs: int,
+        rows_per_env: int | None,
+        gate: Gate,
     ) -> None:
         self._gate = gate
         self._is_packed = field.packed
-        self.root, self.field, self.num_envs = root, field, num_envs
+        self.root, self.number, self.field, self.num_envs = root, number, field, num_envs
         self._kept = rows_per_env
         self.directory = root / field.name
-        self.tails = root / "tail" / field.name
+        self.tails = private.tails(root, number)
         slots = 16 if rows_per_env is None else -(-rows_per_env // field.segment_rows) + 1
         self.growing = rows_per_env is None
         self.sealed = np.zeros(num_envs, np.int64)
@@ -92,7 +100,7 @@ class Column:
 
     def tail_path(self, segment: int, env: int) -> Path:
         """The private raw file of a packed field's newest segments."""
-        return self.tails / f"{segment}.{env}"
+        return private.tail(self.root, self.number, segment, env)
 
     def open_path(self, segment: int, env: int) -> Path:
         """Where the rows of a segment that is not sealed are written."""
@@ -213,8 +221,7 @@ class Column:
 
     def _spare_path(self) -> Path:
         self._spares_made += 1
-        name = f"spare.{self.field.name.replace('/', '.')}.{self._spares_made}"
-        return self.root / "tail" / name
+        return private.spare(self.root, self.number, self._spares_made)
 
     def retire_tail(self, tail: Mapping) -> None:
         """Take a sealed segment's tail out of its place."""

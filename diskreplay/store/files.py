@@ -173,12 +173,13 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], *, length: int | Non
                 file.truncate(length)
 
 
-def replace(contents: dict[Path, bytes]) -> None:
+def replace(contents: dict[Path, bytes], *, build: Path | None = None) -> None:
     """Replace each file as a whole and durably: write beside, sync, rename, sync the directory.
 
-    One file is replaced or not; of several, any may be when a crash comes between.
+    One file is replaced or not; of several, any may be when a crash comes between. They are
+    written in the directory `build`, if it is given, where a half written one is in nobody's way.
     """
-    beside = {path: path.with_name(path.name + ".tmp") for path in contents}
+    beside = {path: (build or path.parent) / (path.name + ".tmp") for path in contents}
     for path, data in contents.items():
         make_dirs(path.parent)
         write(beside[path], [data])
@@ -342,8 +343,10 @@ def try_lock(path: Path) -> int | None:
     return fd
 
 
-def lock(path: Path) -> int:
-    """Hold `path` for this writer, as `try_lock` does. The holder's process number is inside.
+def lock(path: Path, *, of: Path) -> int:
+    """Hold `path`, the lock of the store `of`, for this writer, as `try_lock` does.
+
+    The holder's process number is inside.
 
     Raises
     ------
@@ -355,7 +358,7 @@ def lock(path: Path) -> int:
     if fd is None:
         holder = read(path, 32).decode(errors="replace").strip() or "unknown"
         raise LockedError(
-            f"{path.parent}: already open for writing by process {holder}; "
+            f"{of}: already open for writing by process {holder}; "
             'close it there, or read along with diskreplay.open(path, mode="r")'
         )
     try:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diskreplay.errors import FormatError
-from diskreplay.store import files, format
+from diskreplay.store import files, format, private
 
 LARGEST = "largest_priority"  # among the attributes of the group
 _CHUNK_VALUES = 131_072  # about a mebibyte
@@ -99,7 +99,7 @@ def read(directory: Path, num_envs: int) -> Saved | None:
 
 def replace(root: Path, priorities: np.ndarray, start: int, alpha: float | None) -> None:
     """Put new priorities in the place of the saved ones, as a whole."""
-    beside = root / "tail" / "priority"
+    beside = private.new_priorities(root)
     files.remove_tree(beside)
     write(beside, priorities, start, alpha)
     _put_in_place(root, beside)
@@ -108,7 +108,7 @@ def replace(root: Path, priorities: np.ndarray, start: int, alpha: float | None)
 def adopt(root: Path, written: Path) -> None:
     """Put priorities that are on disk already, and never change, in the place of the saved ones:
     both directories have the same files then."""
-    beside = root / "tail" / "priority"
+    beside = private.new_priorities(root)
     files.remove_tree(beside)
     files.make_dirs(beside)
     copies = []
@@ -123,7 +123,7 @@ def adopt(root: Path, written: Path) -> None:
 
 def settle(root: Path) -> None:
     """Finish an exchange that was cut, on a file system that cannot swap two directories."""
-    aside, target = _aside(root), root / "priority"
+    aside, target = private.old_priorities(root), root / "priority"
     if aside.is_dir():
         if target.exists():
             files.remove_tree(aside)
@@ -132,14 +132,10 @@ def settle(root: Path) -> None:
             files.sync_dirs([root])
 
 
-def _aside(root: Path) -> Path:
-    return root / "tail" / "priority.aside"
-
-
 def _put_in_place(root: Path, beside: Path) -> None:
     target = root / "priority"
     if target.exists():
-        files.exchange(beside, target, _aside(root))
+        files.exchange(beside, target, private.old_priorities(root))
         files.sync_dirs([root])  # else the old ones may come back, and their files be gone
         files.remove_tree(beside)
     else:

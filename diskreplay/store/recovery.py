@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
-from diskreplay.store import files, format, priorities
+from diskreplay.store import files, format, priorities, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.state import State, finals_in, rows_behind
@@ -29,7 +29,8 @@ def recover(store: "Store") -> None:
     """
     for column in store.columns.values():
         column.check_directories()  # before anything is removed or written
-    state = State(store.path / "state", store.num_envs, len(store.columns), writable=False)
+    page = private.commit_page(store.path)
+    state = State(page, store.num_envs, len(store.columns), writable=False)
     seen = np.array(state.count)
     clean = state.closed
     # Removals are not synced: after a power cut, files that were removed before it may be back.
@@ -55,7 +56,7 @@ def recover(store: "Store") -> None:
         _sweep(store.path)
         priorities.settle(store.path)
     # Also of a clean store: a kill may come after it was marked so, or before it is marked open.
-    for leftover in (store.path / "tail" / "unsealed", *(store.path / "tail").glob("spare.*")):
+    for leftover in private.begun(store.path):
         files.remove(leftover)
     # What had left a smaller store does not come back: it may have left without being sealed.
     for kept in (store.rows_per_env_before, store.rows_per_env):
@@ -131,7 +132,7 @@ def _make_writable(column: Column, segment: int, env: int, used: int) -> None:
     column.drop(segment, env)
     path = column.open_path(segment, env)
     files.make_dirs(path.parent)
-    beside = column.root / "tail" / "unsealed"
+    beside = private.unsealed(column.root)
     mapping = Mapping.create(beside, column.open_bytes)
     flat = values.reshape(-1).view(np.uint8)
     mapping.array[: len(flat)] = flat

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from diskreplay.errors import FormatError, StorageError, StoreError
-from diskreplay.store import codec, files, format, priorities, segment_check, tempfiles
+from diskreplay.store import codec, files, format, priorities, private, segment_check, tempfiles
 from diskreplay.store.column import Seal
 from diskreplay.store.finding import Finding, Report
 from diskreplay.store.format import Field
@@ -72,7 +72,7 @@ def repair(
         )
     if source is not None:
         format.read_attributes(source)  # said before the long walk, and also if all is sound
-    lock = files.lock(path / "lock")
+    lock = private.hold(path)
     try:
         _finish(path)
         check = Check(path, advance)
@@ -90,7 +90,7 @@ def _finish(path: Path) -> None:
     replaced is kept by its proper name. That has its zarr.json, which is always kept."""
     for room in tempfiles.left_behind(path.parent, re.escape(path.name), "repair"):
         beside = room.path / path.name
-        page = beside / "state"
+        page = private.commit_page(beside)
         is_begun = not (beside / "zarr.json").exists()
         if not is_begun and not (page.is_file() and page.read_bytes()[72:80] == bytes(8)):
             files.rename(beside, _aside(path))
@@ -253,8 +253,8 @@ class _Repair:
 
     def _build(self) -> None:
         survey, build = self.survey, self.build
-        files.make_dirs(build / "tail")
-        State.create(build / "state", survey.count, len(survey.fields))
+        files.make_dirs(private.directory(build))
+        State.create(private.commit_page(build), survey.count, len(survey.fields))
         rows = int(survey.count.max(initial=0))
         documents = {}
         for field in survey.fields:
@@ -289,7 +289,7 @@ class _Repair:
             files.make_dirs(path.parent)
             files.write(path, [format.encode(document)])
         self._build_priorities()
-        self._link(self.path / "lock", build / "lock")
+        self._link(private.lock_file(self.path), private.lock_file(build))
         files.sync([Path(base, name) for base, _dirs, names in os.walk(build) for name in names])
         files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
 
@@ -384,11 +384,10 @@ class _Repair:
 
     def _exchange(self, room: tempfiles.Workspace) -> None:
         with contextlib.suppress(StoreError, StorageError):  # what is rotten tells no reader
-            page = State(
-                self.path / "state", self.survey.num_envs, len(self.survey.fields), writable=True
-            )
+            path = private.commit_page(self.path)
+            page = State(path, self.survey.num_envs, len(self.survey.fields), writable=True)
             page.replaced[0] = 1
-            files.sync([self.path / "state"])
+            files.sync([path])
         room.exchange(self.build)
 
     def _tidy(self) -> None:

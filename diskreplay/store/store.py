@@ -30,7 +30,7 @@ from diskreplay.errors import (
     LockedError,
 )
 from diskreplay.process import undisturbed
-from diskreplay.store import files, format, priorities, recovery, tempfiles
+from diskreplay.store import files, format, priorities, private, recovery, tempfiles
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
@@ -118,8 +118,8 @@ class Store(Keeping):
         self.recorded, self.recorded_first = recorded, self.first.copy()
         self.gate = Gate()
         self.columns = {
-            field.name: Column(path, field, self.num_envs, self.rows_per_env, self.gate)
-            for field in fields
+            field.name: Column(path, number, field, self.num_envs, self.rows_per_env, self.gate)
+            for number, field in enumerate(fields)
             if only is None or field.name in only
         }
         self._fields = fields  # in the order of the attributes and of `state`
@@ -154,23 +154,26 @@ class Store(Keeping):
     ) -> "Store":
         """Make an empty store at `path`, which is missing, empty or a creation that was cut."""
         files.make_lasting_dirs(path)
-        lock = files.lock(path / "lock")
+        # What a creation that was cut had begun is gone over again. A store that another process
+        # has made since we looked is left to the lock.
+        ours = {private.PLACE.parts[0], *(f.name.split("/")[0] for f in fields)}
+        foreign = [p.name for p in path.iterdir() if p.name not in ours]
+        if foreign and not (path / "zarr.json").exists():
+            raise FormatError(
+                f"{path}: holds {foreign[0]!r} and no store; choose an empty or a new directory"
+            )
+        files.make_dirs(private.directory(path))
+        lock = private.hold(path)
         try:
             if (path / "zarr.json").exists():
                 raise LockedError(
                     f"{path}: another process has just created a store here; try again"
                 )
-            ours = {"lock", "tail", "state", *(f.name.split("/")[0] for f in fields)}
-            foreign = [p.name for p in path.iterdir() if p.name.removesuffix(".tmp") not in ours]
-            if foreign and foreign != ["zarr.json.tmp"]:
-                raise FormatError(
-                    f"{path}: holds {foreign[0]!r} and no store; choose an empty or a new directory"
-                )
             rows_per_env = None if capacity is None else capacity // num_envs
             fields = [f.sized(rows_per_env, num_envs, segment_rows) for f in fields]
             zeros = [0] * num_envs
-            State.create(path / "state", np.zeros(num_envs, np.int64), len(fields))
-            files.make_dirs(path / "tail")
+            State.create(private.commit_page(path), np.zeros(num_envs, np.int64), len(fields))
+            files.sync_dirs([private.directory(path)])
             documents = {}
             for field in fields:
                 for depth in range(1, field.name.count("/") + 1):
@@ -186,7 +189,7 @@ class Store(Keeping):
                 **_head(fields, num_envs, capacity),
                 "first": zeros, "count": zeros, "transitions": zeros, **meta,
             }  # fmt: skip
-            files.replace({path / "zarr.json": format.encode(format.group_document(attributes))})
+            _write_group(path, attributes)
             return cls(path, mode="a", lock=lock)
         except BaseException:
             files.unlock(lock)
@@ -215,7 +218,7 @@ class Store(Keeping):
                 f"{path}: a checkpoint, which never changes; open it with mode='r', or load() it "
                 "into a live store"
             )
-        lock = files.lock(path / "lock")
+        lock = private.hold(path)
         try:
             return cls(path, mode="a", lock=lock, capacity=capacity)
         except BaseException:
@@ -231,7 +234,9 @@ class Store(Keeping):
     def begin_writing(self, count: np.ndarray, finals: np.ndarray) -> None:
         """Called by recovery: from here on `count` rows are there, `finals` of them final ones, and
         more may come."""
-        self._state = State(self.path / "state", self.num_envs, len(self.columns), writable=True)
+        self._state = State(
+            private.commit_page(self.path), self.num_envs, len(self.columns), writable=True
+        )
         self._state.count[:] = count
         self._state.finals[:] = finals_word(finals, count)
         self._state.sealed[:] = [column.sealed for column in self.columns.values()]
@@ -286,10 +291,6 @@ class Store(Keeping):
         if self._clearing is not None:
             self._clearing.join()
             self._clearing = None
-
-    @property
-    def lock_path(self) -> Path:
-        return self.path / "lock"
 
     # -- adding rows
 
@@ -523,7 +524,7 @@ class Store(Keeping):
             }
         )
         attributes = self.attributes(count, first)
-        files.replace({self.path / "zarr.json": format.encode(format.group_document(attributes))})
+        _write_group(self.path, attributes)
         self.recorded_transitions = np.array(attributes["transitions"], np.int64)
         self.recorded, self.recorded_first = count, first
         self._unsynced = []
@@ -570,7 +571,7 @@ class Store(Keeping):
         priorities.adopt(self.path, written)
         self.meta |= {name: meta[name] for name in (priorities.LARGEST,) if name in meta}
         attributes = self._attributes(self.recorded, self.recorded_first, self.recorded_transitions)
-        files.replace({self.path / "zarr.json": format.encode(format.group_document(attributes))})
+        _write_group(self.path, attributes)
 
     def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
         """Shards of segments not full yet, beside their places, and what `_flushed` is then."""
@@ -601,7 +602,7 @@ class Store(Keeping):
         return priorities.read(self.path / "priority", self.num_envs)
 
     def _open_for_reading(self) -> None:
-        path = self.path / "state"
+        path = private.commit_page(self.path)
         if path.exists():
             self._state = State(path, self.num_envs, len(self._fields), writable=False)
         self.count = self.recorded.copy()
@@ -655,6 +656,13 @@ class Store(Keeping):
             files_ = *sizes(column.directory).values(), *sizes(column.tails).values()
             usage[name] = sum(files_), len(column.mapped())
         return usage
+
+
+def _write_group(path: Path, attributes: dict[str, Any]) -> None:
+    """Replace the group's ``zarr.json``: built among the private files, since Zarr warns of any
+    other name in a group."""
+    document = format.encode(format.group_document(attributes))
+    files.replace({path / "zarr.json": document}, build=private.directory(path))
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

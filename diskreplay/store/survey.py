@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
-from diskreplay.store import format, manifest
+from diskreplay.store import format, manifest, private
 from diskreplay.store.codec import piece_bytes
 from diskreplay.store.column import Seal
 from diskreplay.store.finding import Finding
@@ -43,6 +43,8 @@ class Survey:
     attributes : dict
         Of the group.
     fields : list of Field
+    numbers : dict of str to int
+        Of each field its place in that list, which names its private files.
     num_envs : int
     count, first : ndarray of int64, shape (num_envs,)
         Which rows count, by the rules that opening follows.
@@ -105,6 +107,7 @@ class Survey:
     def _parse(self) -> None:
         attributes = self.attributes
         self.num_envs, capacity, self.fields = format.parse_head(attributes)
+        self.numbers = {field.name: number for number, field in enumerate(self.fields)}
         self.rows_per_env = None if capacity is None else capacity // self.num_envs
         arrays = [np.array(attributes[k], np.int64) for k in ("count", "first", "transitions")]
         self.count, self.first, self.transitions = arrays
@@ -156,7 +159,7 @@ class Survey:
             return {}
 
     def _read_state(self) -> None:
-        path = self.path / "state"
+        path = private.commit_page(self.path)
         try:
             state = State(path, self.num_envs, len(self.fields), writable=False)
             page = path.read_bytes()
@@ -219,8 +222,9 @@ class Survey:
                     f"{self.path / 'zarr.json'}: {count} rows of env {env} are counted, and no "
                     "file holds the last of them; restore the files, or load a checkpoint"
                 )
+            is_page = seen == self.recorded[env]
             self._complain(
-                "state", self.path / ("state" if seen == self.recorded[env] else "zarr.json"),
+                "state", private.commit_page(self.path) if is_page else self.path / "zarr.json",
                 f"{count} rows of env {env} are counted, and no file holds the last of them; "
                 f"{seen} are taken",
                 RECOUNT, env=env,
@@ -327,7 +331,7 @@ class Survey:
 
     def tail(self, field: Field, segment: int, env: int) -> Path:
         """The tail of a packed segment."""
-        return self.path / "tail" / field.name / f"{segment}.{env}"
+        return private.tail(self.path, self.numbers[field.name], segment, env)
 
     def still_holds(self) -> bool:
         """Whether the directory is the one that was surveyed, in the same hands."""
@@ -345,9 +349,9 @@ class Survey:
 def _identity(path: Path) -> list[int | None]:
     """The inodes of the files that no store shares with the one that takes its place."""
     inodes = []
-    for name in ("state", "manifest.json"):
+    for one in (private.commit_page(path), path / "manifest.json"):
         try:
-            inodes.append(os.stat(path / name).st_ino)
+            inodes.append(os.stat(one).st_ino)
         except OSError:
             inodes.append(None)
     return inodes

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import DiskReplayError
-from diskreplay.store import priority_check, row_check, segment_check
+from diskreplay.store import priority_check, private, row_check, segment_check
 from diskreplay.store.column import Column, Seal
 from diskreplay.store.finding import Finding, Report, ranges
 from diskreplay.store.format import Field
@@ -37,8 +37,7 @@ _SET_ASIDE = "`--repair` sets these rows aside and keeps the file, or load a che
 _FAILS = "sampling these rows fails; "  # of raw fields it gives what is there
 _IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows aside"
 _PRIORITIES = "`--repair` gives all rows the largest one"
-_REMOVED_BY_OPENING = re.compile(r"tail/(unsealed|spare\.[^/]*)")
-_LEFT_OVER = re.compile(r"tail/.*|.*\.tmp|.*/c(\.\d+)+|priority/.*")
+_LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority/.*")
 
 
 class Fault(NamedTuple):
@@ -134,7 +133,7 @@ class Check:
                 survey = Survey(self.path)
             except DiskReplayError:
                 late = time.perf_counter() - self.began > _LONGEST_WAIT
-                if attempt == _TRIES - 1 or late or not (self.path / "state").exists():
+                if attempt == _TRIES - 1 or late or not private.commit_page(self.path).exists():
                     raise
                 continue
             if not survey.findings and survey.still_holds():
@@ -294,7 +293,8 @@ class Check:
 
     def _compare(self, place: Place, tail: Path) -> Checked:
         field, segment, env, used = place[:4]
-        column = Column(self.path, field, self.survey.num_envs, None, Gate())
+        number = self.survey.numbers[field.name]
+        column = Column(self.path, number, field, self.survey.num_envs, None, Gate())
         column.adopt_sealed(segment, env)
         start = segment * field.segment_rows
         packed = column.read(env, start, start + used)
@@ -410,8 +410,10 @@ class Check:
         for field in survey.fields:
             parts = field.name.split("/")
             own |= {survey.path.joinpath(*parts[:n], "zarr.json") for n in range(len(parts) + 1)}
-        own |= {survey.path / name for name in
-                (("state", "lock") if survey.manifest is None else ("manifest.json",))}  # fmt: skip
+        if survey.manifest is None:
+            own |= {private.commit_page(survey.path), private.lock_file(survey.path)}
+        else:
+            own.add(survey.path / "manifest.json")
         for base, _dirs, names in os.walk(survey.path):
             for name in names:
                 path = Path(base, name)
@@ -427,8 +429,11 @@ class Check:
 
     def _is_left_over(self, path: Path) -> bool:
         """Whether a writer that is at work, or was killed, may have such a file."""
-        kind = _REMOVED_BY_OPENING if self.survey.settled else _LEFT_OVER
-        return bool(kind.fullmatch(path.relative_to(self.path).as_posix()))
+        if self.survey.manifest is None and self.survey.settled:
+            return path in private.begun(self.path)
+        if path.is_relative_to(private.directory(self.path)):
+            return True
+        return bool(_LEFT_OVER.fullmatch(path.relative_to(self.path).as_posix()))
 
     def _check_manifest(self, manifest: dict[str, Seal]) -> None:
         listing = self.path / "manifest.json"

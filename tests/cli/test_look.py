@@ -69,8 +69,8 @@ def test_info_on_sizes(cli_json, store):
         "observation": 115 * FRAME, "action": 115 * 8, "reward": 115 * 4, "terminated": 115,
         "truncated": 115, "step": 115 * 4, "is_final": 115, "score": 115 * 4,
     }  # fmt: skip
-    for name, field in fields.items():
-        files = [*(store / name).rglob("*"), *(store / "tail" / name).rglob("*")]
+    for number, (name, field) in enumerate(fields.items()):
+        files = [*(store / name).glob("*"), *(store / f"is_final/live/tail.{number}").glob("*")]
         assert field["disk_bytes"] == sum(512 * f.stat().st_blocks for f in files if f.is_file())
         assert field["segments"] == 1
         assert field["ratio"] == pytest.approx(field["raw_bytes"] / field["disk_bytes"])

@@ -8,7 +8,7 @@ import pytest
 
 from diskreplay.inspection import surroundings
 from diskreplay.inspection.surroundings import Writer, checkpoints_beside, last_write, writer_of
-from diskreplay.store import files
+from diskreplay.store import files, private
 
 
 @pytest.fixture
@@ -19,22 +19,26 @@ def gone():
     return process.pid
 
 
+def made(path):
+    private.directory(path).mkdir(parents=True)
+    return path
+
+
 def test_no_lock_file_no_writer(tmp_path):
     assert writer_of(tmp_path) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the locks that are held")
 def test_a_lock_that_is_held_and_let_go(tmp_path):
-    fd = files.lock(tmp_path / "lock")
+    fd = private.hold(made(tmp_path))
     assert writer_of(tmp_path) == Writer(os.getpid(), True)
     files.unlock(fd)
     assert writer_of(tmp_path) == Writer(os.getpid(), False)
 
 
 def test_another_file_of_the_same_process_does_not_count(tmp_path):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "lock").write_text(f"{os.getpid()}\n")
-    fd = files.lock(tmp_path / "other" / "lock")
+    private.lock_file(made(tmp_path)).write_text(f"{os.getpid()}\n")
+    fd = private.hold(made(tmp_path / "other"))
     if sys.platform == "linux":
         assert writer_of(tmp_path) == Writer(os.getpid(), False)
     files.unlock(fd)
@@ -42,23 +46,25 @@ def test_another_file_of_the_same_process_does_not_count(tmp_path):
 
 def test_where_locks_are_not_listed(tmp_path, monkeypatch, gone):
     monkeypatch.setattr(surroundings, "_LOCKS", tmp_path / "nothing")
-    (tmp_path / "lock").write_text(f"{os.getpid()}\n")
+    lock = private.lock_file(made(tmp_path))
+    lock.write_text(f"{os.getpid()}\n")
     assert writer_of(tmp_path) == Writer(os.getpid(), None)
-    (tmp_path / "lock").write_text(f"{gone}\n")
+    lock.write_text(f"{gone}\n")
     assert writer_of(tmp_path) == Writer(gone, False)
 
 
 @pytest.mark.parametrize(("text", "holds"), [("", False), ("rubbish", None), ("-1", None)])
 def test_a_lock_file_without_a_number(tmp_path, text, holds):
-    (tmp_path / "lock").write_text(text)
+    private.lock_file(made(tmp_path)).write_text(text)
     assert writer_of(tmp_path) == Writer(None, holds)
 
 
 def test_the_last_write_is_the_newest(tmp_path):
     assert last_write(tmp_path) is None
-    for name, when in (("state", 2000), ("zarr.json", 1000)):
-        (tmp_path / name).write_text("")
-        os.utime(tmp_path / name, (when, when))
+    page = private.commit_page(made(tmp_path))
+    for path, when in ((page, 2000), (tmp_path / "zarr.json", 1000)):
+        path.write_text("")
+        os.utime(path, (when, when))
     assert last_write(tmp_path) == 2000
     (tmp_path / "manifest.json").write_text("")
     os.utime(tmp_path / "manifest.json", (500, 500))

@@ -243,7 +243,7 @@ def test_a_kill_while_closing_leaves_no_spares(tmp_path):
     path = tmp_path / "store"
     with make(path) as buffer:
         add(buffer, 30)
-    (path / "tail" / "spare.observation.7").write_bytes(bytes(4096))  # not removed any more
+    (path / "is_final" / "live" / "spare.0.7").write_bytes(bytes(4096))  # not removed any more
     make(path).close()
     assert orphans(path) == []
 
@@ -324,7 +324,7 @@ def test_a_load_whose_opening_fails_goes_back(tmp_path, monkeypatch):
 
     def sync(paths):
         paths = list(paths)
-        if [p for p in paths if Path(p) == tmp_path / "store" / "state"]:
+        if [p for p in paths if Path(p) == tmp_path / "store" / "is_final" / "live" / "state"]:
             raise StorageError(5, "no", "state")
         original(paths)
 

@@ -199,20 +199,20 @@ def test_copy_seal_rename(tmp_path):
 def test_lock(tmp_path):
     path = tmp_path / "store" / "lock"
     path.parent.mkdir()
-    fd = files.lock(path)
+    fd = files.lock(path, of=path.parent)
     assert path.read_text() == f"{os.getpid()}\n"
     with pytest.raises(errors.LockedError, match=f"process {os.getpid()}"):
-        files.lock(path)
+        files.lock(path, of=path.parent)
     files.unlock(fd)
-    files.unlock(files.lock(path))
+    files.unlock(files.lock(path, of=path.parent))
 
 
 def test_the_lock_of_a_process_that_died_is_free(tmp_path):
     code = "import os, sys; from pathlib import Path; from diskreplay.store import files\n"
-    code += "files.lock(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    code += "files.lock(Path(sys.argv[1]), of=Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], check=False, timeout=120)
     assert int((tmp_path / "lock").read_text()) != os.getpid()
-    files.unlock(files.lock(tmp_path / "lock"))
+    files.unlock(files.lock(tmp_path / "lock", of=tmp_path))
 
 
 def test_boot_id():

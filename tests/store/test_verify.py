@@ -24,6 +24,7 @@ from diskreplay.store.repair import repair
 from diskreplay.store.row_check import set_aside
 from diskreplay.store.verify import verify
 
+LIVE = "is_final/live"
 NEARLY = 2190  # of the transitions in the store below: what little damage must leave
 GOLDEN = Path(__file__).resolve().parent.parent / "data" / "golden"
 STEPS, CAPACITY, STACK, SEGMENT = 3000, 2400, 3, 512
@@ -170,8 +171,8 @@ def test_a_checkpoint_is_sound(original):
 def test_golden_stores_are_sound(tmp_path, case):
     with tarfile.open(GOLDEN / case) as tar:
         tar.extractall(tmp_path, filter="data")
-    roots = [p.parent for p in tmp_path.rglob("zarr.json")
-             if (p.parent / "state").exists() or (p.parent / "manifest.json").exists()]  # fmt: skip
+    groups = [p.parent for p in tmp_path.rglob("zarr.json")]
+    roots = [p for p in groups if (p / LIVE / "state").exists() or (p / "manifest.json").exists()]
     assert len(roots) >= 2
     for root in roots:
         assert verify(root).findings == ()
@@ -339,7 +340,7 @@ def test_a_field_s_metadata_are_checked_to_the_letter(store):
 
 
 def test_the_state_page_is_checked(store):
-    path = store / "state"
+    path = store / LIVE / "state"
     offsets = {
         "magic": 0, "closed": 9, "the boot": 30, "padding": 200, "the count": 4096 + 1,
         "finals": 4096 + 8 + 4, "sealed": 4096 + 16 + 5, "behind": 8191,
@@ -402,7 +403,7 @@ def test_every_flipped_bit_of_a_segment_that_is_not_full_is_named(store):
 
 
 def test_every_flipped_bit_of_a_tail_s_rows_is_named(store):
-    (tail,) = (store / "tail" / "observation").iterdir()
+    (tail,) = (store / LIVE / "tail.0").iterdir()
     size = open_segments(store)["observation"].size
     for offset in (0, size // 2, size - 1):
         flip(tail, offset)
@@ -503,7 +504,7 @@ def test_truncated_and_removed_files_are_named(store):
             continue
         data, mode = path.read_bytes(), path.stat().st_mode
         # A tail may be missing: its shard has the same rows, and a store that was loaded has none.
-        for cut in (None, len(data) - 1)[path.is_relative_to(store / "tail") :]:
+        for cut in (None, len(data) - 1)[path.is_relative_to(store / LIVE) :]:
             path.unlink(missing_ok=True)
             if cut is not None:
                 path.write_bytes(data[:cut])
@@ -556,7 +557,7 @@ def test_swapped_segments_of_equal_blocks_are_named_and_go_back(tmp_path):
 def test_orphans_are_named(store):
     newest = segments(store, "observation")[-1]
     orphans = [
-        store / "observation" / "c.99.0.0.0", store / "tail" / "x.1",
+        store / "observation" / "c.99.0.0.0", store / LIVE / "x.1",
         store / "reward" / "0.tmp", store / "notes.txt",
     ]  # fmt: skip
     for path in orphans:
@@ -665,7 +666,7 @@ def test_swapped_segments_go_back(store, original):
 
 
 def test_a_rotten_tail_is_taken_from_its_shard(store, original):
-    path = next((store / "tail" / "observation").iterdir())
+    path = next((store / LIVE / "tail.0").iterdir())
     flip(path, 100, 2)
     assert named(repair(store)) == {path}
     check_mended(store, original[1], least=NEARLY)
@@ -706,7 +707,7 @@ def test_rot_behind_the_last_row_costs_none(store, original, name):
 def test_metadata_are_written_anew(store, original):
     (store / "observation" / "zarr.json").unlink()
     (store / "reward" / "zarr.json").write_text("{")
-    (store / "state").write_bytes(b"rotten")
+    (store / LIVE / "state").write_bytes(b"rotten")
     (store / "priority" / "zarr.json").unlink()
     repair(store)
     check_mended(store, original[1], least=NEARLY)
@@ -747,10 +748,12 @@ def test_any_damage_is_mended(original, tmp_path_factory, data):
     damaged = data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3, unique=True))
     for path in damaged:
         own = path.relative_to(store).parts[0]
-        unchecked = own in ("state", "tail") or (own == "priority" and path.name != "zarr.json")
+        unchecked = path.is_relative_to(store / LIVE) or (
+            own == "priority" and path.name != "zarr.json"
+        )
         # The checksums of raw segments are in their field's metadata, and those of open ones hold
         # while `state` says that the store is closed: without these, nobody knows.
-        needed = {path.parent / "zarr.json", store / "state"} - {path}
+        needed = {path.parent / "zarr.json", store / LIVE / "state"} - {path}
         unchecked |= path.name != "zarr.json" and not needed.isdisjoint(damaged)
         how = data.draw(st.sampled_from(["cut", "remove"] + ["flip"] * 2 * (not unchecked)))
         if how == "remove":
@@ -840,7 +843,7 @@ def test_what_killed_repairs_leave(store, name):
         for other in ("st1", f"{name}.repair-1")
     ]
     for path in (begun, *foreign):
-        (path / "tail").mkdir(parents=True)
+        (path / LIVE).mkdir(parents=True)
     replaced.mkdir(parents=True)
     for file in ("zarr.json", "findings.txt"):
         (replaced / file).write_text("{}")

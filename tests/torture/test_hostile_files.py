@@ -22,6 +22,8 @@ OPTIONS = {
     "capacity": 64, "segment_rows": 16, "extras": {"n": ((), "int64")},
 }  # fmt: skip
 
+LIVE = "is_final/live"
+
 
 @pytest.fixture
 def store(tmp_path):
@@ -67,12 +69,12 @@ def _attempt(call):
 
 def test_spares_of_a_store_that_was_marked_closed_and_killed(store):
     """Killed between `mark_closed` and the removal of the spares."""
-    (store / "tail" / "spare.observation.23").write_bytes(bytes(65536))
-    (store / "tail" / "unsealed").write_bytes(bytes(65536))
+    (store / LIVE / "spare.0.23").write_bytes(bytes(65536))
+    (store / LIVE / "unsealed").write_bytes(bytes(65536))
     assert verify(store).clean
     diskreplay.open(store, mode="a").close()
-    assert not list((store / "tail").glob("*.23"))
-    assert not (store / "tail" / "unsealed").exists()
+    assert not list((store / LIVE).glob("*.23"))
+    assert not (store / LIVE / "unsealed").exists()
 
 
 @pytest.mark.parametrize(
@@ -130,15 +132,20 @@ def test_priorities_with_a_list_for_a_shape(store):
     assert not verify(store).clean
 
 
-@pytest.mark.parametrize("name", ["observation/c.4.0.0.0", "priority/c.0.0", "reward/zarr.json",
-                                  "priority/zarr.json", "lock", "state"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["observation/c.4.0.0.0", "priority/c.0.0", "reward/zarr.json", "priority/zarr.json",
+     f"{LIVE}/lock", f"{LIVE}/state"],
+)  # fmt: skip
 def test_pipes(store, name):
     (store / name).unlink()
     os.mkfifo(store / name)
     refused(lambda: len(diskreplay.open(store, mode="a")))
 
 
-@pytest.mark.parametrize("name", ["reward/c.0.0", "lock", "tail/observation/6.0", "state"])
+@pytest.mark.parametrize(
+    "name", ["reward/c.0.0", f"{LIVE}/lock", f"{LIVE}/tail.0/6.0", f"{LIVE}/state"]
+)
 def test_links_are_not_written_through(store, tmp_path, name):
     """The tail of the newest segment, the segments that rows go to, the lock."""
     outside = tmp_path / "secret"
@@ -150,7 +157,7 @@ def test_links_are_not_written_through(store, tmp_path, name):
     assert outside.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["tail", "observation", "reward"])
+@pytest.mark.parametrize("name", ["observation", "reward", "is_final", LIVE, f"{LIVE}/tail.0"])
 def test_directories_that_are_links(store, tmp_path, name):
     outside = tmp_path / "outside"
     (store / name).rename(outside)

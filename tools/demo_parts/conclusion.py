@@ -47,7 +47,7 @@ def table(
 
 
 def _sizes(recorded: Journal, statistics: Statistics) -> list[tuple[str, str, str]]:
-    tail, _ = evidence.disk_bytes(REPLAY / "tail")
+    tail, _ = evidence.disk_bytes(REPLAY / "is_final" / "live")
     return [
         ("frames", f"{recorded.frames:,}", f"room for {training.CAPACITY:,}"),
         ("raw size", size(statistics.raw_bytes), "as plain arrays, each frame once"),

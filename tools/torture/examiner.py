@@ -239,7 +239,7 @@ def _between(low: int, value: int, high: int) -> bool:
 def _dropped(path: Path, num_envs: int) -> int:
     """How many rows a store on the disk says were added after its record: read as `docs/format.md`
     has it, not by the code that is tested."""
-    record, page = path / "zarr.json", path / "state"
+    record, page = path / "zarr.json", path / "is_final" / "live" / "state"
     if not record.exists():
         return 0
     counted = json.loads(record.read_bytes())["attributes"]["diskreplay"]["count"]

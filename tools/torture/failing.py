@@ -245,8 +245,9 @@ class Trial:
             shutil.rmtree(self.store)
             copy.rename(self.store)
         if what == "mend":
-            page = (self.store / "state").read_bytes()
-            (self.store / "state").write_bytes(page[:80] + b"rot" + page[83:])
+            path = self.store / "is_final" / "live" / "state"
+            page = path.read_bytes()
+            path.write_bytes(page[:80] + b"rot" + page[83:])
 
     def after(self) -> None:
         """All is well, and goes on."""

@@ -246,15 +246,23 @@ def shards(name: str) -> Iterator[tuple[str, Case]]:
 
 
 def files() -> Iterator[tuple[tuple[str, str], Case]]:
+    live = specimen.LIVE
     sealed, partial_ = f"c.{5}.0.0.0", f"c.{specimen.ROWS // specimen.SEGMENT}.0.0.0"
     for kind, root in (("store-lz4", ""), ("store-raw", ""), ("checkpoint", "replay_ckpt.1/")):
         names = ["zarr.json", "observation/zarr.json", f"observation/{sealed}", "reward/c.0.0",
                  f"observation/{partial_}", "priority/zarr.json", "priority/c.0.0"]  # fmt: skip
-        names += ["state", "lock"] if not root else ["manifest.json"]
-        names += ["tail/observation/9.0"] if kind == "store-lz4" else []
+        names += [f"{live}/state", f"{live}/lock"] if not root else ["manifest.json"]
+        names += [f"{live}/tail.0/9.0"] if kind == "store-lz4" else []
         for name in names:
             for how in INSTEAD:
                 yield (kind, f"{how} as {name}"), instead(root + name, how)
-        for name in ("observation", "reward", "priority", "tail"):
-            if name != "tail" or not root:
+        for name in (
+            "observation",
+            "reward",
+            "is_final",
+            "priority",
+            live,
+            f"{live}/tail.0",
+        ):
+            if not name.startswith(live) or not root:
                 yield (kind, f"{name} is a link to a directory"), directory_link(root + name)

@@ -244,8 +244,8 @@ class Recorder:
         original(source, target)
         self._rewritten(target)
 
-    def _on_lock(self, original: Any, path: Path) -> int:
-        fd = original(path)
+    def _on_lock(self, original: Any, path: Path, **options: Any) -> int:
+        fd = original(path, **options)
         self._rewritten(path)
         return fd
 

@@ -21,6 +21,7 @@ OPTIONS = {
     "extras": content.EXTRAS, "segment_rows": SEGMENT, "seed": 3,
 }  # fmt: skip
 ROWS = 150
+LIVE = "is_final/live"  # the private files of a store
 """Rows that `make` records; what a buffer holds beyond them was never added."""
 
 

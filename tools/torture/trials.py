@@ -128,7 +128,9 @@ def has_no_checksum(touched: str) -> bool:
     small ones than all rows of a specimen.
     """
     parts = Path(touched).parts
-    if parts[0] in ("tail", "priority") or touched in ("zarr.json", "lock"):
+    if parts[0] == "priority" or touched in ("zarr.json", f"{specimen.LIVE}/lock"):
+        return True
+    if touched.startswith(f"{specimen.LIVE}/tail."):
         return True
     if not parts[-1].startswith("c."):
         return False

@@ -1,0 +1,84 @@
+"""The private files of a live store: what its writer has besides the rows that are sealed.
+
+They are in one directory, below that of a field which every store has. Zarr does not look there: it
+lists the members of a group, and warns of each that is none, but never the inside of an array. So
+a reader of the group sees the fields and nothing else, whatever the writer is doing. Names in here
+hold the number of a field, its place in the list of the group's attributes, and never its name.
+"""
+
+import os
+from pathlib import Path
+
+from diskreplay.errors import FormatError
+from diskreplay.store import files
+
+PLACE = Path("is_final", "live")
+
+
+def directory(root: Path) -> Path:
+    """The directory that all of them are in; a checkpoint has none."""
+    return root / PLACE
+
+
+def lock_file(root: Path) -> Path:
+    """Held by the one writer."""
+    return root / PLACE / "lock"
+
+
+def commit_page(root: Path) -> Path:
+    """The page of committed counts."""
+    return root / PLACE / "state"
+
+
+def tails(root: Path, number: int) -> Path:
+    """The directory of a packed field's tails."""
+    return root / PLACE / f"tail.{number}"
+
+
+def tail(root: Path, number: int, segment: int, env: int) -> Path:
+    """The tail of one segment."""
+    return tails(root, number) / f"{segment}.{env}"
+
+
+def spare(root: Path, number: int, made: int) -> Path:
+    """A file made ready for a field's next segments."""
+    return root / PLACE / f"spare.{number}.{made}"
+
+
+def unsealed(root: Path) -> Path:
+    """A new tail that is still being written."""
+    return root / PLACE / "unsealed"
+
+
+def new_priorities(root: Path) -> Path:
+    """Priorities that are still being written."""
+    return root / PLACE / "priority"
+
+
+def old_priorities(root: Path) -> Path:
+    """Those that they replace, while renames stand in for an exchange."""
+    return root / PLACE / "priority.aside"
+
+
+def begun(root: Path) -> list[Path]:
+    """Spares, and a tail that is not whole: of no use to the next writer."""
+    return [unsealed(root), *directory(root).glob("spare.*")]
+
+
+def hold(root: Path) -> int:
+    """Hold the store's lock; returns the descriptor that keeps it held, for `files.unlock`.
+
+    Raises
+    ------
+    LockedError
+    FormatError
+        The place of the lock is a link and leads out of the store, which may come from a stranger.
+    StorageError
+    """
+    place = directory(root)
+    if os.path.realpath(place) != os.path.join(os.path.realpath(root), PLACE):
+        raise FormatError(
+            f"{place}: it is, or is in, a link to another directory; move the files themselves "
+            "there"
+        )
+    return files.lock(lock_file(root), of=root)
