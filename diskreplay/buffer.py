@@ -66,8 +66,7 @@ class ReplayBuffer:
         frame: stacks are made when sampling.
     capacity : int or None
         Rows kept over all envs, final rows included; each env keeps ``capacity // num_envs``. None
-        keeps everything. A store that exists is given this one: with fewer rows the oldest are let
-        go for good.
+        keeps everything. A store that exists is given this one; see `shrink`.
     num_envs : int
         Parallel environments. With more than one, every argument of `add` has a leading env axis.
     stack_size : int
@@ -96,11 +95,15 @@ class ReplayBuffer:
         generator is given here.
     name : str
         Prefix of checkpoint directories.
+    shrink : bool
+        Whether a store that exists may be given a capacity that does not hold all its rows: the
+        oldest are deleted, for good, at once.
 
     Raises
     ------
     InvalidInputError, CapacityError
-        An argument makes no sense.
+        An argument makes no sense; the store has more rows than `capacity` holds, and `shrink` is
+        not given. Nothing was changed.
     SchemaError
         The store at `path` holds other fields, or another number of envs.
     FormatError
@@ -137,6 +140,7 @@ class ReplayBuffer:
         segment_rows: int | None = None,
         seed: int | np.random.Generator | None = None,
         name: str = "replay",
+        shrink: bool = False,
     ) -> None:
         self._closed = True  # until there is something to close
         self._set_options(
@@ -155,7 +159,7 @@ class ReplayBuffer:
         Store.settle(self.path)
         capacity = None if capacity is None else int(capacity)
         if (self.path / "zarr.json").exists():
-            store = Store.open(self.path, mode="a", capacity=capacity)
+            store = Store.open(self.path, mode="a", capacity=capacity, shrink=bool(shrink))
             keep_rng, reopened = isinstance(seed, np.random.Generator), True
         else:
             store = Store.create(

@@ -11,7 +11,7 @@
     │   ├── PriorityError                  a NaN, infinite or negative priority
     │   ├── UnknownIdError                 an id that was never handed out
     │   ├── NotSampleableError             a row that is no complete, retained transition
-    │   ├── CapacityError                  a capacity that holds no transition
+    │   ├── CapacityError                  a capacity that holds no transition, or not all rows
     │   └── SuffixError                    a checkpoint suffix that is no plain name
     ├── EmptyBufferError                   nothing can be sampled (yet)
     ├── StoreError                         the directory as a whole
@@ -72,7 +72,7 @@ class NotSampleableError(InvalidInputError):
 
 
 class CapacityError(InvalidInputError):
-    """The capacity cannot hold one whole transition for each env."""
+    """The capacity cannot hold one whole transition for each env, or the rows that are there."""
 
 
 class SuffixError(InvalidInputError):

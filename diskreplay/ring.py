@@ -33,7 +33,7 @@ class Ring(ReplayBuffer):
         The API that owns the rows; a store of another one is refused.
     observation_space, action_space : gymnasium.Space
     capacity : int
-        Slots.
+        Slots. A store that has more rows keeps the newest, as the older APIs have no word for it.
     weighted : bool
         Keep a `SumTree` with a leaf for each slot.
     notes : dict, optional
@@ -81,7 +81,7 @@ class Ring(ReplayBuffer):
         }  # fmt: skip
         super().__init__(
             path, observation_space=observation_space, action_space=action_space,
-            capacity=capacity, num_envs=1, **options,
+            capacity=capacity, num_envs=1, shrink=True, **options,
         )  # fmt: skip
 
     # -- where rows are

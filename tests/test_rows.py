@@ -310,7 +310,7 @@ def test_a_reader_of_a_store_that_is_opened_with_a_smaller_capacity(tmp_path):
         buffer.extend(random_columns(rng, 500))
     with diskreplay.open(tmp_path / "store") as before:
         assert len(before) > 64
-        with make(tmp_path / "store", capacity=64, **small) as buffer:
+        with make(tmp_path / "store", capacity=64, shrink=True, **small) as buffer:
             with diskreplay.open(tmp_path / "store") as after:
                 for reader in (before, after):
                     buffer.extend(random_columns(rng, 700))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
+from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import files, format, priorities, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 _TRIES = 50  # of a reader that finds the writer sealing or deleting under its hands
 
 
-def recover(store: "Store") -> None:
+def recover(store: "Store", *, shrink: bool = False) -> None:
     """Bring a store that the caller has locked into a state that can be written to.
 
     After a clean close the record says which rows count. After a kill in the same run of the
     kernel all writes are there, and the counts in ``state`` do. After a power cut they may be ahead
     of the data, so the record does again, and what is dropped is said.
+
+    Raises
+    ------
+    CapacityError
+        The capacity that it was opened with does not hold all rows, and `shrink` does not say that
+        the oldest may go. Nothing was changed.
     """
     for column in store.columns.values():
         column.check_directories()  # before anything is removed or written
@@ -35,8 +41,11 @@ def recover(store: "Store") -> None:
     clean = state.closed
     # Removals are not synced: after a power cut, files that were removed before it may be back.
     tidy = clean and state.same_boot
-    if clean or not state.same_boot:
-        count = store.recorded.copy()
+    by_record = clean or not state.same_boot
+    count = store.recorded.copy() if by_record else np.maximum(seen, store.recorded)
+    if not shrink:
+        _check_capacity(store, count)
+    if by_record:
         dropped = int(np.maximum(seen - count, 0).sum())
         if not clean and dropped:
             warnings.warn(
@@ -48,7 +57,6 @@ def recover(store: "Store") -> None:
             )
         sealed = np.zeros_like(state.sealed)
     else:
-        count = np.maximum(seen, store.recorded)
         sealed = np.array(state.sealed)
     words = np.array(state.finals)
     del state
@@ -75,6 +83,23 @@ def recover(store: "Store") -> None:
         behind = rows_behind(word, high, int(store.first[env]))
         finals[env] = finals_in(word) + store.read("is_final", env, high - behind, high).sum()
     store.begin_writing(count, finals)
+
+
+def _check_capacity(store: "Store", count: np.ndarray) -> None:
+    """Refuse a capacity that does not hold the rows that are there."""
+    if store.rows_per_env is None:
+        return
+    first = store.first
+    if store.rows_per_env_before is not None:
+        first = np.maximum(first, count - store.rows_per_env_before)
+    there = count - first
+    gone = int(np.maximum(there - store.rows_per_env, 0).sum())
+    if gone:
+        raise CapacityError(
+            f"capacity: {store.capacity} would delete the oldest {gone} of the {there.sum()} rows "
+            f"in {store.path}, whose capacity is {store.capacity_before or 'unlimited'}; give "
+            f"{int(there.max()) * store.num_envs} or more, or shrink=True to let these rows go"
+        )
 
 
 def _read_seals(column: Column) -> None:

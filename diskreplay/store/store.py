@@ -66,8 +66,10 @@ class Store(Keeping):
     path : Path
     columns : dict of str to Column
     num_envs : int
+    capacity, capacity_before : int or None
+        Rows kept, and kept until the store was opened; None keeps all.
     rows_per_env, rows_per_env_before : int or None
-        Rows that each env keeps, and kept until the store was opened; None keeps all.
+        Those of each env.
     count, first : ndarray of int64, shape (num_envs,)
         Rows ever recorded, and the oldest row that is retained.
     recorded, recorded_transitions : ndarray of int64, shape (num_envs,)
@@ -87,6 +89,7 @@ class Store(Keeping):
         mode: str,
         lock: int | None = None,
         capacity: int | None = -1,
+        shrink: bool = False,
         only: Container[str] | None = None,
     ) -> None:
         attributes = format.read_attributes(path)
@@ -97,6 +100,7 @@ class Store(Keeping):
                 attributes["capacity"] = capacity
                 self.num_envs, capacity, fields = format.parse_head(attributes)
             self.capacity = before if capacity == -1 else capacity
+            self.capacity_before = before
             self.rows_per_env, self.rows_per_env_before = (
                 None if rows is None else rows // self.num_envs for rows in (self.capacity, before)
             )
@@ -137,7 +141,7 @@ class Store(Keeping):
         if mode == "r":
             self._open_for_reading()
         else:
-            recovery.recover(self)
+            recovery.recover(self, shrink=shrink)
 
     # -- opening and closing
 
@@ -202,12 +206,15 @@ class Store(Keeping):
         *,
         mode: str,
         capacity: int | None = -1,
+        shrink: bool = False,
         only: Container[str] | None = None,
     ) -> "Store":
         """Open a store: ``"a"`` to go on writing, ``"r"`` to read along (or a checkpoint).
 
-        `capacity` replaces the stored one; -1 keeps it. With ``"r"``, `only` these columns are
-        there: to map thousands of segments that nobody looks at takes long.
+        `capacity` replaces the stored one; -1 keeps it. One that does not hold all rows is refused
+        with a `CapacityError`, before anything is changed, unless `shrink` is true. With ``"r"``,
+        `only` these columns are there: to map thousands of segments that nobody looks at takes
+        long.
         """
         if mode == "r":
             return cls(path, mode="r", only=only)
@@ -220,7 +227,7 @@ class Store(Keeping):
             )
         lock = private.hold(path)
         try:
-            return cls(path, mode="a", lock=lock, capacity=capacity)
+            return cls(path, mode="a", lock=lock, capacity=capacity, shrink=shrink)
         except BaseException:
             files.unlock(lock)
             raise

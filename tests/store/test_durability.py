@@ -57,7 +57,7 @@ def test_a_killed_store_is_opened_with_another_capacity(tmp_path, monkeypatch, s
             shutil.copytree(tmp_path / "store", tmp_path / f"copy{capacity}")
     buffer.close()
     for capacity in (16, 64, 1000):
-        with make(tmp_path / f"copy{capacity}", capacity=capacity) as again:
+        with make(tmp_path / f"copy{capacity}", capacity=capacity, shrink=True) as again:
             first = 250 - min(capacity, 64)
             assert again.bounds.tolist() == [[first, 250]]
             add(again, 5)

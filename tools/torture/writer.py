@@ -55,6 +55,7 @@ def open_buffer(life: Life) -> diskreplay.ReplayBuffer:
         compressor=life.compressor,
         segment_rows=life.segment_rows,
         seed=0,
+        shrink=True,
     )
 
 
