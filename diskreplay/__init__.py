@@ -31,6 +31,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from diskreplay.errors import (
+    AttachmentError,
     CapacityError,
     CheckpointError,
     CheckpointNotFoundError,
@@ -68,11 +69,14 @@ if TYPE_CHECKING:
     from diskreplay.sampling.sum_tree import SumTree
     from diskreplay.statistics import Statistics
     from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+    from diskreplay.store.listing import Checkpoint, checkpoints
 
 __all__ = [
     "CHECKPOINT_DURATION",
+    "AttachmentError",
     "Batch",
     "CapacityError",
+    "Checkpoint",
     "CheckpointError",
     "CheckpointNotFoundError",
     "ClosedError",
@@ -104,6 +108,7 @@ __all__ = [
     "SumTree",
     "UnknownIdError",
     "UsageError",
+    "checkpoints",
     "open",
 ]
 
@@ -112,10 +117,12 @@ __all__ = [
 _HOMES = {
     "Batch": "batch",
     "CHECKPOINT_DURATION": "store.checkpoint",
+    "Checkpoint": "store.listing",
     "PrioritizedReplayBuffer": "prioritized",
     "ReplayBuffer": "buffer",
     "Statistics": "statistics",
     "SumTree": "sampling.sum_tree",
+    "checkpoints": "store.listing",
     "open": "buffer",
 }
 

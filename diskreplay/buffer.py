@@ -34,8 +34,10 @@ from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
+from diskreplay.store import attachments as attaching
 from diskreplay.store import checkpoint, manifest, tempfiles
 from diskreplay.store.gate import Visit
+from diskreplay.store.listing import Checkpoint
 from diskreplay.store.store import Store
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from diskreplay.sampling.prioritized import PrioritizedSampler
     from diskreplay.sampling.row_index import RowIndex
     from diskreplay.sampling.uniform import UniformSampler
+    from diskreplay.store.attachments import Source
 
 _OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
 _CHANGING = frozenset(
@@ -694,7 +697,14 @@ class ReplayBuffer:
             self._closed = True
             self._release()
 
-    def save(self, checkpoint_dir: str | os.PathLike, iteration_number: int | str) -> Path:
+    def save(
+        self,
+        checkpoint_dir: str | os.PathLike,
+        iteration_number: int | str,
+        *,
+        attachments: "Mapping[str, Source] | None" = None,
+        keep: int | None = checkpoint.CHECKPOINT_DURATION,
+    ) -> Path:
         """Write a checkpoint ``<checkpoint_dir>/<name>_ckpt.<iteration_number>``.
 
         Parameters
@@ -702,7 +712,15 @@ class ReplayBuffer:
         checkpoint_dir : path
             Created if it is missing; not inside the store.
         iteration_number : int or str
-            The suffix. A checkpoint of the same suffix is replaced.
+            The suffix: a number from 0 on, or letters, digits, ``.``, ``_`` and ``-``. A checkpoint
+            of the same suffix is replaced.
+        attachments : dict of str to bytes, Path or function, optional
+            Files that belong to these rows, by the names they get: ``"agent.pt"``,
+            ``"nets/critic.pt"``. Bytes are written, the file at a Path is copied, and a function
+            is called with the Path to write to: ``lambda path: torch.save(state, path)``.
+        keep : int or None
+            So many checkpoints of the highest numbers are kept, and the one just written; None
+            keeps all. Those with a text for a suffix are always kept.
 
         Returns
         -------
@@ -712,26 +730,35 @@ class ReplayBuffer:
         Raises
         ------
         SuffixError, InvalidInputError
+        AttachmentError
+            A function raised (that is its ``__cause__``), or wrote something else than one file.
         StorageError
-            The directory cannot be written, or is full. No half checkpoint is left.
+            The directory cannot be written, or is full. In all these cases there is no new
+            checkpoint, and one of that suffix is as it was.
 
         Notes
         -----
         Full segments are hard-linked, so the cost follows the rows since the last full one; nothing
-        that happens later changes the checkpoint. It is there whole or not at all. Of numbered
-        checkpoints those of the four highest numbers are kept (``CHECKPOINT_DURATION``, as in
-        ReAgent and Dopamine), and the one just written.
+        that happens later changes the checkpoint. It is there whole, with its attachments, or not
+        at all, also after a power cut.
+
+        Attachments are written first, one after the other, on this thread and without the buffer's
+        lock: a function may take its time and may use the buffer. The rows are those of the moment
+        after the last one, when the lock is taken; other threads may add until then.
+
         Batches under way in a prefetcher are drawn again, see `prefetch`.
         """
-        with self._lock:
-            self._check_writable()
-            directory = Path(checkpoint_dir)
-            checkpoint.checked_suffix(iteration_number)
-            with self._drained() as under_way:
-                meta = self._meta() | {"prefetch": [each.describe() for each in under_way]}
-                return checkpoint.save(
-                    self._rows.store, directory, self.name, iteration_number, meta, self._leaves()
-                )
+        self._check_writable()
+        directory = Path(checkpoint_dir)
+        keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
+        with checkpoint.begun(self.path, directory, self.name, iteration_number, wanted) as begun:
+            with self._lock:
+                self._check_writable()
+                with self._drained() as under_way:
+                    meta = self._meta() | {"prefetch": [each.describe() for each in under_way]}
+                    return checkpoint.finish(
+                        begun, self._rows.store, self.name, meta, self._leaves(), keep
+                    )
 
     def load(
         self,
@@ -739,7 +766,7 @@ class ReplayBuffer:
         suffix: int | str | None = None,
         *,
         resume_episodes: bool = False,
-    ) -> None:
+    ) -> Checkpoint:
         """Go back to a checkpoint; all or nothing.
 
         Parameters
@@ -751,6 +778,12 @@ class ReplayBuffer:
             Go on with the episodes that were open, for environments that restore their own state;
             a recorder needs `resume` with the observation that is due. Otherwise they are over, and
             rows whose n-step window is not whole are not sampled.
+
+        Returns
+        -------
+        Checkpoint
+            Which one it was: its `number`, `path`, `saved_at`, and its `attachments` as a dict of
+            names to Paths, each of them held against its checksum before anything was changed.
 
         Raises
         ------
@@ -778,8 +811,9 @@ class ReplayBuffer:
 
         with self._lock:
             self._check_writable()
-            with self._checkpoint(Path(checkpoint_dir), suffix) as path:
+            with self._checkpoint(Path(checkpoint_dir), suffix) as (path, text, at):
                 contents = manifest.read_whole(path)
+                attaching.check(path, contents)
                 saved = Store(path, mode="r")  # opens every segment, so checks their indices
                 try:
                     self._check_store(saved)
@@ -793,6 +827,12 @@ class ReplayBuffer:
                         self._record_options()
                 finally:
                     saved.close()
+        rows = int((saved.count - saved.first).sum())
+        is_ours = at == path
+        return Checkpoint(
+            at, self.name, text, contents.saved_at if is_ours else None,
+            attaching.paths(path, contents), rows, None,
+        )  # fmt: skip
 
     def export_gz(
         self, checkpoint_dir: str | os.PathLike, suffix: int | str, **options: Any
@@ -804,18 +844,21 @@ class ReplayBuffer:
         return gz_checkpoint.write(self, checkpoint_dir, suffix, **options)
 
     @contextlib.contextmanager
-    def _checkpoint(self, directory: Path, suffix: int | str | None) -> Iterator[Path]:
-        """The checkpoint to load; one of ReAgent or Dopamine is converted, beside the store."""
+    def _checkpoint(
+        self, directory: Path, suffix: int | str | None
+    ) -> Iterator[tuple[Path, str, Path]]:
+        """The checkpoint to load, its suffix, and where it was found: one of ReAgent or Dopamine is
+        converted, beside the store."""
         from diskreplay.convert import gz_checkpoint
 
         try:
-            path = checkpoint.find(directory, self.name, suffix)
+            path, text = checkpoint.find(directory, self.name, suffix)
         except CheckpointNotFoundError:
             suffix = gz_checkpoint.newest(directory) if suffix is None else suffix
             if suffix is None or not gz_checkpoint.found(directory, suffix):
                 raise
         else:
-            yield path
+            yield path, text, path
             return
         with tempfiles.Workspace(self.path, "load") as room:
             made = gz_checkpoint.read(
@@ -827,7 +870,7 @@ class ReplayBuffer:
             )  # fmt: skip
             with open(made, mode="a") as converted:
                 path = converted.save(room.path, "converted")
-            yield path
+            yield path, str(suffix), directory
 
     def _of_this_kind(self) -> dict[str, Any]:
         """Options that a converted store needs to be one of this kind of buffer."""

@@ -21,6 +21,7 @@
     │   └── CorruptSegmentError            bytes that do not match their checksum
     ├── CheckpointError
     │   ├── CheckpointNotFoundError (FileNotFoundError)
+    │   ├── AttachmentError                a file that could not be saved with the rows
     │   └── CorruptCheckpointError         a file is short or rotten
     │       └── IncompleteCheckpointError (FileNotFoundError)   a file is missing
     ├── UsageError (RuntimeError)          a call that this object does not take now
@@ -109,6 +110,10 @@ class CheckpointError(DiskReplayError):
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
     """There is no such checkpoint."""
+
+
+class AttachmentError(CheckpointError):
+    """A writer of an attachment raised, or did not write the one file that it should."""
 
 
 class CorruptCheckpointError(CheckpointError):

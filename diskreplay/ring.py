@@ -15,6 +15,7 @@ from diskreplay.errors import FormatError, PriorityError, SchemaError
 from diskreplay.rows import Rows
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.store import checkpoint, tempfiles
+from diskreplay.store.listing import Checkpoint
 from diskreplay.store.store import Store
 
 
@@ -281,8 +282,11 @@ class Ring(ReplayBuffer):
         return super()._meta() | ring
 
     @contextlib.contextmanager
-    def _checkpoint(self, directory: Path, suffix: int | str | None) -> Iterator[Path]:
-        yield checkpoint.find(directory, self.name, suffix)  # other files are its owner's to read
+    def _checkpoint(
+        self, directory: Path, suffix: int | str | None
+    ) -> Iterator[tuple[Path, str, Path]]:
+        path, text = checkpoint.find(directory, self.name, suffix)
+        yield path, text, path  # other files are its owner's to read
 
     def load(
         self,
@@ -290,6 +294,6 @@ class Ring(ReplayBuffer):
         suffix: int | str | None = None,
         *,
         resume_episodes: bool = True,
-    ) -> None:
+    ) -> Checkpoint:
         """As `ReplayBuffer.load`; an open episode is continued, as the older APIs do."""
-        super().load(checkpoint_dir, suffix, resume_episodes=resume_episodes)
+        return super().load(checkpoint_dir, suffix, resume_episodes=resume_episodes)

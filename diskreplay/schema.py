@@ -16,7 +16,17 @@ _RESERVED = frozenset(
     (
         *("observation", "action", "reward", "next_observation", "discount", "terminated"),
         *("truncated", "steps", "id", "weight", "probability", "step", "is_final", "priority"),
-        *("tail", "state", "lock", "manifest", "mask", "next_observation_mask", "keys", "asdict"),
+        *(
+            "tail",
+            "state",
+            "lock",
+            "manifest",
+            "attachments",
+            "mask",
+            "next_observation_mask",
+            "keys",
+            "asdict",
+        ),
     )
 )
 _BOOKKEEPING = (

@@ -57,12 +57,30 @@ def test_the_commands_on_looking_run(tmp_path, monkeypatch):
     assert {"sheet.png", "report.html"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_the_lines_on_resuming_run(tmp_path, monkeypatch):
+def test_the_lines_on_resuming_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = {"observation_space": Discrete(9), "action_space": Discrete(2), "capacity": 100}
     with diskreplay.ReplayBuffer("runs/pong/replay", **options) as buffer:
         for step in range(20):
             buffer.add(step % 9, 0, 1.0, False, False)
-        buffer.save("runs/pong/checkpoints", 7)
-        paste(BLOCKS[3], "README block 3", {"buffer": buffer})
+        found = {"buffer": buffer, "diskreplay": diskreplay}
+        paste(BLOCKS[3], "README block 3", found)
         assert buffer.add_count == 20
+        assert found["weights"] == b"of the network"
+        assert found["step"] == 8000
+        assert "8000" in capsys.readouterr().out
+
+
+def test_the_page_on_checkpoints(tmp_path, monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for number, (language, text) in enumerate(blocks("docs/checkpoints.md")):
+        assert language == "python"
+        paste(text, f"docs/checkpoints.md block {number}", found)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("goes on at 400, saved 20")
+    assert said[1:] == ["[400, 600]", "600 600 transitions, ['network', 'optimizer']"]
+    once = found["train"]("once/replay", "once/checkpoints", 600)
+    for one, other in zip(once.parameters(), found["network"].parameters(), strict=True):
+        assert torch.equal(one, other)

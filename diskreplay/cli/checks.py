@@ -31,7 +31,7 @@ from diskreplay.inspection.wording import count_text, size_text
 from diskreplay.store.finding import Finding, Report
 
 if TYPE_CHECKING:
-    from diskreplay.store.listing import Listed
+    from diskreplay.store.listing import Checkpoint
 
 _LARGEST_TEXT = 60
 _EITHER = "Directory of a store or a checkpoint."
@@ -154,23 +154,27 @@ def _say(report: Report, left: tuple[Finding, ...]) -> None:
 
 @commands.command(epilog="Example: `diskreplay checkpoints runs/pong/checkpoints`")
 def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
-    """The checkpoints of a directory: suffix, time, rows, own and shared bytes, whole or not.
+    """The checkpoints of a directory: suffix, time, rows, bytes, whole or not, attachments.
 
     Shared bytes are in files that the live store or another checkpoint has too: to delete one
     checkpoint frees its own bytes only.
     """
+    from diskreplay.store import listing
+
     found = _found_in(directory)
     if as_json:
-        say_json(found)
+        say_json([_plain_checkpoint(one) for one in found])
         return
-    shown = Listing("name", "suffix", "saved", ">rows", ">own", ">shared", "whole")
+    attached = ["attachments"] if any(one.attachments for one in found) else []
+    shown = Listing("name", "suffix", "saved", ">rows", ">own", ">shared", "whole", *attached)
     for one in found:
-        saved = datetime.datetime.fromtimestamp(one.saved).astimezone()
+        own, shared = listing.disk_usage(one)
+        saved = datetime.datetime.fromtimestamp(_saved(one)).astimezone()
         shown.add(
             one.name, one.suffix, f"{saved:%Y-%m-%d %H:%M:%S}",
-            "-" if one.rows is None else f"{one.rows:,}",
-            size_text(one.own_bytes), size_text(one.shared_bytes),
+            "-" if one.rows is None else f"{one.rows:,}", size_text(own), size_text(shared),
             Text("yes") if one.whole else Text("no", style="bold red"),
+            *[", ".join(one.attachments)] * len(attached),
         )  # fmt: skip
     console.print(shown)
     for one in found:
@@ -178,7 +182,24 @@ def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> No
             console.print(Text(one.trouble), soft_wrap=True)
 
 
-def _found_in(directory: Path) -> list["Listed"]:
+def _saved(one: "Checkpoint") -> float:
+    """When, in seconds since the epoch; the time of its directory where it does not say."""
+    return one.path.stat().st_mtime if one.saved_at is None else one.saved_at.timestamp()
+
+
+def _plain_checkpoint(one: "Checkpoint") -> dict[str, Any]:
+    from diskreplay.store.listing import disk_usage
+
+    own, shared = disk_usage(one)
+    return {
+        "path": one.path, "name": one.name, "suffix": one.suffix, "number": one.number,
+        "saved": _saved(one), "rows": one.rows, "own_bytes": own, "shared_bytes": shared,
+        "attachments": {name: path.stat().st_size for name, path in one.attachments.items()},
+        "whole": one.whole, "trouble": one.trouble,
+    }  # fmt: skip
+
+
+def _found_in(directory: Path) -> list["Checkpoint"]:
     """The checkpoints of a directory: at least one."""
     from diskreplay.store import listing
 
@@ -187,7 +208,7 @@ def _found_in(directory: Path) -> list["Listed"]:
         raise CheckpointNotFoundError(
             f"{directory}: {what}; the directory that checkpoints are saved in expected"
         )
-    if found := listing.checkpoints(directory):
+    if found := listing.checkpoints(directory, None):
         return found
     is_store = (directory / "zarr.json").exists()
     what = "a store or a checkpoint, and no checkpoints in it" if is_store else "no checkpoints"
@@ -218,16 +239,20 @@ def prune(
     there = _found_in(directory)
     superfluous = listing.superfluous(directory, keep)
     if as_json:
-        listing.remove(superfluous)
         gone = {one.path for one in superfluous}
-        kept = [one for one in there if one.path not in gone]
-        say_json({"removed": superfluous, "kept": kept})
+        plain = {one.path: _plain_checkpoint(one) for one in there}  # while they are there
+        listing.remove(superfluous)
+        say_json({
+            "removed": [plain[path] for path in plain if path in gone],
+            "kept": [plain[path] for path in plain if path not in gone],
+        })  # fmt: skip
         return
     if not superfluous:
         console.print("nothing to remove")
         return
     for one in superfluous:
-        console.print(f"{one.path} ({size_text(one.own_bytes)} of its own)", soft_wrap=True)
+        own, _shared = listing.disk_usage(one)
+        console.print(f"{one.path} ({size_text(own)} of its own)", soft_wrap=True)
     if not yes:
         _ask(f"Remove {count_text(len(superfluous), 'checkpoint')}?")
     listing.remove(superfluous)

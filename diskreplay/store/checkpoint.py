@@ -1,12 +1,13 @@
 """Checkpoints: immutable directories that share their full segments with the live store."""
 
+import contextlib
 import datetime
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,17 @@ from diskreplay.errors import (
     InvalidInputError,
     SuffixError,
 )
-from diskreplay.store import codec, files, format, manifest, priorities, private, tempfiles
+from diskreplay.store import (
+    attachments,
+    codec,
+    files,
+    format,
+    manifest,
+    priorities,
+    private,
+    tempfiles,
+)
+from diskreplay.store.attachments import Source
 from diskreplay.store.column import Column, Seal
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
@@ -57,24 +68,28 @@ def check_outside(store: Path, directory: Path) -> None:
         )
 
 
+def checked_keep(keep: int | None) -> int | None:
+    """How many numbered checkpoints to keep, or an `InvalidInputError`."""
+    is_number = isinstance(keep, int | np.integer) and not isinstance(keep, bool)
+    if keep is not None and (not is_number or keep < 1):
+        raise InvalidInputError(f"keep: a positive integer or None expected, found {keep!r}")
+    return None if keep is None else int(keep)
+
+
 def path_of(directory: Path, name: str, suffix: int | str) -> Path:
     """``<directory>/<name>_ckpt.<suffix>``."""
     return directory / f"{name}_ckpt.{checked_suffix(suffix)}"
 
 
-def numbered(directory: Path, name: str) -> dict[int, Path]:
-    """The checkpoints whose suffix is a number, oldest number first."""
-    paths = directory.iterdir() if directory.is_dir() else ()
-    return _by_number({path: path for path in paths if path.is_dir()}, name)
+def numbered(places: Iterable[Path], name: str) -> list[tuple[int, Path]]:
+    """Those whose suffix is a number, lowest number first: 07 and 7 are two checkpoints."""
+    pattern = re.compile(re.escape(name) + r"_ckpt\.([0-9]+)")
+    found = ((pattern.fullmatch(place.name), place) for place in places)
+    return sorted((int(match[1]), place) for match, place in found if match)
 
 
-def _by_number(places: Mapping[Path, Path], name: str) -> dict[int, Path]:
-    pattern = re.compile(re.escape(name) + r"_ckpt\.(\d+)")
-    found = {}
-    for place, path in places.items():
-        if match := pattern.fullmatch(place.name):
-            found[int(match[1])] = path
-    return dict(sorted(found.items()))
+def _directories(inside: Path) -> list[Path]:
+    return [path for path in inside.iterdir() if path.is_dir()] if inside.is_dir() else []
 
 
 def _of(name: str) -> str:
@@ -82,58 +97,92 @@ def _of(name: str) -> str:
     return re.escape(name) + r"_ckpt\..+"
 
 
-def find(directory: Path, name: str, suffix: int | str | None) -> Path:
-    """The checkpoint directory; of the highest number if `suffix` is None."""
-    aside = tempfiles.set_aside(directory, _of(name))  # by a save over it that was killed
-    there = dict(sorted({**_by_number(aside, name), **numbered(directory, name)}.items()))
+def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, str]:
+    """The checkpoint directory and its suffix; of the highest number if `suffix` is None."""
+    places = {path: path for path in _directories(directory)}
+    places = tempfiles.set_aside(directory, _of(name)) | places  # by a save that was killed
+    there = numbered(places, name)
     if suffix is None:
         if not there:
             raise CheckpointNotFoundError(f"{directory}: no numbered checkpoint of {name!r} in it")
-        return next(reversed(there.values()))
-    path = path_of(directory, name, suffix)
-    if not path.is_dir():
-        if path in aside:
-            return aside[path]
-        has = ", ".join(map(str, there)) or "none"
-        raise CheckpointNotFoundError(f"{path}: no such checkpoint (numbered ones there: {has})")
-    return path
+        _number, place = there[-1]
+    else:
+        place = path_of(directory, name, suffix)
+        if place not in places:
+            has = ", ".join(str(number) for number, _place in there) or "none"
+            raise CheckpointNotFoundError(
+                f"{place}: no such checkpoint (numbered ones there: {has})"
+            )
+    return places[place], place.name.removeprefix(f"{name}_ckpt.")
 
 
 # -- saving
 
 
-def save(
+class Construction(NamedTuple):
+    """A checkpoint under construction: where it is, and what of it is there."""
+
+    room: tempfiles.Workspace
+    build: Path
+    attached: dict[str, Seal]
+
+
+@contextlib.contextmanager
+def begun(
+    live: Path, directory: Path, name: str, suffix: int | str, wanted: Mapping[str, Source]
+) -> Iterator[Construction]:
+    """A directory for a checkpoint of the store `live`, with its attachments in it.
+
+    It is removed at the end unless `finish` has put it in place. No lock is needed, and none that
+    the writers of attachments may want.
+    """
+    target = path_of(directory, name, suffix)
+    check_outside(live, directory)
+    files.make_lasting_dirs(directory)
+    tempfiles.sweep(directory, _of(name))
+    with tempfiles.Workspace(target, "tmp") as room:
+        build = room.path / target.name
+        files.make_dirs(build)
+        yield Construction(room, build, attachments.write(wanted, build))
+
+
+def finish(
+    begun: Construction,
     store: Store,
-    directory: Path,
     name: str,
-    suffix: int | str,
     meta: Mapping[str, Any],
     leaves: np.ndarray | None,
+    keep: int | None,
 ) -> Path:
-    """Write a checkpoint of all rows, whole or not at all, and remove numbered ones beyond four.
+    """Write all rows of a store into a checkpoint that was begun, put it in place, and remove the
+    numbered ones beyond the `keep` highest.
 
     Full segments are hard-linked (copied where the file system cannot), so the cost follows the
     rows since the last full segment.
     """
-    target = path_of(directory, name, suffix)
-    check_outside(store.path, directory)
-    files.make_lasting_dirs(directory)
-    tempfiles.sweep(directory, _of(name))
+    room, build, attached = begun
+    target = room.place
     store.maintain(durable=True)  # what is linked is shared, and has to be on disk
-    with tempfiles.Workspace(target, "tmp") as room:
-        build = room.path / target.name
-        with store.maintenance:
-            _build(store, build, meta, leaves)
-            if leaves is not None:
-                store.keep_priorities(build / "priority", meta)
-        room.put_in_place(build)
-    _retire(directory, name, target)
+    with store.maintenance:
+        _build(store, build, meta, leaves, attached)
+        if leaves is not None:
+            store.keep_priorities(build / "priority", meta)
+    room.put_in_place(build)
+    if keep is not None:
+        retired = numbered(_directories(target.parent), name)[:-keep]
+        tempfiles.discard(path for _number, path in retired if path != target)
     return target
 
 
-def _build(store: Store, build: Path, meta: Mapping[str, Any], leaves: np.ndarray | None) -> None:
+def _build(
+    store: Store,
+    build: Path,
+    meta: Mapping[str, Any],
+    leaves: np.ndarray | None,
+    attached: Mapping[str, Seal],
+) -> None:
     count, first = store.count.copy(), store.first.copy()
-    contents: dict[str, Seal] = {}
+    contents = dict(attached)
     copies = _Copies()
     written: list[Path] = []
     for column in store.columns.values():
@@ -221,12 +270,6 @@ def _shown(jobs: list[tuple[Path, Path]]) -> Iterable[tuple[Path, Path]]:
     console = Console(file=sys.stderr)
     what = "copying segments (the file systems differ, or cannot link)"
     return track(jobs, what, console=console, disable=not console.is_terminal)
-
-
-def _retire(directory: Path, name: str, written: Path) -> None:
-    """Keep the highest numbers."""
-    retired = list(numbered(directory, name).values())[:-CHECKPOINT_DURATION]
-    tempfiles.discard(path for path in retired if path != written)
 
 
 # -- loading

@@ -1,90 +1,143 @@
-"""The checkpoints of a directory: what each one takes, and how to get rid of old ones."""
+"""The checkpoints of a directory: what each one holds and takes, and how to get rid of old ones."""
 
+import datetime
+import errno
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from diskreplay.errors import DiskReplayError, InvalidInputError
-from diskreplay.store import files, format, manifest, tempfiles
+from diskreplay.errors import DiskReplayError, InvalidInputError, StorageError
+from diskreplay.store import attachments, files, format, manifest, tempfiles
+from diskreplay.store.manifest import Manifest
 
 _NAME = re.compile(r"([^.].*)_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
 
 @dataclass(frozen=True)
-class Listed:
-    """One checkpoint.
+class Checkpoint:
+    """One checkpoint, as `diskreplay.checkpoints` finds it and `ReplayBuffer.load` returns it.
 
     Attributes
     ----------
     path : Path
+        Its directory, which `diskreplay.open` reads; of one of ReAgent or Dopamine that its files
+        are in.
     name, suffix : str
         ``<name>_ckpt.<suffix>``.
-    saved : float
-        When, in seconds since the epoch.
+    saved_at : datetime or None
+        When, with a time zone (UTC); None if that is not known.
+    attachments : dict of str to Path
+        The files that were attached, by their names. `load` has held them against their checksums;
+        `diskreplay.checkpoints` has only seen that they are there in full length.
     rows : int or None
-        Retained rows over all envs; None where the metadata cannot be read.
-    own_bytes, shared_bytes : int
-        On disk, in files of its own, and in files that a store or another checkpoint has too.
-    whole : bool
-        Whether all files are there in full length. Their contents are for `verify` to check.
+        Retained rows over all envs; None if that is not known.
     trouble : str or None
-        Why it is not whole.
+        What is missing or damaged; None where every file is there in full length. Their contents
+        are for `load` and ``diskreplay verify`` to check.
     """
 
     path: Path
     name: str
     suffix: str
-    saved: float
+    saved_at: datetime.datetime | None
+    attachments: dict[str, Path]
     rows: int | None
-    own_bytes: int
-    shared_bytes: int
-    whole: bool
     trouble: str | None
 
     @property
     def number(self) -> int | None:
-        """The suffix, if it is a number."""
+        """The suffix, if it is a number: what was given to `save`."""
         return int(self.suffix) if self.suffix.isdecimal() else None
 
+    @property
+    def whole(self) -> bool:
+        """Whether every file is there in full length."""
+        return self.trouble is None
 
-def checkpoints(directory: Path) -> list[Listed]:
-    """The checkpoints in a directory, numbered ones last and in their order."""
-    with files.explained(directory, "cannot list the directory"):
-        entries = [path for path in directory.iterdir() if path.is_dir()]
+    @classmethod
+    def of(cls, path: Path, name: str, suffix: str, contents: Manifest, rows: int | None) -> Self:
+        """A whole one."""
+        attached = attachments.paths(path, contents)
+        return cls(path, name, suffix, contents.saved_at, attached, rows, None)
+
+    @classmethod
+    def found(cls, path: Path, name: str, suffix: str) -> Self:
+        """What is at `path`, whole or not. Raises nothing."""
+        rows = None
+        try:
+            attributes = format.read_attributes(path)
+            rows = sum(attributes["count"]) - sum(attributes["first"])
+            return cls.of(path, name, suffix, manifest.read_whole(path), rows)
+        except (DiskReplayError, OSError) as error:
+            trouble = str(error)
+        except (KeyError, TypeError) as error:
+            trouble = f"{path / 'zarr.json'}: damaged attributes ({error})"
+        return cls(path, name, suffix, None, {}, rows, trouble)
+
+
+def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> list[Checkpoint]:
+    """The checkpoints in a directory.
+
+    Parameters
+    ----------
+    directory : path
+        What `ReplayBuffer.save` was given. If it is missing there are none.
+    name : str or None
+        That of the buffer; None lists those of all names.
+
+    Returns
+    -------
+    list of Checkpoint
+        Those with a text for a suffix first, in its order, then the numbered ones, lowest number
+        first: the last one is what `load` takes if it is not told a number. One that is not whole
+        is listed too, and its `trouble` says why. What a killed `save` left is not listed.
+
+    Raises
+    ------
+    StorageError
+        The directory cannot be read.
+
+    Notes
+    -----
+    A look at each file's length; none is read but the metadata. Saving and removing may go on
+    meanwhile.
+    """
+    directory = Path(directory)
+    try:
+        with files.explained(directory, "cannot list the directory"):
+            entries = [path for path in directory.iterdir() if path.is_dir()]
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return []
+        raise
+    matches = [(path, found) for path in entries if (found := _NAME.fullmatch(path.name))]
     found = [
-        _listed(path, match[1], match[2])
-        for path in entries
-        if (match := _NAME.fullmatch(path.name))
+        Checkpoint.found(path, match[1], match[2])
+        for path, match in matches
+        if name in (None, match[1])
     ]
-    return sorted(found, key=lambda c: (c.name, c.number is not None, c.number or 0, c.suffix))
+    there = [one for one in found if one.whole or one.path.is_dir()]  # else it was just removed
+    return sorted(there, key=lambda c: (c.name, c.number is not None, c.number or 0, c.suffix))
 
 
-def _listed(path: Path, name: str, suffix: str) -> Listed:
-    rows, trouble = None, None
-    try:
-        manifest.read_whole(path)
-    except DiskReplayError as error:
-        trouble = str(error)
-    try:
-        attributes = format.read_attributes(path)
-        rows = sum(attributes["count"]) - sum(attributes["first"])
-    except (DiskReplayError, KeyError, TypeError) as error:
-        trouble = trouble or str(error)
+def disk_usage(checkpoint: Checkpoint) -> tuple[int, int]:
+    """Bytes on disk in files of its own, and in those that a store or another checkpoint shares."""
     own = shared = 0
-    saved = path.stat().st_mtime
-    for base, _dirs, names in os.walk(path):
+    for base, _dirs, names in os.walk(checkpoint.path):
         for file in names:
-            found = os.lstat(os.path.join(base, file))
-            size = found.st_blocks * 512
-            own, shared = (own, shared + size) if found.st_nlink > 1 else (own + size, shared)
-            if file == "manifest.json":
-                saved = found.st_mtime
-    return Listed(path, name, suffix, saved, rows, own, shared, trouble is None, trouble)
+            try:
+                about = os.lstat(os.path.join(base, file))
+            except FileNotFoundError:  # it is being removed
+                continue
+            size = about.st_blocks * 512
+            own, shared = (own, shared + size) if about.st_nlink > 1 else (own + size, shared)
+    return own, shared
 
 
-def superfluous(directory: Path, keep: int) -> list[Listed]:
+def superfluous(directory: Path, keep: int) -> list[Checkpoint]:
     """The numbered checkpoints of each name but the `keep` highest that are whole.
 
     One that is not whole counts for nothing: it is listed unless its number is above all those
@@ -97,7 +150,7 @@ def superfluous(directory: Path, keep: int) -> list[Listed]:
     """
     if keep < 1:
         raise InvalidInputError(f"keep: a positive integer expected, found {keep!r}")
-    numbered = [c for c in checkpoints(directory) if c.number is not None]
+    numbered = [c for c in checkpoints(directory, None) if c.number is not None]
     listed = []
     for name in dict.fromkeys(c.name for c in numbered):
         mine = [c for c in numbered if c.name == name]
@@ -107,7 +160,7 @@ def superfluous(directory: Path, keep: int) -> list[Listed]:
     return listed
 
 
-def remove(listed: Iterable[Listed]) -> None:
+def remove(listed: Iterable[Checkpoint]) -> None:
     """Remove checkpoints of one directory; none is ever seen half removed.
 
     Of a link only the link goes. What a kill leaves behind is removed by the next save.

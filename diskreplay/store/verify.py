@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import DiskReplayError
-from diskreplay.store import priority_check, private, row_check, segment_check
+from diskreplay.store import manifest, priority_check, private, row_check, segment_check
 from diskreplay.store.column import Column, Seal
 from diskreplay.store.finding import Finding, Report, ranges
 from diskreplay.store.format import Field
@@ -37,6 +37,7 @@ _SET_ASIDE = "`--repair` sets these rows aside and keeps the file, or load a che
 _FAILS = "sampling these rows fails; "  # of raw fields it gives what is there
 _IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows aside"
 _PRIORITIES = "`--repair` gives all rows the largest one"
+_ATTACHED = f"{manifest.ATTACHMENTS}/"
 _LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority/.*")
 
 
@@ -413,7 +414,8 @@ class Check:
         if survey.manifest is None:
             own |= {private.commit_page(survey.path), private.lock_file(survey.path)}
         else:
-            own.add(survey.path / "manifest.json")
+            own.add(survey.path / manifest.NAME)
+            own |= {survey.path / key for key in survey.manifest if key.startswith(_ATTACHED)}
         for base, _dirs, names in os.walk(survey.path):
             for name in names:
                 path = Path(base, name)
@@ -435,9 +437,9 @@ class Check:
             return True
         return bool(_LEFT_OVER.fullmatch(path.relative_to(self.path).as_posix()))
 
-    def _check_manifest(self, manifest: dict[str, Seal]) -> None:
-        listing = self.path / "manifest.json"
-        for key, seal in manifest.items():
+    def _check_manifest(self, listed: dict[str, Seal]) -> None:
+        listing = self.path / manifest.NAME
+        for key, seal in listed.items():
             path = self.path / key
             try:
                 if path not in self._seen:
@@ -450,7 +452,7 @@ class Check:
                 what = "the checksum or length of the file is not the one that is listed"
                 self._complain("checksum", path, what, "")
         there = {path.relative_to(self.path).as_posix() for path in self._seen}
-        for key in sorted(there - manifest.keys()):
+        for key in sorted(there - listed.keys()):
             self._complain("manifest", listing, f"{key} is not listed", "")
 
 

@@ -182,6 +182,26 @@ def test_where_no_checkpoints_are(cli, saved, command, more):
     assert "a file" in refused(saved / "replay_ckpt.2" / "zarr.json")
 
 
+def test_attachments_are_listed(cli, cli_json, make, tmp_path):
+    with make(tmp_path / "live") as buffer:
+        record(buffer, 20)
+        buffer.save(tmp_path / "saved", 1)
+        assert "attachments" not in cli("checkpoints", tmp_path / "saved").stdout
+        buffer.save(tmp_path / "saved", 2, attachments={"agent.pt": b"1234", "nets/q.pt": b"1"})
+    one, two = cli_json("checkpoints", tmp_path / "saved")
+    assert (one["number"], one["attachments"]) == (1, {})
+    assert (two["number"], two["attachments"]) == (2, {"agent.pt": 4, "nets/q.pt": 1})
+    said = cli("checkpoints", tmp_path / "saved").stdout
+    assert "agent.pt, nets/q.pt" in said
+    cli("prune", tmp_path / "saved", "--keep", 1, "--yes")
+    assert [c["suffix"] for c in cli_json("checkpoints", tmp_path / "saved")] == ["2"]
+    at = tmp_path / "saved" / "replay_ckpt.2" / "attachments" / "agent.pt"
+    at.chmod(0o644)
+    at.write_bytes(b"1235")
+    said = cli("verify", at.parents[1], code=1).stdout
+    assert "attachments/agent.pt" in said.replace("\n", "")
+
+
 def test_prune_asks(cli, saved):
     there = sorted(saved.iterdir())
     cli("prune", saved, "--keep", 2, code=2)

@@ -1,0 +1,177 @@
+"""Files of a run that are saved with its rows: the network, the optimizer, the environment's state.
+
+They are in the checkpoint's directory ``attachments/``, and its manifest lists them like any other
+file. So they are there together with the rows, or not at all.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from diskreplay.errors import (
+    AttachmentError,
+    CorruptCheckpointError,
+    InvalidInputError,
+    StoreError,
+)
+from diskreplay.store import files, segment_check
+from diskreplay.store.column import Seal
+from diskreplay.store.manifest import ATTACHMENTS, Manifest
+
+Source = bytes | bytearray | memoryview | os.PathLike | Callable[[Path], Any]
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- +=]{0,99}")
+_LONGEST = 400  # characters: with the checkpoint's own path, less than what systems take
+
+
+def checked(given: Mapping[str, Source] | None) -> dict[str, Source]:
+    """The attachments that somebody asks for, their names and kinds checked.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(
+            "attachments: a dict of names to bytes, paths or functions expected, found "
+            f"{type(given).__name__}"
+        )
+    taken: dict[str, str] = {}  # files, and the directories that they are in, by lower case
+    for name, source in given.items():
+        _check_name(name)
+        _check_source(name, source)
+        parts = name.split("/")
+        for place in [*("/".join(parts[:depth]) + "/" for depth in range(1, len(parts))), name]:
+            before = taken.setdefault(place.lower().rstrip("/"), place)
+            if before != place:
+                raise InvalidInputError(
+                    f"attachment {name!r}: {before!r} is there too, and a file system may take "
+                    "both for one name; choose another name"
+                )
+    return dict(given)
+
+
+def _check_name(name: Any) -> None:
+    parts = name.split("/") if isinstance(name, str) and len(name) <= _LONGEST else [""]
+    if not all(_PART.fullmatch(part) and not part.endswith((".", " ")) for part in parts):
+        raise InvalidInputError(
+            f"attachment {name!r:.{_LONGEST}}: a name expected such as 'agent.pt' or "
+            "'nets/critic.pt': parts of letters, digits, '.', '_', '-', '+', '=' and spaces that "
+            "start with a letter, digit or '_', at most 100 characters each"
+        )
+
+
+def _check_source(name: str, source: Any) -> None:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return
+    if isinstance(source, os.PathLike):
+        path = Path(source)
+        if not path.is_file():
+            what = "no regular file" if path.exists() else "no such file"
+            raise InvalidInputError(f"attachment {name!r}: {path}: {what}")
+    elif not callable(source):
+        hint = "; a str may be either: say Path(...), or .encode()" * isinstance(source, str)
+        raise InvalidInputError(
+            f"attachment {name!r}: bytes, the Path of a file, or a function that writes to the "
+            f"path it is given expected, found {type(source).__name__}{hint}"
+        )
+
+
+def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
+    """Write attachments into an empty directory that becomes a checkpoint, and sync them.
+
+    Call it without a lock: a writer is the user's code, may take long, and may use the buffer.
+
+    Returns
+    -------
+    dict of str to Seal
+        For the manifest.
+
+    Raises
+    ------
+    AttachmentError
+        A writer raised, or left something else than one file at its path.
+    StorageError
+    """
+    written: dict[str, Path] = {}
+    for name, source in sources.items():
+        path = written[f"{ATTACHMENTS}/{name}"] = build / ATTACHMENTS / name
+        files.make_dirs(path.parent)
+        if isinstance(source, bytes | bytearray | memoryview):
+            files.write(path, [bytes(source)])
+        elif isinstance(source, os.PathLike):
+            files.copy(Path(source), path)
+        else:
+            _call(name, source, path)
+        _check_tree(name, build, set(written.values()))
+        files.seal(path)
+    files.sync(written.values())
+    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build / ATTACHMENTS))
+    return {key: segment_check.checksum(path) for key, path in written.items()}
+
+
+def _call(name: str, writer: Callable[[Path], Any], path: Path) -> None:
+    try:
+        writer(path)
+    except Exception as error:
+        raise AttachmentError(
+            f"attachment {name!r}: its writer raised {type(error).__name__}: {error}; no "
+            "checkpoint was written"
+        ) from error
+
+
+def _check_tree(name: str, build: Path, expected: set[Path]) -> None:
+    """Refuse anything but the regular files that are expected: what else is there has no name to
+    be found by, and a link leads to a file that may change."""
+    wrong = dict.fromkeys(expected, "is missing")
+    for base, directories, names in os.walk(build):
+        for entry in (Path(base, each) for each in [*directories, *names]):
+            found = os.lstat(entry)
+            is_directory = stat.S_ISDIR(found.st_mode)
+            if entry in expected:
+                del wrong[entry]
+            elif is_directory and any(entry in path.parents for path in expected):
+                continue
+            if is_directory:
+                wrong[entry] = "is a directory"
+            elif not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                wrong[entry] = "is a link, or no regular file"
+            elif entry not in expected:
+                wrong[entry] = "is there and was not asked for"
+    for path, what in wrong.items():
+        raise AttachmentError(
+            f"attachment {name!r}: its writer has to write one file, to the path that it is given; "
+            f"{path.relative_to(build)} {what}; no checkpoint was written"
+        )
+
+
+def paths(checkpoint: Path, manifest: Manifest) -> dict[str, Path]:
+    """Where the attachments of a checkpoint are, by their names."""
+    return {name: checkpoint / ATTACHMENTS / name for name in manifest.attachments}
+
+
+def check(checkpoint: Path, manifest: Manifest) -> None:
+    """Hold the attachments of a checkpoint against their checksums. Reads them once.
+
+    Raises
+    ------
+    CorruptCheckpointError
+    """
+    for name, seal in manifest.attachments.items():
+        path = checkpoint / ATTACHMENTS / name
+        try:
+            found = segment_check.checksum(path)
+        except StoreError as error:
+            raise CorruptCheckpointError(
+                f"{path}: {error}; nothing was loaded: restore it, or load another checkpoint"
+            ) from error
+        if found != seal:
+            raise CorruptCheckpointError(
+                f"{path}: its checksum is not the one that was saved, so it is rotten or was "
+                "changed; nothing was loaded: restore it, or load another checkpoint"
+            )
