@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from diskreplay.cli.common import (
     say_json,
 )
 from diskreplay.cli.layout import Listing, facts
+from diskreplay.inspection.identity import action_labels, metadata_texts
 from diskreplay.inspection.wording import count_text, number_text, size_text, when_text
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
     if found.fill is not None:
         fill = f"{found.fill:.1%} of the capacity of {found.capacity:,}"
     return {
+        **({"name": found.title} if found.metadata else {}),
         "path": found.path,
         "what": [found.what, found.kind],
         "format": f"{found.format_version}, made by {found.created_by}",
@@ -80,6 +82,7 @@ def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
         "episodes": f"{found.episodes:,} retained",
         "last write": _last_write(found),
         "writer": _writer_text(plain(found)),
+        **({"metadata": metadata_texts(found.metadata)} if found.metadata else {}),
     }
 
 
@@ -126,12 +129,13 @@ def stats(
 
     with opened(path) as buffer:
         found = plain(summary_of(buffer, most_bytes=None if everything else SAMPLE_BYTES))
+        label = action_labels(buffer) or str
     if as_json:
         say_json(found)
         return
     console.print(_field_table(found["fields"]))
     console.print(facts(_figures(found)))
-    for shown in (_quantile_table(found), *_histograms(found)):
+    for shown in (_quantile_table(found), *_histograms(found, label)):
         if len(shown):
             console.print(shown)
 
@@ -194,7 +198,7 @@ def _quantile_table(found: dict[str, Any]) -> Listing:
     return made
 
 
-def _histograms(found: dict[str, Any]) -> Iterator[Listing]:
+def _histograms(found: dict[str, Any], label: Callable[[str], str]) -> Iterator[Listing]:
     for name in ("returns", "lengths"):
         if (values := found["episodes"][name]) is not None:
             ends = [number_text(edge) for edge in values["histogram"]["edges"]]
@@ -202,7 +206,7 @@ def _histograms(found: dict[str, Any]) -> Iterator[Listing]:
             yield _bars(f"{name} of whole episodes", labels, values["histogram"]["counts"])
     for name, counts in found["actions"].items():
         if counts is not None and len(counts) <= _FEW:
-            yield _bars(name, list(counts), list(counts.values()))
+            yield _bars(name, list(map(label, counts)), list(counts.values()))
 
 
 def _bars(title: str, labels: list[str], counts: list[int]) -> Listing:

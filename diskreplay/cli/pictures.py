@@ -20,6 +20,7 @@ from diskreplay.cli.common import (
 )
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.identity import title_of
 from diskreplay.inspection.wording import count_text, size_text
 from diskreplay.pictures.frame_field import FrameField, retained
 from diskreplay.pictures.reel import action_texts
@@ -77,7 +78,7 @@ def frames(
                 if chosen
                 else f"{path}: no frames yet"
             )
-        title = f"{buffer.path.name} · {shown.name}"
+        title = f"{title_of(buffer.path)} · {shown.name}"
         title += f" · {len(ids)} transitions at random" if episode is None else (
             f" · episode {episodes.position(episode)}"
         )  # fmt: skip
@@ -146,7 +147,7 @@ def plot(
         check_target(out, buffer, force)
         sections = charts_of(buffer, episodes_of(buffer), buffer.statistics())
         charts = [chart for section in sections.values() for chart in section]
-        save_plot(charts, out, buffer.path.name, described(buffer))
+        save_plot(charts, out, title_of(buffer.path), described(buffer))
         _say(
             out, count_text(len(charts), "chart"), as_json, charts=[chart.title for chart in charts]
         )

@@ -22,6 +22,7 @@ from diskreplay.cli.common import (
 from diskreplay.cli.layout import Listing, facts
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.identity import action_labels, title_of
 from diskreplay.inspection.wording import number_text, size_text
 
 _FEW = 20  # lines of a table that may be long
@@ -65,7 +66,7 @@ def episodes(
     """The retained episodes as a table. Their numbers are what --episode takes elsewhere; they
     move down when older episodes leave the capacity."""
     with opened(path) as buffer:
-        found = episodes_of(buffer)
+        found, title = episodes_of(buffer), title_of(buffer.path)
     order = _order(found, sort, reverse)
     limit = (0 if as_json else _FEW) if limit is None else limit
     shown = order[:limit] if limit else order
@@ -80,6 +81,7 @@ def episodes(
             str(episode["number"]), str(episode["env"]), number_text(episode["return"]),
             f"{episode['rows']:,}", episode["end"] + beginning, str(episode["start_id"]), final,
         )  # fmt: skip
+    console.print(title, style="bold")
     console.print(made)
     if len(shown) < len(found):
         console.print(f"{len(shown)} of {len(found):,} episodes; --limit 0 shows all", style="dim")
@@ -172,10 +174,13 @@ def show(
                 raise EmptyBufferError(f"{path}: episode {number} has left it meanwhile")
         else:
             documents = _rows(buffer, rows)
+        label = action_labels(buffer)
         if as_json:
             say_json({"episode": _episode(found, number) if number >= 0 else None,
                       "rows": documents})  # fmt: skip
         else:
+            if label is not None:
+                documents = [row | {"action": label(row["action"])} for row in documents]
             _print_rows(documents, found, number, len(ids))
         _draw(buffer, field, frames, out, quiet=as_json)
 
@@ -234,6 +239,8 @@ def _print_rows(rows: list[dict[str, Any]], found: Episodes, number: int, total:
 def _cell(value: Any) -> str:
     if isinstance(value, dict):
         return f"{number_text(value['min'])} to {number_text(value['max'])}"
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return "yes" if value else ""
     text = [

@@ -45,6 +45,7 @@ from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.timeline import Timeline, flat, take_retained, timeline_of
 from diskreplay.errors import InvalidInputError, NotSampleableError, UnknownIdError
+from diskreplay.inspection.identity import metadata_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -103,6 +104,7 @@ def to_pandas(
     Returns
     -------
     pandas.DataFrame
+        What was noted about the store is in ``.attrs["metadata"]``.
 
     Raises
     ------
@@ -226,6 +228,7 @@ class _Plan:
         _check_choice("observations", observations, Observations)
         _check_choice("vectors", vectors, Vectors)
         self._buffer, self._observations = buffer, observations
+        self._metadata = metadata_of(buffer.path)
         actions = [name for name, *_ in spaces.leaves(buffer.action_space, "action")]
         self._leaves = []
         if observations != "none":
@@ -297,7 +300,10 @@ class _Plan:
                 made[column.name] = self._seen(values[column.field])
             else:
                 made[column.name] = _whole(values[column.field])
-        return pandas.DataFrame(made, index=pandas.Index(rows.id, name="id"), copy=False)
+        frame = pandas.DataFrame(made, index=pandas.Index(rows.id, name="id"), copy=False)
+        if self._metadata:
+            frame.attrs["metadata"] = self._metadata
+        return frame
 
     def _figure(self, rows: Timeline, name: str) -> Any:
         if name == "row":

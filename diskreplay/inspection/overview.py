@@ -10,6 +10,7 @@ import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, DiskReplayError, FormatError
 from diskreplay.inspection.episodes import count_episodes
+from diskreplay.inspection.identity import metadata_of, title_of
 from diskreplay.inspection.surroundings import (
     Beside,
     Writer,
@@ -53,6 +54,10 @@ class Overview:
     """A store or a checkpoint. Times are seconds since the epoch."""
 
     path: str
+    title: str
+    """What to call it."""
+    metadata: dict[str, Any]
+    """What was noted about it."""
     what: str
     """``"live store"``, ``"checkpoint"`` or ``"checkpoint without its manifest"``."""
     kind: str
@@ -126,6 +131,8 @@ def overview_of(path: Path) -> Overview:
     disk = sum(field.disk_bytes for field in fields.values())
     return Overview(
         path=str(path),
+        title=title_of(path),
+        metadata=metadata_of(path),
         what=_what_is(path),
         kind=attributes["kind"],
         format_version=attributes["format_version"],

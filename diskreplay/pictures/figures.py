@@ -7,6 +7,7 @@ import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.inspection.episodes import Episodes
+from diskreplay.inspection.identity import action_labels
 from diskreplay.inspection.priorities import priorities_of
 from diskreplay.inspection.profile import values_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
@@ -145,7 +146,7 @@ def _rewards(buffer: ReplayBuffer) -> Bars | None:
 
 
 def _actions(buffer: ReplayBuffer) -> list[Bars | None]:
-    charts = []
+    charts, named = [], action_labels(buffer)
     for name, (shape, _dtype) in buffer.fields.items():
         if name.split("/")[0] != "action":
             continue
@@ -157,12 +158,15 @@ def _actions(buffer: ReplayBuffer) -> list[Bars | None]:
                     yield values.reshape(len(values), -1)[:, component]
 
             title = "Actions chosen" if label == "action" else f"Values of {label}"
-            charts.append(_distribution(parts, title, label))
+            charts.append(_distribution(parts, title, label, named))
     return charts
 
 
 def _distribution(
-    parts: Callable[[], Iterator[np.ndarray]], title: str, x_label: str
+    parts: Callable[[], Iterator[np.ndarray]],
+    title: str,
+    x_label: str,
+    named: Callable[[float], str] | None = None,
 ) -> Bars | None:
     """Bars of the distinct values if they are few, else a histogram. Reads the parts twice."""
     distinct: dict[float, int] | None = {}
@@ -182,7 +186,8 @@ def _distribution(
     if distinct is not None:
         values = sorted(distinct)
         counts = np.array([distinct[value] for value in values])
-        labels, edges = [f"{value:.5g}" for value in values], np.empty(0)
+        labels = list(map(named or "{:.5g}".format, values))
+        edges = np.empty(0)
     else:
         edges = np.linspace(low, high, 2 * _BARS + 1)
         counts = np.zeros(2 * _BARS, np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import EmptyBufferError, NotSampleableError
 from diskreplay.inspection.episodes import Episodes
+from diskreplay.inspection.identity import action_labels
 from diskreplay.pictures.frame_field import FrameField
 from diskreplay.pictures.pixels import in_colour, pillow, shrunk
 
@@ -122,9 +123,11 @@ def _strips(pictures: np.ndarray) -> list[bytes]:
 
 
 def action_texts(buffer: ReplayBuffer, ids: np.ndarray) -> list[str]:
-    """What was done in each row; of a vector, the first numbers."""
+    """What was done in each row, by name where it is known; of a vector, the first numbers."""
     names = [name for name in buffer.fields if name.split("/")[0] == "action"]
     columns = [buffer.take(name, ids) for name in names]
+    if (label := action_labels(buffer)) is not None:
+        return [label(action) for action in columns[0]]
     texts = []
     for row in range(len(ids)):
         numbers = [value for column in columns for value in column[row].ravel().tolist()]

@@ -13,6 +13,7 @@ import numpy as np
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.identity import metadata_of, metadata_texts, title_of
 from diskreplay.inspection.wording import size_text
 from diskreplay.pictures import svg
 from diskreplay.pictures.figures import Chart, Sizes, Trend, charts_of
@@ -110,7 +111,9 @@ def _page(
     here = resources.files("diskreplay.pictures")
     style, script = (here.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    name = escape(buffer.path.name)
+    name = escape(title_of(buffer.path))
+    noted = ", ".join(metadata_texts(metadata_of(buffer.path)))
+    noted = f'\n<p class="soft">{escape(noted)}</p>' if noted else ""
     # Nothing in a JSON string may end the script element.
     data = json.dumps(reels, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     tiles = "".join(
@@ -131,7 +134,7 @@ style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <header>
 <h1>{name}</h1>
 <p class="soft">{escape(described(buffer))}</p>
-<p class="soft path">{escape(str(buffer.path))}</p>
+<p class="soft path">{escape(str(buffer.path))}</p>{noted}
 <dl class="tiles">{tiles}</dl>
 </header>
 {body}

@@ -114,12 +114,14 @@ def _bars(chart: Bars) -> str:
         width = (right - left) / len(chart.labels)
         places = [(left + i * width, left + (i + 1) * width) for i in range(len(chart.labels))]
         thin = max(width * 0.28, width - 64)
-        names = chart.labels
+        names = ticks = chart.labels
+        if max(map(len, names)) * _LETTER > width:
+            ticks = [name.split(" ")[0] for name in names]  # "2 RIGHT": the tooltip has the rest
         # As many labels as there is room for, evenly.
-        every = math.ceil(max(map(len, names)) * _LETTER / width)
+        every = math.ceil(max(map(len, ticks)) * _LETTER / width)
         across = [
-            ((a + b) / 2, name)
-            for i, ((a, b), name) in enumerate(zip(places, names, strict=True))
+            ((a + b) / 2, tick)
+            for i, ((a, b), tick) in enumerate(zip(places, ticks, strict=True))
             if i % every == 0
         ]
     else:
