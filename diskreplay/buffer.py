@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ from diskreplay.errors import (
     StorageError,
 )
 from diskreplay.gathering import Draft
+from diskreplay.metadata import checked as checked_metadata
+from diskreplay.metadata import parse as parse_metadata
 from diskreplay.rows import Rows
 from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.stream import parse as parse_stream
@@ -36,6 +39,7 @@ from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
 from diskreplay.store import attachments as attaching
 from diskreplay.store import checkpoint, manifest, tempfiles
+from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.store import Store
@@ -101,6 +105,9 @@ class ReplayBuffer:
     shrink : bool
         Whether a store that exists may be given a capacity that does not hold all its rows: the
         oldest are deleted, for good, at once.
+    metadata : dict, optional
+        What the store is: any JSON object of at most 64 KiB, see `metadata`. A store that exists
+        keeps what it has under other keys.
 
     Raises
     ------
@@ -144,8 +151,10 @@ class ReplayBuffer:
         seed: int | np.random.Generator | None = None,
         name: str = "replay",
         shrink: bool = False,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._closed = True  # until there is something to close
+        self._metadata = given = checked_metadata(metadata or {})
         self._set_options(
             num_envs, stack_size, update_horizon, gamma, batch_size, capacity, stack_padding
         )
@@ -174,6 +183,7 @@ class ReplayBuffer:
             if reopened:
                 self._check_store(store)
             self._start(store, keep_rng=keep_rng)
+            self._metadata = checked_metadata(self._metadata | given)
         except BaseException:
             store.close()
             raise
@@ -237,6 +247,7 @@ class ReplayBuffer:
         self._prefetchers: list[Prefetcher] = []
         self._last_asked = 0, threading.Lock()  # of their batches: number, and held until drawn
         self._ignored = 0
+        self._check_metadata(store)
         self._holder: list[Store] = []
         self._bind(store, keep_rng=keep_rng)
         self._closed = False
@@ -252,8 +263,18 @@ class ReplayBuffer:
             gamma=self.gamma, stack_padding=self.stack_padding, resume_episodes=resume_episodes,
         )  # fmt: skip
         self._holder[:] = [store]
+        if "metadata" in store.meta:
+            self._metadata, _ = parse_metadata(store.meta)
         if not keep_rng and "rng" in store.meta:
             self._stream.restore(store.meta["rng"])
+
+    @staticmethod
+    def _check_metadata(store: Store) -> None:
+        """Warn where metadata are going to be left out."""
+        _, damage = parse_metadata(store.meta)
+        if damage is not None:
+            warnings.warn(f"{store.path}/zarr.json: damaged metadata left out: {damage}",
+                          stacklevel=4)  # fmt: skip
 
     def _make_sampler(self, index: "RowIndex") -> "UniformSampler | PrioritizedSampler":
         """The sampler over an index that was just made, with what was saved for it."""
@@ -866,7 +887,7 @@ class ReplayBuffer:
                 observation_space=self.observation_space, action_space=self.action_space,
                 stack_size=self.stack_size, update_horizon=self.update_horizon,
                 gamma=self.gamma, batch_size=self.batch_size, capacity=self.capacity,
-                **self._of_this_kind(),
+                metadata=self._metadata, **self._of_this_kind(),
             )  # fmt: skip
             with open(made, mode="a") as converted:
                 path = converted.save(room.path, "converted")
@@ -883,6 +904,7 @@ class ReplayBuffer:
         if "rng" in saved.meta:
             parse_stream(saved.meta["rng"])
         UnderWay.parse(saved.meta.get("prefetch", []))
+        self._check_metadata(saved)
         steps = saved.meta.get("next_step", [0] * self.num_envs)
         if np.shape(steps) != (self.num_envs,) or np.asarray(steps).dtype.kind != "i":
             raise FormatError(f"{saved.path}/zarr.json: next_step is damaged ({steps!r:.60})")
@@ -913,6 +935,7 @@ class ReplayBuffer:
             "update_horizon": self.update_horizon,
             "gamma": self.gamma,
             "batch_size": self.batch_size,
+            "metadata": self._metadata,
             "rng": self._stream.state(),
             "next_step": rows.next_step.tolist() if rows else [0] * self.num_envs,
         }
@@ -927,6 +950,7 @@ class ReplayBuffer:
         """A buffer over a store whose attributes say everything but, if `rng` is given, that."""
         self = cls.__new__(cls)
         self._closed = True
+        self._metadata: dict[str, Any] = {}
         meta = store.meta
         try:
             self._set_options(
@@ -1013,6 +1037,48 @@ class ReplayBuffer:
     def rng(self) -> np.random.Generator:
         """The generator of every random draw."""
         return self._stream.rng
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was noted about the store, by the user and by recorders; a copy.
+
+        `set_metadata` changes it. A reader reads it anew each time; a checkpoint has its own.
+        """
+        if self.mode == "r":
+            return parse_metadata(read_attributes(self.path))[0]
+        return checked_metadata(self._metadata)
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Note something else about the store, in place of all that was noted.
+
+        ``buffer.set_metadata({**buffer.metadata, "seed": 3})`` changes a key.
+
+        Parameters
+        ----------
+        metadata : mapping of str to JSON values
+            At most 64 KiB as JSON. NumPy's numbers and arrays become numbers and lists.
+
+        Raises
+        ------
+        InvalidInputError
+            It is no such thing; nothing was changed.
+        DiskFullError, ReadOnlyError, ClosedError, ForkedError
+
+        Notes
+        -----
+        Durable when this returns, and seen by readers; costs what `flush` costs.
+        """
+        new = checked_metadata(metadata)
+        self._check_writable()
+        self._settle()
+        with self._lock:
+            self._check_writable()
+            before, self._metadata = self._metadata, new
+            try:
+                self._rows.store.record(self._meta(), self._leaves())
+            except BaseException:
+                self._metadata = before
+                raise
 
     @property
     def add_count(self) -> int:

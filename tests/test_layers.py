@@ -22,7 +22,7 @@ LEVELS = [
     ["rows"],
     ["gathering", "fitting"],
     ["schema"],
-    ["batch", "statistics", "spaces", "values"],
+    ["batch", "statistics", "spaces", "values", "metadata"],
     ["sampling"],
     ["store"],
     ["errors", "process", "caches", "jit"],

@@ -7,6 +7,7 @@ from typing import Any
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import FormatError
+from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store import format
 
@@ -15,8 +16,11 @@ _PLAIN = (
 )  # fmt: skip
 _PRIORITIZED = ("alpha", "beta", "weight_normalization")
 _OPTIONS = frozenset(
-    ("kind", "observation_space", "action_space", "extras", "compressor", *_PLAIN, *_PRIORITIZED)
-)
+    (
+        *("kind", "observation_space", "action_space", "extras", "compressor", "metadata"),
+        *_PLAIN, *_PRIORITIZED,
+    )
+)  # fmt: skip
 _BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"))
 
 
@@ -33,6 +37,7 @@ def blueprint(buffer: ReplayBuffer) -> dict[str, Any]:
         "compressor": {field["name"]: field["compressor"] for field in stored
                        if field["name"] not in _BOOKKEEPING},
         **{name: getattr(buffer, name) for name in _PLAIN},
+        "metadata": buffer.metadata,
     }  # fmt: skip
     if isinstance(buffer, PrioritizedReplayBuffer):
         document["kind"] = "prioritized"
@@ -51,7 +56,7 @@ def build(document: Mapping[str, Any], path: str | os.PathLike, **options: Any) 
         The document is damaged.
     """
     try:
-        document = dict(document)
+        document = {**document, "metadata": parse_metadata(document)[0]}
         unknown = document.keys() - _OPTIONS
         if unknown or not isinstance(document["extras"], Mapping) \
                 or not isinstance(document["compressor"], str | Mapping):  # fmt: skip

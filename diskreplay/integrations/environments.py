@@ -1,9 +1,19 @@
 """What a Gymnasium environment, vector ones included, tells of itself."""
 
+import json
+import re
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import InvalidInputError
+from diskreplay.metadata import checked
+
+_INNERMOST = re.compile(r"<([^<>]+)>+$")  # of what Gymnasium prints of an environment
 
 
 def attribute(env: Any, name: str) -> list[Any]:
@@ -20,3 +30,86 @@ def attribute(env: Any, name: str) -> list[Any]:
     ):
         return list(base.get_attr(name))
     return []
+
+
+def describe(env: Any) -> dict[str, Any]:
+    """What a store should say of the environment that its rows come from, as far as it can be had.
+
+    Returns
+    -------
+    dict
+        ``env_id``; ``env_spec``, Gymnasium's own JSON of it, wrappers included; ``env_kwargs``,
+        those of ``gymnasium.make`` that are JSON; ``action_meanings``, as ALE's environments have
+        them; ``gymnasium_version``.
+    """
+    found: dict[str, Any] = {}
+    spec = _spec(env)
+    if spec is not None:
+        found["env_id"] = spec.id
+        found["env_kwargs"] = {k: v for k, v in spec.kwargs.items() if _is_json(v)}
+        found["env_spec"] = _as_json(spec)
+    elif (name := _id_of_another_process(env)) is not None:
+        found["env_id"] = name
+    found["action_meanings"] = _action_meanings(env, found.get("env_id", ""))
+    found["gymnasium_version"] = gymnasium.__version__
+    return {key: value for key, value in found.items() if value and _is_json(value)}
+
+
+def note(env: Any, buffer: ReplayBuffer) -> None:
+    """Add to the metadata of a buffer what they do not say yet of the environment."""
+    if buffer.mode == "r":
+        return
+    there = buffer.metadata
+    notes = {key: value for key, value in describe(env).items() if key not in there}
+    while notes:
+        try:
+            return buffer.set_metadata(there | notes)
+        except InvalidInputError:  # they are too large together: the longest is missed least
+            del notes[max(notes, key=lambda key: len(json.dumps(notes[key])))]
+
+
+def _spec(env: Any) -> EnvSpec | None:
+    base = env.unwrapped
+    if isinstance(base, SyncVectorEnv):
+        return base.envs[0].spec or base.spec
+    # To ask for that of an env in another process would end it if the spec cannot be pickled.
+    return env.spec if isinstance(env, gymnasium.Env) else base.spec
+
+
+def _action_meanings(env: Any, name: str) -> Any:
+    """What each action is called, as ALE says it."""
+    base = env.unwrapped
+    if isinstance(base, AsyncVectorEnv) and not name.startswith("ALE/"):
+        return None  # an error of another's method of this name would end the env
+    try:
+        if isinstance(env, gymnasium.Env) or not hasattr(base, "ale"):
+            for meanings in attribute(env, "get_action_meanings")[:1]:
+                return meanings() if callable(meanings) else meanings
+        if isinstance(env.single_action_space, Discrete):  # ALE's own vector environment
+            return [action.name for action in base.ale.get_action_set()]
+    except Exception:  # an environment's own method of this name may do and want anything
+        return None
+    return None
+
+
+def _as_json(spec: EnvSpec) -> Any:
+    try:
+        return json.loads(spec.to_json())
+    except Exception:  # it copies what users gave to `make`, and that may raise anything
+        return None
+
+
+def _id_of_another_process(env: Any) -> str | None:
+    base = env.unwrapped
+    if not isinstance(base, AsyncVectorEnv):
+        return None
+    found = _INNERMOST.search(str(base.call("__str__")[0]))
+    return found[1] if found and found[1] in gymnasium.registry else None
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        checked({"value": value})
+    except InvalidInputError:
+        return False
+    return True

@@ -36,6 +36,11 @@ Stacked observations
     resets in `step` may have filled with other frames. A recorder inside of the stacks
     (``FrameStackObservation(Recorder(env, buffer), 4)``) cannot see them and says nothing.
 
+Metadata
+    What the environment is goes into ``buffer.metadata``, under ``env_id``, ``env_spec``,
+    ``env_kwargs``, ``action_meanings`` and ``gymnasium_version``, as far as it can be had and
+    where nothing is noted yet under these keys.
+
 Extras
     What is known before the step, such as the log-probability of the action, is given by
     ``recorder.annotate(log_prob=...)`` before each `step`; what follows from the step is returned
@@ -55,6 +60,7 @@ from gymnasium.wrappers import Autoreset
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
+from diskreplay.integrations.environments import note
 from diskreplay.integrations.frame_stacks import FrameStacks
 
 ExtrasFunction = Callable[[Any, Any, Any, Any, Any, Any], Mapping[str, Any] | None]
@@ -105,6 +111,7 @@ class _Recording:
         self._held: list[np.ndarray] | None = None  # the frames that the next action is chosen for
         self._over = np.zeros(num_envs, np.bool_)  # ended and not begun anew (vector only)
         self._look_at(env)
+        note(env, buffer)
 
     def annotate(self, **values: Any) -> None:
         """Give extras of the next step, before it is made.

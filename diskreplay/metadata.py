@@ -1,0 +1,86 @@
+"""What a user notes about a store: any JSON object, in the group's attributes."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import InvalidInputError
+
+MOST_BYTES = 64 << 10
+"""Of the JSON text: it is part of the attributes, which every record writes anew."""
+_MOST_DEEP = 32
+
+
+def checked(metadata: Any) -> dict[str, Any]:
+    """A copy as plain JSON values.
+
+    Tuples become lists, NumPy's numbers and arrays numbers and lists.
+
+    Parameters
+    ----------
+    metadata : mapping of str to JSON values
+
+    Raises
+    ------
+    InvalidInputError
+        It is no mapping, something in it is no JSON, or it is larger than `MOST_BYTES`.
+    """
+    if not isinstance(metadata, Mapping):
+        raise InvalidInputError(
+            f"metadata: a dict expected, found {type(metadata).__name__} ({metadata!r:.60})"
+        )
+    plain = _plain(metadata, "metadata", 0)
+    size = len(json.dumps(plain, ensure_ascii=False).encode())
+    if size > MOST_BYTES:
+        raise InvalidInputError(
+            f"metadata: {size} bytes as JSON, at most {MOST_BYTES} expected: keep what is large in "
+            "a file of its own, and its path here"
+        )
+    return plain
+
+
+def parse(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """The metadata in a group's attributes, and what is wrong with them: then they are empty.
+
+    They say nothing about the rows, so nobody should be kept from these by their damage.
+    """
+    try:
+        return checked(attributes.get("metadata", {})), None
+    except InvalidInputError as error:
+        return {}, str(error)
+
+
+def _plain(value: Any, where: str, deep: int) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInputError(f"{where}: {value!r:.60} is no text ({error})") from error
+        return str(value)
+    if isinstance(value, int) and -(2**63) <= value < 2**64:
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if deep >= _MOST_DEEP:
+        raise InvalidInputError(f"metadata: at most {_MOST_DEEP} levels expected")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidInputError(f"{where}: the key {key!r:.60} is no text")
+        return {
+            _plain(key, where, deep): _plain(inner, f"{where}[{key!r:.60}]", deep + 1)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(inner, f"{where}[{i}]", deep + 1) for i, inner in enumerate(value)]
+    raise InvalidInputError(
+        f"{where}: {value!r:.60} ({type(value).__name__}) is no JSON value; dicts with text as "
+        "keys, lists, texts, finite numbers of at most 64 bits, booleans and None are"
+    )
