@@ -45,6 +45,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--inputs", type=int, default=2000, metavar="N", help="damaged ones (default: 2000)")
     add("--seed", type=int, default=0)
     add("--workers", type=int, default=os.cpu_count() or 1)
+    add = command("rot", "change packed files after every block of them was read")
+    add("--rounds", type=int, default=200, metavar="N")
+    add("--seed", type=int, default=0)
+    add = command("savers", "several writers that save into one directory; some are killed")
+    add("--seconds", type=float, default=60.0, help="for each of four parts (default: 60)")
+    add("--seed", type=int, default=0)
+    add("--directory", type=Path, help="where the stores are")
+    add = command("places", "move, link and replace directories that a writer has open")
+    add("--rounds", type=int, default=300, metavar="N", help="walks of thirty steps")
+    add("--seed", type=int, default=0)
     add = command("endurance", "go round a ring for long: does anything grow?")
     add("--rows", type=int, default=1_000_000, metavar="N", help="of 16 low-dimensional envs")
     add("--frames", type=int, default=100_000, metavar="N")
@@ -71,7 +81,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main() -> int:
     options = vars(parse(sys.argv[1:]))
     command, target = options.pop("command"), options.pop("json")
-    steps = {"death": options.get("kills"), "hostile": None, "failing": None}
+    steps = {"death": options.get("kills"), "hostile": None, "failing": None,
+             "rot": options.get("rounds"), "places": options.get("rounds")}  # fmt: skip
     module = importlib.import_module(command)
     with Progress(console=_console, auto_refresh=False) as progress:  # no thread: workers fork
         task = progress.add_task(command, total=steps.get(command))
@@ -84,7 +95,7 @@ def main() -> int:
 
         if command in steps:
             options["advance"] = advance
-        elif command in ("crowd", "endurance", "memory", "power"):
+        elif command in ("crowd", "endurance", "memory", "power", "savers"):
             options["say"] = say
         figures = module.run(**options)
     about = {

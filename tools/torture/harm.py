@@ -71,6 +71,40 @@ def documents(root: str) -> Iterator[tuple[str, Case]]:
         yield f"a Box of {shown}", attribute("observation_space", "shape")([value, value])
         yield f"Discrete n {shown}", attribute("action_space", "n")(value)
         yield f"format version {shown}", attribute("format_version")(value)
+        yield f"next_step {shown}", attribute("next_step")([value])
+        yield f"a next_step of {shown}", attribute("next_step")(value)
+        for name in ("gamma", "alpha", "beta", "batch_size", "largest_priority"):
+            yield f"{name} {shown}", attribute(name)(value)
+        yield f"{shown} priorities", one_value(f"{root}priority/zarr.json", "shape")([value, 1])
+        yield (
+            f"priorities of {shown} envs",
+            one_value(f"{root}priority/zarr.json", "shape")([specimen.ROWS, value]),
+        )
+        yield (
+            f"priorities in chunks of {shown}",
+            one_value(f"{root}priority/zarr.json", "chunk_grid", "configuration", "chunk_shape")(
+                [value, 1]
+            ),
+        )
+        yield (
+            f"priorities with alpha {shown}",
+            one_value(f"{root}priority/zarr.json", "attributes", "diskreplay", "alpha")(value),
+        )
+        yield (
+            f"a seal of {shown}",
+            _attribute(f"{root}observation/")("seals", "5/0")([value, value]),
+        )
+    for value in (-1, -(2**31), 2**31 - 1, 96, 150):
+        yield f"a step of {value}", _number(f"{root}step/c.0.0", "<i4", value)
+        yield f"all steps {value}", _number(f"{root}step/c.0.0", "<i4", value, every=True)
+    for value in (-1.0, -0.0, 1e308, 5e-324, float("inf"), -float("inf")):
+        yield f"a priority of {value}", _number(f"{root}priority/c.0.0", "<f8", value)
+        yield f"all priorities {value}", _number(f"{root}priority/c.0.0", "<f8", value, every=True)
+    for value in (float("nan"), float("inf"), 3e38):
+        yield f"all rewards {value}", _number(f"{root}reward/c.0.0", "<f4", value, every=True)
+    for name in ("terminated", "truncated", "is_final"):
+        for value in (0, 1, 2, 255):
+            yield f"all {name} {value}", _number(f"{root}{name}/c.0.0", "<u1", value, every=True)
     for name in ("../../outside", "..", "/etc", "tail", "lock", "state", "priority", "a/../../b",
                  "", ".", "\0", "c" * 300, "zarr.json", "observation/c.0.0.0.0"):  # fmt: skip
         yield f"a field called {name[:20]!r}", attribute("fields", 0, "name")(name)
@@ -101,6 +135,37 @@ def documents(root: str) -> Iterator[tuple[str, Case]]:
     yield "no UTF-8", _text(f"{root}zarr.json", b'{"a": "\xff\xfe"}')
     yield "an empty document", _text(f"{root}zarr.json", b"")
     yield "a document of a gigabyte", partial(hole, f"{root}zarr.json", 1 << 30)
+
+
+def _number(name: str, form: str, value: float, *, every: bool = False) -> Case:
+    """A number of a raw column or of the priorities, in row 100, which is retained, or in each."""
+
+    def harm(place: Path, _outside: Path) -> None:
+        path = place / name
+        numbers = np.frombuffer(path.read_bytes(), form).copy()
+        numbers[slice(None) if every else 100] = value
+        path.write_bytes(numbers.tobytes())
+
+    return harm
+
+
+def relisted(root: str, case: Case) -> Case:
+    """The same harm, and a manifest that has the length and the checksum of what is there then."""
+
+    def harm(place: Path, outside: Path) -> None:
+        case(place, outside)
+        listing = place / root / "manifest.json"
+        document = json.loads(listing.read_bytes())
+        for key, entry in document["files"].items():
+            path = place / root / key
+            if path.is_file() and not path.is_symlink() and path.stat().st_size <= 1 << 20:
+                data = path.read_bytes()
+                entry[0] = len(data)
+                if not key.startswith("observation/c."):  # a shard's is of its blocks' checksums
+                    entry[1] = crc32c(data)
+        listing.write_text(json.dumps(document))
+
+    return harm
 
 
 def hole(name: str, size: int, place: Path, _outside: Path) -> None:

@@ -139,6 +139,8 @@ def _all() -> Iterator[tuple[tuple[str, str], harm.Case]]:
     for kind, root in (("store-lz4", ""), ("checkpoint", "replay_ckpt.1/")):
         for name, case in harm.documents(root):
             yield (kind, name), case
+            if root:
+                yield (kind, f"{name}, relisted"), harm.relisted(root, case)
         for name, case in harm.shards(f"{root}observation/c.5.0.0.0"):
             yield (kind, name), case
     manifest = "replay_ckpt.1/manifest.json"
