@@ -26,11 +26,12 @@ def make(tmp_path):
     `tmp_path` is removed."""
     buffers = []
 
-    def make(path, capacity=None):
+    def make(path, capacity=None, **options):
         buffer = diskreplay.PrioritizedReplayBuffer(
             path, observation_space=Box(0, 255, (12, 16), np.uint8), action_space=Discrete(3),
             capacity=capacity, stack_size=4, update_horizon=2, alpha=0.5, seed=1,
             extras={"score": ((), np.float32)}, compressor={"observation": "lz4"},
+            **options,
         )  # fmt: skip
         buffers.append(buffer)
         return buffer

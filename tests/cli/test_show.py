@@ -192,3 +192,20 @@ def test_show_draws_on_a_terminal(cli, store, monkeypatch, arguments):
     assert "▀" in screen.getvalue()
     monkeypatch.undo()
     assert "▀" not in cli("show", store, *arguments).stdout
+
+
+def test_show_draws_the_stack_that_is_sampled(cli, make, tmp_path):
+    """Before an episode's start nothing is drawn for zeros, and its first frame where it stands."""
+    image = pytest.importorskip("PIL.Image")
+    with make(tmp_path / "replay") as buffer:
+        record(buffer, 30)
+    widths = {}
+    for padding in ("zero", "reset"):
+        with make(tmp_path / "replay", stack_padding=padding):
+            pass
+        for row in (0, 1, 9):
+            out = tmp_path / f"{padding}{row}.png"
+            cli("show", tmp_path / "replay", row, "--out", out)
+            widths[padding, row] = image.open(out).width
+    assert widths["zero", 0] < widths["zero", 1] < widths["zero", 9]
+    assert {widths["reset", row] for row in (0, 1, 9)} == {widths["zero", 9]}
