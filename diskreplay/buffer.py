@@ -63,6 +63,8 @@ _MOST_ROWS = 1 << 36  # 12 bytes of memory each: more is a slip of the finger
 class ReplayBuffer:
     """Experience replay on disk; transitions are drawn uniformly.
 
+    Whole numbers may be of any kind: ``1_000_000``, ``1e6``, a NumPy scalar.
+
     Parameters
     ----------
     path : str or Path or None
@@ -155,11 +157,10 @@ class ReplayBuffer:
     ) -> None:
         self._closed = True  # until there is something to close
         self._metadata = given = checked_metadata(metadata or {})
-        self._set_options(
-            num_envs, stack_size, update_horizon, gamma, batch_size, capacity, stack_padding
-        )
+        capacity = values.whole("capacity", capacity, optional=True, most=_MOST_ROWS)
+        segment_rows = values.whole("segment_rows", segment_rows, optional=True)
+        self._set_options(num_envs, stack_size, update_horizon, gamma, batch_size, stack_padding)
         self._check_capacity(capacity)
-        _positive("segment_rows", segment_rows, optional=True)
         self.name = checkpoint.checked_suffix(name)
         self._schema = Schema(observation_space, action_space, extras, compressor)
         # A Generator passes through default_rng as it is.
@@ -169,7 +170,6 @@ class ReplayBuffer:
             tempfile.mkdtemp(prefix="diskreplay-") if self._temporary else path
         ).absolute()
         Store.settle(self.path)
-        capacity = None if capacity is None else int(capacity)
         if (self.path / "zarr.json").exists():
             store = Store.open(self.path, mode="a", capacity=capacity, shrink=bool(shrink))
             keep_rng, reopened = isinstance(seed, np.random.Generator), True
@@ -199,24 +199,21 @@ class ReplayBuffer:
         update_horizon: int,
         gamma: float,
         batch_size: int,
-        capacity: int | None,
         stack_padding: str,
     ) -> None:
-        for option, value in (
-            ("num_envs", num_envs), ("stack_size", stack_size),
-            ("update_horizon", update_horizon), ("batch_size", batch_size),
-        ):  # fmt: skip
-            _positive(option, value)
-        _positive("capacity", capacity, optional=True, most=_MOST_ROWS)
+        num_envs = values.whole("num_envs", num_envs)
+        stack_size = values.whole("stack_size", stack_size)
+        update_horizon = values.whole("update_horizon", update_horizon)
+        batch_size = values.whole("batch_size", batch_size)
         if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
             raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
         if stack_padding not in ("zero", "reset"):
             raise InvalidInputError(
                 f"stack_padding: 'zero' or 'reset' expected, found {stack_padding!r:.60}"
             )
-        self.num_envs, self.stack_size = int(num_envs), int(stack_size)
+        self.num_envs, self.stack_size = num_envs, stack_size
         self.stack_padding = stack_padding
-        self.update_horizon, self.batch_size = int(update_horizon), int(batch_size)
+        self.update_horizon, self.batch_size = update_horizon, batch_size
         self.gamma = float(gamma)
 
     def _check_capacity(self, capacity: int | None) -> None:
@@ -502,7 +499,7 @@ class ReplayBuffer:
         """
         size = self.batch_size if batch_size is None else batch_size
         if size is not self.batch_size:
-            _positive("batch_size", size)
+            size = values.whole("batch_size", size)
         _check_out(out)
         self._settle()
         visit = Visit()
@@ -528,7 +525,7 @@ class ReplayBuffer:
         NotSampleableError
             A row is evicted, pending, cut or final.
         """
-        ids = _checked_ids(ids)
+        ids = _checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
         _check_out(out)
         visit = Visit()
         try:
@@ -631,12 +628,6 @@ class ReplayBuffer:
     def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
         return 0.0
 
-    def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
-        """Only a `PrioritizedReplayBuffer` has priorities."""
-        raise InvalidInputError(
-            "update_priorities: this buffer samples uniformly; make a PrioritizedReplayBuffer"
-        )
-
     def prefetch(
         self,
         depth: int = 2,
@@ -677,15 +668,14 @@ class ReplayBuffer:
         """
         from diskreplay.prefetch import MOST_DEPTH, Prefetcher
 
-        _positive("depth", depth, most=MOST_DEPTH)
-        _positive("batch_size", batch_size, optional=True)
-        size = int(batch_size or self.batch_size)
+        depth = values.whole("depth", depth, most=MOST_DEPTH)
+        size = values.whole("batch_size", batch_size, optional=True) or self.batch_size
         with self._lock:
             self._check_open()
             for waiting in self._prefetchers:
                 if waiting.claim(depth, size, beta):
                     return waiting
-            prefetcher = Prefetcher(self, int(depth), size, beta)
+            prefetcher = Prefetcher(self, depth, size, beta)
             self._prefetchers.append(prefetcher)
         return prefetcher
 
@@ -856,13 +846,25 @@ class ReplayBuffer:
         )  # fmt: skip
 
     def export_gz(
-        self, checkpoint_dir: str | os.PathLike, suffix: int | str, **options: Any
+        self,
+        checkpoint_dir: str | os.PathLike,
+        suffix: int | str,
+        *,
+        flavour: Literal["reagent", "dopamine"] = "reagent",
+        stack_size: int | None = None,
+        capacity: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Path:
-        """Write a checkpoint that ReAgent or Dopamine loads, and so does `load`; see
-        `convert.gz_checkpoint.write` for the options."""
+        """Write a checkpoint that ReAgent or Dopamine loads, and so does `load`.
+
+        `convert.gz_checkpoint.write` says what the options mean, and which errors are raised.
+        """
         from diskreplay.convert import gz_checkpoint
 
-        return gz_checkpoint.write(self, checkpoint_dir, suffix, **options)
+        return gz_checkpoint.write(
+            self, checkpoint_dir, suffix, flavour=flavour, stack_size=stack_size,
+            capacity=capacity, progress=progress,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _checkpoint(
@@ -955,7 +957,7 @@ class ReplayBuffer:
         try:
             self._set_options(
                 store.num_envs, meta["stack_size"], meta["update_horizon"], meta["gamma"],
-                meta["batch_size"], store.capacity, meta.get("stack_padding", "zero"),
+                meta["batch_size"], meta.get("stack_padding", "zero"),
             )  # fmt: skip
             if "facade" not in meta:  # a ring's owner asks for less
                 self._check_capacity(store.capacity)
@@ -1230,15 +1232,6 @@ def open(
     except BaseException:
         store.close()
         raise
-
-
-def _positive(name: str, value: Any, *, optional: bool = False, most: int = 1 << 30) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
-    if value > most:
-        raise InvalidInputError(f"{name}: at most {most} expected, found {value}")
 
 
 def _check_out(out: Any) -> None:

@@ -1,10 +1,11 @@
 """The prioritized replay buffer."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from gymnasium import spaces as gym_spaces
 
 from diskreplay.buffer import ReplayBuffer, _checked_ids
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
@@ -21,8 +22,49 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Parameters
     ----------
-    path, **options
-        As for `ReplayBuffer`.
+    path : str or Path or None
+        The store's directory: created, or reopened if it holds a store. None: a temporary one,
+        removed by `close` or when the process ends.
+    observation_space, action_space : gymnasium.Space
+        Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of them. An observation is one
+        frame: stacks are made when sampling.
+    capacity : int or None
+        Rows kept over all envs, final rows included; each env keeps ``capacity // num_envs``. None
+        keeps everything. A store that exists is given this one; see `shrink`.
+    num_envs : int
+        Parallel environments. With more than one, every argument of `add` has a leading env axis.
+    stack_size : int
+        Frames in a sampled observation; 1 has no stack axis.
+    stack_padding : {"zero", "reset"}
+        What stands in a stack before the episode's start: zeros, or its first frame again. As
+        ``padding_type`` of `gymnasium.wrappers.FrameStackObservation`, whose default is the other
+        one: let them agree, or the agent learns from stacks that it never saw.
+    update_horizon : int
+        The n of n-step returns.
+    gamma : float
+        Discount of one step, in [0, 1].
+    batch_size : int
+        Default of `sample` and `prefetch`.
+    extras : dict, optional
+        Further fields of each step: name to ``(shape, dtype)``.
+    compressor : str or dict
+        ``"auto"`` (lz4 for uint8 fields of 1 KiB a row or more), ``"raw"``, ``"lz4"``, ``"zstd"``,
+        which the small per-step fields ignore; or a dict of these by field name. Chosen when a
+        store is created; one that exists keeps its own.
+    segment_rows : int, optional
+        Rows in one file, rounded up to what each field's format needs. None chooses; a store that
+        exists keeps its own.
+    seed : int or numpy.random.Generator, optional
+        Of every random draw. A store that exists goes on with the generator it saved, unless a
+        generator is given here.
+    name : str
+        Prefix of checkpoint directories.
+    shrink : bool
+        Whether a store that exists may be given a capacity that does not hold all its rows: the
+        oldest are deleted, for good, at once.
+    metadata : dict, optional
+        What the store is: any JSON object of at most 64 KiB, see `metadata`. A store that exists
+        keeps what it has under other keys.
     alpha : float
         0 draws uniformly, 1 in full proportion. A store that is reopened with another alpha keeps
         its priorities, unless they were saved with alpha 0, which knows none.
@@ -30,16 +72,36 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Default exponent of the importance weights, or a schedule: `add_count` to exponent.
     weight_normalization : {"batch", "buffer"}
         Divide the weights by the largest one of the batch, or of the whole buffer.
+
+    Raises
+    ------
+    InvalidInputError, CapacityError, SchemaError, FormatError, LockedError, StorageError
+        As for `ReplayBuffer`.
     """
 
     def __init__(
         self,
         path: str | os.PathLike | None,
         *,
+        observation_space: gym_spaces.Space,
+        action_space: gym_spaces.Space,
+        capacity: int | None,
+        num_envs: int = 1,
+        stack_size: int = 1,
+        stack_padding: Literal["zero", "reset"] = "zero",
+        update_horizon: int = 1,
+        gamma: float = 0.99,
+        batch_size: int = 32,
+        extras: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        compressor: str | Mapping[str, str] = "auto",
+        segment_rows: int | None = None,
+        seed: int | np.random.Generator | None = None,
+        name: str = "replay",
+        shrink: bool = False,
+        metadata: Mapping[str, Any] | None = None,
         alpha: float = 0.6,
         beta: float | Callable[[int], float] = 0.4,
         weight_normalization: Literal["batch", "buffer"] = "batch",
-        **options: Any,
     ) -> None:
         self._closed = True
         if not isinstance(alpha, int | float | np.number) or not 0 <= alpha < np.inf:
@@ -51,7 +113,25 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         self.alpha, self.weight_normalization = float(alpha), weight_normalization
         self.beta = beta if callable(beta) else _exponent(beta)
-        super().__init__(path, **options)
+        super().__init__(
+            path,
+            observation_space=observation_space,
+            action_space=action_space,
+            capacity=capacity,
+            num_envs=num_envs,
+            stack_size=stack_size,
+            stack_padding=stack_padding,
+            update_horizon=update_horizon,
+            gamma=gamma,
+            batch_size=batch_size,
+            extras=extras,
+            compressor=compressor,
+            segment_rows=segment_rows,
+            seed=seed,
+            name=name,
+            shrink=shrink,
+            metadata=metadata,
+        )
 
     def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
         """Set the priorities of transitions.

@@ -4,11 +4,32 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import DtypeError, NotFiniteError, ShapeError
+from diskreplay.errors import DtypeError, InvalidInputError, NotFiniteError, ShapeError
 from diskreplay.store.format import Field
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _INTEGERS = {np.dtype(np.int64): 2**63, np.dtype(np.int32): 2**31}
+
+
+def whole(name: str, value: Any, *, optional: bool = False, most: int = 1 << 30) -> int | None:
+    """An option that has to be a whole number from 1 to `most`; None if it is `optional`.
+
+    Floats that are whole numbers are taken too, as ``1e6`` is often written for a capacity.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if value is None and optional:
+        return None
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if isinstance(value, float | np.floating):
+        is_whole = float(value).is_integer()
+    if not is_whole or value < 1:
+        raise InvalidInputError(f"{name}: a positive integer expected, found {value!r:.60}")
+    if value > most:
+        raise InvalidInputError(f"{name}: at most {most} expected, found {value!r:.60}")
+    return int(value)
 
 
 def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | int:

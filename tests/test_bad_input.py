@@ -316,7 +316,7 @@ def test_bad_ids_in_gather(shared):
         refused(shared, kind, [word], lambda ids=ids: shared.gather(np.array(ids)))
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.0, "many", True])
+@pytest.mark.parametrize("size", [0, -1, 2.5, "many", True])
 def test_bad_batch_sizes(shared, size):
     refused(shared, errors.InvalidInputError, [repr(size)], lambda: shared.sample(size))
     refused(shared, errors.InvalidInputError, [repr(size)], lambda: shared.prefetch(size))
@@ -338,14 +338,6 @@ def test_nothing_to_sample(tmp_path):
         assert buffer.sample().id.max() < 5
 
 
-def test_a_uniform_buffer_has_no_priorities(tmp_path):
-    with diskreplay.ReplayBuffer(
-        tmp_path / "store", observation_space=Discrete(3), action_space=Discrete(2), capacity=50
-    ) as buffer:
-        with pytest.raises(errors.InvalidInputError, match="uniform"):
-            buffer.update_priorities(np.array([0]), np.array([1.0]))
-
-
 # -- options
 
 
@@ -355,7 +347,7 @@ def test_a_uniform_buffer_has_no_priorities(tmp_path):
         ({"capacity": 3}, errors.CapacityError, ["3", "4"]),
         ({"capacity": 11, "num_envs": 3}, errors.CapacityError, ["11", "12"]),
         ({"capacity": 0}, errors.InvalidInputError, ["capacity", "0"]),
-        ({"capacity": 10.0}, errors.InvalidInputError, ["capacity", "10.0"]),
+        ({"capacity": 10.5}, errors.InvalidInputError, ["capacity", "10.5"]),
         ({"num_envs": 0}, errors.InvalidInputError, ["num_envs", "0"]),
         ({"stack_size": 0}, errors.InvalidInputError, ["stack_size", "0"]),
         ({"update_horizon": -1}, errors.InvalidInputError, ["update_horizon", "-1"]),
