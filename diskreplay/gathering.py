@@ -7,7 +7,7 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.batch import Batch, WindowMemory
-from diskreplay.sampling.row_index import Plan
+from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
 from diskreplay.store.column import Column
 from diskreplay.store.gate import Visit
@@ -70,8 +70,8 @@ class Gathering:
         try:
             windows = self._memory.take() if out is None else out._windows
             pairs = [self._stacks(columns[f.name], plan, windows) for f in schema.observations]
-            actions = [self._rows(columns[f.name], plan) for f in schema.actions]
-            extras = {name: self._rows(columns[name], plan) for name in schema.extras}
+            actions = [self._rows(columns[f.name], draft.ids) for f in schema.actions]
+            extras = {name: self._rows(columns[name], draft.ids) for name in schema.extras}
         finally:
             draft.visit.end()
         if store.mode == "r" and store.tail_epoch() != draft.epoch:
@@ -111,34 +111,49 @@ class Gathering:
         field, stack, horizon = column.field, self._stack, self._horizon
         size = len(plan.rows)
         window = _reused(windows, field.name, (size, stack + horizon, *field.shape), field.dtype)
-        scratch = column.scratch()
+        scratch = column.scratch(2 * size)
+        if self._advice[0] > 0:
+            self._kernels.advise(column.table, plan.rows)
         apart = self._kernels.windows(
-            *column.table, plan.rows, stack, horizon, self._repeat, self._advice, self._rusage,
-            _flat(window), scratch,
+            column.table, plan.rows, stack, horizon, self._advice, self._rusage, _flat(window),
+            scratch,
         )  # fmt: skip
         if apart < 0:
             column.complain(*divmod(-(1 + apart), column.num_envs))
+        if self._repeat:
+            _repeat_first(window, stack, plan.rows[:, BEFORE])
+            if horizon >= stack:  # else the next stack has part of this padding, or comes later
+                _repeat_first(window[:, horizon:], stack, plan.rows[:, BEFORE_NEXT])
         following = window[:, horizon:]
         if apart:
             shape = (size, stack, *field.shape)
             following = _reused(windows, f"{field.name} next", shape, field.dtype)
             failed = self._kernels.next_stacks(
-                *column.table, plan.rows, stack, horizon, self._repeat, _flat(window),
-                _flat(following), scratch,
+                column.table, plan.rows, stack, horizon, _flat(window), _flat(following), scratch
             )  # fmt: skip
             if failed:
                 column.complain(*divmod(-(1 + failed), column.num_envs))
+            if self._repeat:
+                _repeat_first(following, stack, plan.rows[:, BEFORE_NEXT])
         if stack == 1:
             return window[:, 0], following[:, 0]
         return window[:, :stack], following
 
-    def _rows(self, column: Column, plan: Plan) -> np.ndarray:
+    def _rows(self, column: Column, ids: np.ndarray) -> np.ndarray:
         """One field's value in the row of each transition."""
-        out = np.empty((len(plan.rows), *column.field.shape), column.field.dtype)
-        failed = self._kernels.gather(*column.table, plan.rows, _flat(out), column.scratch())
+        out = np.empty((len(ids), *column.field.shape), column.field.dtype)
+        failed = self._kernels.take(column.table, ids, _flat(out), column.scratch(len(ids)))
         if failed:
             column.complain(*divmod(-(1 + failed), column.num_envs))
         return out
+
+
+def _repeat_first(stacks: np.ndarray, stack: int, before: np.ndarray) -> None:
+    """Put the first frame of each stack, behind so many others of which `before` are the episode's,
+    into the places before the episode's start."""
+    for i in np.flatnonzero((before >= 0) & (before < stack - 1)).tolist():
+        first = stack - 1 - int(before[i])
+        stacks[i, :first] = stacks[i, first]
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

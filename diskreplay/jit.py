@@ -1,4 +1,8 @@
-"""The one decorator of all Numba kernels, and where their machine code is kept.
+"""How all Numba kernels are compiled, and where their machine code is kept.
+
+A `kernel` is called from Python, a `part` from kernels only. Numba copies what a function calls
+into it and compiles it there again; a part is compiled once, and called by its address. So its
+arguments are those of a C function: numbers, and pointers that `pointer` makes of arrays.
 
 Numba's own ``cache=True`` fails while a module is imported where no directory can be written to,
 and at the first call where what is kept cannot be read. Here kernels are compiled in such a place,
@@ -10,8 +14,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import llvmlite.binding
 import numba
-from numba.core import caching
+from llvmlite import ir
+from numba import types
+from numba.core import caching, ccallback, cgutils
+from numba.extending import intrinsic
+
+void, int64, float64 = types.void, types.int64, types.float64
+int32s, int64s, float64s = (
+    types.CPointer(kind) for kind in (types.int32, types.int64, types.float64)
+)
+
+# Without a check of each division for a divisor of 0, and wrappers that nothing calls.
+_OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True}
 
 _warned = False
 
@@ -19,9 +35,71 @@ _warned = False
 def kernel(function: Callable) -> Any:
     """Compile a function when it is called first; it holds no GIL, and the next process finds it
     compiled."""
-    compiled = numba.njit(nogil=True)(function)
+    compiled = numba.njit(nogil=True, **_OPTIONS)(function)
     compiled._cache = KernelCache(function)
     return compiled
+
+
+def inner(function: Callable) -> Any:
+    """A function that one kernel or part calls, which takes it in; not to be called from Python."""
+    return numba.njit(no_cpython_wrapper=True, **_OPTIONS)(function)
+
+
+def part(returns: types.Type, *arguments: types.Type) -> Callable[[Callable], Any]:
+    """A function that several kernels call, of these types: compiled once, before the first of them
+    is."""
+
+    def decorate(function: Callable) -> types.ExternalFunction:
+        signature = returns(*arguments)
+        symbol = f"{function.__module__}.{function.__qualname__}".replace(".", "_")
+        _parts[symbol] = _Part(function, signature, symbol)
+        return types.ExternalFunction(symbol, signature)
+
+    return decorate
+
+
+class _Part:
+    def __init__(self, function: Callable, signature: Any, symbol: str) -> None:
+        self.function, self._signature, self._symbol = function, signature, symbol
+        self._compiled: ccallback.CFunc | None = None
+
+    def make(self) -> None:
+        """Have its address known under its name."""
+        if self._compiled is None:
+            signature = self._signature
+            compiled = ccallback.CFunc(
+                self.function, (signature.args, signature.return_type), locals={},
+                options={"nopython": True, "error_model": "numpy"},
+            )  # fmt: skip
+            compiled._cache = KernelCache(self.function)
+            compiled.compile()
+            llvmlite.binding.add_symbol(self._symbol, compiled.address)
+            self._compiled = compiled
+
+
+_parts: dict[str, _Part] = {}
+
+
+def _make_parts(function: Callable) -> None:
+    """Make all parts that a function calls, also by way of others."""
+    for name in function.__code__.co_names:
+        found = function.__globals__.get(name)
+        if isinstance(found, types.ExternalFunction) and found.symbol in _parts:
+            _parts[found.symbol].make()
+        elif hasattr(found, "py_func"):
+            _make_parts(found.py_func)
+
+
+@intrinsic
+def pointer(_typing, array):
+    """Where an array's numbers begin; one that is not C-contiguous is refused."""
+    if not isinstance(array, types.Array) or array.layout != "C":
+        return None
+
+    def emit(context, builder, signature, arguments):
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return types.CPointer(array.dtype)(array), emit
 
 
 class KernelCache(caching.NullCache):
@@ -53,6 +131,7 @@ class KernelCache(caching.NullCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """What is kept for a signature, None if there is nothing that can be read."""
         target_context.refresh()
+        _make_parts(self._function)
         for place in self._places():
             try:
                 found = place.load_overload(sig, target_context)
@@ -110,6 +189,48 @@ def _readable(function: Callable) -> Iterator[caching.FunctionCache]:
             yield type("ReadCache", (caching.FunctionCache,), {"_impl_class": implementation})(
                 function
             )
+
+
+@intrinsic
+def address(_typing, memory):
+    """The address of a C-contiguous array, or of a pointer, as a number."""
+    if isinstance(memory, types.Array) and memory.layout != "C":
+        return None
+
+    def emit(context, builder, signature, arguments):
+        (kind,), (found,) = signature.args, arguments
+        if isinstance(kind, types.Array):
+            found = context.make_array(kind)(context, builder, found).data
+        return builder.ptrtoint(found, cgutils.intp_t)
+
+    return types.intp(memory), emit
+
+
+@intrinsic
+def float32_bits(_typing, number):
+    """The bits of a number rounded to float32, as an integer."""
+
+    def emit(_context, builder, _signature, arguments):
+        rounded = builder.fptrunc(arguments[0], ir.FloatType())
+        return builder.sext(builder.bitcast(rounded, ir.IntType(32)), ir.IntType(64))
+
+    return types.int64(types.float64), emit
+
+
+def _choice(sign: str) -> Any:
+    """One of two integers: the builtin compiles a function for each pair of types."""
+
+    @intrinsic
+    def choose(_typing, one, other):
+        def emit(_context, builder, _signature, arguments):
+            return builder.select(builder.icmp_signed(sign, *arguments), *arguments)
+
+        return types.int64(types.int64, types.int64), emit
+
+    return choose
+
+
+smaller, larger = _choice("<"), _choice(">")
 
 
 def _warn(trouble: object) -> None:

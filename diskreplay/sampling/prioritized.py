@@ -32,6 +32,7 @@ class PrioritizedSampler:
         self._index = index
         self.largest = 1.0
         self._newest = 0.0, 0.0  # the largest priority at the last `enter`, and its leaf
+        self._one, self._places = np.empty(1), np.empty(0, np.int64)  # for kernels, made once
         self.tree = self._make_tree()
 
     def _make_tree(self) -> SumTree:
@@ -60,13 +61,16 @@ class PrioritizedSampler:
 
     def enter(self, places: np.ndarray) -> None:
         """Rows became sampleable: they get the largest priority seen."""
-        tree = self.tree
-        tree._kernels.tree_fill(tree.nodes, tree.least, tree.starts, places, self._newest_leaf())
+        self._fill(places, self._newest_leaf())
 
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable: they cannot be drawn."""
+        self._fill(places, 0.0)
+
+    def _fill(self, places: np.ndarray, leaf: float) -> None:
         tree = self.tree
-        tree._kernels.tree_fill(tree.nodes, tree.least, tree.starts, places, 0.0)
+        self._one[0] = leaf
+        tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, self._one)
 
     def leaf(self, priority: float) -> float:
         """The leaf of a priority; always the same bits for the same number."""
@@ -83,7 +87,10 @@ class PrioritizedSampler:
         index = self._index
         start, stop = int(index.first.min()), int(index.count.max())
         out = np.empty((stop - start, index.num_envs))
-        self.tree._kernels.leaves_out(self.tree.leaves, *index.state, start, out)
+        leaves = self.tree.leaves.reshape(-1, index.num_envs)
+        for at, place, rows in index.runs(start, stop):
+            out[at : at + rows] = leaves[place : place + rows]
+        out[~index.sampleable_rows(start, stop)] = np.nan
         return out
 
     def restore(self, saved: tuple[int, np.ndarray, float | None] | None) -> None:
@@ -98,9 +105,24 @@ class PrioritizedSampler:
         start, leaves, alpha = saved or (0, np.empty((0, self._index.num_envs)), None)
         if alpha and alpha != self.alpha:
             leaves = leaves ** (self.alpha / alpha)
-        tree._kernels.leaves_in(
-            tree.leaves, *self._index.state, start, leaves, self.leaf(self.largest)
-        )
+        index = self._index
+        if not index.sampleable:
+            tree.clear()
+            return
+        of_new = self.leaf(self.largest)
+        first, stop = int(index.first.min()), int(index.count.max())
+        known = np.full((stop - first, index.num_envs), np.nan)
+        low, high = max(start, first), min(start + len(leaves), stop)
+        if low < high:
+            known[low - first : high - first] = leaves[low - start : high - start]
+        known[np.isnan(known)] = of_new
+        sampleable = index.sampleable_rows(first, stop)
+        ours = tree.leaves.reshape(-1, index.num_envs)
+        ours[:] = 0.0
+        for at, place, rows in index.runs(first, stop):
+            # Where envs differ, one row's place may be another row's of another env.
+            there = sampleable[at : at + rows]
+            np.copyto(ours[place : place + rows], known[at : at + rows], where=there)
         tree.rebuild()
 
     def take_over(self, other: "PrioritizedSampler", newest: np.ndarray) -> None:
@@ -156,9 +178,12 @@ class PrioritizedSampler:
             Nothing is changed.
         """
         tree, index = self.tree, self._index
+        if len(self._places) < len(ids):
+            self._places = np.empty(len(ids), np.int64)
         wrong, at, largest = tree._kernels.tree_update(
-            tree.nodes, tree.least, tree.starts, *index.state, ids, priorities, self.alpha
-        )
+            tree.nodes, tree.least, tree.starts, index.ring, index.bounds, index.figures, ids,
+            priorities, self.alpha, self._places,
+        )  # fmt: skip
         if wrong == 1:
             raise PriorityError(
                 f"priority {priorities[at]} at position {at}: finite, not negative and, raised "

@@ -1,10 +1,13 @@
 """The small per-step columns in memory: which rows are transitions, and what each one needs."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from diskreplay.errors import CapacityError, NotSampleableError, UnknownIdError
+
+BEFORE, BEFORE_NEXT = 2, 4  # columns of `Plan.rows`
 
 
 class Plan(NamedTuple):
@@ -75,7 +78,7 @@ class RowIndex:
         )
         # A row can end the retention of a stack of rows, and the waiting of a horizon of them.
         self._changes = stack_size + update_horizon + 1
-        self.changed = np.empty((2, 2 * num_envs * self._changes), np.int64)
+        self.changed = np.empty((2, 1 + 2 * num_envs * self._changes), np.int64)
         self._allocate()
 
     def _allocate(self) -> None:
@@ -123,36 +126,62 @@ class RowIndex:
             call. Let go of the first before taking in the second: a new row may sit in an old
             one's place.
         """
-        if len(added) * self._changes > self.changed.shape[1]:
-            self.changed = np.empty((2, len(added) * self._changes), np.int64)
+        if len(added) * self._changes >= self.changed.shape[1]:
+            self.changed = np.empty((2, 1 + len(added) * self._changes), np.int64)
         changed = self.changed
         gone, came, more = self._kernels.index_append(
             self.ring, self.bounds, self.figures, added, rewards.view(np.int32), changed
         )
         self.sampleable += more
-        return changed[0, :gone], changed[1, :came]
+        return changed[0, 1 : 1 + gone], changed[1, 1 : 1 + came]
 
     def append_one(self, step: int, flags: int, reward: float) -> None:
         """`append` for one row of the only env, where nobody asks what changed."""
-        *_changed, more = self._kernels.index_append_one(
+        self.sampleable += self._kernels.index_append_one(
             self.ring, self.bounds, self.figures, self.changed, step, flags, reward
         )
-        self.sampleable += more
 
     def load(
         self, env: int, start: int, steps: np.ndarray, flags: np.ndarray, rewards: np.ndarray
     ) -> None:
         """Put consecutive rows in their places; `validate` when all are there."""
-        bits = rewards.view(np.int32)
-        self._kernels.index_load(self.ring, self.figures, env, start, steps, flags, bits)
+        for at, place, rows in self.runs(start, start + len(steps)):
+            run = self.ring.reshape(-1, self.num_envs, 3)[place : place + rows, env]
+            run[:, 0], run[:, 1] = steps[at : at + rows], flags[at : at + rows]
+            run[:, 2] = rewards[at : at + rows].view(np.int32)
 
     def validate(self) -> None:
         """Find out anew which rows can be sampled. O(rows)."""
-        self.sampleable = self._kernels.index_validate(*self.state)
+        self.sampleable = self._kernels.index_validate(*self.state) if self.count.any() else 0
 
     def sampleable_ids(self) -> np.ndarray:
         """The ids of all rows that can be sampled, env by env, oldest first. O(rows)."""
-        return self._kernels.index_list(*self.state)
+        start = int(self.first.min())
+        envs, rows = np.nonzero(self.sampleable_rows(start, int(self.count.max())).T)
+        return (rows + start) * self.num_envs + envs
+
+    def runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """The rows ``start..stop`` as runs that sit one after the other: how many rows come before
+        a run, the number of its place among the rows of an env, and how many rows it has."""
+        kept, row = self.size // self.num_envs, start
+        while row < stop:
+            place = row % kept
+            rows = min(stop - row, kept - place)
+            yield row - start, place, rows
+            row += rows
+
+    def sampleable_rows(self, start: int, stop: int) -> np.ndarray:
+        """Whether the rows ``start..stop`` are retained and can be sampled, of shape
+        ``(stop - start, num_envs)``."""
+        flags = self.ring[:, self._kernels.FLAGS].reshape(-1, self.num_envs)
+        there = np.empty((stop - start, self.num_envs), np.bool_)
+        for at, place, rows in self.runs(start, stop):
+            run = flags[place : place + rows] & self._kernels.SAMPLEABLE
+            np.not_equal(run, 0, out=there[at : at + rows])
+        for env in np.flatnonzero((self.first > start) | (self.count < stop)).tolist():
+            there[: max(self.first[env] - start, 0), env] = False
+            there[max(self.count[env] - start, 0) :, env] = False
+        return there
 
     def plan(self, ids: np.ndarray) -> Plan:
         """What to read for each id, and its n-step return.

@@ -72,11 +72,11 @@ class SumTree:
     def min(self) -> float:
         """The smallest positive leaf, infinity if there is none.
 
-        O(1) with `track_min`, else O(capacity): half a millisecond for a million.
+        O(1) with `track_min`, else O(capacity): some milliseconds for a million.
         """
         if len(self.least):
             return float(self.least[-1])
-        return float(self._kernels.least_of(self.nodes, 0, self.capacity))
+        return float(self.leaves.min(where=self.leaves > 0, initial=np.inf))
 
     def set(self, indices: np.ndarray, values: np.ndarray) -> None:
         """Set leaves.
@@ -168,16 +168,26 @@ class SumTree:
         if not self.total > 0:
             raise EmptyBufferError("every leaf is zero: nothing can be drawn")
         masses = np.asarray(masses, np.float64)
-        flat = np.ascontiguousarray(masses.ravel())
+        flat = masses.flatten()  # a copy: the kernel uses it up
         if not ((flat >= 0) & (flat <= self.total)).all():  # NaN too
             raise InvalidInputError(f"masses: numbers from 0 to {self.total} expected")
         out = np.empty(len(flat), np.int64)
         self._kernels.tree_find(self.nodes, self.starts, flat, out)
         return out.reshape(masses.shape)
 
+    def clear(self) -> None:
+        """Set all leaves to zero."""
+        self.nodes[:] = 0.0
+        self.least[:] = np.inf
+
     def rebuild(self) -> None:
         """Recompute all sums from the leaves. O(capacity)."""
-        self._kernels.tree_rebuild(self.nodes, self.least, self.starts)
+        self._recompute(self.nodes, self.least)
+
+    def _recompute(self, nodes: np.ndarray, least: np.ndarray) -> None:
+        """All parents: those above one leaf of each group of siblings."""
+        leaves = np.arange(0, self.capacity, _FANOUT)
+        self._kernels.tree_set(nodes, least, self.starts, leaves, np.empty(0))
 
     def check(self) -> None:
         """Verify every node against its children.
@@ -190,7 +200,7 @@ class SumTree:
         if not (np.isfinite(self.leaves).all() and (self.leaves >= 0).all()):
             raise AssertionError("a leaf is negative or not finite")
         again, least = self.nodes.copy(), self.least.copy()
-        self._kernels.tree_rebuild(again, least, self.starts)
+        self._recompute(again, least)
         for found, expected in ((self.nodes, again), (self.least, least)):
             if not np.array_equal(found, expected):
                 at = int((found != expected).argmax())

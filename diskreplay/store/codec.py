@@ -19,13 +19,14 @@ _extend.restype = ctypes.c_uint32
 _extend.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t]
 
 
-def crc32c(data: np.ndarray | bytes, *, zeros: int = 0) -> int:
-    """The CRC-32C (Castagnoli) of some bytes and `zeros` more, as Zarr's ``crc32c`` codec has it.
+def crc32c(data: np.ndarray | bytes, *, start: int = 0, zeros: int = 0) -> int:
+    """The CRC-32C (Castagnoli) of some bytes and `zeros` more, as Zarr's ``crc32c`` codec has it,
+    where `start` is that of what comes before.
 
     The C function of google-crc32c: its Python one takes copies only, and holds the GIL.
     """
     flat = np.frombuffer(data, np.uint8)
-    crc = _extend(0, flat.ctypes.data, len(flat))
+    crc = _extend(start, flat.ctypes.data, len(flat))
     while zeros > 0:
         part = np.zeros(min(zeros, 1 << 20), np.uint8)
         crc = _extend(crc, part.ctypes.data, len(part))

@@ -16,7 +16,7 @@ from diskreplay.store.mapping import Mapping
 
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
-_NOTHING = np.empty(0, np.uint8)
+_FIGURES, _READ = 6, 6  # numbers at the beginning of a table, and of a read: see `store.kernels`
 # Segments that may be full and not yet sealed, or left and not yet deleted. While a record is being
 # written none can be deleted; fewer of those that take their full size on disk.
 _SPARE_SLOTS, _SPARE_SLOTS_PACKED = 8, 16
@@ -38,11 +38,11 @@ class Column:
     number : int
         The field's place in the list of the group's attributes; names its private files.
     field : Field
-    table : tuple of three arrays
-        The segment table as `store.kernels` wants it: addresses and sizes, int64 of shape
-        ``(num_envs, slots)``, where segment ``s`` sits in slot ``s % slots``; and the field's
-        figures. One tuple, replaced as a whole when it grows, so that a reader without the lock
-        never mixes two sizes.
+    table : ndarray of int64
+        The segment table as `store.kernels` wants it: figures of the field, then address and size
+        of the segment in each slot of each env; segment ``s`` sits in slot ``s % slots``. One
+        array, replaced as a whole when it grows, so that a reader without the lock never mixes two
+        sizes.
     sealed : ndarray of int64, shape (num_envs,)
         Segments below this number are sealed: their chunk file is complete and read-only, and a
         tail of that number is a leftover.
@@ -61,6 +61,7 @@ class Column:
     ) -> None:
         self._gate = gate
         self._is_packed = field.packed
+        self._block_words = -(-BLOCK_ROWS * field.row_bytes // 8) if field.packed else 0
         self.root, self.number, self.field, self.num_envs = root, number, field, num_envs
         self._kept = rows_per_env
         self.directory = root / field.name
@@ -85,11 +86,9 @@ class Column:
         field = self.field
         blocks = field.blocks if field.packed else 1
         self.slots = slots
-        table = (
-            np.zeros((self.num_envs, slots), np.int64),
-            np.zeros((self.num_envs, slots), np.int64),
-            np.array([slots, field.segment_rows, field.row_bytes, BLOCK_ROWS, blocks], np.int64),
-        )
+        figures = slots, field.segment_rows, field.row_bytes, BLOCK_ROWS, blocks, self.num_envs
+        table = np.zeros(len(figures) + 2 * self.num_envs * slots, np.int64)
+        table[: len(figures)] = figures
         for (segment, env), mapping in self._mapped.items():
             self._point(table, segment, env, mapping)
         self.table = table
@@ -109,12 +108,17 @@ class Column:
 
     # -- the segment table
 
-    def _point(self, table: tuple, segment: int, env: int, mapping: Mapping | None) -> None:
-        addresses, sizes, layout = table
-        slot = segment % layout[0]
+    def _point(self, table: np.ndarray, segment: int, env: int, mapping: Mapping | None) -> None:
         is_shard = mapping is not None and self._is_shard(mapping)
-        sizes[env, slot] = mapping.size if is_shard else 0
-        addresses[env, slot] = mapping.address if mapping is not None else 0
+        place = self._place(table, segment, env)
+        table[place + 1] = mapping.size if is_shard else 0
+        table[place] = mapping.address if mapping is not None else 0
+
+    @staticmethod
+    def _place(table: np.ndarray, segment: int, env: int) -> int:
+        """Where a table has a segment."""
+        slots = int(table[0])
+        return _FIGURES + 2 * (env * slots + segment % slots)
 
     def _is_shard(self, mapping: Mapping) -> bool:
         return self.field.packed and mapping.path.parent != self.tails
@@ -136,7 +140,7 @@ class Column:
 
     def has_room(self, segment: int, env: int) -> bool:
         """Whether a new segment's slot is free; it is not while sealing lags far behind."""
-        return self.growing or not self.table[0][env, segment % self.slots]
+        return self.growing or not self.table[self._place(self.table, segment, env)]
 
     def is_crowded(self, below: np.ndarray) -> bool:
         """Whether segments that have left, those below these ones of each env, take so many slots
@@ -398,11 +402,9 @@ class Column:
         """Whether a mapped segment's memory may be reused for another one."""
         return self._mapped[segment, env].path.parent == self.tails
 
-    def scratch(self) -> np.ndarray:
-        """Memory for one decoded block; of a raw field, which needs none, always the same."""
-        if not self._is_packed:
-            return _NOTHING
-        return np.empty(BLOCK_ROWS * self.field.row_bytes, np.uint8)
+    def scratch(self, reads: int) -> np.ndarray:
+        """Memory that kernels want for so many reads: two a transition, one an id."""
+        return np.empty(_READ * reads + self._block_words, np.int64)
 
     def read(self, env: int, start: int, stop: int) -> np.ndarray:
         """A copy of rows ``start..stop`` of one env, shape ``(stop - start, *field.shape)``."""
@@ -442,18 +444,13 @@ class Column:
                 return
         from diskreplay.store import kernels
 
-        failed = kernels.take(*self.table, ids, out, self.scratch())
+        failed = kernels.take(self.table, ids, out, self.scratch(min(len(ids), kernels.READS)))
         if failed:
             self.complain(*divmod(-(1 + failed), self.num_envs))
 
     def _decode(self, env: int, start: int, stop: int, out: np.ndarray) -> None:
-        from diskreplay.store import kernels
-
-        failed = kernels.read(
-            *self.table, env, start, stop, out.reshape(-1).view(np.uint8), self.scratch()
-        )
-        if failed:
-            self.complain(-(1 + failed), env)
+        ids = np.arange(start, stop) * self.num_envs + env
+        self.take(ids, out.reshape(-1).view(np.uint8))
 
     def complain(self, row: int, env: int) -> None:
         """Raise the error for a row that a kernel could not read."""

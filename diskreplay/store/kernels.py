@@ -1,15 +1,27 @@
 """Numba kernels that move rows between segments and arrays, holding no GIL.
 
-A segment table says where the rows of one field are: ``addresses[env, segment % slots]`` is the
-memory of a segment, ``sizes`` is 0 for plain rows and the length of the shard for packed ones.
-``layout`` is that field's `Column.layout`. Kernels return 0, or ``-(1 + row * num_envs + env)`` of
-the first row that could not be read.
+The segment table of a field says what its rows are like and where they are: the figures that have
+names below and then, for each env and slot, the address of the segment in that slot (of segment
+``s`` the slot ``s % slots``), 0 if there is none, and its size: 0 for plain rows, the length of the
+shard for packed ones.
+
+Kernels that read return 0, or ``-(1 + row * num_envs + env)`` of the first row that could not be
+read. Their `scratch` is made by `Column.scratch`: room for reads and, of packed fields, for one
+decoded block at its end.
 """
 
-import numpy as np
-
 from diskreplay.caches import expect
-from diskreplay.jit import kernel
+from diskreplay.jit import (
+    address,
+    inner,
+    int64,
+    int64s,
+    kernel,
+    larger,
+    part,
+    pointer,
+    smaller,
+)
 from diskreplay.store.native import (
     blosc_decode,
     blosc_encode,
@@ -22,12 +34,14 @@ from diskreplay.store.native import (
     madvise,
     memcpy,
     memset,
-    store_u8,
+    store_i64,
+    store_u32,
 )
 
-_SLOTS, _SEGMENT_ROWS, _ROW_BYTES, _BLOCK_ROWS, _BLOCKS = 0, 1, 2, 3, 4
+SLOTS, SEGMENT_ROWS, ROW_BYTES, BLOCK_ROWS, BLOCKS, ENVS, FIGURES = 0, 1, 2, 3, 4, 5, 6
 
 ENV, ROW, BEFORE, AHEAD, BEFORE_NEXT = 0, 1, 2, 3, 4  # columns of a plan
+_PLAN = 5  # columns
 
 _HEADER = 16  # of a Blosc chunk; then the start of its one block, then the length of its stream
 _ONE_STREAM = _HEADER + 8
@@ -37,26 +51,34 @@ _STORED, _LZ4, _SHUFFLES = 0x2, 1, 0x5
 _LONG_RUNS = 64
 _WILLNEED, _RUSAGE_THREAD, _MAJOR_FAULTS_AT = 3, 1, 72
 _MOST_BATCHES_ADVISED = 1024
-_PAGE = 4096
+_PAGE, _LINE = 4096, 64
 _AHEAD = 1 << 16  # bytes that are expected before they are copied
-_ENV, _START, _STOP, _TARGET = 0, 1, 2, 3  # columns of reads
-_READS = 4096  # that `take` does at a time
+_BLOCK_AHEAD = 1 << 13  # bytes of a block that are expected while another is decoded
+# A read: rows start..stop of an env, the memory they go to and, once found, where they begin or, of
+# a packed segment, where the index has the block they begin in.
+_ENV, _START, _STOP, _TARGET, _SOURCE, _ENTRY, READ = 0, 1, 2, 3, 4, 5, 6
+READS = 4096  # that `take` does at a time
+
+
+@inner
+def _segment(table, env, row):
+    """Where the table has the segment of a row: its address there, and its size behind that."""
+    slots = table[SLOTS]
+    return FIGURES + 2 * (env * slots + row // table[SEGMENT_ROWS] % slots)
 
 
 @kernel
-def scatter(addresses, layout, envs, rows, source):
+def scatter(table, envs, rows, source):
     """Write ``source[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``."""
-    slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
-    start = source.ctypes.data
+    row_bytes = table[ROW_BYTES]
     for i in range(len(envs)):
-        env, row = envs[i], rows[i]
-        segment = row // segment_rows
-        target = addresses[env, segment % slots] + (row - segment * segment_rows) * row_bytes
-        memcpy(target, start + env * row_bytes, row_bytes)
+        at = rows[i] % table[SEGMENT_ROWS] * row_bytes
+        target = table[_segment(pointer(table), envs[i], rows[i])] + at
+        memcpy(target, address(source) + envs[i] * row_bytes, row_bytes)
     return 0
 
 
-@kernel
+@inner
 def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
     """Rows low..high of one Blosc chunk. LZ4 is stopped after the last row that is wanted, if that
     pays."""
@@ -95,7 +117,7 @@ def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
     return 0
 
 
-@kernel
+@inner
 def _locate(index, block, blocks, size):
     """Where a block is in its shard, and its length without the checksum; -1 if the index, which
     was whole when it was mapped, is not any more.
@@ -116,159 +138,153 @@ def _locate(index, block, blocks, size):
     return offset, length - 4
 
 
-@kernel
-def _copy(addresses, sizes, layout, env, start, stop, target, scratch):
+@inner
+def _copy(table, env, start, stop, target, scratch_end):
     """Rows start..stop of one env to the memory at `target`, across segments and blocks."""
-    slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
-    block_rows, blocks = layout[_BLOCK_ROWS], layout[_BLOCKS]
+    segment_rows, row_bytes = table[SEGMENT_ROWS], table[ROW_BYTES]
+    block_rows, blocks = table[BLOCK_ROWS], table[BLOCKS]
     row = start
     while row < stop:
-        segment = row // segment_rows
-        slot = segment % slots
-        base = addresses[env, slot]
+        place = _segment(table, env, row)
+        base, size = table[place], table[place + 1]
         if base == 0:
             return -(1 + row)
-        at = row - segment * segment_rows
-        rows = min(stop - row, segment_rows - at)
-        size = sizes[env, slot]
+        at = row % segment_rows
+        rows = smaller(stop - row, segment_rows - at)
         if size == 0:
             memcpy(target, base + at * row_bytes, rows * row_bytes)
         else:
             block = at // block_rows
             low = at - block * block_rows
-            rows = min(rows, block_rows - low)
+            rows = smaller(rows, block_rows - low)
             offset, length = _locate(base + size - 4 - 16 * blocks, block, blocks, size)
             source = base + offset
             # Each time: memory may leave the page cache, and come back otherwise from a disk.
             if length < 0 or crc32c_extend(0, source, length) != load_u32(source + length):
                 return -(1 + row)
-            if _decode(source, length, low, low + rows, row_bytes, block_rows, target, scratch):
+            room = scratch_end - block_rows * row_bytes
+            if _decode(source, length, low, low + rows, row_bytes, block_rows, target, room):
                 return -(1 + row)
         row += rows
         target += rows * row_bytes
     return 0
 
 
-@kernel
-def read(addresses, sizes, layout, env, start, stop, out, scratch):
-    """Consecutive rows of one env into `out`."""
-    return _copy(addresses, sizes, layout, env, start, stop, out.ctypes.data, scratch.ctypes.data)
+@part(int64, int64s, int64s, int64, int64)
+def _fetch(table, reads, count, scratch_end):
+    """Copy what `reads` lists.
 
-
-@kernel
-def _expect(address, size):
-    """Have the caches fetch the beginning of each page: from there to the page's end the processor
-    fetches ahead by itself."""
-    stop = address + size
-    while address < stop:
-        expect(address)
-        address += _PAGE - address % _PAGE
-
-
-@kernel
-def _fetch(addresses, sizes, layout, reads, scratch):
-    """Copy what ``reads`` lists: consecutive rows of one env each, and the memory they go to.
-
-    Where each begins is found first, so that its memory can be on the way while others are copied.
-    Plain rows of one segment are worth that; all else is found when its turn comes.
+    Where each begins is found first, so that its memory can be on the way while others are copied:
+    plain rows of one segment; of packed ones the index, and then the first block. All else is found
+    when its turn comes.
     """
-    envs, count = addresses.shape[0], len(reads)
-    slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
-    sources = np.zeros(count, np.int64)
+    envs, segment_rows, row_bytes = table[ENVS], table[SEGMENT_ROWS], table[ROW_BYTES]
     largest = row_bytes
     for i in range(count):
-        env, start, stop = reads[i, _ENV], reads[i, _START], reads[i, _STOP]
-        segment = start // segment_rows
-        at, slot = start - segment * segment_rows, segment % slots
-        if addresses[env, slot] and not sizes[env, slot] and at + stop - start <= segment_rows:
-            sources[i] = addresses[env, slot] + at * row_bytes
-            largest = max(largest, (stop - start) * row_bytes)
-    lead = min(_AHEAD // largest + 1, count)
+        read = READ * i
+        start, rows = reads[read + _START], reads[read + _STOP] - reads[read + _START]
+        place = _segment(table, reads[read + _ENV], start)
+        base, size, at = table[place], table[place + 1], start % segment_rows
+        source = entry = 0
+        if base and size:
+            entry = base + size - 4 - 16 * (table[BLOCKS] - at // table[BLOCK_ROWS])
+            expect(entry)
+            source = base
+        elif base and at + rows <= segment_rows:
+            source = base + at * row_bytes
+            largest = larger(largest, rows * row_bytes)
+        reads[read + _SOURCE], reads[read + _ENTRY] = source, entry
+    lead = smaller(_AHEAD // largest + 1, count)
     for i in range(-lead, count):
-        if i + lead < count and sources[i + lead]:
-            rows = reads[i + lead, _STOP] - reads[i + lead, _START]
-            _expect(sources[i + lead], rows * row_bytes)
+        coming = READ * (i + lead)
+        if i + lead < count and reads[coming + _SOURCE] and not reads[coming + _ENTRY]:
+            rows = reads[coming + _STOP] - reads[coming + _START]
+            at = reads[coming + _SOURCE]
+            stop = at + rows * row_bytes
+            while at < stop:  # from a page's first line on the processor fetches ahead by itself
+                expect(at)
+                at += _PAGE - at % _PAGE
         if i < 0:
             continue
-        env, start, stop = reads[i, _ENV], reads[i, _START], reads[i, _STOP]
-        if sources[i]:
-            memcpy(reads[i, _TARGET], sources[i], (stop - start) * row_bytes)
+        read = READ * i
+        entry = reads[read + READ + _ENTRY] if i + 1 < count else 0
+        if entry:  # of an index that has rotted too: any address may be expected
+            at = reads[read + READ + _SOURCE] + load_i64(entry)
+            for line in range(0, smaller(load_i64(entry + 8), _BLOCK_AHEAD), _LINE):
+                expect(at + line)
+        env, start, stop = reads[read + _ENV], reads[read + _START], reads[read + _STOP]
+        if reads[read + _SOURCE] and not reads[read + _ENTRY]:
+            memcpy(reads[read + _TARGET], reads[read + _SOURCE], (stop - start) * row_bytes)
             continue
-        failed = _copy(
-            addresses, sizes, layout, env, start, stop, reads[i, _TARGET],
-            scratch.ctypes.data,
-        )  # fmt: skip
+        failed = _copy(table, env, start, stop, reads[read + _TARGET], scratch_end)
         if failed:
             return failed * envs + envs - 1 - env
     return 0
 
 
-@kernel
-def gather(addresses, sizes, layout, plan, out, scratch):
-    """The row of each planned transition into ``out[i]``."""
-    reads = np.empty((len(plan), 4), np.int64)
-    for i in range(len(plan)):
-        reads[i, _ENV], reads[i, _START] = plan[i, ENV], plan[i, ROW]
-        reads[i, _STOP] = plan[i, ROW] + 1
-        reads[i, _TARGET] = out.ctypes.data + i * layout[_ROW_BYTES]
-    return _fetch(addresses, sizes, layout, reads, scratch)
+@inner
+def _add(reads, count, env, start, stop, target):
+    """Add a read; returns how many there are."""
+    read = READ * count
+    reads[read + _ENV], reads[read + _START] = env, start
+    reads[read + _STOP], reads[read + _TARGET] = stop, target
+    return count + 1
 
 
 @kernel
-def take(addresses, sizes, layout, ids, out, scratch):
+def take(table, ids, out, scratch):
     """The row of each id (``row * num_envs + env``) into ``out[i]``, zeros for negative ones.
 
     Consecutive rows are read in one go, so that a block is decoded once for all of them.
     """
-    envs, row_bytes = addresses.shape[0], layout[_ROW_BYTES]
-    reads = np.empty((min(len(ids), _READS), 4), np.int64)
-    count = i = 0
-    while i < len(ids):
+    envs, row_bytes = table[ENVS], table[ROW_BYTES]
+    reads = pointer(scratch)
+    count, i, failed = int64(0), 0, 0  # a literal would have what it is given to compiled twice
+    while i < len(ids) and not failed:
         stop = i + 1
-        target = out.ctypes.data + i * row_bytes
+        target = address(out) + i * row_bytes
         if ids[i] < 0:
             memset(target, 0, row_bytes)
         else:
             while stop < len(ids) and ids[stop] == ids[stop - 1] + envs:
                 stop += 1
             row = ids[i] // envs
-            reads[count, _ENV], reads[count, _TARGET] = ids[i] % envs, target
-            reads[count, _START], reads[count, _STOP] = row, row + stop - i
-            count += 1
+            count = _add(reads, count, ids[i] % envs, row, row + stop - i, target)
         i = stop
-        if count == _READS:
-            failed = _fetch(addresses, sizes, layout, reads, scratch)
-            if failed:
-                return failed
+        if count == READS or i == len(ids):
+            failed = _fetch(pointer(table), reads, count, address(scratch) + 8 * len(scratch))
             count = 0
-    return _fetch(addresses, sizes, layout, reads[:count], scratch)
+    return failed
 
 
 @kernel
-def _advise(addresses, sizes, layout, env, start, stop):
-    """Ask the kernel for the pages of one window, without waiting for them."""
-    slots, segment_rows, row_bytes = layout[_SLOTS], layout[_SEGMENT_ROWS], layout[_ROW_BYTES]
-    block_rows, blocks = layout[_BLOCK_ROWS], layout[_BLOCKS]
-    row = start
-    while row < stop:
-        segment = row // segment_rows
-        at = row - segment * segment_rows
-        rows = min(stop - row, segment_rows - at)
-        base, size = addresses[env, segment % slots], sizes[env, segment % slots]
-        if base != 0:
-            low, high = base + at * row_bytes, base + (at + rows) * row_bytes
-            if size != 0:
-                entry = base + size - 4 - 16 * blocks
-                first, last = at // block_rows, (at + rows - 1) // block_rows
-                low = base + load_i64(entry + 16 * first)
-                high = base + load_i64(entry + 16 * last) + load_i64(entry + 16 * last + 8)
-            if base <= low < high:
-                low -= low % 4096
-                madvise(low, high - low, _WILLNEED)
-        row += rows
+def advise(table, plan):
+    """Ask the system for the pages of all windows of a plan, without waiting for them. Pages that
+    are at hand need no asking, which costs a system call a window."""
+    segment_rows, row_bytes = table[SEGMENT_ROWS], table[ROW_BYTES]
+    block_rows, blocks = table[BLOCK_ROWS], table[BLOCKS]
+    for i in range(len(plan)):
+        row, stop = plan[i, ROW] - plan[i, BEFORE], plan[i, ROW] + plan[i, AHEAD] + 1
+        while row < stop:
+            at = row % segment_rows
+            rows = smaller(stop - row, segment_rows - at)
+            place = _segment(pointer(table), plan[i, ENV], row)
+            base, size = table[place], table[place + 1]
+            if base != 0:
+                low, high = base + at * row_bytes, base + (at + rows) * row_bytes
+                if size != 0:
+                    entry = base + size - 4 - 16 * blocks
+                    first, last = at // block_rows, (at + rows - 1) // block_rows
+                    low = base + load_i64(entry + 16 * first)
+                    high = base + load_i64(entry + 16 * last) + load_i64(entry + 16 * last + 8)
+                if base <= low < high:
+                    low -= low % _PAGE
+                    madvise(low, high - low, _WILLNEED)
+            row += rows
+    return 0
 
 
-@kernel
+@inner
 def _read_stack(reads, count, env, row, before, stop, stack, row_bytes, target):
     """Add the read of the stack that ends at `row`, with what follows it up to `stop`; returns how
     many reads there are. Places before the episode's start are zeros; all if `before` is negative.
@@ -277,115 +293,81 @@ def _read_stack(reads, count, env, row, before, stop, stack, row_bytes, target):
     if empty:
         memset(target, 0, empty * row_bytes)
     if before >= 0:
-        reads[count, _ENV], reads[count, _START], reads[count, _STOP] = env, row - before, stop
-        reads[count, _TARGET] = target + empty * row_bytes
-        count += 1
+        count = _add(reads, count, env, row - before, stop, target + empty * row_bytes)
     return count
 
 
 @kernel
-def _repeat_first(before, stack, row_bytes, target):
-    """Put the first frame of a stack that was read into the places before the episode's start."""
-    empty = stack - 1 - before
-    if before >= 0:
-        for place in range(empty):
-            memcpy(target + place * row_bytes, target + empty * row_bytes, row_bytes)
-
-
-@kernel
-def windows(addresses, sizes, layout, plan, stack, horizon, repeat, advice, rusage, out, scratch):
+def windows(table, plan, stack, horizon, advice, rusage, out, scratch):
     """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
 
     The observation stack ends at place ``stack - 1``, the next one at ``stack + horizon - 1``;
-    places before the episode's start are zeros or, if ``repeat``, its first frame. Where an episode
-    ended before the horizon and the two stacks overlap, they do not fit into one window: those are
-    counted, their next stacks are left out here, and `next_stacks` makes them.
+    places before the episode's start are zeros. Where an episode ended before the horizon and the
+    two stacks overlap, they do not fit into one window: those are counted, their next stacks are
+    left out here, and `next_stacks` makes them.
 
-    ``advice`` holds how many batches to ask the kernel for in advance, and how many after the
-    next major fault: pages that are at hand need no asking, which costs a system call a window.
+    ``advice`` holds for how many batches to call `advise` first, and for how many after the next
+    major fault.
     """
-    row_bytes = layout[_ROW_BYTES]
-    places = stack + horizon
-    usage = rusage.ctypes.data
-    if advice[0] > 0:
-        advice[0] -= 1
-        for i in range(len(plan)):
-            row = plan[i, ROW]
-            _advise(
-                addresses, sizes, layout,
-                plan[i, ENV], row - plan[i, BEFORE], row + plan[i, AHEAD] + 1,
-            )  # fmt: skip
-    elif advice[1] > 0:
+    row_bytes = table[ROW_BYTES]
+    window_bytes = (stack + horizon) * row_bytes
+    usage = address(rusage)
+    watches = advice[0] == 0 and advice[1] > 0
+    if watches:
         getrusage(_RUSAGE_THREAD, usage)
     faults = load_i64(usage + _MAJOR_FAULTS_AT)
-    reads = np.empty((2 * len(plan), 4), np.int64)
-    count = apart = 0
+    reads = pointer(scratch)
+    count, apart = int64(0), 0
+    window = address(out)
     for i in range(len(plan)):
         env, row, before, ahead = plan[i, ENV], plan[i, ROW], plan[i, BEFORE], plan[i, AHEAD]
         next_before = plan[i, BEFORE_NEXT]
-        window = out.ctypes.data + i * places * row_bytes
         # Two stacks that touch or overlap are one read.
         together = next_before >= 0 and ahead == horizon and horizon <= stack
         stop = row + ahead + 1 if together else row + 1
         count = _read_stack(reads, count, env, row, before, stop, stack, row_bytes, window)
-        if together:
-            continue
-        if horizon < stack:
+        if not together and horizon < stack:
             apart += 1
-        else:
+        elif not together:
             count = _read_stack(
                 reads, count, env, row + ahead, next_before, row + ahead + 1, stack, row_bytes,
                 window + horizon * row_bytes,
             )  # fmt: skip
-    failed = _fetch(addresses, sizes, layout, reads[:count], scratch)
+        window += window_bytes
+    failed = _fetch(pointer(table), reads, count, address(scratch) + 8 * len(scratch))
     if failed:
         return failed
-    if repeat:
-        for i in range(len(plan)):
-            window = out.ctypes.data + i * places * row_bytes
-            _repeat_first(plan[i, BEFORE], stack, row_bytes, window)
-            if horizon >= stack:  # else the next stack has part of this padding, or comes later
-                _repeat_first(plan[i, BEFORE_NEXT], stack, row_bytes, window + horizon * row_bytes)
-    if advice[0] == 0 and advice[1] > 0:
+    if watches:
         getrusage(_RUSAGE_THREAD, usage)
         if load_i64(usage + _MAJOR_FAULTS_AT) > faults:
             advice[0] = advice[1]
-            advice[1] = min(2 * advice[1], _MOST_BATCHES_ADVISED)
+            advice[1] = smaller(2 * advice[1], _MOST_BATCHES_ADVISED)
         else:
-            advice[1] = max(advice[1] // 2, 16)
+            advice[1] = larger(advice[1] // 2, 16)
+    elif advice[0] > 0:
+        advice[0] -= 1
     return apart
 
 
 @kernel
-def next_stacks(addresses, sizes, layout, plan, stack, horizon, repeat, window, out, scratch):
+def next_stacks(table, plan, stack, horizon, window, out, scratch):
     """The next stacks of a batch in which some do not fit into their windows."""
-    row_bytes = layout[_ROW_BYTES]
+    row_bytes = table[ROW_BYTES]
     stack_bytes = stack * row_bytes
-    reads = np.empty((len(plan), 4), np.int64)
-    count = 0
+    reads = pointer(scratch)
+    count = int64(0)
     for i in range(len(plan)):
         env, row, ahead = plan[i, ENV], plan[i, ROW], plan[i, AHEAD]
-        target = out.ctypes.data + i * stack_bytes
+        target = address(out) + i * stack_bytes
         if ahead == horizon and plan[i, BEFORE_NEXT] >= 0:
-            source = window.ctypes.data + (i * (stack + horizon) + horizon) * row_bytes
+            source = address(window) + (i * (stack + horizon) + horizon) * row_bytes
             memcpy(target, source, stack_bytes)
             continue
         count = _read_stack(
             reads, count, env, row + ahead, plan[i, BEFORE_NEXT], row + ahead + 1, stack, row_bytes,
             target,
         )  # fmt: skip
-    failed = _fetch(addresses, sizes, layout, reads[:count], scratch)
-    if repeat and not failed:
-        for i in range(len(plan)):  # those that came from their windows are padded already
-            target = out.ctypes.data + i * stack_bytes
-            _repeat_first(plan[i, BEFORE_NEXT], stack, row_bytes, target)
-    return failed
-
-
-@kernel
-def _store_integer(target, value, size):
-    for i in range(size):
-        store_u8(target + i, (value >> (8 * i)) & 0xFF)
+    return _fetch(pointer(table), reads, count, address(scratch) + 8 * len(scratch))
 
 
 @kernel
@@ -396,7 +378,7 @@ def encode(rows, used, row_bytes, block_rows, blocks, name, level, zeros, scratc
     Blocks that hold no used row are marked missing; the rest of the last one is zeros.
     """
     whole = block_rows * row_bytes
-    target = out.ctypes.data
+    target = address(out)
     room = len(out)
     index = 0
     entries = target + room - 16 * blocks - 4  # moved down behind the blocks at the end
@@ -408,28 +390,28 @@ def encode(rows, used, row_bytes, block_rows, blocks, name, level, zeros, scratc
             continue
         if blank_size and zeros[block] == block_rows:
             memcpy(target + index, target + blank, blank_size)
-            _store_integer(entry, index, 8)
-            _store_integer(entry + 8, blank_size, 8)
+            store_i64(entry, index)
+            store_i64(entry + 8, blank_size)
             index += blank_size
             continue
-        source = rows.ctypes.data + block * whole
+        source = address(rows) + block * whole
         here = (used - block * block_rows) * row_bytes
         if here < whole:  # behind the last row a recycled tail holds rows of another segment
-            memset(scratch.ctypes.data, 0, whole)
-            memcpy(scratch.ctypes.data, source, here)
-            source = scratch.ctypes.data
+            memset(address(scratch), 0, whole)
+            memcpy(address(scratch), source, here)
+            source = address(scratch)
         size = blosc_encode(
-            level, 0, 1, whole, source, target + index, whole + 16, name.ctypes.data, 0, 1
+            level, 0, 1, whole, source, target + index, whole + 16, address(name), 0, 1
         )
         if size <= 0:
             return -1
-        _store_integer(target + index + size, crc32c_extend(0, target + index, size), 4)
-        _store_integer(entry, index, 8)
-        _store_integer(entry + 8, size + 4, 8)
+        store_u32(target + index + size, crc32c_extend(0, target + index, size))
+        store_i64(entry, index)
+        store_i64(entry + 8, size + 4)
         if zeros[block] == block_rows:
             blank, blank_size = index, size + 4
         index += size + 4
     length = 16 * blocks
-    _store_integer(entries + length, crc32c_extend(0, entries, length), 4)
+    store_u32(entries + length, crc32c_extend(0, entries, length))
     memcpy(target + index, entries, length + 4)
     return index + length + 4

@@ -68,13 +68,18 @@ load_u32 = _loader(types.uint32)
 load_i64 = _loader(types.int64)
 
 
-@intrinsic
-def store_u8(_typing, address, value):
-    """Write one byte at an address."""
+def _storer(kind: types.Type):
+    @intrinsic
+    def store(_typing, address, value):
+        def emit(context, builder, _signature, arguments):
+            pointer = builder.inttoptr(arguments[0], ir.PointerType(context.get_value_type(kind)))
+            builder.store(arguments[1], pointer, align=1)
+            return cgutils.get_null_value(cgutils.intp_t)
 
-    def emit(_context, builder, _signature, arguments):
-        pointer = builder.inttoptr(arguments[0], ir.PointerType(cgutils.int8_t))
-        builder.store(arguments[1], pointer, align=1)
-        return cgutils.get_null_value(cgutils.intp_t)
+        return types.intp(types.intp, kind), emit
 
-    return types.intp(types.intp, types.uint8), emit
+    return store
+
+
+store_u32 = _storer(types.uint32)
+store_i64 = _storer(types.int64)

@@ -100,12 +100,10 @@ def pieces(fd: int, size: int) -> Iterator[np.ndarray]:
 
 def checksum(path: Path) -> Seal:
     """Length and CRC-32C of a file, or `Unreadable`."""
-    from diskreplay.store.checking_kernels import extend
-
     with plain_file(path) as (fd, size):
         crc = 0
         for piece in pieces(fd, size):
-            crc = extend(crc, piece)
+            crc = codec.crc32c(piece, start=crc)
         return Seal(size, crc)
 
 
@@ -114,8 +112,6 @@ def checksum(path: Path) -> Seal:
 
 def check_raw(field: Field, path: Path, used: int, *, still: bool) -> Checked:
     """A raw segment of which `used` rows count; if `still`, zeros are expected behind them."""
-    from diskreplay.store.checking_kernels import extend
-
     with plain_file(path) as (fd, size):
         checked = Checked(Seal(size, 0), np.zeros(field.segment_rows, np.bool_))
         if size != field.segment_bytes:
@@ -123,7 +119,7 @@ def check_raw(field: Field, path: Path, used: int, *, still: bool) -> Checked:
         crc, at, end = 0, 0, used * field.row_bytes
         behind = False
         for piece in pieces(fd, size):
-            crc = extend(crc, piece)
+            crc = codec.crc32c(piece, start=crc)
             if field.dtype == np.bool_:
                 odd = at + np.flatnonzero(piece[: max(0, end - at)] > 1)
                 if len(odd):

@@ -441,12 +441,10 @@ class Store(Keeping):
         stop[final_envs] += 1
         self.reserve(envs, stop[envs])
         for column, value in zip(self.columns.values(), values, strict=True):
-            kernels.scatter(column.table[0], column.table[2], envs, rows, _bytes(value))
+            kernels.scatter(column.table, envs, rows, _bytes(value))
         if len(final_envs):
             for column, value in zip(self.columns.values(), final, strict=True):
-                kernels.scatter(
-                    column.table[0], column.table[2], final_envs, final_rows, _bytes(value)
-                )
+                kernels.scatter(column.table, final_envs, final_rows, _bytes(value))
         self.count[:] = stop  # the commit: each env's count is raised by one store
         if len(final_envs):
             self._count_finals(final_envs)

@@ -1,9 +1,7 @@
 """Numba kernels of ReAgent's buffers."""
 
-import numpy as np
-
-from diskreplay.jit import kernel
-from diskreplay.sampling.kernels import tree_find
+from diskreplay.jit import kernel, pointer
+from diskreplay.sampling.kernels import _find
 
 
 @kernel
@@ -31,12 +29,19 @@ def follow(indices, terminal, horizon, count, base, stored, slots, ids, steps, e
 @kernel
 def stratified(nodes, starts, draws, leaves):
     """The leaf at each draw from ``[0, 1)`` within its part, of `draws` equal ones, of the total.
+    The draws are used up.
 
     Rounds as ``random.uniform`` of ``linspace`` does.
     """
     step = 1.0 / max(len(draws), 1)
-    masses = np.empty(len(draws))
     for i in range(len(draws)):
         low, high = i * step, (i + 1) * step if i + 1 < len(draws) else 1.0
-        masses[i] = (low + (high - low) * draws[i]) * nodes[-1]
-    tree_find(nodes, starts, masses, leaves)
+        draws[i] = (low + (high - low) * draws[i]) * nodes[-1]
+    _find(
+        pointer(nodes),
+        pointer(starts),
+        len(starts) - 1,
+        pointer(draws),
+        pointer(leaves),
+        len(draws),
+    )
