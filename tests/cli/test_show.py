@@ -194,18 +194,20 @@ def test_show_draws_on_a_terminal(cli, store, monkeypatch, arguments):
     assert "▀" not in cli("show", store, *arguments).stdout
 
 
-def test_show_draws_the_stack_that_is_sampled(cli, make, tmp_path):
+def test_show_draws_the_stack_that_is_sampled(cli, make, tmp_path, monkeypatch):
     """Before an episode's start nothing is drawn for zeros, and its first frame where it stands."""
-    image = pytest.importorskip("PIL.Image")
-    with make(tmp_path / "replay") as buffer:
-        record(buffer, 30)
-    widths = {}
-    for padding in ("zero", "reset"):
-        with make(tmp_path / "replay", stack_padding=padding):
-            pass
-        for row in (0, 1, 9):
-            out = tmp_path / f"{padding}{row}.png"
-            cli("show", tmp_path / "replay", row, "--out", out)
-            widths[padding, row] = image.open(out).width
-    assert widths["zero", 0] < widths["zero", 1] < widths["zero", 9]
-    assert {widths["reset", row] for row in (0, 1, 9)} == {widths["zero", 9]}
+    from diskreplay.cli import rows
+
+    drawn = []
+    monkeypatch.setattr(rows, "_draw", lambda _b, _f, ids, _o, **_more: drawn.append(ids.tolist()))
+    for padding, stacks in (
+        ("zero", [[0], [0, 1], [6, 7, 8, 9], [11]]),
+        ("reset", [[0, 0, 0, 0], [0, 0, 0, 1], [6, 7, 8, 9], [11, 11, 11, 11]]),
+    ):
+        path = tmp_path / padding
+        with make(path, stack_padding=padding) as buffer:
+            record(buffer, 30)
+        drawn.clear()
+        for row in (0, 1, 9, 11):
+            cli("show", path, row)
+        assert drawn == stacks
