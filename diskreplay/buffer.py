@@ -28,6 +28,7 @@ from diskreplay.errors import (
     SchemaError,
     ShapeError,
     StorageError,
+    StoreMovedError,
 )
 from diskreplay.gathering import Draft
 from diskreplay.metadata import checked as checked_metadata
@@ -38,7 +39,7 @@ from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, manifest, tempfiles
+from diskreplay.store import checkpoint, files, manifest, tempfiles
 from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.listing import Checkpoint
@@ -68,8 +69,9 @@ class ReplayBuffer:
     Parameters
     ----------
     path : str or Path or None
-        The store's directory: created, or reopened if it holds a store. None: a temporary one,
-        removed by `close` or when the process ends.
+        The store's directory: created, or reopened if it holds a store. Links are followed, and
+        the attribute `path` is the real directory. None: a temporary one, removed by `close` or
+        when the process ends.
     observation_space, action_space : gymnasium.Space
         Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of them. An observation is one
         frame: stacks are made when sampling.
@@ -122,8 +124,11 @@ class ReplayBuffer:
         The directory holds something else, or a newer format.
     LockedError
         Another writer has the store open.
+    StoreMovedError
+        Of any call that touches files: the directory was moved or deleted. Rows that were added are
+        in it, wherever it is.
     StorageError
-        The file system refused, see ``errno``.
+        The file system refused, see ``errno``; or it refuses locks.
 
     Notes
     -----
@@ -166,9 +171,9 @@ class ReplayBuffer:
         # A Generator passes through default_rng as it is.
         self._stream = Stream(np.random.default_rng(seed))
         self._temporary = path is None
-        self.path = Path(
+        self.path = files.resolved(
             tempfile.mkdtemp(prefix="diskreplay-") if self._temporary else path
-        ).absolute()
+        )
         Store.settle(self.path)
         if (self.path / "zarr.json").exists():
             store = Store.open(self.path, mode="a", capacity=capacity, shrink=bool(shrink))
@@ -692,7 +697,16 @@ class ReplayBuffer:
             self._rows.store.record(self._meta(), self._leaves())
 
     def close(self) -> None:
-        """Flush and release the store. A temporary store is removed. Closing twice is fine."""
+        """Flush and release the store. A temporary store is removed. Closing twice is fine.
+
+        Raises
+        ------
+        StoreMovedError
+            The store's directory was moved or deleted. It was released all the same, and opening it
+            where it is now gives all rows; a power cut may take those since the last flush.
+        StorageError
+            The flush failed, on a full disk say. Nothing was released: close it again.
+        """
         if getattr(self, "_closed", True):
             return
         if process.pid != self._pid:
@@ -703,8 +717,13 @@ class ReplayBuffer:
         with self._lock:
             store = self._rows.store
             if store.mode != "r" and not self._temporary:
-                store.record(self._meta(), self._leaves(), closing=True)
-                store.mark_closed()
+                try:
+                    store.record(self._meta(), self._leaves(), closing=True)
+                    store.mark_closed()
+                except StoreMovedError:  # nothing can be done about it here: let go of all
+                    self._closed = True
+                    self._release()
+                    raise
             self._closed = True
             self._release()
 
@@ -736,7 +755,7 @@ class ReplayBuffer:
         Returns
         -------
         Path
-            The checkpoint's directory.
+            The checkpoint's directory, without links.
 
         Raises
         ------
@@ -760,7 +779,7 @@ class ReplayBuffer:
         Batches under way in a prefetcher are drawn again, see `prefetch`.
         """
         self._check_writable()
-        directory = Path(checkpoint_dir)
+        directory = files.resolved(checkpoint_dir)
         keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
         with checkpoint.begun(self.path, directory, self.name, iteration_number, wanted) as begun:
             with self._lock:
@@ -822,7 +841,7 @@ class ReplayBuffer:
 
         with self._lock:
             self._check_writable()
-            with self._checkpoint(Path(checkpoint_dir), suffix) as (path, text, at):
+            with self._checkpoint(files.resolved(checkpoint_dir), suffix) as (path, text, at):
                 contents = manifest.read_whole(path)
                 attaching.check(path, contents)
                 saved = Store(path, mode="r")  # opens every segment, so checks their indices
@@ -985,6 +1004,9 @@ class ReplayBuffer:
         if not (store.follows and store.replaced()):
             try:
                 return self._rows.follow()
+            except StoreMovedError:
+                if not (store.follows and store.replaced()):  # meanwhile
+                    raise
             except StorageError:  # a file that a smaller capacity does without
                 if not (store.follows and store.resized()):
                     raise
@@ -1216,7 +1238,7 @@ def open(
 
     if mode not in ("r", "a"):
         raise InvalidInputError(f"mode: 'r' or 'a' expected, found {mode!r}")
-    store = Store.open(Path(path).absolute(), mode=mode)
+    store = Store.open(Path(path), mode=mode)
     store.follows = follow
     try:
         if mode == "a" and "facade" in store.meta:

@@ -30,6 +30,7 @@
     │   └── ForkedError                    in a child process of the one that opened it
     └── StorageError (OSError)             the operating system refused; errno says why
         ├── DiskFullError                  ENOSPC or EDQUOT
+        ├── StoreMovedError                the open store's directory is not at its path any more
         └── StorePermissionError (PermissionError)
 
 A message says where, what was found, what was expected and what to do next.
@@ -146,6 +147,11 @@ class StorageError(DiskReplayError, OSError):
 
 class DiskFullError(StorageError):
     """The file system or the quota is full."""
+
+
+class StoreMovedError(StorageError):
+    """The directory of a store that is open was moved or deleted; what is at its path now was not
+    touched."""
 
 
 class StorePermissionError(StorageError, PermissionError):

@@ -11,7 +11,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay.buffer import open as open_buffer
 from diskreplay.errors import ClosedError, FormatError
 from diskreplay.ring import Ring
-from diskreplay.store import private
+from diskreplay.store import files, private
 from diskreplay.store.store import Store
 
 _ROWS_AT_ONCE = 1024
@@ -52,7 +52,7 @@ class OnDisk:
     _row_notes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, path: str | os.PathLike | None, capacity: int, facade: str, **options: Any):
-        self._path = None if path is None else Path(path).absolute()
+        self._path = None if path is None else files.resolved(path)
         self._options = {"capacity": int(capacity), "facade": facade, **options}
         self._ring: Ring | None = None
         self._is_closed = False

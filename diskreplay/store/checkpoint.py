@@ -98,7 +98,8 @@ def _of(name: str) -> str:
 
 
 def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, str]:
-    """The checkpoint directory and its suffix; of the highest number if `suffix` is None."""
+    """The checkpoint directory, or what a link there leads to, and its suffix; of the highest
+    number if `suffix` is None."""
     places = {path: path for path in _directories(directory)}
     places = tempfiles.set_aside(directory, _of(name)) | places  # by a save that was killed
     there = numbered(places, name)
@@ -113,7 +114,7 @@ def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, st
             raise CheckpointNotFoundError(
                 f"{place}: no such checkpoint (numbered ones there: {has})"
             )
-    return places[place], place.name.removeprefix(f"{name}_ckpt.")
+    return files.resolved(places[place]), place.name.removeprefix(f"{name}_ckpt.")
 
 
 # -- saving
@@ -167,6 +168,7 @@ def finish(
         _build(store, build, meta, leaves, attached)
         if leaves is not None:
             store.keep_priorities(build / "priority", meta)
+    store.place.check()  # else what was linked may be another store's
     room.put_in_place(build)
     if keep is not None:
         retired = numbered(_directories(target.parent), name)[:-keep]
@@ -282,12 +284,14 @@ def load(store: Store, saved: Store, contents: Manifest) -> Store:
     fails, the live store is as it was. The lock is held throughout: both directories share it.
     """
     store.finish_clearing()
+    store.place.check()
     Store.settle(store.path)
     room = tempfiles.Workspace(store.path, "load")
     build = room.path / store.path.name
     with store.maintenance:
         try:
             _build_live(store, build, saved, contents)
+            store.place.check()  # else another store is exchanged
             store.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
             room.exchange(build)
             try:

@@ -70,6 +70,25 @@ def translated(error: OSError, path: Path | str, doing: str) -> StorageError:
     return kind(error.errno, f"{doing}: {reason} ({hint})", str(path))
 
 
+def resolved(path: str | os.PathLike) -> Path:
+    """The absolute path without links; what it leads to need not be there yet.
+
+    All that is done beside a store or a checkpoint is done beside the real directory: a link to it
+    may be on another file system, and what is exchanged with it would be the link.
+
+    Raises
+    ------
+    StorageError
+        The links go round in a circle.
+    """
+    real = Path(os.path.realpath(path))
+    with explained(path, "cannot follow the link"):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            if stat.S_ISLNK(os.lstat(real).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return real
+
+
 def make_dirs(path: Path) -> None:
     """Create a directory and its parents."""
     with explained(path, "cannot create the directory"):

@@ -81,6 +81,7 @@ class Keeping:
         with undisturbed(), self.maintenance:
             if self._closing:
                 return
+            self.place.check()
             count = self.count.copy()
             gone = {c: self.first // c.field.segment_rows for c in self.columns.values()}
             full = [
@@ -200,6 +201,8 @@ class Keeping:
             for column in self.columns.values()
             for segment, env in column.left(first // column.field.segment_rows)
         ]
+        if left or any(column.strays for column in self.columns.values()):
+            self.place.check()
         if left:
             with self.gate:
                 for column, segment, env in left:

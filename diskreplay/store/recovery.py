@@ -222,9 +222,12 @@ def catch_up(store: "Store") -> None:
         store.look()
         _let_go(store, tails=epoch != store.mapped_epoch)
         try:
+            store.place.check()  # else the segments of another store may be mapped
             for column in store.columns.values():
                 for env in range(store.num_envs):
                     _map_env(store, column, env)
+            if store.state is None:  # and of a checkpoint that was replaced meanwhile
+                store.place.check()
         except (StorageError, CorruptSegmentError):
             if attempt == _TRIES - 1 or store.state is None:
                 raise

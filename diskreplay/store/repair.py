@@ -63,6 +63,7 @@ def repair(
     StorageError
         The file system refused, or cannot link files. The store is as it was.
     """
+    path = files.resolved(path)
     Store.settle(path)
     format.read_attributes(path)
     if (path / "manifest.json").exists():

@@ -28,6 +28,7 @@ from diskreplay.errors import (
     DiskReplayError,
     FormatError,
     LockedError,
+    StorageError,
 )
 from diskreplay.process import undisturbed
 from diskreplay.store import files, format, priorities, private, recovery, tempfiles
@@ -36,6 +37,7 @@ from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
 from diskreplay.store.keeping import Keeping
 from diskreplay.store.mapping import Mapping
+from diskreplay.store.place import Place
 from diskreplay.store.state import MOST_AT_ONCE, State, finals_in, finals_word, rows_behind
 from diskreplay.store.usage import sizes
 
@@ -64,6 +66,8 @@ class Store(Keeping):
     Attributes
     ----------
     path : Path
+    place : Place
+        Says whether the directory is still at `path`: asked before files are touched.
     columns : dict of str to Column
     num_envs : int
     capacity, capacity_before : int or None
@@ -92,6 +96,7 @@ class Store(Keeping):
         shrink: bool = False,
         only: Container[str] | None = None,
     ) -> None:
+        self.place = Place(path)
         attributes = format.read_attributes(path)
         self.is_resized = capacity not in (-1, attributes.get("capacity"))
         try:
@@ -216,6 +221,7 @@ class Store(Keeping):
         `only` these columns are there: to map thousands of segments that nobody looks at takes
         long.
         """
+        path = files.resolved(path)
         if mode == "r":
             return cls(path, mode="r", only=only)
         cls.settle(path)
@@ -258,7 +264,7 @@ class Store(Keeping):
 
     def close(self) -> None:
         """Stop the keeper, unmap everything, release the lock. Rows are safe from kills, and from
-        power cuts up to the last `record`; call that first."""
+        power cuts up to the last `record`; call that first. Also of a directory that was moved."""
         self._closing = True
         self._wake.set()
         if self._keeper is not None:
@@ -267,12 +273,22 @@ class Store(Keeping):
         self.count = np.array(self.count)
         self._hand = []
         with self.maintenance, self.gate:
+            is_there = self._holds_place()
             for column in self.columns.values():
+                if not is_there:  # another store's spares may have these names
+                    column.abandon_spares()
                 column.close()
+            self.place.close()
         self._state = None
         if self.lock is not None:
             files.unlock(self.lock)
             self.lock = None
+
+    def _holds_place(self) -> bool:
+        try:
+            return self.place.holds()
+        except StorageError:  # closing goes on; the next opening removes what is left
+            return False
 
     def clear_away(self, replaced: "Store", room: tempfiles.Workspace) -> None:
         """Close the store that this one has replaced, and remove its files, which are in `room`
@@ -305,11 +321,18 @@ class Store(Keeping):
         """See to it that rows below ``stop[i]`` of ``envs[i]`` can be written; all or an error."""
         if (stop <= self._ready[envs]).all():
             return
+        self.place.check()
         for env, last in zip(envs.tolist(), (stop - 1).tolist(), strict=True):
-            self.reserve_env(env, last)
+            self._reserve_env(env, last)
 
     def reserve_env(self, env: int, last: int) -> None:
         """`reserve` for one env, up to and including row `last`."""
+        if last < self._ready[env]:
+            return
+        self.place.check()
+        self._reserve_env(env, last)
+
+    def _reserve_env(self, env: int, last: int) -> None:
         if last < self._ready[env]:
             return
         with undisturbed():
@@ -521,6 +544,7 @@ class Store(Keeping):
 
     def _write_record(self, count: np.ndarray, first: np.ndarray, *, closing: bool = False) -> None:
         """Name `count` rows as durable. Their data and names are synced already."""
+        self.place.check()
         rows, last = int(count.max(initial=0)), count if closing else None
         files.replace(
             {
@@ -529,6 +553,7 @@ class Store(Keeping):
             }
         )
         attributes = self.attributes(count, first)
+        self.place.check()
         _write_group(self.path, attributes)
         self.recorded_transitions = np.array(attributes["transitions"], np.int64)
         self.recorded, self.recorded_first = count, first
@@ -553,6 +578,7 @@ class Store(Keeping):
             Whether `mark_closed` follows: open segments get checksums then, for `verify`.
         """
         with undisturbed(), self.maintenance:
+            self.place.check()
             self.maintain(durable=True)
             count, first = self.count.copy(), self.first.copy()
             written, flushed = self._write_partial_shards(count)
@@ -573,6 +599,7 @@ class Store(Keeping):
 
         Nothing else of `meta` than what belongs to them: a power cut may go back to rows before it.
         """
+        self.place.check()
         priorities.adopt(self.path, written)
         self.meta |= {name: meta[name] for name in (priorities.LARGEST,) if name in meta}
         attributes = self._attributes(self.recorded, self.recorded_first, self.recorded_transitions)
@@ -594,6 +621,7 @@ class Store(Keeping):
 
     def mark_closed(self) -> None:
         """Say that the record is the whole truth; only after `record`."""
+        self.place.check()
         self._state.mark_closed()
 
     # -- reading

@@ -26,6 +26,7 @@ NOT_DURABLE = {
     "read",
     "translated",
     "file_system",
+    "resolved",
     "boot_id",
     "lock",
     "try_lock",

@@ -1,0 +1,98 @@
+"""The directory that a store was opened in, whatever its path leads to later."""
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from diskreplay.errors import StoreMovedError
+from diskreplay.store import files
+
+
+class Place:
+    """A directory that is held open, so that it can be told whether it is still at its path.
+
+    Files of a store are named by path. Somebody may move the directory, and another store may come
+    to its path: records would then be written to that one. So whoever is about to touch files asks
+    first.
+
+    Parameters
+    ----------
+    path : Path
+        Without links.
+
+    Raises
+    ------
+    StorageError
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        # If nothing is there, whoever looks for a store finds that out, and says what it means.
+        with (
+            files.explained(path, "cannot open the directory"),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        ):
+            # O_PATH asks for no permission to list it.
+            flags = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+            self._fd = os.open(path, flags)
+
+    def holds(self) -> bool:
+        """Whether the directory is at its path. Two system calls.
+
+        Raises
+        ------
+        StorageError
+        """
+        with files.explained(self.path, "cannot look at the directory"):
+            try:
+                there = os.stat(self.path)
+                if self._fd is not None and os.path.samestat(there, os.fstat(self._fd)):
+                    return True
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        # Some file systems in user space give a directory another number each time that they are
+        # asked. The kernel knows the path of what is held open.
+        return self._now() == os.fspath(self.path)
+
+    def check(self) -> None:
+        """Refuse to go on where `holds` says no.
+
+        Raises
+        ------
+        StoreMovedError
+        """
+        if self.holds():
+            return
+        now = self._now()
+        if now is not None and now.endswith(" (deleted)"):
+            what = "was deleted; load a checkpoint into a new store"
+        else:
+            where = "elsewhere" if now is None else f"to {now}"
+            what = (
+                f"was moved {where}, with all rows that were added; move it back, or close this "
+                "buffer and open it there"
+            )
+        raise StoreMovedError(
+            errno.ESTALE,
+            f"the directory of the store that is open here {what}. What is at this path now was "
+            "not touched",
+            os.fspath(self.path),
+        )
+
+    def _now(self) -> str | None:
+        """The path of the directory, where the system tells it."""
+        try:
+            return os.readlink(f"/proc/self/fd/{self._fd}")
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Let go of the directory. Twice is fine."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()

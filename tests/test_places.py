@@ -1,0 +1,389 @@
+"""Stores and checkpoints behind links, moved while they are open, and without locks."""
+
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.convert.copying import convert
+from diskreplay.errors import DiskReplayError, LockedError, StorageError, StoreMovedError
+from diskreplay.store.listing import checkpoints, remove, superfluous
+from diskreplay.store.verify import verify
+
+
+def make(path, **options):
+    return diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
+        **{"capacity": 400, "compressor": "lz4", "segment_rows": 16, **options},
+    )  # fmt: skip
+
+
+def add(buffer, rows, start=0):
+    for _ in range(rows):
+        number = start + buffer.add_count
+        buffer.add(np.full(64, number % 251, np.uint8), number % 4, float(number), False, False)
+
+
+def rows_of(buffer):
+    """The rewards of all rows, the first of which says where they began."""
+    first, count = buffer.bounds[0].tolist()
+    rewards = buffer.take("reward", np.arange(first, count)).astype(int)
+    observations = buffer.take("observation", np.arange(first, count))
+    np.testing.assert_array_equal(observations[:, 7], rewards % 251)
+    return rewards.tolist()
+
+
+def rows_in(path):
+    assert verify(path).findings == ()
+    with diskreplay.open(path) as reader:
+        return rows_of(reader)
+
+
+def snapshot(directory):
+    return {
+        path.relative_to(directory): path.read_bytes() if path.is_file() else None
+        for path in directory.rglob("*")
+    }
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+# -- links
+
+
+def test_a_store_behind_a_link(tmp_path):
+    """The link was exchanged, and the store could not be opened any more."""
+    (tmp_path / "disk").mkdir()
+    real, link = tmp_path / "disk" / "real", tmp_path / "link"
+    link.symlink_to(Path("disk") / "real")  # it dangles: the store is made where it points to
+    with make(link) as buffer:
+        assert buffer.path == real
+        add(buffer, 40)
+        buffer.save(tmp_path / "checkpoints", 1)
+        add(buffer, 20)
+        buffer.load(tmp_path / "checkpoints", 1)
+        assert rows_of(buffer) == list(range(40))
+        add(buffer, 5)
+        with diskreplay.open(link) as reader:
+            assert reader.path == real
+            assert rows_of(reader) == list(range(45))
+    assert link.is_symlink()
+    assert names_in(tmp_path) == ["checkpoints", "disk", "link"]
+    assert names_in(tmp_path / "disk") == ["real"]
+    with make(link) as buffer:
+        assert rows_of(buffer) == list(range(45))
+        with pytest.raises(LockedError):
+            make(real)
+
+
+def test_links_that_lead_nowhere(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 10)
+        for call in (
+            lambda: make(loop), lambda: diskreplay.open(loop), lambda: diskreplay.open(loop, "a"),
+            lambda: buffer.save(loop, 1), lambda: buffer.load(loop, 1),
+            lambda: convert(tmp_path / "store", loop, overwrite=True),
+        ):  # fmt: skip
+            with pytest.raises(StorageError, match="loop") as caught:
+                call()
+            assert caught.value.errno == errno.ELOOP
+        gone = tmp_path / "gone"
+        gone.symlink_to(tmp_path / "nothing" / "there")
+        with pytest.raises(DiskReplayError, match="there"):
+            diskreplay.open(gone)
+        path = buffer.save(gone, 1)  # made where it points to
+        assert path == tmp_path / "nothing" / "there" / "replay_ckpt.1"
+        buffer.load(gone)
+        assert rows_of(buffer) == list(range(10))
+
+
+def test_checkpoints_that_are_links(tmp_path):
+    """Moved to another disk and linked back: once such a one was to be retired, no save worked any
+    more."""
+    directory, attic = tmp_path / "checkpoints", tmp_path / "attic"
+    attic.mkdir()
+    with make(tmp_path / "store") as buffer:
+        for number in range(1, 4):
+            add(buffer, 20)
+            path = buffer.save(directory, number)
+            path.rename(attic / path.name)
+            path.symlink_to(attic / path.name)
+        before = snapshot(attic)
+        assert [c.number for c in checkpoints(directory) if c.whole] == [1, 2, 3]
+        buffer.load(directory, 2)
+        assert rows_of(buffer) == list(range(40))
+        buffer.load(directory)
+        assert rows_of(buffer) == list(range(60))
+        add(buffer, 20)
+        for number in (4, 5, 6):  # 1 and 2 are retired
+            buffer.save(directory, number)
+        assert names_in(directory) == [f"replay_ckpt.{number}" for number in (3, 4, 5, 6)]
+        assert (directory / "replay_ckpt.3").is_symlink()
+        buffer.save(directory, 3)  # replaces the link
+        assert not (directory / "replay_ckpt.3").is_symlink()
+        assert rows_in(directory / "replay_ckpt.3") == list(range(80))
+        (directory / "replay_ckpt.7").symlink_to(attic / "gone")
+        buffer.save(directory, 7)  # also one that leads nowhere
+        assert rows_in(directory / "replay_ckpt.7") == list(range(80))
+        (directory / "replay_ckpt.9").symlink_to(attic / "replay_ckpt.1")
+        (directory / "replay_ckpt.8").symlink_to(attic / "replay_ckpt.1")
+        remove(superfluous(directory, 1))
+        assert names_in(directory) == ["replay_ckpt.9"]
+    assert snapshot(attic) == before
+
+
+def test_a_file_where_a_checkpoint_is_to_be(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 5)
+        (tmp_path / "checkpoints").mkdir()
+        (tmp_path / "checkpoints" / "replay_ckpt.1").write_text("notes")
+        with pytest.raises(StorageError, match=r"replay_ckpt\.1"):
+            buffer.save(tmp_path / "checkpoints", 1)
+        assert names_in(tmp_path / "checkpoints") == ["replay_ckpt.1"]
+        assert (tmp_path / "checkpoints" / "replay_ckpt.1").read_text() == "notes"
+
+
+def test_convert_onto_a_link(tmp_path):
+    """It left a store where the link was, and the link beside it."""
+    (tmp_path / "disk").mkdir()
+    with make(tmp_path / "disk" / "real") as buffer:
+        add(buffer, 40)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk" / "real")
+    convert(link, link, compressor="zstd", overwrite=True)
+    assert link.is_symlink()
+    assert rows_in(link) == list(range(40))
+    with diskreplay.open(link) as reader:
+        fields = reader.zarr().attrs["diskreplay"]["fields"]
+    assert {"name": "observation", "compressor": "zstd"}.items() <= fields[0].items()
+    assert names_in(tmp_path) == ["disk", "link"]
+    assert names_in(tmp_path / "disk") == ["real"]
+
+
+# In a mount namespace of its own: what is mounted goes with the process.
+ELSEWHERE = """
+import ctypes, os, subprocess, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+root = Path(sys.argv[2])
+disk = root / "disk"
+disk.mkdir()
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=True)
+import numpy as np
+from test_places import add, make, names_in, rows_in, rows_of
+assert os.stat(disk).st_dev != os.stat(root).st_dev
+for name in ("store", "checkpoints"):
+    (disk / name).mkdir()
+    (root / name).symlink_to(disk / name)
+with make(root / "store") as buffer:
+    assert buffer.path == disk / "store"
+    add(buffer, 40)
+    assert buffer.save(root / "checkpoints", 1) == disk / "checkpoints" / "replay_ckpt.1"
+    buffer.save(root / "here", 2)  # copies
+    add(buffer, 20)
+    buffer.load(root / "checkpoints", 1)
+    assert rows_of(buffer) == list(range(40))
+    add(buffer, 20)
+    buffer.load(root / "here")
+    assert rows_of(buffer) == list(range(40))
+    (root / "here" / "replay_ckpt.3").symlink_to(disk / "checkpoints" / "replay_ckpt.1")
+with make(root / "other") as buffer:
+    buffer.load(root / "here", 3)
+    assert rows_of(buffer) == list(range(40))
+assert rows_in(root / "store") == list(range(40))
+assert names_in(disk) == ["checkpoints", "store"]
+assert names_in(root) == ["checkpoints", "disk", "here", "other", "store"]
+print("done")
+"""
+
+
+def test_links_to_another_file_system(tmp_path):
+    command = ["unshare", "--mount", "--propagation", "private"]
+    if os.geteuid() != 0:
+        command += ["--user", "--map-root-user"]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], check=False).returncode:
+        pytest.skip("may not make a mount namespace")
+    found = subprocess.run(
+        [*command, sys.executable, "-c", ELSEWHERE, str(Path(__file__).parent), str(tmp_path)],
+        stdout=subprocess.PIPE, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert found.stdout == "done\n"
+
+
+# -- moved while it is open
+
+
+CALLS = {
+    "flush": lambda buffer, root: buffer.flush(),
+    "save": lambda buffer, root: buffer.save(root / "checkpoints", 2),
+    "load": lambda buffer, root: buffer.load(root / "checkpoints", 1),
+    "add": lambda buffer, root: add(buffer, 5000),
+    "close": lambda buffer, root: buffer.close(),
+}
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("there", ["nothing", "another store", "a file"])
+def test_a_store_that_is_moved_while_it_is_open(tmp_path, call, there, compressor):
+    """Another run made a store at the old path, and the first one closed: it wrote its own records
+    there, and most of the other's rows were gone."""
+    path, moved = tmp_path / "replay", tmp_path / "old"
+    options = {"compressor": compressor, "capacity": 2000}
+    buffer = make(path, **options)
+    add(buffer, 40)
+    buffer.save(tmp_path / "checkpoints", 1)
+    add(buffer, 30)
+    path.rename(moved)
+    if there == "another store":
+        with make(path, **options) as other:
+            add(other, 200)
+    elif there == "a file":
+        path.write_text("something")
+    before = snapshot(tmp_path) if there != "another store" else snapshot(path)
+    add(buffer, 3)  # fits into what is mapped, and is there as well
+    with pytest.raises(StoreMovedError) as caught:
+        CALLS[call](buffer, tmp_path)
+    assert str(path) in str(caught.value)
+    if sys.platform == "linux":
+        assert str(moved) in str(caught.value)
+    rows = buffer._rows.add_count
+    assert rows >= 73
+    if call != "close":
+        buffer.sample(4)
+        with pytest.raises(LockedError):
+            make(moved, **options)
+        with pytest.raises(StoreMovedError):
+            buffer.close()
+    buffer.close()
+    assert buffer.closed
+    if there == "another store":
+        assert snapshot(path) == before
+        assert rows_in(path) == list(range(200))
+    assert names_in(tmp_path / "checkpoints") == ["replay_ckpt.1"]
+    assert not [name for name in names_in(tmp_path) if name.startswith(".")]
+    with make(moved, **options) as again:
+        assert rows_of(again) == list(range(rows))
+
+
+def test_a_store_that_is_moved_there_and_back(tmp_path):
+    with make(tmp_path / "replay") as buffer:
+        add(buffer, 40)
+        (tmp_path / "replay").rename(tmp_path / "old")
+        with pytest.raises(StoreMovedError):
+            buffer.flush()
+        (tmp_path / "old").rename(tmp_path / "replay")
+        buffer.flush()
+        (tmp_path / "replay").rename(tmp_path / "old")
+        (tmp_path / "replay").symlink_to("old")  # it is at its path still
+        add(buffer, 40)
+        buffer.save(tmp_path / "checkpoints", 1)
+    assert rows_in(tmp_path / "old") == list(range(80))
+
+
+def test_a_store_that_is_removed_while_it_is_open(tmp_path):
+    buffer = make(tmp_path / "replay")
+    add(buffer, 40)
+    shutil.rmtree(tmp_path / "replay")
+    with pytest.raises(StoreMovedError, match="deleted"):
+        buffer.close()
+    assert buffer.closed
+    assert names_in(tmp_path) == []
+
+
+def test_a_store_whose_parent_is_moved_and_its_threads(tmp_path):
+    (tmp_path / "run").mkdir()
+    buffer = make(tmp_path / "run" / "replay")
+    add(buffer, 40)
+    (tmp_path / "run").rename(tmp_path / "old")
+    with pytest.raises(StoreMovedError, match="old/replay"):
+        buffer.close()
+    assert rows_in(tmp_path / "old" / "replay") == list(range(40))
+    assert not [t for t in threading.enumerate() if "diskreplay" in t.name]
+
+
+def test_a_reader_of_a_store_that_is_moved(tmp_path):
+    """It does not take the rows of the one that is made at the old path for its own."""
+    writer = make(tmp_path / "replay")
+    add(writer, 40)
+    with diskreplay.open(tmp_path / "replay") as reader:
+        assert rows_of(reader) == list(range(40))
+        (tmp_path / "replay").rename(tmp_path / "old")
+        with make(tmp_path / "replay") as other:
+            add(other, 300, start=1000)
+            add(writer, 5)
+            with pytest.raises(StoreMovedError, match="old"):
+                rows_of(reader)
+    with pytest.raises(StoreMovedError):
+        writer.close()
+
+
+# -- without locks
+
+
+@pytest.mark.parametrize("code", ["ENOLCK", "ENOTSUP", "EOPNOTSUPP", "EINVAL", "ENOSYS"])
+def test_a_file_system_that_refuses_locks_is_named(tmp_path, monkeypatch, code):
+    def refuse(_fd, _how):
+        raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
+
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 5)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for call in (
+        lambda: make(tmp_path / "store"),
+        lambda: make(tmp_path / "new"),
+        lambda: diskreplay.open(tmp_path / "store", "a"),
+    ):
+        with pytest.raises(StorageError, match="refuses locks") as caught:
+            call()
+        assert caught.value.errno == getattr(errno, code)
+        if sys.platform == "linux":
+            mounts = [
+                line.split(" ")[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()
+            ]
+            inside = [(point, kind) for point, kind in mounts
+                      if f"{tmp_path}/".startswith(point.rstrip("/") + "/")]  # fmt: skip
+            point, kind = max(inside, key=lambda mount: len(mount[0]))
+            assert f"{point} ({kind})" in str(caught.value)
+    with diskreplay.open(tmp_path / "store") as reader:  # needs none
+        assert rows_of(reader) == list(range(5))
+
+
+def test_checkpoints_on_a_file_system_that_refuses_locks(tmp_path, monkeypatch):
+    """What a dead saver left there cannot be told from what a living one builds: it stays a day."""
+    directory, flock = tmp_path / "checkpoints", fcntl.flock
+
+    def refuse(fd, how):
+        if Path(os.readlink(f"/proc/self/fd/{fd}")).is_relative_to(directory):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 40)
+        buffer.save(directory, 1)
+        left = directory / ".replay_ckpt.1.tmp-0123456789abcdef"
+        (left / "replay_ckpt.1").mkdir(parents=True)
+        (left / "lock").touch()
+        buffer.save(directory, 1)
+        assert names_in(directory) == [left.name, "replay_ckpt.1"]
+        old = time.time() - 25 * 3600
+        os.utime(left, (old, old))
+        buffer.save(directory, 2)
+        assert names_in(directory) == ["replay_ckpt.1", "replay_ckpt.2"]
+        buffer.load(directory, 1)
+        assert rows_of(buffer) == list(range(40))
