@@ -27,3 +27,24 @@ def check_blocks(crc, data, lengths, whole, bad):
         crc = int64(crc32c_extend(crc, at + length, 4))
         at += lengths[i]
     return crc
+
+
+@kernel
+def piece_sums(data, size, shift, shift_last, sums):
+    """The CRC-32C of each piece of `size` bytes into `sums`; returns that of all the bytes.
+
+    They are gone through once: the CRC-32C of two parts, one behind the other, is that of the first
+    taken through `codec.behind` (`shift`, of the last piece `shift_last`), added bit by bit to that
+    of the second.
+    """
+    at, whole = address(data), 0
+    for number in range(len(sums)):
+        start = number * size
+        crc = int64(crc32c_extend(0, at + start, min(size, len(data) - start)))
+        matrix = shift if number < len(sums) - 1 else shift_last
+        moved = 0
+        for column in range(32):
+            moved ^= matrix[column] * (whole >> column & 1)
+        sums[number] = crc
+        whole = moved ^ crc
+    return whole

@@ -1,7 +1,9 @@
 """Packed segments: Zarr shards of small Blosc blocks, each with its CRC-32C, index at the end."""
 
+import base64
 import ctypes
-from collections.abc import Collection
+import functools
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from google_crc32c import _crc32c
@@ -11,6 +13,7 @@ from diskreplay.store.format import BLOCK_ROWS, Field
 from diskreplay.store.mapping import Mapping
 
 _PIECES, _LEAST_PIECE = 256, 4096  # of a raw segment; bytes
+_POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits reversed
 
 _MISSING = np.uint64(2**64 - 1)
 
@@ -35,8 +38,8 @@ def crc32c(data: np.ndarray | bytes, *, start: int = 0, zeros: int = 0) -> int:
 
 
 def piece_bytes(field: Field) -> int:
-    """How many bytes of an open raw segment have a checksum together: so few that rot costs few
-    rows, and so many that the checksums of a segment are a few hundred at most."""
+    """How many bytes of a raw segment have a checksum together: so few that rot costs few rows, and
+    so many that the checksums of a segment are a few hundred at most."""
     return max(_LEAST_PIECE, -(-field.segment_bytes // _PIECES))
 
 
@@ -44,6 +47,53 @@ def piece_sums(field: Field, rows: np.ndarray) -> list[int]:
     """The CRC-32C of each piece of a raw segment's first rows, given as bytes."""
     size = piece_bytes(field)
     return [crc32c(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def raw_sums(field: Field, segment: np.ndarray) -> tuple[int, str]:
+    """The CRC-32C of a raw segment's bytes, and `packed_sums` of its pieces.
+
+    One kernel call without the GIL, as `encode`.
+    """
+    from diskreplay.store import checking_kernels
+
+    size = piece_bytes(field)
+    sums = np.empty(-(-len(segment) // size), np.uint32)
+    last = behind(len(segment) - (len(sums) - 1) * size)
+    crc = checking_kernels.piece_sums(segment, size, behind(size), last, sums)
+    return int(crc), packed_sums(sums)
+
+
+@functools.cache
+def behind(length: int) -> np.ndarray:
+    """The matrix over GF(2), by its columns, that takes the CRC-32C of some bytes past `length`
+    further ones: added bit by bit to the CRC-32C of these it is that of all."""
+
+    def times(matrix: Sequence[int], bits: int) -> int:
+        product = 0
+        for column in matrix:
+            product ^= column * (bits & 1)
+            bits >>= 1
+        return product
+
+    result = [1 << bit for bit in range(32)]
+    power = [_POLYNOMIAL, *(1 << bit for bit in range(31))]  # of one bit, then of 2, 4, ...
+    bits = 8 * length
+    while bits:
+        if bits & 1:
+            result = [times(power, column) for column in result]
+        power = [times(power, column) for column in power]
+        bits >>= 1
+    return np.array(result, np.int64)
+
+
+def packed_sums(pieces: Sequence[int] | np.ndarray) -> str:
+    """CRC-32Cs as text: base64 of 4 bytes each."""
+    return base64.b64encode(np.asarray(pieces, "<u4").tobytes()).decode()
+
+
+def unpacked_sums(text: str) -> np.ndarray:
+    """The opposite of `packed_sums`, or a ValueError."""
+    return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
 
 
 def encode(field: Field, rows: np.ndarray, used: int, *, zeros: Collection[int] = ()) -> np.ndarray:

@@ -1,10 +1,10 @@
 """One field's segments: where they are on disk and in memory, how rows get in and out."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,28 @@ _FIGURES, _READ = 6, 6  # numbers at the beginning of a table, and of a read: se
 _SPARE_SLOTS, _SPARE_SLOTS_PACKED = 8, 16
 
 
-class Seal(NamedTuple):
-    """What is known of a sealed file: its length and, taken once, its CRC-32C; of a packed one that
-    of `codec.checksum`."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seal:
+    """What is known of a sealed file.
+
+    Attributes
+    ----------
+    size : int
+    crc32c : int
+        Taken once; of a packed one that of `codec.checksum`.
+    pieces : str
+        Of a raw one `codec.packed_sums` of its pieces; empty where only the whole is known. They
+        are of the same bytes, and so no part of what makes two seals equal.
+    """
 
     size: int
     crc32c: int
+    pieces: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def entry(self) -> list:
+        """As JSON, in a field's metadata."""
+        return [self.size, self.crc32c, *([self.pieces] if self.pieces else [])]
 
 
 class Column:
@@ -262,7 +278,7 @@ class Column:
         mapping = self._mapped[segment, env]
         path = self.chunk_path(segment, env)
         if not self.field.packed:
-            return path, Seal(mapping.size, codec.crc32c(mapping.array))
+            return path, Seal(mapping.size, *codec.raw_sums(self.field, mapping.array))
         rows = self.field.segment_rows
         shard = codec.encode(self.field, mapping.array, rows, zeros=mapping.zeros or ())
         beside = path.with_name(path.name + ".tmp")
@@ -360,12 +376,11 @@ class Column:
         """Find out the seal of a segment that a killed writer sealed after its last record."""
         if (segment, env) not in self.seals:
             mapping = self._mapped[segment, env]
-            crc = (
-                codec.checksum(self.field, mapping.array)
-                if self.field.packed
-                else codec.crc32c(mapping.array)
-            )
-            self.seals[segment, env] = Seal(mapping.size, crc)
+            if self.field.packed:
+                seal = Seal(mapping.size, codec.checksum(self.field, mapping.array))
+            else:
+                seal = Seal(mapping.size, *codec.raw_sums(self.field, mapping.array))
+            self.seals[segment, env] = seal
 
     def drop(self, segment: int, env: int) -> None:
         """Unmap a segment. Call it with the gate held."""
@@ -472,7 +487,7 @@ class Column:
         `closing` are the rows of each env that will be there while the store is closed: with them,
         what has no seal gets checksums that hold until then. Costs reading the open segments.
         """
-        seals = {f"{s}/{e}": list(seal) for (s, e), seal in sorted(self.seals.items())}
+        seals = {f"{s}/{e}": seal.entry for (s, e), seal in sorted(self.seals.items())}
         attributes = {"sealed": self.sealed.tolist(), "seals": seals}
         if closing is not None and not self.field.packed:  # a packed one's shard has checksums
             attributes["open"] = self._open_sums(closing)
@@ -491,6 +506,6 @@ class Column:
         """Take over what a ``zarr.json`` says of sealed segments."""
         attributes = document["attributes"]["diskreplay"]
         self.sealed[:] = attributes["sealed"]
-        for key, (size, crc) in attributes["seals"].items():
+        for key, (size, crc, *pieces) in attributes["seals"].items():
             segment, env = key.split("/")
-            self.seals[int(segment), int(env)] = Seal(int(size), int(crc))
+            self.seals[int(segment), int(env)] = Seal(int(size), int(crc), *map(str, pieces))

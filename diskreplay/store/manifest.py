@@ -44,7 +44,7 @@ def encode(files: Mapping[str, Seal], saved_at: datetime.datetime) -> bytes:
     """The bytes of a manifest."""
     document = {
         "saved_at": saved_at.astimezone(datetime.UTC).isoformat(),
-        "files": {key: list(seal) for key, seal in files.items()},
+        "files": {key: [seal.size, seal.crc32c] for key, seal in files.items()},
     }
     return format.encode(document)
 

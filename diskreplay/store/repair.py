@@ -264,7 +264,7 @@ class _Repair:
             for place in survey.places(field):
                 seal = self._build_segment(place)
                 if seal is not None:
-                    seals[f"{place.segment}/{place.env}"] = list(seal)
+                    seals[f"{place.segment}/{place.env}"] = seal.entry
                 elif not field.packed:
                     chunk = build / field.name / field.chunk_key(place.segment, place.env)
                     rows_there = segment_check.bytes_of(chunk, place.used * field.row_bytes)
@@ -325,8 +325,9 @@ class _Repair:
         if not full:
             return None
         files.seal(target)
-        crc = codec.checksum(field, data) if field.packed else codec.crc32c(data)
-        return Seal(len(data), crc)
+        if field.packed:
+            return Seal(len(data), codec.checksum(field, data))
+        return Seal(len(data), *codec.raw_sums(field, data))
 
     def _shard(self, place: Place, key: tuple[str, int, int]) -> np.ndarray:
         """The bytes of a packed segment that cannot be linked."""

@@ -117,9 +117,16 @@ def check_raw(field: Field, path: Path, used: int, *, still: bool) -> Checked:
         if size != field.segment_bytes:
             checked.lose("length", f"{size} bytes found, {field.segment_bytes} expected")
         crc, at, end = 0, 0, used * field.row_bytes
-        behind = False
+        behind, step = False, codec.piece_bytes(field)
+        sums = [0] * -(-size // step)
         for piece in pieces(fd, size):
             crc = codec.crc32c(piece, start=crc)
+            start = 0
+            while start < len(piece):  # what is read at once and what has a checksum differ
+                number, done = divmod(at + start, step)
+                part = piece[start : start + step - done]
+                sums[number] = codec.crc32c(part, start=sums[number])
+                start += len(part)
             if field.dtype == np.bool_:
                 odd = at + np.flatnonzero(piece[: max(0, end - at)] > 1)
                 if len(odd):
@@ -128,8 +135,26 @@ def check_raw(field: Field, path: Path, used: int, *, still: bool) -> Checked:
             at += len(piece)
         if behind:
             checked.faults.append(("rows", "bytes behind the last row are not zero"))
-        checked.seal = Seal(size, crc)
+        checked.seal = Seal(size, crc, codec.packed_sums(sums))
     return checked
+
+
+def rows_of_pieces(field: Field, wrong: np.ndarray) -> np.ndarray:
+    """The rows that lie in these pieces of a raw segment, in part or in full.
+
+    Parameters
+    ----------
+    wrong : ndarray of bool
+        For each piece.
+
+    Returns
+    -------
+    ndarray of bool, shape (segment_rows,)
+    """
+    size, rows = codec.piece_bytes(field), np.zeros(field.segment_rows, np.bool_)
+    for piece in np.flatnonzero(wrong).tolist():
+        rows[piece * size // field.row_bytes : -(-(piece + 1) * size // field.row_bytes)] = True
+    return rows
 
 
 def hold_against_sums(
@@ -137,11 +162,8 @@ def hold_against_sums(
 ) -> None:
     """Hold the rows of an open raw segment against the checksums that closing the store left."""
     found = codec.piece_sums(field, bytes_of(path, used * field.row_bytes))
-    size = codec.piece_bytes(field)
-    lost = np.zeros(field.segment_rows, np.bool_)
-    for piece in np.flatnonzero(np.array(found) != np.array(sums)).tolist():
-        first, stop = piece * size, (piece + 1) * size
-        lost[first // field.row_bytes : min(-(-stop // field.row_bytes), used)] = True
+    lost = rows_of_pieces(field, np.array(found) != np.array(sums))
+    lost[used:] = False
     if (lost & ~checked.lost).any():
         checked.lose("checksum", "its rows are not those that closing the store recorded", lost)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.store import format, manifest, private
-from diskreplay.store.codec import piece_bytes
+from diskreplay.store.codec import piece_bytes, unpacked_sums
 from diskreplay.store.column import Seal
 from diskreplay.store.finding import Finding
 from diskreplay.store.format import Field
@@ -253,7 +253,7 @@ class Survey:
                 least = int(self.recorded.max())
                 if rows < least or (self.settled and rows != least):
                     raise ValueError(f"{rows} rows found, {least} expected")
-                sealed, seals = self._parse_seals(attributes)
+                sealed, seals = self._parse_seals(field, attributes)
                 full = self.recorded // field.segment_rows
                 if self.settled and (sealed != full).any():
                     raise ValueError(f"{sealed.tolist()} sealed segments, {full.tolist()} expected")
@@ -274,21 +274,25 @@ class Survey:
                     _REBUILD, field=field.name,
                 )  # fmt: skip
 
-    def _parse_seals(self, attributes: dict) -> tuple[np.ndarray, dict[tuple[int, int], Seal]]:
+    def _parse_seals(
+        self, field: Field, attributes: dict
+    ) -> tuple[np.ndarray, dict[tuple[int, int], Seal]]:
         if attributes.keys() - {"open"} != {"sealed", "seals"}:
             raise ValueError("sealed and seals expected")
         sealed = np.array(attributes["sealed"], np.int64)
         if sealed.shape != (self.num_envs,) or (sealed < 0).any():
             raise ValueError("sealed is out of range")
         seals = {}
-        for key, (size, crc) in attributes["seals"].items():
+        for key, (size, crc, *pieces) in attributes["seals"].items():
             found = _SEAL_KEY.fullmatch(key)
             if not found or type(size) is not int or type(crc) is not int:
                 raise ValueError(f"seal {key!r} is damaged")
             segment, env = int(found[1]), int(found[2])
             if env >= self.num_envs or segment >= sealed[env]:
                 raise ValueError(f"seal {key!r} is of no sealed segment")
-            seals[segment, env] = Seal(size, crc)
+            if pieces and not _are_sums(field, pieces):
+                raise ValueError(f"the checksums of the pieces of seal {key!r} are damaged")
+            seals[segment, env] = Seal(size, crc, *pieces)
         return sealed, seals
 
     def _parse_sums(self, field: Field, entries: dict) -> dict[tuple[int, int], list[int]]:
@@ -344,6 +348,16 @@ class Survey:
         return state is None or (
             bool(state.replaced[0]) == self._replaced and state.closed == self.settled
         )
+
+
+def _are_sums(field: Field, pieces: list) -> bool:
+    """Whether this is what `Seal.pieces` says of a segment."""
+    try:
+        (text,) = pieces
+        found = len(unpacked_sums(text))
+    except (TypeError, ValueError):
+        return False
+    return not field.packed and found == -(-field.segment_bytes // piece_bytes(field))
 
 
 def _identity(path: Path) -> list[int | None]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import DiskReplayError
-from diskreplay.store import manifest, priority_check, private, row_check, segment_check
+from diskreplay.store import codec, manifest, priority_check, private, row_check, segment_check
 from diskreplay.store.column import Column, Seal
 from diskreplay.store.finding import Finding, Report, ranges
 from diskreplay.store.format import Field
@@ -281,7 +281,15 @@ class Check:
         if self.survey.manifest is not None:
             known.append(self.survey.manifest.get(path.relative_to(self.path).as_posix()))
         known = [seal for seal in known if seal is not None]
+        in_pieces = [seal for seal in known if seal.pieces and seal.size == checked.seal.size]
+        wrong = _wrong_pieces(checked.seal, in_pieces[0]) if in_pieces else None
         if not known or checked.seal in known:
+            if wrong is not None and wrong.any():
+                checked.faults.append(("checksum", "it is whole, and the record's checksums of its "
+                                       "pieces are rotten"))  # fmt: skip
+            return
+        if wrong is not None:
+            self._lose_pieces(place.field, checked, wrong)
             return
         # Rot keeps the length, and a cut takes the index: this one has its index, and was whole.
         index = all(kind not in ("index", "length") for kind, _meaning in checked.faults)
@@ -291,6 +299,19 @@ class Check:
                 "checksum", "the checksum of the file is not the recorded one: it is rotten, or "
                 "another segment's",
             )  # fmt: skip
+
+    @staticmethod
+    def _lose_pieces(field: Field, checked: Checked, wrong: np.ndarray) -> None:
+        if not wrong.any():
+            checked.faults.append(("checksum", "all its pieces are as they were recorded, and the "
+                                   "record's checksum of the whole is rotten"))  # fmt: skip
+            return
+        size = codec.piece_bytes(field)
+        checked.lose(
+            "checksum", f"{np.count_nonzero(wrong)} of its {len(wrong)} pieces of {size} bytes are "
+            "not as they were recorded: rotten, or another segment's",
+            segment_check.rows_of_pieces(field, wrong),
+        )  # fmt: skip
 
     def _compare(self, place: Place, tail: Path) -> Checked:
         field, segment, env, used = place[:4]
@@ -454,6 +475,10 @@ class Check:
         there = {path.relative_to(self.path).as_posix() for path in self._seen}
         for key in sorted(there - listed.keys()):
             self._complain("manifest", listing, f"{key} is not listed", "")
+
+
+def _wrong_pieces(found: Seal, recorded: Seal) -> np.ndarray:
+    return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(recorded.pieces)
 
 
 def _union(field: Field, faults: list[Fault]) -> np.ndarray:

@@ -1,0 +1,130 @@
+"""Sealed raw segments have checksums in pieces: rot costs the rows of one piece."""
+
+import base64
+import json
+import math
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.store.repair import repair
+from diskreplay.store.verify import verify
+
+ROWS, SEGMENT = 40_000, 16_384
+
+
+@pytest.fixture
+def store(tmp_path):
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Box(-1, 1, (3,), "float32"),
+        action_space=Discrete(5), capacity=None, segment_rows=SEGMENT, seed=0,
+    ) as buffer:  # fmt: skip
+        rows = np.arange(ROWS)
+        buffer.extend({
+            "observation": rows[:, None] * np.ones(3, np.float32), "action": rows % 5,
+            "reward": rows.astype(np.float32), "terminated": rows % 10 == 9,
+            "truncated": np.zeros(ROWS, bool), "step": rows % 10, "is_final": np.zeros(ROWS, bool),
+        })  # fmt: skip
+        buffer.save(tmp_path / "ckpt", 1)
+    return tmp_path / "store"
+
+
+def flip(path, offset):
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+def document(path):
+    return json.loads((path / "zarr.json").read_text())["attributes"]["diskreplay"]
+
+
+@pytest.mark.parametrize("where", ["store", "ckpt/replay_ckpt.1"])
+def test_each_seal_has_the_checksums_of_its_pieces(store, where):
+    root, seen = store.parent / where, 0
+    for field in ("observation", "reward", "terminated", "step"):
+        for key, (size, crc, pieces) in document(root / field)["seals"].items():
+            data = (
+                root / field / f"c.{key.replace('/', '.')}{'.0' * (field[0] == 'o')}"
+            ).read_bytes()
+            length = max(4096, math.ceil(len(data) / 256))
+            expected = [
+                google_crc32c.value(data[at : at + length]) for at in range(0, len(data), length)
+            ]
+            assert (size, crc) == (len(data), google_crc32c.value(data))
+            assert np.frombuffer(base64.b64decode(pieces), "<u4").tolist() == expected
+            seen += len(expected)
+    assert seen > 100
+
+
+@pytest.mark.parametrize(
+    ("field", "row_bytes"), [("reward", 4), ("observation", 12), ("action", 8), ("truncated", 1)]
+)
+def test_a_flipped_byte_costs_one_piece(store, field, row_bytes):
+    path = store / field / ("c.1.0.0" if field == "observation" else "c.1.0")
+    offset = min(10_000, path.stat().st_size - 1)
+    flip(path, offset)
+    (finding,) = [f for f in verify(store).findings if f.kind == "checksum"]
+    assert (finding.path, finding.field) == (path, field)
+    ((start, stop),) = finding.rows
+    begin = offset // 4096 * 4096
+    assert (start, stop) == (
+        SEGMENT + begin // row_bytes, SEGMENT + math.ceil((begin + 4096) / row_bytes)
+    )  # fmt: skip
+    report = repair(store)
+    assert report.set_aside == (stop - start,)
+    assert verify(store).findings == ()
+    with diskreplay.open(store) as buffer:
+        kept = np.delete(np.arange(ROWS), np.arange(start, stop))
+        np.testing.assert_array_equal(buffer.take("reward", kept), kept)
+        lost = buffer.sampleable_ids()
+        assert not np.isin(np.arange(start, stop), lost).any()
+
+
+def test_a_byte_on_the_edge_of_two_pieces_costs_the_row_once(store):
+    path = store / "observation" / "c.0.0.0"
+    flip(path, 4095)  # of row 341, which goes on in the next piece
+    flip(path, 4096)
+    (finding,) = verify(store).findings
+    assert finding.rows == ((0, math.ceil(8192 / 12)),)
+
+
+def test_rot_in_the_checksums_costs_no_row(store):
+    path = store / "reward" / "zarr.json"
+    text = path.read_text()
+    attributes = document(path.parent)
+    _size, crc, pieces = attributes["seals"]["0/0"]
+    sums = base64.b64decode(pieces)
+    flipped = base64.b64encode(bytes([sums[0] ^ 1]) + sums[1:]).decode()
+    for old, new in (
+        (pieces, flipped), (f"{crc}, ", f"{crc ^ 1}, "), (pieces, pieces[:-8]),
+        (pieces, "?" + pieces[1:]),
+    ):  # fmt: skip
+        harm = text.replace(old, new)
+        assert harm != text
+        path.write_text(harm)
+        assert verify(store).findings
+        assert repair(store).set_aside == (0,)
+        assert verify(store).findings == ()
+    with diskreplay.open(store) as buffer:
+        np.testing.assert_array_equal(buffer.take("reward", np.arange(ROWS)), np.arange(ROWS))
+
+
+def test_without_pieces_the_whole_segment_is_doubtful(store):
+    """As versions wrote it that had none."""
+    for path in store.glob("*/zarr.json"):
+        whole = json.loads(path.read_text())
+        for entry in whole["attributes"].get("diskreplay", {}).get("seals", {}).values():
+            del entry[2:]
+        path.write_text(json.dumps(whole))
+    assert verify(store).findings == ()
+    flip(store / "reward" / "c.1.0", 5)
+    (finding,) = verify(store).findings
+    assert finding.rows == ((SEGMENT, 2 * SEGMENT),)
+    diskreplay.open(store, mode="a").close()
+    assert Path(store / "reward" / "zarr.json").exists()
