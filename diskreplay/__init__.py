@@ -16,7 +16,9 @@ Layers, each using only those below it::
     fitting.py               from steps to rows
     gathering.py             from a draft to a batch
     schema.py                which fields there are
-    batch.py  statistics.py  spaces.py  values.py  metadata.py
+    spaces.py                their leaves, and as JSON
+    naming.py                which names extras and keys may have
+    batch.py  statistics.py  values.py  metadata.py
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
     errors.py  process.py  caches.py  jit.py

@@ -27,7 +27,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         removed by `close` or when the process ends.
     observation_space, action_space : gymnasium.Space
         Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of them. An observation is one
-        frame: stacks are made when sampling.
+        frame: stacks are made when sampling. Of one environment, also if there are several. None is
+        empty; keys of a Dict become directories, and are refused where they cannot.
     capacity : int or None
         Rows kept over all envs, final rows included; each env keeps ``capacity // num_envs``. None
         keeps everything. A store that exists is given this one; see `shrink`.
@@ -46,7 +47,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     batch_size : int
         Default of `sample` and `prefetch`.
     extras : dict, optional
-        Further fields of each step: name to ``(shape, dtype)``.
+        Further fields of each step: name to ``(shape, dtype)``. A name is a letter, then letters,
+        digits and underscores, of ASCII and at most 100; no name of the format, of a parameter of
+        `add` or of what a batch has; and no two differ in case only.
     compressor : str or dict
         ``"auto"`` (lz4 for uint8 fields of 1 KiB a row or more), ``"raw"``, ``"lz4"``, ``"zstd"``,
         which the small per-step fields ignore; or a dict of these by field name. Chosen when a

@@ -6,29 +6,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import spaces
+from diskreplay import naming, spaces
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
 from diskreplay.store.format import Field
 from diskreplay.store.store import Store
 
 _PACKED_FROM = 1024  # bytes a row: smaller rows cost more to unpack than they save
-_RESERVED = frozenset(
-    (
-        *("observation", "action", "reward", "next_observation", "discount", "terminated"),
-        *("truncated", "steps", "id", "weight", "probability", "step", "is_final", "priority"),
-        *(
-            "tail",
-            "state",
-            "lock",
-            "manifest",
-            "attachments",
-            "mask",
-            "next_observation_mask",
-            "keys",
-            "asdict",
-        ),
-    )
-)
 _BOOKKEEPING = (
     Field("reward", (), np.dtype(np.float32)),
     Field("terminated", (), np.dtype(np.bool_)),
@@ -129,12 +112,9 @@ class Schema:
 
 
 def _checked_extras(extras: dict[str, Any]) -> list[tuple[str, tuple[int, ...], np.dtype]]:
+    naming.check_extras(extras)
     specs = []
     for name, spec in extras.items():
-        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-            raise ExtrasError(f"extras: {name!r} is no name for a field: an identifier expected")
-        if name in _RESERVED:
-            raise ExtrasError(f"extras: {name!r} is a name of the format; choose another one")
         try:
             shape, dtype = spec
             specs.append((name, tuple(int(n) for n in shape), np.dtype(dtype)))

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from diskreplay import naming
 from diskreplay.errors import FormatError, InvalidInputError, ShapeError
 
 _PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -17,14 +18,12 @@ _PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 def leaves(space: spaces.Space, name: str) -> Iterator[tuple[str, tuple[int, ...], np.dtype]]:
     """``(field name, row shape, dtype)`` of each leaf; ``/`` joins the parts of a nested name."""
     if isinstance(space, spaces.Dict):
+        naming.check_keys(space.spaces, name)
+        _check_filled(space, name)
         for key, inner in space.spaces.items():
-            if not isinstance(key, str) or "/" in key:
-                raise InvalidInputError(
-                    f"{name}: the key {key!r} of a Dict space becomes a directory: a string "
-                    "without '/' expected"
-                )
             yield from leaves(inner, f"{name}/{key}")
     elif isinstance(space, spaces.Tuple):
+        _check_filled(space, name)
         for i, inner in enumerate(space.spaces):
             yield from leaves(inner, f"{name}/{i}")
     elif isinstance(space, _PLAIN):
@@ -33,6 +32,14 @@ def leaves(space: spaces.Space, name: str) -> Iterator[tuple[str, tuple[int, ...
         raise InvalidInputError(
             f"{name}: {type(space).__name__} spaces cannot be stored; expected Box, Discrete, "
             "MultiDiscrete, MultiBinary, or Dict or Tuple of them"
+        )
+
+
+def _check_filled(space: spaces.Dict | spaces.Tuple, name: str) -> None:
+    if not len(space.spaces):
+        raise InvalidInputError(
+            f"{name}: an empty {type(space).__name__} space has no field to store; leave it out, "
+            "or put a space into it"
         )
 
 

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
-from diskreplay import errors, schema
+from diskreplay import errors, naming
 from diskreplay.store import files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -382,7 +382,7 @@ def test_bad_options_make_no_store(tmp_path, options, kind, words):
 
 @pytest.mark.parametrize(
     "name",
-    sorted(schema._RESERVED),
+    sorted(naming.RESERVED),
 )
 def test_reserved_names_of_extras(tmp_path, name):
     with pytest.raises(errors.ExtrasError, match=repr(name)):

@@ -21,12 +21,12 @@ from diskreplay.convert.gz_writing import write
 from diskreplay.convert.output import new_store
 from diskreplay.convert.padding import Padding
 from diskreplay.convert.unpickling import PickledSumTree
-from diskreplay.errors import CorruptCheckpointError, ExtrasError, InvalidInputError, SchemaError
+from diskreplay.errors import CorruptCheckpointError, InvalidInputError, SchemaError
+from diskreplay.naming import extra_names
 from diskreplay.prioritized import PrioritizedReplayBuffer
-from diskreplay.schema import Schema
 from diskreplay.spaces import box
 
-__all__ = ["extra_name", "found", "newest", "read", "write"]
+__all__ = ["found", "newest", "read", "write"]
 
 _OWN = ("observation", "action", "reward", "terminal")
 _MOST_SLOTS = 1 << 40
@@ -124,6 +124,7 @@ def read(
     if tree is not None or prioritized:
         options.setdefault("alpha", 1.0)
     extras = {name: specs[name] for name in names[len(_OWN) :]}
+    called = extra_names(extras)
     frames, frame_dtype = specs["observation"]
     with new_store(path) as beside:
         buffer = (PrioritizedReplayBuffer if "alpha" in options else ReplayBuffer)(
@@ -133,7 +134,7 @@ def read(
             capacity=slots if capacity is None else capacity,
             stack_size=stack_size,
             update_horizon=update_horizon,
-            extras={extra_name(n): (shape[1:], dtype) for n, (shape, dtype) in extras.items()},
+            extras={called[n]: (shape[1:], dtype) for n, (shape, dtype) in extras.items()},
             **options,
         )
         with buffer:
@@ -176,7 +177,7 @@ def _fill(
             "truncated": truncated,
             "step": step,
             "is_final": is_padding,
-            **{extra_name(name): chunk[name] for name in names[len(_OWN) :]},
+            **{name: chunk[of] for of, name in extra_names(names[len(_OWN) :]).items()},
         }
         if real.any():
             buffer.extend({name: column[real] for name, column in columns.items()})
@@ -268,13 +269,3 @@ def _check_field(buffer: ReplayBuffer, name: str, shape: tuple[int, ...], dtype:
             f"{name}: the files hold {dtype} of shape {shape}, and the space asks for "
             f"{'nested fields' if expected is None else f'{expected[1]} of shape {expected[0]}'}"
         )
-
-
-def extra_name(name: str) -> str:
-    """The name of an extra for a column; an underscore keeps it apart from the format's own."""
-    scalar = gym_spaces.Discrete(1)
-    try:
-        Schema(scalar, scalar, {name: ((), np.uint8)}, "auto")
-    except ExtrasError:
-        return name + "_"
-    return name

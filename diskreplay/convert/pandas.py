@@ -233,29 +233,31 @@ class _Plan:
         self._leaves = []
         if observations != "none":
             self._leaves = [n for n, *_ in spaces.leaves(buffer.observation_space, "observation")]
+        taken = {*_BEFORE, *_BETWEEN, *self._leaves}
         shown = [
             *_BEFORE,
-            *(column for name in actions for column in self._parts(name, name, vectors)),
+            *(column for name in actions for column in self._parts(name, taken, vectors)),
             *_BETWEEN,
+            *(column for name in buffer.extras for column in self._parts(name, taken, vectors)),
+            *(_Column(name, name) for name in self._leaves),
         ]
-        taken = {*map(_name, shown), *self._leaves}
-        for extra in buffer.extras:
-            name = extra
-            while name in taken:
-                name += "_"
-            shown += self._parts(extra, name, vectors)
-            taken |= {*map(_name, shown)}
-        shown += [_Column(name, name) for name in self._leaves]
         self._columns = shown if columns is None else self._picked(shown, columns)
         read = dict.fromkeys(c.field for c in self._columns if isinstance(c, _Column))
         self._fields = list(read)
         self.is_wide = any(name in read for name in self._leaves)
 
-    def _parts(self, field: str, name: str, vectors: Vectors) -> list[_Column]:
-        size = math.prod(self._buffer.fields[field][0])
-        if self._buffer.fields[field][0] == () or vectors == "array" or size > _MOST_PARTS:
-            return [_Column(name, field)]
-        return [_Column(f"{name}_{part}", field, part) for part in range(size)]
+    def _parts(self, field: str, taken: set[str], vectors: Vectors) -> list[_Column]:
+        """The columns of an action or extra; with a ``_`` at the end of its name where one of them
+        would be called as another one in `taken`, to which they are added."""
+        size, name = math.prod(self._buffer.fields[field][0]), field
+        is_whole = self._buffer.fields[field][0] == () or vectors == "array" or size > _MOST_PARTS
+        while True:
+            columns = [_Column(f"{name}_{part}", field, part) for part in range(size)]
+            columns = [_Column(name, field)] if is_whole else columns
+            if taken.isdisjoint(map(_name, columns)):
+                taken |= {*map(_name, columns)}
+                return columns
+            name += "_"
 
     def _picked(self, shown: list[str | _Column], columns: Sequence[str]) -> list[str | _Column]:
         if isinstance(columns, str):

@@ -38,7 +38,13 @@ _ALL_NEWEST = 256 << 20
 _SMALL_SEGMENT = 64 << 10  # a file costs more than these bytes do
 _MOST_ROWS = 131_072
 _PAGE, _LARGE_PAGE = 4096, 16_384
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,199}")
+_PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.\- ]{0,198}[A-Za-z0-9_\-])?")
+PART_RULE = (
+    "it becomes a directory, so it must begin with a letter, digit or underscore, end with one of "
+    "these or '-', and have only these, '.' and spaces in between, at most 200 of ASCII; no '..', "
+    "not zarr.json, and not '__' at the beginning, which is Zarr's"
+)
+_LONGEST_NAME = 1000
 _CHUNK_KEY = re.compile(r"c\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:\.0)*")
 _LARGEST_JSON = 64 << 20
 _LARGEST_SEGMENT = 1 << 40
@@ -78,12 +84,13 @@ class Field:
                 f"field {self.name!r}: dtype {self.dtype} cannot be stored; expected one of "
                 f"{', '.join(sorted(DTYPES))}"
             )
-        parts = self.name.split("/")
-        if "zarr.json" in parts or not all(_PART.fullmatch(p) and ".." not in p for p in parts):
+        bad = [part for part in self.name.split("/") if not is_part(part)]
+        if bad:
+            raise InvalidInputError(f"field {self.name!r:.120}: {bad[0]!r:.120}: {PART_RULE}")
+        if len(self.name) > _LONGEST_NAME:
             raise InvalidInputError(
-                f"field {self.name!r}: a name becomes a directory, so each part of it must start "
-                "with a letter, digit or underscore and hold only those, '.', '-' and spaces, at "
-                "most 200, and not be zarr.json"
+                f"field {self.name!r:.120}: {len(self.name)} letters are too long for a path; at "
+                f"most {_LONGEST_NAME} expected"
             )
         if self.compressor not in CODECS:
             raise InvalidInputError(
@@ -178,6 +185,12 @@ class Field:
     def chunk_key(self, segment: int, env: int) -> str:
         """The Zarr key of a segment, below the field's directory."""
         return ".".join(["c", str(segment), str(env), *("0" for _ in self.shape)])
+
+
+def is_part(name: str) -> bool:
+    """Whether a field, or a part of its name between two ``/``, may be called so: `PART_RULE`."""
+    special = ".." in name or name.startswith("__") or name.lower() == "zarr.json"
+    return bool(_PART.fullmatch(name)) and not special
 
 
 def parse_chunk_key(name: str) -> tuple[int, int] | None:

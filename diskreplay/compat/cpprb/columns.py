@@ -1,14 +1,12 @@
 """What an `env_dict` says: named columns, and where the store keeps each."""
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from diskreplay.errors import ExtrasError, InvalidInputError, ShapeError
-from diskreplay.schema import Schema
+from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.store.format import DTYPES
 
 NOTHING = spaces.Box(0, 255, (1,), np.uint8)  # observation of a store without a native one
@@ -153,26 +151,3 @@ def names(value: str | Iterable[str] | None) -> tuple[str, ...]:
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else tuple(str(name) for name in value)
-
-
-def field_name(wanted: str, taken: set[str]) -> str:
-    """A name for an extra: the one wanted if it can be one, else one like it. Added to `taken`.
-
-    Names that differ in case only are one directory on some file systems.
-    """
-    name = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in wanted)
-    if not _is_free(name):
-        name = f"column_{name}"
-    if name.lower() in taken:
-        name = next(n for i in range(2, 10**6) if (n := f"{name}_{i}").lower() not in taken)
-    taken.add(name.lower())
-    return name
-
-
-@functools.cache
-def _is_free(name: str) -> bool:
-    try:
-        Schema(NOTHING, NO_ACTION, {name: ((), np.uint8)}, "raw")
-    except ExtrasError:
-        return False
-    return True

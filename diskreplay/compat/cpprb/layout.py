@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from diskreplay.compat.cpprb.columns import NO_ACTION, NOTHING, Column, Columns, field_name
+from diskreplay.compat.cpprb.columns import NO_ACTION, NOTHING, Column, Columns
 from diskreplay.compat.cpprb.tracks import Rows, Take, Track
 from diskreplay.compat.on_disk import in_memory
+from diskreplay.naming import extra_name
 from diskreplay.spaces import box
 
 _LARGE = 1024  # bytes a row: smaller ones are not worth the bookkeeping of a `Track`
@@ -19,7 +20,7 @@ class Plain:
 
     def __init__(self, column: Column, native: str | None, taken: set[str]) -> None:
         self.column, self.packed, self.slack = column, [], 0
-        self.outputs, self.frames = [column.name], native or field_name(column.name, taken)
+        self.outputs, self.frames = [column.name], native or extra_name(column.name, taken)
         spec = column.shape, column.dtype
         if not column.is_native:
             spec = (*column.shape, column.dtype.itemsize), np.dtype(np.uint8)

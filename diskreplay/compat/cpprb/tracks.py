@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.compat.cpprb.columns import Column, field_name
+from diskreplay.compat.cpprb.columns import Column
+from diskreplay.naming import extra_name
 
 Rows = dict[str, np.ndarray]
 Take = Callable[[str | list[str], np.ndarray], Any]  # as `ReplayBuffer.take`
@@ -99,7 +100,7 @@ class Track:
         self.forget()
 
     def _field(self, name: str, taken: set[str], shape: tuple[int, ...], dtype: np.dtype) -> str:
-        field = field_name(name, taken)
+        field = extra_name(name, taken)
         self.extras[field] = shape, dtype
         return field
 

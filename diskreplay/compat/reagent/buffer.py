@@ -128,9 +128,11 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
         self._return_everything_as_stack = return_everything_as_stack
         self._return_as_timeline_format = return_as_timeline_format
         self._checkpoint_format = checkpoint_format
+        signature = self.get_add_args_signature()
+        columns = self._column_names([element.name for element in signature])
         self._signature = [
-            Element(name, tuple(shape), self._column_dtype(name, dtype), self._column_name(name))
-            for name, shape, dtype in self.get_add_args_signature()
+            Element(name, tuple(shape), self._column_dtype(name, dtype), columns[name])
+            for name, shape, dtype in signature
         ]
         self._columns = {element.name: element.column for element in self._signature}
         self._keeps_reward = self._columns["reward"] == "reward_"

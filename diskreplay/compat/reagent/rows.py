@@ -1,6 +1,7 @@
 """What a row and a batch of ReAgent's buffers have, and the checks of what comes in."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -8,8 +9,8 @@ import torch
 
 from diskreplay.compat.reagent import elements as from_env
 from diskreplay.compat.reagent.elements import ReplayElement
-from diskreplay.convert.gz_checkpoint import extra_name
 from diskreplay.errors import NotFiniteError
+from diskreplay.naming import extra_name
 
 NATIVE = ("observation", "action", "reward")
 _REWARD = ((), np.dtype(np.float32))
@@ -119,7 +120,17 @@ class Rows:
         """Where an element is stored: in the field of the same meaning, or else in an extra."""
         if name == "reward" and (self._reward_shape, np.dtype(self._reward_dtype)) != _REWARD:
             return "reward_"  # the store's own has the value as float32, or 0 for a vector
-        return name if name in NATIVE or name == "terminal" else extra_name(name)
+        return name
+
+    def _column_names(self, names: Sequence[str]) -> dict[str, str]:
+        """`_column_name` of each, with extras that can be called so and no two of one name."""
+        columns = {name: self._column_name(name) for name in names}
+        chosen = {name: column for name, column in columns.items() if column != name}
+        taken = {column.lower() for column in chosen.values()}
+        for name in names:
+            if name not in NATIVE and name not in chosen:
+                columns[name] = extra_name(name, taken)
+        return columns
 
     def _column_dtype(self, name: str, dtype: Any) -> np.dtype:
         """In which dtype an element is stored."""
