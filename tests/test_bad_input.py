@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import diskreplay
 from diskreplay import errors, naming
 from diskreplay.store import files
+from tests.disks import alone, can_mount
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAME = (32, 32)
@@ -122,10 +122,10 @@ def goes_on(buffer):
     buffer.update_priorities(batch.id, np.full(len(batch.id), 0.5))
 
 
-def run_python(code, *arguments, **options):
+def run_python(code, *arguments, under=(), **options):
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, check=False,
+        [*under, sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)}, **options,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
@@ -786,34 +786,9 @@ def test_full_disk_while_loading(tmp_path, monkeypatch, buffer):
     assert buffer.add_count == 60
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB where one may be mounted, else None."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "diskreplay-test", str(path)]
-    mounted = shutil.which("mount") is not None and sys.platform == "linux" and (
-        subprocess.run(command, capture_output=True, check=False).returncode == 0
-    )  # fmt: skip
-    yield path if mounted else None
-    if mounted:
-        subprocess.run(["umount", str(path)], check=True)
-
-
-def test_a_disk_that_is_really_full(small_disk, tmp_path, monkeypatch):
-    """Where nothing can be mounted, the same with a counted budget."""
-    if small_disk is None:
-        budget, allocate = [1 << 20], files.allocate
-
-        def counted(path, size):
-            if budget[0] < size:
-                full(path)
-            budget[0] -= size
-            return allocate(path, size)
-
-        monkeypatch.setattr(files, "allocate", counted)
-    at = (small_disk or tmp_path) / "store"
-    buffer = make(at, compressor="raw", capacity=None)
+def fill_a_disk(path, make_room):
+    """Record into a new store at `path` until there is no room, and on after `make_room`."""
+    buffer = make(path, compressor="raw", capacity=None)
     with pytest.raises(errors.DiskFullError, match="free some space"):
         record(buffer, 5000)
     reached = buffer.add_count
@@ -822,33 +797,54 @@ def test_a_disk_that_is_really_full(small_disk, tmp_path, monkeypatch):
     with pytest.raises(errors.DiskFullError):
         record(buffer, 1)
     assert_same(before, snapshot(buffer))
-    if small_disk is not None:
-        subprocess.run(
-            ["mount", "-o", "remount,size=8m", str(small_disk)], check=True, capture_output=True
-        )
-    monkeypatch.undo()
+    make_room()
     record(buffer, 20)
     buffer.close()
-    with diskreplay.open(at) as reader:
+    with diskreplay.open(path) as reader:
         assert reader.add_count == reached + 20
         rewards = reader._rows.store.read("reward", 0, 0, int(reader._rows.store.count[0]))
         is_final = reader._rows.store.read("is_final", 0, 0, int(reader._rows.store.count[0]))
         assert rewards[~is_final].tolist() == list(range(reached + 20))
 
 
-AS_NOBODY = """
-import os, sys
+ON_A_DISK = """
+import sys
+from pathlib import Path
+from tests.disks import mount
+from tests.test_bad_input import fill_a_disk
+disk = sys.argv[1]
+mount(disk, "size=1m")
+fill_a_disk(Path(disk, "store"), lambda: mount(disk, "remount", "size=8m"))
+print("filled")
+"""
+
+
+def test_a_disk_that_is_really_full(tmp_path, monkeypatch):
+    """Where nothing can be mounted, the same with a counted budget."""
+    if can_mount():
+        command, options = alone("-c", ON_A_DISK, tmp_path)
+        done = subprocess.run(command, capture_output=True, check=False, **options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout == "filled\n"
+        return
+    budget, allocate = [1 << 20], files.allocate
+
+    def counted(path, size):
+        if budget[0] < size:
+            full(path)
+        budget[0] -= size
+        return allocate(path, size)
+
+    monkeypatch.setattr(files, "allocate", counted)
+    fill_a_disk(tmp_path / "store", monkeypatch.undo)
+
+
+WITHOUT_PERMISSION = """
+import sys
 from gymnasium.spaces import Box, Discrete
 import diskreplay
 options = dict(observation_space=Box(0, 255, (32, 32), "uint8"), action_space=Discrete(4),
     capacity=400, extras={"log_prob": ((), "float32"), "code": ((2,), "int8")})
-with diskreplay.PrioritizedReplayBuffer(None, **options) as warm:  # imports, as who may read them
-    for _ in range(3):
-        warm.add(warm.observation_space.sample(), 1, 1.0, False, False, log_prob=0.0, code=[1, 2])
-    warm.sample(2)
-if os.getuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
 store, fresh, checkpoints = sys.argv[1:]
 def attempt(what, call):
     try:
@@ -869,11 +865,18 @@ with diskreplay.open(store) as reader:
 """
 
 
+# Modes do not hold for root. It stays root here, but without what lets it pass by them: another
+# user could not read the package or Python where they lie below a directory of root's own.
+MODES_HOLD = () if os.geteuid() else (
+    "setpriv", "--bounding-set=-dac_override,-dac_read_search",
+    "--inh-caps=-dac_override,-dac_read_search",
+)  # fmt: skip
+
+
 def test_read_only_directory(tmp_path):
     with make(tmp_path / "store") as buffer:
         record(buffer, 30)
-    # Every directory on the way is open to all, so that it is this one that refuses.
-    place = Path(tempfile.mkdtemp(prefix="diskreplay-read-only-"))
+    place = tmp_path / "read-only"
     shutil.copytree(tmp_path / "store", place / "store")
     (place / "checkpoints").mkdir()
     writable = [place, *place.rglob("*")]
@@ -881,14 +884,12 @@ def test_read_only_directory(tmp_path):
         path.chmod(0o555 if path.is_dir() else 0o444)
     before = contents(place)
     try:
-        said = run_python(
-            AS_NOBODY, place / "store", place / "fresh", place / "checkpoints", cwd="/"
-        ).splitlines()
+        places = (place / "store", place / "fresh", place / "checkpoints")
+        said = run_python(WITHOUT_PERMISSION, *places, under=MODES_HOLD).splitlines()
         assert contents(place) == before
     finally:
         for path in writable:
             path.chmod(0o755 if path.is_dir() else 0o644)
-        shutil.rmtree(place)
     for line, what in zip(said[:4], ("reopen", "append", "create", "save"), strict=True):
         assert line.startswith(f"{what} StorePermissionError True {errno.EACCES} "), said
         assert str(place) in line

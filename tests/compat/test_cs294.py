@@ -215,7 +215,7 @@ def test_draws_are_even_whatever_part_is_drawn():
     buffer = filled(100, size=41)
     for batch_size in (4, 30):
         drawn = np.concatenate([buffer.sample(batch_size)[1] for _ in range(4000 // batch_size)])
-        counts = np.unique_counts(drawn).counts
+        counts = np.unique(drawn, return_counts=True)[1]
         assert len(counts) == 40
         assert counts.min() > 50
         assert counts.max() < 160  # 100 expected, ten standard deviations are another 99

@@ -100,7 +100,7 @@ class Model:
         row = self.rows[g]
         if g - self.num_frames + 1 < len(self.rows) - self.slots:
             return None  # round the ring, its stack would meet the newest rows
-        total, discount = 0.0, self.gamma**self.n
+        total, discount = 0.0, np.power([self.gamma], self.n)[0]  # as the original's array
         for k in range(self.n):
             if g + k >= len(self.rows) or self.rows[g + k]["episode"] != row["episode"]:
                 return None

@@ -313,7 +313,7 @@ def test_reopening_with_another_size_keeps_the_newest(tmp_path, size):
         assert len(again) == kept
         assert sorted(again.acts_buf[:kept]) == list(range(50 - kept, 50))
         assert_allclose(
-            again.sum_tree[np.arange(kept)], (again.acts_buf[:kept] + np.float64(1)) ** 0.6
+            again.sum_tree[np.arange(kept)], (again.acts_buf[:kept].astype(float) + 1) ** 0.6
         )
         assert again.max_priority == 50
         again.store(np.zeros(DIM), 99, 0.0, np.zeros(DIM), True)

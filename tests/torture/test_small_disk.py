@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.errors import DiskFullError
 from diskreplay.store.verify import verify
+from tests.disks import alone, mount
 
 SIZE = 20 << 20
 FRAME = (64, 64)
@@ -157,21 +158,16 @@ def run_all(disk):
         for case in CASES:
             place = disk / f"{case.__name__}-{compressor}"
             place.mkdir()
-            subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", place], check=True
-            )
+            mount(place, f"size={SIZE}")
             case(place, compressor)
             subprocess.run(["umount", "--lazy", place], check=True)
             print(case.__name__, compressor)
 
 
 def test_on_a_small_disk(tmp_path):
-    """In namespaces of its own, where anybody may mount."""
-    done = subprocess.run(
-        ["unshare", "--map-root-user", "--mount", sys.executable, __file__, tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(diskreplay.__file__).resolve().parents[1])},
-        capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+    """In a namespace of its own, where anybody may mount."""
+    command, options = alone(__file__, tmp_path)
+    done = subprocess.run(command, capture_output=True, check=False, **options)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert len(done.stdout.splitlines()) == 2 * len(CASES)
 
