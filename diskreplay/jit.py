@@ -29,6 +29,12 @@ int32s, int64s, float64s = (
 # Without a check of each division for a divisor of 0, and wrappers that nothing calls.
 _OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True}
 
+# Where Numba would look that can be there and only read. Before 0.62 they had an underscore.
+_READABLE = [
+    getattr(caching, name, None) or getattr(caching, f"_{name}")
+    for name in ("UserProvidedCacheLocator", "InTreeCacheLocator")
+]
+
 _warned = False
 
 
@@ -180,7 +186,7 @@ class KernelCache(caching.NullCache):
 
 def _readable(function: Callable) -> Iterator[caching.FunctionCache]:
     """Places that Numba would choose if they could be written to."""
-    for locator in (caching.UserProvidedCacheLocator, caching.InTreeCacheLocator):
+    for locator in _READABLE:
         unasked = type(locator.__name__, (locator,), {"ensure_cache_path": lambda self: None})
         implementation = type(
             "ReadImpl", (caching.CompileResultCacheImpl,), {"_locator_classes": [unasked]}

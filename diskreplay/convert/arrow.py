@@ -18,8 +18,16 @@ def type_of(pa: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     return pa.list_(pa.from_numpy_dtype(dtype), math.prod(shape))
 
 
+def type_with_nulls(pa: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """`type_of`, but for lists: pyarrow before 26 writes nulls among lists of fixed size in a way
+    that no pyarrow reads, so these are of any size."""
+    type_ = type_of(pa, shape, dtype)
+    return pa.list_(type_.value_type) if pa.types.is_fixed_size_list(type_) else type_
+
+
 def to_arrow(pa: Any, type_: Any, values: np.ndarray) -> Any:
-    """Values of shape ``(rows, *shape)`` as an array of `type_of`; a view where Arrow can."""
+    """Values of shape ``(rows, *shape)`` as an array of `type_of` or `type_with_nulls`; a view
+    where Arrow can."""
     values = np.ascontiguousarray(values)
     if pa.types.is_fixed_size_binary(type_):
         return pa.FixedSizeBinaryArray.from_buffers(
@@ -28,32 +36,41 @@ def to_arrow(pa: Any, type_: Any, values: np.ndarray) -> Any:
     flat = pa.array(values.reshape(-1))
     if pa.types.is_fixed_size_list(type_):
         return pa.FixedSizeListArray.from_arrays(flat, type=type_)
+    if pa.types.is_list(type_):
+        ends = np.arange(len(values) + 1, dtype=np.int32) * math.prod(values.shape[1:])
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
     return flat
 
 
-def from_arrow(
-    path: Path, field: str, array: Any, shape: tuple[int, ...], dtype: np.dtype
-) -> np.ndarray:
-    """The opposite of `to_arrow`, a copy or a read-only view.
+def from_arrow(path: Path, field: str, array: Any, type_: Any, spec: tuple) -> np.ndarray:
+    """The opposite of `to_arrow`: values of `spec`, a shape and a dtype, as a copy or a read-only
+    view.
 
     Raises
     ------
     FormatError
-        There are nulls, or it is of another type than the field asks for.
+        There are nulls, it is of another type, or a list is not as long as the field asks for.
     """
     import pyarrow as pa
 
+    shape, _dtype = spec
     if array.null_count:
         raise FormatError(f"{path}: {field!r} has nulls; every row needs a value")
-    if not array.type.equals(type_of(pa, shape, dtype)):
-        raise FormatError(
-            f"{path}: {field!r} is of type {array.type}, {type_of(pa, shape, dtype)} expected"
-        )
+    if not array.type.equals(type_):
+        raise FormatError(f"{path}: {field!r} is of type {array.type}, {type_} expected")
     if pa.types.is_fixed_size_binary(array.type):
         size = array.type.byte_width
         data = np.frombuffer(array.buffers()[1], np.uint8) if len(array) else np.empty(0, np.uint8)
         flat = data[array.offset * size : (array.offset + len(array)) * size]
     elif pa.types.is_fixed_size_list(array.type):
+        flat = array.flatten().to_numpy(zero_copy_only=False)
+    elif pa.types.is_list(array.type):
+        lengths = np.unique(array.value_lengths().to_numpy(zero_copy_only=False))
+        if not set(lengths) <= {math.prod(shape)}:
+            raise FormatError(
+                f"{path}: {field!r} has lists of {lengths.tolist()} values, "
+                f"{math.prod(shape)} expected in each"
+            )
         flat = array.flatten().to_numpy(zero_copy_only=False)
     else:
         flat = array.to_numpy(zero_copy_only=False)

@@ -16,8 +16,8 @@ extras                  as stored                           those named like a c
                                                             that cannot be sampled
 ``observation``         a picture: binary of fixed size     uint8 of two axes or more; the bytes in
                         other arrays: a list, flat          C order
-``final_observation``   as ``observation``                  what the episode ended with, on its last
-                                                            transition; null elsewhere, and where it
+``final_observation``   as ``observation``, but lists of    what the episode ended with, on its last
+                        any size in place of fixed ones     transition; null elsewhere, and where it
                                                             was not recorded
 ======================  ==================================  ========================================
 
@@ -44,7 +44,13 @@ from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.buffer import open as open_buffer
 from diskreplay.convert.arrivals import Arrivals, NewPriorities
-from diskreplay.convert.arrow import from_arrow, pyarrow_modules, to_arrow, type_of
+from diskreplay.convert.arrow import (
+    from_arrow,
+    pyarrow_modules,
+    to_arrow,
+    type_of,
+    type_with_nulls,
+)
 from diskreplay.convert.blueprint import blueprint, build
 from diskreplay.convert.description import parse_description
 from diskreplay.convert.output import new_file, new_files, new_store
@@ -170,6 +176,9 @@ class _Table:
         self._buffer, self._compression = buffer, compression
         self._names = _Names(buffer)
         self._types = {name: type_of(self._pa, *spec) for name, spec in buffer.fields.items()}
+        self._types_of_finals = {
+            name: type_with_nulls(self._pa, *spec) for name, spec in buffer.fields.items()
+        }
         self._has_frames = has_frames  # rows that hold only an observation
         self._priorities = Priorities(buffer)
         self._metadata = {
@@ -190,7 +199,9 @@ class _Table:
         if self._priorities.known:
             columns.append(("priority", pa.float64()))
         columns += [(field, self._types[field]) for field in names.observations]
-        columns += [(f"final_{field}", self._types[field]) for field in names.observations]
+        columns += [
+            (f"final_{field}", self._types_of_finals[field]) for field in names.observations
+        ]
         return pa.schema(columns, metadata=self._metadata)
 
     def write(self, path: Path, rows: Timeline, advance: Callable[[int], None]) -> None:
@@ -225,7 +236,7 @@ class _Table:
         has_final = rows.final_id >= 0
         at = pa.array(np.cumsum(has_final) - 1, mask=~has_final)
         for field, values in chunk.finals.items():
-            made[f"final_{field}"] = to_arrow(pa, self._types[field], values).take(at)
+            made[f"final_{field}"] = to_arrow(pa, self._types_of_finals[field], values).take(at)
         return pa.table([made[name] for name in schema.names], schema=schema)
 
 
@@ -328,16 +339,16 @@ def from_parquet(
 def _take_in(
     path: Path, batch: Any, buffer: ReplayBuffer, arrivals: Arrivals, priorities: NewPriorities
 ) -> None:
-    names = _Names(buffer)
+    pa, names = pyarrow_modules()[0], _Names(buffer)
 
     def column(name: str) -> Any:
         if name not in batch.schema.names:
             raise FormatError(f"{path}: the column {name!r} is missing; export all of them")
         return batch.column(name)
 
-    def values(field: str, array: Any) -> np.ndarray:
-        shape, dtype = buffer.fields[field]
-        return from_arrow(path, field, array, shape, dtype)
+    def values(field: str, array: Any, type_of: Callable = type_of) -> np.ndarray:
+        spec = buffer.fields[field]
+        return from_arrow(path, field, array, type_of(pa, *spec), spec)
 
     has_frames = "is_final" in batch.schema.names
     columns = {
@@ -351,7 +362,7 @@ def _take_in(
     for field in names.observations:
         final = column(f"final_{field}")
         has_final = np.asarray(final.is_valid())
-        finals[field] = values(field, final.drop_null())
+        finals[field] = values(field, final.drop_null(), type_with_nulls)
     keys = [np.asarray(column(name)) for name in ("env", "row")]
     ids = arrivals.add_mixed(*keys, columns, has_final, finals)
     if "priority" in batch.schema.names:
