@@ -1,7 +1,9 @@
 """The command `diskreplay`: its commands, its exit codes, and what it says when it fails."""
 
 import contextlib
+import itertools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from typer.core import TyperGroup
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.cli import checks, completion, copies, look, pictures, rows, transfer
+from diskreplay.cli import checks, completion, copies, look, pictures, rows, transfer, watch
 from diskreplay.cli.common import Code, error_console
 
 _EPILOG = """\
@@ -56,13 +58,33 @@ class _Commands(TyperGroup):
         own = args[: args.index("--")] if "--" in args else args
         if "--debug" in own:
             args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
-        args = completion.with_shell(args)
+        args = _with_values(args)
         with _failing_well(debug="--debug" in own):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         with _failing_well(debug=ctx.params.get("debug", False)):
             return super().invoke(ctx)
+
+
+# Options whose value may be left out: what one looks like, and what stands for none.
+_OPTIONAL = {
+    "--install-completion": (re.compile(r"[^-].*"), completion.THIS_ONE),
+    "--show-completion": (re.compile(r"[^-].*"), completion.THIS_ONE),
+    "--watch": (re.compile(r"[\d.]+"), watch.INTERVAL),
+    "-w": (re.compile(r"[\d.]+"), watch.INTERVAL),
+}
+
+
+def _with_values(args: list[str]) -> list[str]:
+    """The arguments, with a value after each option that stands without one."""
+    own = args[: args.index("--")] if "--" in args else args
+    made = []
+    for arg, following in itertools.zip_longest(own, own[1:], fillvalue=""):
+        made.append(arg)
+        if arg in _OPTIONAL and not _OPTIONAL[arg][0].fullmatch(following):
+            made.append(_OPTIONAL[arg][1])
+    return made + args[len(own) :]
 
 
 @contextlib.contextmanager

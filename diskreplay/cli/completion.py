@@ -10,27 +10,15 @@ from diskreplay.errors import InvalidInputError
 _PROGRAM = "diskreplay"
 _VARIABLE = "_DISKREPLAY_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
-_OPTIONS = ("--install-completion", "--show-completion")
-_THIS_ONE = "this"  # the shell that the command is typed into
+THIS_ONE = "this"  # the shell that the command is typed into
 
 # Typer's own two options take no name: they go by the process that calls, so that
 # `--show-completion zsh` in bash prints what bash needs, and in a program nothing is found.
 completion_init()
 
 
-def with_shell(args: list[str]) -> list[str]:
-    """The arguments, with the shell that is meant where a completion option names none."""
-    made = []
-    for at, arg in enumerate(args):
-        made.append(arg)
-        following = args[at + 1] if at + 1 < len(args) else "-"
-        if arg in _OPTIONS and following.startswith("-"):
-            made.append(_THIS_ONE)
-    return made
-
-
 def _named(shell: str) -> str:
-    if shell == _THIS_ONE:
+    if shell == THIS_ONE:
         import shellingham
 
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from diskreplay.cli.common import (
     JsonOption,
@@ -18,6 +19,7 @@ from diskreplay.cli.common import (
     say_json,
 )
 from diskreplay.cli.layout import Listing, facts
+from diskreplay.cli.watch import Seen, WatchOption, watch_store
 from diskreplay.inspection.identity import action_labels, metadata_texts
 from diskreplay.inspection.wording import count_text, number_text, size_text, when_text
 
@@ -29,21 +31,32 @@ _FEW = 24  # actions that are counted one by one
 commands = typer.Typer()
 
 
-@commands.command(epilog="Example: `diskreplay info runs/pong/replay`")
-def info(path: PathArgument, as_json: JsonOption = False) -> None:
+@commands.command(
+    epilog="Examples: `diskreplay info runs/pong/replay`, "
+    "`diskreplay info runs/pong/replay --watch 5`"
+)
+def info(path: PathArgument, watch: WatchOption = None, as_json: JsonOption = False) -> None:
     """What a store is: fields, rows, episodes, sizes, who writes to it, checkpoints beside it."""
     from diskreplay.inspection.overview import overview_of
 
+    if watch is not None:
+        watch_store(
+            path, watch, lambda found: (vars(found), _info_shown(found, watched=True)),
+            as_json=as_json,
+        )  # fmt: skip
     with explained(path):
         found = overview_of(path)
     if as_json:
         say_json(found)
-        return
-    _print_info(found)
+    else:
+        console.print(*_info_shown(found), sep="\n")
 
 
-def _print_info(found: "Overview") -> None:
-    console.print(facts(_info_lines(found)))
+def _info_shown(found: "Overview", *, watched: bool = False) -> list[RenderableType]:
+    lines = _info_lines(found)
+    if watched:
+        del lines["last write"]  # it is told from what is seen
+    shown: list[RenderableType] = [facts(lines)]
     sizes = Listing("field", "shape", "dtype", "codec", ">segments", ">raw", ">on disk", ">ratio")
     for name, field in found.fields.items():
         sizes.add(
@@ -56,13 +69,14 @@ def _print_info(found: "Overview") -> None:
         "all", "", "", "", f"{found.segments:,}", size_text(found.raw_bytes),
         size_text(found.disk_bytes), _ratio(found.ratio),
     )  # fmt: skip
-    console.print(sizes)
+    shown.append(sizes)
     if found.checkpoints:
         beside = Listing("checkpoint near it", "suffix", "saved")
         for checkpoint in found.checkpoints:
             name = os.path.relpath(checkpoint.path, Path(found.path).parent)
             beside.add(name, checkpoint.suffix, when_text(checkpoint.saved))
-        console.print(beside)
+        shown.append(beside)
+    return shown
 
 
 def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
@@ -116,6 +130,7 @@ def stats(
     everything: Annotated[
         bool, typer.Option("--all", help="Read large fields in full, not a sample of 64 MiB each.")
     ] = False,
+    watch: WatchOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Figures: of each field, of returns and lengths, of actions, rewards, priorities and ages.
@@ -127,17 +142,23 @@ def stats(
     from diskreplay.inspection.profile import SAMPLE_BYTES
     from diskreplay.inspection.summary import summary_of
 
-    with opened(path) as buffer:
-        found = plain(summary_of(buffer, most_bytes=None if everything else SAMPLE_BYTES))
-        label = action_labels(buffer) or str
+    def look() -> Seen:
+        with opened(path) as buffer:
+            found = plain(summary_of(buffer, most_bytes=None if everything else SAMPLE_BYTES))
+            return found, _stats_shown(found, action_labels(buffer) or str)
+
+    if watch is not None:
+        watch_store(path, watch, lambda _overview: look(), as_json=as_json)
+    document, shown = look()
     if as_json:
-        say_json(found)
-        return
-    console.print(_field_table(found["fields"]))
-    console.print(facts(_figures(found)))
-    for shown in (_quantile_table(found), *_histograms(found, label)):
-        if len(shown):
-            console.print(shown)
+        say_json(document)
+    else:
+        console.print(*shown, sep="\n")
+
+
+def _stats_shown(found: dict[str, Any], label: Callable[[str], str]) -> list[RenderableType]:
+    charts = (_quantile_table(found), *_histograms(found, label))
+    return [_field_table(found["fields"]), facts(_figures(found)), *filter(len, charts)]
 
 
 def _field_table(fields: dict[str, Any]) -> Listing:

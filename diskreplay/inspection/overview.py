@@ -24,7 +24,6 @@ from diskreplay.store.store import Store
 from diskreplay.store.usage import sizes
 
 _COUNTED = ("step", "is_final")
-_WATCHED = 0.3  # seconds, of a store that a process holds and no row came to
 
 _OPTIONS = (
     "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size", "alpha", "beta",
@@ -98,14 +97,21 @@ class Overview:
     checkpoints: list[Beside]
 
 
-def overview_of(path: Path) -> Overview:
+def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
     """A look at a live store or a checkpoint, and at what is beside it.
 
-    Costs a look at every file's size, and reading 5 bytes a row; no other file is opened.
+    Parameters
+    ----------
+    patience : float
+        Seconds to wait for a row, of a store that a process holds, to say that rows come in.
 
     Raises
     ------
     FormatError, CorruptSegmentError, StorageError
+
+    Notes
+    -----
+    Costs a look at every file's size, and reading 5 bytes a row; no other file is opened.
     """
     path = path.absolute()
     attributes = format.read_attributes(path)
@@ -122,7 +128,8 @@ def overview_of(path: Path) -> Overview:
         transitions = int(store.transitions_at(store.count).sum())
         bounds = np.stack([store.first, store.count], axis=1)
         writer = writer_of(path)
-        writing = live and writer is not None and writer.holds is not False and _grows(store)
+        is_held = writer is not None and writer.holds is not False
+        writing = live and is_held and _grows(store, patience)
     finally:
         store.close()
     rows = int((bounds[:, 1] - bounds[:, 0]).sum())
@@ -161,20 +168,20 @@ def overview_of(path: Path) -> Overview:
     )
 
 
-def _grows(store: Store) -> bool:
+def _grows(store: Store, patience: float) -> bool:
     """Whether rows have come since the store was opened, or come now.
 
     Files that are mapped into memory do not say when they were written to last, so it is watched
     for a moment.
     """
-    until = time.monotonic() + _WATCHED
+    until = time.monotonic() + patience
     while True:
         now, _finals = store.state.snapshot()
         if (now != store.count).any():
             return True
-        if time.monotonic() > until:
+        if time.monotonic() >= until:
             return False
-        time.sleep(_WATCHED / 20)
+        time.sleep(patience / 20)
 
 
 def _described(
