@@ -8,6 +8,7 @@ from typing import Any
 from gymnasium.spaces import Discrete
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.metadata import parse
 from diskreplay.store.format import read_attributes
 
 _PARTS = 3  # of a path: runs/pong/replay, since most stores are called "replay"
@@ -16,8 +17,7 @@ _LONGEST = 300  # characters of a value that is shown
 
 def metadata_of(path: Path) -> dict[str, Any]:
     """The JSON object that was noted about the store or checkpoint at `path`; empty without one."""
-    noted = read_attributes(path).get("metadata")
-    return noted if isinstance(noted, dict) else {}
+    return parse(read_attributes(path))[0]
 
 
 def title_of(path: Path) -> str:
