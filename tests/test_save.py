@@ -247,3 +247,35 @@ def test_what_a_dead_saver_left_goes_with_the_next_save(tmp_path, process, stop)
     assert names_in(directory) == [f"replay_ckpt.{number}" for number in (1, 2, 3)]
     assert found_in(directory / "replay_ckpt.1") in [(7, 40), (7, 45)]
     assert found_in(directory / "replay_ckpt.2") == found_in(directory / "replay_ckpt.3") == (1, 10)
+
+
+@pytest.mark.usefixtures("exchanging")
+@pytest.mark.parametrize("at", [1, 2, 5, 9])
+@pytest.mark.parametrize("what", ["replaced", "retired"])
+def test_a_checkpoint_that_goes_while_it_is_opened(tmp_path, monkeypatch, what, at):
+    """Files of two checkpoints were taken for those of one."""
+    directory = tmp_path / "checkpoints"
+    with make(tmp_path / "store", 1) as writer:
+        add(writer, 100)
+        path = writer.save(directory, 1)
+        real, calls = files.open_plain, []
+
+        def meanwhile(*arguments):
+            if Path(arguments[0]).is_relative_to(directory) and writer not in calls:
+                calls.append(arguments)
+                if len(calls) == at:
+                    calls.append(writer)
+                    add(writer, 33)
+                    for number in [1] if what == "replaced" else range(2, 9):
+                        writer.save(directory, number)
+            return real(*arguments)
+
+        monkeypatch.setattr(files, "open_plain", meanwhile)
+        if what == "retired":
+            with pytest.raises(diskreplay.FormatError, match=r"replay_ckpt\.1"):
+                diskreplay.open(path)
+        else:
+            with diskreplay.open(path) as reader:
+                rewards = reader.take("reward", np.arange(*reader.bounds[0]))
+            np.testing.assert_array_equal(rewards - 1000, np.arange(133))
+        assert writer in calls

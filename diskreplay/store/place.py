@@ -3,10 +3,15 @@
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from diskreplay.errors import StoreMovedError
+from diskreplay.errors import DiskReplayError, StoreMovedError
 from diskreplay.store import files
+
+Found = TypeVar("Found")
+_TRIES = 20
 
 
 class Place:
@@ -96,3 +101,18 @@ class Place:
 
     def __del__(self) -> None:
         self.close()
+
+
+def read_steadily(path: Path, read: Callable[[], Found]) -> Found:
+    """What `read` returns of a directory; begun again if another one takes its place meanwhile, and
+    `read` fails by that. A save replaces and retires checkpoints whoever reads them."""
+    for _ in range(_TRIES):
+        place = Place(path)
+        try:
+            return read()
+        except DiskReplayError:
+            if place.holds():
+                raise
+        finally:
+            place.close()
+    return read()

@@ -37,7 +37,7 @@ from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
 from diskreplay.store.keeping import Keeping
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.place import Place
+from diskreplay.store.place import Place, read_steadily
 from diskreplay.store.state import MOST_AT_ONCE, State, finals_in, finals_word, rows_behind
 from diskreplay.store.usage import sizes
 
@@ -223,7 +223,7 @@ class Store(Keeping):
         """
         path = files.resolved(path)
         if mode == "r":
-            return cls(path, mode="r", only=only)
+            return read_steadily(path, lambda: cls(path, mode="r", only=only))
         cls.settle(path)
         format.read_attributes(path)
         if (path / "manifest.json").exists():
