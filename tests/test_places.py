@@ -332,6 +332,20 @@ def test_a_reader_of_a_store_that_is_moved(tmp_path):
         writer.close()
 
 
+def test_an_older_api_whose_store_is_moved(tmp_path):
+    from diskreplay.compat.rainbow import ReplayBuffer
+
+    buffer = ReplayBuffer(4, 100, 8, path=tmp_path / "replay")
+    for number in range(30):
+        buffer.store(np.full(4, number), 1, float(number), np.full(4, number + 1), number % 9 == 8)
+    (tmp_path / "replay").rename(tmp_path / "old")
+    with pytest.raises(StoreMovedError, match="old"):
+        buffer.close()
+    with ReplayBuffer(4, 100, 8, path=tmp_path / "old") as again:
+        assert len(again) == 30
+    assert names_in(tmp_path) == ["old"]
+
+
 # -- without locks
 
 
