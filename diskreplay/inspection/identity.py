@@ -8,10 +8,12 @@ from typing import Any
 from gymnasium.spaces import Discrete
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.inspection.wording import count_text
 from diskreplay.metadata import parse
 from diskreplay.store.format import read_attributes
 
 _PARTS = 3  # of a path: runs/pong/replay, since most stores are called "replay"
+_LARGE = 60  # characters of an object that is not shown
 _LONGEST = 300  # characters of a value that is shown
 
 
@@ -31,7 +33,7 @@ def title_of(path: Path) -> str:
 
 
 def metadata_texts(noted: dict[str, Any]) -> list[str]:
-    """A text for each key: ``seed 3``."""
+    """A text for each key: ``seed 3``; of a large object, how many entries it has."""
     return [f"{key} {_text(value)}" for key, value in noted.items()]
 
 
@@ -40,6 +42,8 @@ def _text(value: Any) -> str:
         text = " ".join(value)
     else:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict) and len(text) > _LARGE:
+        return f"with {count_text(len(value), 'key')}"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 

@@ -72,6 +72,9 @@ def test_texts():
         "env_id ALE/Pong-v5", "seed 3", 'kwargs {"frameskip": 1}',
         "action_meanings NOOP FIRE RIGHT LEFT",
     ]  # fmt: skip
+    assert metadata_texts({"env_spec": {f"key {n}": n for n in range(12)}}) == [
+        "env_spec with 12 keys"
+    ]
     assert len(metadata_texts({"long": "x" * 1000})[0]) < 400
 
 
