@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import shutil
-import tempfile
 import threading
 import warnings
 import weakref
@@ -39,7 +37,7 @@ from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, files, manifest, tempfiles
+from diskreplay.store import checkpoint, files, manifest, tempfiles, temporary
 from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.listing import Checkpoint
@@ -71,7 +69,7 @@ class ReplayBuffer:
     path : str or Path or None
         The store's directory: created, or reopened if it holds a store. Links are followed, and
         the attribute `path` is the real directory. None: a temporary one, removed by `close` or
-        when the process ends.
+        when the process ends; what a killed process left of one, the next one of that user removes.
     observation_space, action_space : gymnasium.Space
         Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of them. An observation is one
         frame: stacks are made when sampling. Of one environment, also if there are several. None is
@@ -173,10 +171,8 @@ class ReplayBuffer:
         self._schema = Schema(observation_space, action_space, extras, compressor)
         # A Generator passes through default_rng as it is.
         self._stream = Stream(np.random.default_rng(seed))
-        self._temporary = path is None
-        self.path = files.resolved(
-            tempfile.mkdtemp(prefix="diskreplay-") if self._temporary else path
-        )
+        self._workspace = temporary.make() if path is None else None
+        self.path = files.resolved(temporary.store_in(self._workspace) if path is None else path)
         Store.settle(self.path)
         if (self.path / "zarr.json").exists():
             store = Store.open(self.path, mode="a", capacity=capacity, shrink=bool(shrink))
@@ -259,8 +255,7 @@ class ReplayBuffer:
         # A buffer that is dropped, or still open when the process ends, lets go of its store as a
         # killed process would: nothing is lost, and the next opening recovers it. At exit this
         # runs while the keeper can still be joined; a __del__ would come too late for that.
-        removed = self.path if self._temporary else None
-        self._release = weakref.finalize(self, _let_go, self._holder, removed, process.pid)
+        self._release = weakref.finalize(self, _let_go, self._holder, self._workspace, process.pid)
 
     def _bind(self, store: Store, *, keep_rng: bool = False, resume_episodes: bool = False) -> None:
         self._rows = Rows(
@@ -719,7 +714,7 @@ class ReplayBuffer:
             prefetcher.close()
         with self._lock:
             store = self._rows.store
-            if store.mode != "r" and not self._temporary:
+            if store.mode != "r" and self._workspace is None:
                 try:
                     store.record(self._meta(), self._leaves(), closing=True)
                     store.mark_closed()
@@ -992,7 +987,7 @@ class ReplayBuffer:
         self._schema.check(store, self.num_envs)
         self.name, self.path = "replay", store.path
         self._stream = Stream(np.random.default_rng() if rng is None else rng)
-        self._temporary = False
+        self._workspace = None
         self._start(store, keep_rng=rng is not None)
         return self
 
@@ -1275,11 +1270,11 @@ def _checked_ids(ids: Any) -> np.ndarray:
     return np.ascontiguousarray(ids, np.int64)
 
 
-def _let_go(holder: list[Store], temporary: Path | None, pid: int) -> None:
+def _let_go(holder: list[Store], room: tempfiles.Workspace | None, pid: int) -> None:
     """Release the store of a buffer that is gone; the parent's is not a forked child's to close."""
     if process.pid != pid:
         return
     for store in holder:
         store.close()
-    if temporary is not None:
-        shutil.rmtree(temporary, ignore_errors=True)
+    if room is not None:
+        room.remove()

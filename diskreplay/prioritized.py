@@ -24,7 +24,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ----------
     path : str or Path or None
         The store's directory: created, or reopened if it holds a store. None: a temporary one,
-        removed by `close` or when the process ends.
+        removed by `close` or when the process ends. What a killed process left of one, the next
+        temporary store of that user removes.
     observation_space, action_space : gymnasium.Space
         Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of them. An observation is one
         frame: stacks are made when sampling. Of one environment, also if there are several. None is

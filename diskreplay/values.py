@@ -95,7 +95,13 @@ def fit_reward(value: Any) -> float:
         if not isinstance(value, np.floating):
             array = np.asarray(value)
             if array.shape != ():
-                raise ShapeError(f"reward: a number expected, found shape {array.shape}")
+                hint = ""
+                if array.ndim == 1 and len(array) > 1:
+                    hint = (
+                        f"; for {len(array)} envs give num_envs={len(array)} and the spaces of "
+                        "one: single_observation_space and single_action_space of a vector env"
+                    )
+                raise ShapeError(f"reward: a number expected, found shape {array.shape}{hint}")
             if array.dtype.kind not in "biuf":
                 raise DtypeError(f"reward: a number expected, found dtype {array.dtype}")
             value = array
@@ -137,8 +143,15 @@ def fit_rows(field: Field, value: Any, num_envs: int, envs: np.ndarray) -> np.nd
         except ValueError as error:
             raise ShapeError(f"{field.name}: not an array ({error})") from error
     if value.shape != (num_envs, *field.shape):
+        hint, space = "", field.name.split("/")[0]
+        is_batched = value.shape == field.shape and field.shape[:1] == (num_envs,)
+        if is_batched and space in ("observation", "action"):
+            hint = (
+                f"; the buffer's {space}_space is the one of {num_envs} envs together: make the "
+                f"buffer with that of one, which a vector env has as single_{space}_space"
+            )
         raise ShapeError(
-            f"{field.name}: shape {(num_envs, *field.shape)} expected, found {value.shape}"
+            f"{field.name}: shape {(num_envs, *field.shape)} expected, found {value.shape}{hint}"
         )
     if value.dtype == field.dtype:
         return np.ascontiguousarray(value)

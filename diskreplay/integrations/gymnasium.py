@@ -74,6 +74,17 @@ _PICKS = (
 )
 
 
+def _check_single(name: str, env: VectorEnv, buffer: ReplayBuffer) -> None:
+    """Refuse a buffer that was made with the spaces of all envs together."""
+    for which in ("observation_space", "action_space"):
+        mine, of_one = getattr(buffer, which), getattr(env, f"single_{which}")
+        if mine != of_one and mine == getattr(env, which):
+            raise SchemaError(
+                f"{name}: the buffer's {which} is the one of {env.num_envs} envs together; make "
+                f"the buffer with that of one, the environment's single_{which}"
+            )
+
+
 class _Recording:
     """What both recorders share: values of the environment become values of the buffer."""
 
@@ -91,6 +102,7 @@ class _Recording:
         num_envs, found = 1, (env.observation_space, env.action_space)
         if isinstance(env, VectorEnv):
             num_envs, found = env.num_envs, (env.single_observation_space, env.single_action_space)
+            _check_single(type(self).__name__, env, buffer)
         if buffer.num_envs != num_envs:
             raise SchemaError(
                 f"{type(self).__name__}: {num_envs} env(s) found and {buffer.num_envs} in the "

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
+from diskreplay import process
 from diskreplay.errors import StorageError
 from diskreplay.store import files
 
@@ -69,6 +70,7 @@ class Workspace:
     path: Path
     place: Path
     _lock: int | None = None
+    _pid = 0  # whose lock it is: a forked child has no copy of it, and another file by its number
 
     def __init__(self, place: Path, kind: str) -> None:
         for last in [False] * _TRIES + [True]:
@@ -101,7 +103,7 @@ class Workspace:
             if not _is_at(lock, path / _LOCK):
                 files.unlock(lock)
                 return False
-        self.path, self.place, self._lock = path, place, lock
+        self.path, self.place, self._lock, self._pid = path, place, lock, process.pid
         return True
 
     def put_in_place(self, made: Path) -> None:
@@ -163,7 +165,7 @@ class Workspace:
     def release(self) -> None:
         """Let go of it, and leave it as it is."""
         lock, self._lock = self._lock, None
-        if lock is not None:
+        if lock is not None and self._pid == process.pid:
             files.unlock(lock)
 
     def __enter__(self) -> Self:

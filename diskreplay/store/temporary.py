@@ -1,0 +1,41 @@
+"""Directories of temporary stores: gone with the process, or with the next one of that user.
+
+They are in ``<TMPDIR>/diskreplay-<user id>``, which nobody else may enter. Each is a `Workspace`,
+whose lock its process holds: what a killed one left is told by that, and by nothing else.
+"""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from diskreplay.store import files, tempfiles
+
+_NAME = "replay"
+
+
+def make() -> tempfiles.Workspace:
+    """A directory for a temporary store; `Workspace.remove` it. Removes what killed processes of
+    this user have left.
+
+    Raises
+    ------
+    StorageError
+    """
+    shared = Path(tempfile.gettempdir(), f"diskreplay-{os.geteuid()}").absolute()
+    with files.explained(shared, "cannot make a directory for a temporary store"):
+        try:
+            os.mkdir(shared, 0o700)
+        except FileExistsError:
+            about = os.lstat(shared)
+            ours = about.st_uid == os.geteuid() and not about.st_mode & 0o077
+            if not stat.S_ISDIR(about.st_mode) or not ours:
+                # Somebody else has made it, and could change what is in it.
+                shared = Path(tempfile.mkdtemp(prefix="diskreplay-")).absolute()
+    tempfiles.sweep(shared, _NAME)
+    return tempfiles.Workspace(shared / _NAME, "tmp")
+
+
+def store_in(room: tempfiles.Workspace) -> Path:
+    """Where the store is in such a directory."""
+    return room.path / _NAME

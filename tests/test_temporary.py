@@ -1,0 +1,134 @@
+"""Temporary stores: whose they are, and when they go."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from gymnasium.spaces import Discrete
+
+import diskreplay
+from diskreplay.store import files
+
+OPTIONS = {"observation_space": Discrete(9), "action_space": Discrete(3), "capacity": 100}
+WRITER = """
+import sys, time
+import diskreplay
+from gymnasium.spaces import Discrete
+buffer = diskreplay.ReplayBuffer(
+    None, observation_space=Discrete(9), action_space=Discrete(3), capacity=100)
+buffer.add(1, 1, 0.0, False, False)
+print(buffer.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def stores(temporary):
+    return sorted(path.parent for path in temporary.glob("diskreplay-*/.*/replay/zarr.json"))
+
+
+def writer():
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    return process, process.stdout.readline().strip()
+
+
+def test_the_next_store_removes_that_of_a_killed_process(temporary):
+    killed, path = writer()
+    living, other = writer()
+    assert len(stores(temporary)) == 2
+    killed.kill()
+    killed.communicate()
+    with diskreplay.ReplayBuffer(None, **OPTIONS) as buffer:
+        assert not os.path.exists(path)
+        assert sorted(map(str, stores(temporary))) == sorted([other, str(buffer.path)])
+        assert (temporary / f"diskreplay-{os.geteuid()}").stat().st_mode & 0o777 == 0o700
+    living.communicate("")
+    assert living.returncode == 0
+    assert list((temporary / f"diskreplay-{os.geteuid()}").iterdir()) == []
+
+
+def test_a_store_of_this_process_is_not_another_ones_to_remove(temporary):
+    with diskreplay.ReplayBuffer(None, **OPTIONS) as one:
+        one.add(1, 1, 0.0, False, False)
+        with diskreplay.ReplayBuffer(None, **OPTIONS) as other:
+            assert stores(temporary) == sorted([one.path, other.path])
+        assert len(one) == 0
+        assert stores(temporary) == [one.path]
+    assert stores(temporary) == []
+
+
+def _in_a_child(buffer):
+    # The number of the parent's lock may be another file's here, and has to stay open.
+    mine = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+    del buffer
+    with diskreplay.ReplayBuffer(None, **OPTIONS) as own:
+        own.add(1, 1, 0.0, False, False)
+    for fd in mine:
+        os.fstat(fd)
+    os._exit(0)
+
+
+def test_a_forked_child_leaves_its_parents_store_alone(temporary):
+    buffer = diskreplay.ReplayBuffer(None, **OPTIONS)
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=_in_a_child, args=(buffer,))
+    child.start()
+    child.join(100)
+    assert child.exitcode == 0
+    assert stores(temporary) == [buffer.path]
+    buffer.add(1, 1, 0.0, False, False)
+    buffer.close()
+    assert stores(temporary) == []
+
+
+def test_a_child_that_outlives_its_parent_does_not_keep_the_store(temporary):
+    code = WRITER.replace(
+        "sys.stdin.read()",
+        "import os, signal\nif os.fork(): os.kill(os.getpid(), 9)\nelse: sys.stdin.read()",
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    path = process.stdout.readline().strip()
+    assert process.wait() == -signal.SIGKILL
+    with diskreplay.ReplayBuffer(None, **OPTIONS):
+        assert not os.path.exists(path)
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_what_others_could_change_is_not_used(temporary):
+    shared = temporary / f"diskreplay-{os.geteuid()}"
+    shared.mkdir(mode=0o777)
+    shared.chmod(0o777)
+    with diskreplay.ReplayBuffer(None, **OPTIONS) as buffer:
+        assert not buffer.path.is_relative_to(shared)
+        buffer.add(1, 1, 0.0, False, False)
+    assert list(shared.iterdir()) == []
+
+
+def test_one_that_is_being_made_right_now(temporary, monkeypatch):
+    """Its directory is there, its lock is not: another process takes it for a leftover."""
+    try_lock, stolen = files.try_lock, []
+
+    def steal(path):
+        if not stolen:
+            stolen.append(path)
+            files.remove_tree(path.parent)
+        return try_lock(path)
+
+    monkeypatch.setattr(files, "try_lock", steal)
+    with diskreplay.ReplayBuffer(None, **OPTIONS) as buffer:
+        buffer.add(1, 1, 0.0, False, False)
+        assert not stolen[0].parent.exists()
