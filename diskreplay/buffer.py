@@ -665,9 +665,11 @@ class ReplayBuffer:
 
         `save` puts the batches under way back and draws them again, and `load` draws them too, so
         that a run that goes on and a run that is resumed there get the same ones. A resumed run
-        gets them from a prefetcher of the same depth and batch size, whenever it makes it: until
-        then they wait. One that needs none of them calls ``prefetch(depth, batch_size).close()``
-        after the `load`: its first `sample` gets what was put back.
+        gets them from a prefetcher of the same depth and batch size, whenever it makes it (of
+        several alike in the order in which they were made): until then they wait. Only a schedule
+        that was given here as `beta` is unknown until then: make its prefetcher before the next
+        save. A run that needs none of them calls ``prefetch(depth, batch_size).close()`` after the
+        `load`: its first `sample` gets what was put back.
         """
         from diskreplay.prefetch import MOST_DEPTH, Prefetcher
 
@@ -776,6 +778,8 @@ class ReplayBuffer:
 
         Batches under way in a prefetcher are drawn again, see `prefetch`.
         """
+        from diskreplay import prefetch
+
         self._check_writable()
         directory = files.resolved(checkpoint_dir)
         keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
@@ -783,7 +787,7 @@ class ReplayBuffer:
             with self._lock:
                 self._check_writable()
                 with self._drained() as under_way:
-                    meta = self._meta() | {"prefetch": [each.describe() for each in under_way]}
+                    meta = self._meta() | {"prefetch": prefetch.describe(self, under_way)}
                     return checkpoint.finish(
                         begun, self._rows.store, self.name, meta, self._leaves(), keep
                     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from diskreplay import process
 from diskreplay.batch import Batch
-from diskreplay.errors import ClosedError, FormatError
+from diskreplay.errors import ClosedError, ForkedError, FormatError
 from diskreplay.store.gate import Visit
 
 if TYPE_CHECKING:
@@ -22,15 +23,18 @@ MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the fi
 
 
 class UnderWay(NamedTuple):
-    """What a checkpoint says of a prefetcher that had batches under way when it was saved.
+    """What a checkpoint says of a prefetcher, in the order in which they were made.
 
-    They are not saved: with what is, they are drawn again, by the run that goes on and by the one
-    that is resumed. `beta` is what the exponent was, which may have come from a schedule.
+    Batches under way are not saved: with what is, they are drawn again, by the run that goes on and
+    by the one that is resumed. `beta` is what the exponent was, which may have come from a
+    schedule, and None for the buffer's own. `turn` is the place among those that draw; -1 if
+    nothing was under way.
     """
 
     depth: int
     batch_size: int
-    beta: float
+    beta: float | None
+    turn: int
 
     @classmethod
     def parse(cls, attributes: Any) -> "list[UnderWay]":
@@ -44,11 +48,12 @@ class UnderWay(NamedTuple):
         found = []
         for entry in attributes if isinstance(attributes, list) else [attributes]:
             match entry:
-                case [int(depth), int(batch_size), int(beta) | float(beta)] if (
+                case [int(depth), int(batch_size), int() | float() | None as beta, int(turn)] if (
                     1 <= depth <= MOST_DEPTH and 1 <= batch_size <= 1 << 30
-                    and 0 <= beta < math.inf and bool not in map(type, entry)
+                    and 0 <= (beta or 0) < math.inf and -1 <= turn < len(attributes)
+                    and bool not in map(type, entry)
                 ):  # fmt: skip
-                    found.append(cls(depth, batch_size, float(beta)))
+                    found.append(cls(depth, batch_size, beta, turn))
                 case _:
                     raise FormatError(f"the attribute prefetch is damaged ({entry!r:.60})")
         return found
@@ -106,7 +111,7 @@ class Prefetcher:
         *,
         claimed: bool = True,
     ) -> None:
-        self._claimed = claimed
+        self._claimed, self._pid = claimed, process.pid
         self._buffer, self._depth, self._size, self._beta = buffer, depth, batch_size, beta
         self._jobs: deque[_Job] = deque()
         self._work: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -131,9 +136,16 @@ class Prefetcher:
         ------
         ClosedError
             After `close`, of this or of the buffer.
+        ForkedError
+            In a forked child: the thread is the parent's.
         CorruptSegmentError, EmptyBufferError
             As `ReplayBuffer.sample`.
         """
+        if process.pid != self._pid:
+            raise ForkedError(
+                f"made by process {self._pid}, which has its thread, and this is its child "
+                f"{process.pid}: open the store with mode='r' here and call its prefetch()"
+            )
         with self._taking:
             if self._closed:
                 raise ClosedError("the prefetcher is closed; call buffer.prefetch() again")
@@ -224,11 +236,7 @@ class Prefetcher:
         while not self._closed and len(self._jobs) < self._depth:
             self._ask()
 
-    def describe(self) -> UnderWay:
-        """What a checkpoint says of it. With the buffer's lock held."""
-        return UnderWay(self._depth, self._size, self._buffer._exponent(self._beta))
-
-    def redraw(self, beta: float) -> None:
+    def redraw(self, beta: float | Callable[[int], float] | None) -> None:
         """Draw and read as many batches as are missing, now. With the buffer's lock held."""
         while len(self._jobs) < self._depth:
             job = self._new_job()
@@ -288,12 +296,24 @@ def put_back(buffer: "ReplayBuffer", prefetchers: Sequence[Prefetcher]) -> list[
     return had
 
 
+def describe(buffer: "ReplayBuffer", under_way: Sequence[Prefetcher]) -> list[UnderWay]:
+    """What a checkpoint says, where `put_back` gave these. With the buffer's lock held."""
+    found = []
+    for each in buffer._prefetchers:
+        turn = under_way.index(each) if each in under_way else -1
+        beta = each._beta
+        if beta is not None:
+            beta = buffer._exponent(beta) if turn >= 0 else 0.0
+        found.append(UnderWay(each._depth, each._size, beta, turn))
+    return found
+
+
 def ask_again(prefetchers: Sequence[Prefetcher]) -> None:
     """Have drawn again what `put_back` gave up, in order. With the buffer's lock held."""
     waiting = not all(prefetcher._claimed for prefetcher in prefetchers)
     for prefetcher in prefetchers:
         if waiting:  # has no thread, and its turn must not come before that of those which have
-            prefetcher.redraw(prefetcher.describe().beta)
+            prefetcher.redraw(prefetcher._beta)
         else:
             prefetcher.refill()
 
@@ -305,13 +325,18 @@ def resume(buffer: "ReplayBuffer", attributes: Any) -> None:
     Each goes to a prefetcher of that depth and size that is there, else to a new one, which waits
     until `ReplayBuffer.prefetch` is asked for it: what happens before that does not change it.
     """
-    there = [each for each in buffer._prefetchers if each._claimed]
-    buffer._prefetchers[:] = there.copy()  # those that wait are of an earlier load
-    for depth, batch_size, beta in UnderWay.parse(attributes):
+    there = [each for each in buffer._prefetchers if each._claimed]  # others: of an earlier load
+    saved, resumed = UnderWay.parse(attributes), []
+    for depth, batch_size, beta, _ in saved:
         fits = [each for each in there if (each._depth, each._size) == (depth, batch_size)]
         if fits:
             there.remove(fits[0])
         else:
             fits = [Prefetcher(buffer, depth, batch_size, beta, claimed=False)]
-            buffer._prefetchers += fits
-        fits[0].redraw(beta)
+        resumed.append(fits[0])
+    buffer._prefetchers[:] = resumed + there
+    for entry, prefetcher in sorted(
+        zip(saved, resumed, strict=True), key=lambda each: each[0].turn
+    ):
+        if entry.turn >= 0:
+            prefetcher.redraw(entry.beta)

@@ -6,6 +6,8 @@ checkpoint and do the rest. They may make their prefetchers at other moments.
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -27,8 +29,10 @@ def schedule(add_count):
     return 1 / (1 + add_count)
 
 
-# Depth, batch size and beta; no two alike, so that each gets its own batches.
-KINDS = [(2, 8, None), (1, 3, 0.7), (3, 8, schedule)]
+# Depth, batch size and beta. Those that are alike are told apart by the order of their making.
+KINDS = [(2, 8, None), (1, 3, 0.7), (3, 8, schedule), (2, 8, 0.9)]
+ALIKE = (0, 3)
+SCHEDULED = 2
 
 
 def make_buffer(path, prioritized, seed):
@@ -56,6 +60,8 @@ class Run:
 
     def prefetcher(self, number):
         if number not in self.prefetchers:
+            if number == ALIKE[1]:
+                self.prefetcher(ALIKE[0])
             depth, size, beta = KINDS[number]
             self.prefetchers[number] = self.buffer.prefetch(depth, size, beta=beta)
         return self.prefetchers[number]
@@ -76,10 +82,11 @@ class Run:
         elif what == "take":
             prefetcher = self.prefetcher(amount % len(KINDS))
             self.keep(lambda: next(prefetcher))
-        elif what == "close":
+        elif what == "close" and amount % len(KINDS) not in ALIKE:
             self.prefetcher(amount % len(KINDS)).close()
             del self.prefetchers[amount % len(KINDS)]
         elif what == "save":
+            self.prefetcher(SCHEDULED)  # nobody else knows its schedule
             self.saves += 1
             buffer.save(self.checkpoints, self.saves)
         elif what == "flush":
@@ -153,6 +160,7 @@ def test_when_prefetchers_are_made_does_not_matter(
                 run.prefetcher(number)
             middle = data.draw(st.integers(0, len(after)), label="saved again after")
             resumed = list(run.do_all(after[:middle]))
+            run.prefetcher(SCHEDULED)
             buffer.save(place / "saved", 2)
             resumed_once = resumed + run.do_all(after[middle:])
         # That save is one more than the first run made: what was under way is drawn anew. A third
@@ -252,10 +260,11 @@ def test_several_prefetchers_draw_in_the_order_in_which_they_are_asked(tmp_path)
 @pytest.mark.parametrize(
     "damaged",
     [
-        3, None, {"depth": 2}, [[2, 8]], [[2, 8, 0.4, 1]], [[0, 8, 0.4]], [[-1, 8, 0.4]],
-        [[2, 0, 0.4]], [[2**40, 8, 0.4]], [[2, 2**40, 0.4]], [[2, 8, -1.0]], [[2, 8, None]],
-        [[2, 8, "x"]], [[True, 8, 0.4]], [["2", 8, 0.4]], [[2.0, 8, 0.4]], [[2, 8, 0.4], 5],
-        [[2, 8, 1e999]],
+        3, None, {"depth": 2}, [[2, 8, 0.4]], [[2, 8, 0.4, 0, 1]], [[0, 8, 0.4, 0]],
+        [[-1, 8, 0.4, 0]], [[2, 0, 0.4, 0]], [[2**40, 8, 0.4, 0]], [[2, 2**40, 0.4, 0]],
+        [[2, 8, -1.0, 0]], [[2, 8, [], 0]], [[2, 8, "x", 0]], [[True, 8, 0.4, 0]],
+        [["2", 8, 0.4, 0]], [[2.0, 8, 0.4, 0]], [[2, 8, 0.4, 0], 5], [[2, 8, 1e999, 0]],
+        [[2, 8, 0.4, -2]], [[2, 8, 0.4, 1]], [[2, 8, 0.4, False]], [[2, 8, 0.4, 0.0]],
     ],
 )  # fmt: skip
 def test_a_checkpoint_that_says_nonsense_of_it_is_refused(tmp_path, damaged):
@@ -263,7 +272,8 @@ def test_a_checkpoint_that_says_nonsense_of_it_is_refused(tmp_path, damaged):
 
     with pytest.raises(errors.FormatError, match="prefetch"):
         UnderWay.parse(damaged)
-    assert UnderWay.parse(json.loads("[[2, 8, 0.4], [1, 3, 0]]")) == [(2, 8, 0.4), (1, 3, 0.0)]
+    right = [(2, 8, 0.4, 1), (1, 3, None, 0), (1, 3, 0.0, -1)]
+    assert UnderWay.parse(json.loads(json.dumps(right))) == right
 
 
 def test_depth_is_bounded(tmp_path):
@@ -271,3 +281,32 @@ def test_depth_is_bounded(tmp_path):
         for depth in (0, -1, 1.5, 10**6, True):
             with pytest.raises(errors.InvalidInputError, match="depth"):
                 buffer.prefetch(depth)
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+import diskreplay
+from tests.test_resume_prefetch import Run, make_buffer
+
+with make_buffer(Path(sys.argv[1]), False, 1) as buffer:
+    Run(buffer, None).do("add", 40)
+    batches = buffer.prefetch(2)
+    next(batches)
+    child = os.fork()
+    if not child:
+        try:
+            next(batches)
+        except diskreplay.ForkedError:
+            os._exit(7)
+        os._exit(8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    next(batches)
+"""
+
+
+def test_a_forked_child_is_told_so_and_does_not_wait_for_a_thread_that_is_not_there(tmp_path):
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path / "store")],
+        cwd=Path(__file__).resolve().parent.parent, check=True, timeout=120,
+    )  # fmt: skip
