@@ -54,13 +54,14 @@ def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Mend what is found; nobody may be writing.")
     ] = False,
-    source: Annotated[
-        Path | None,
+    sources: Annotated[
+        list[Path] | None,
         typer.Option(
             "--from",
             metavar="CHECKPOINT",
             show_default=False,
-            help="With --repair: take rotten segments from this checkpoint where it is whole.",
+            help="With --repair: take lost rows from this checkpoint, as far as it has them whole. "
+            "May be given several times; the first one is asked first.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -69,21 +70,22 @@ def verify(
 
     Exit code 1 says that something was found. A live store may be written to meanwhile.
 
-    With `--repair`, rows that are lost are set aside: they are never sampled again, and all else
-    goes on. What is replaced is kept in `PATH.repair-N`; delete it when you need it no more. The
-    exit code is 0 if the store is sound afterwards.
+    With `--repair`, rows that are lost are set aside, each with the reason: they are never sampled
+    again, and all else goes on. With `--from`, what a checkpoint still has is taken from there.
+    What is replaced is kept in `PATH.repair-N`; delete it when you need it no more. The exit code
+    is 0 if the store is sound afterwards.
     """
     from diskreplay.store.repair import repair as mend
     from diskreplay.store.verify import verify as check
 
-    if source is not None and not repair:
+    if sources and not repair:
         raise typer.BadParameter("--from goes with --repair")
     if repair and (path / "manifest.json").exists():
         raise typer.BadParameter(
             "a checkpoint is never repaired: restore its files, or load another one"
         )
     with progress("checking", _size(path)) as advance:
-        report = mend(path, source=source, advance=advance) if repair else check(
+        report = mend(path, sources=sources or (), advance=advance) if repair else check(
             path, advance=advance
         )  # fmt: skip
     after = report
@@ -96,6 +98,7 @@ def verify(
             "left": [_plain(f) for f in findings], "kind": report.kind, "files": report.files,
             "bytes": report.bytes, "blocks": report.blocks, "rows": report.rows,
             "seconds": report.seconds, "aside": report.aside, "set_aside": report.set_aside,
+            "losses": report.losses,
         })  # fmt: skip
     else:
         _say(report, findings)
@@ -146,6 +149,8 @@ def _say(report: Report, left: tuple[Finding, ...]) -> None:
         console.print(f"mended; what was replaced is in {report.aside}", soft_wrap=True)
         lost = [f"{rows:,} of env {env}" for env, rows in enumerate(report.set_aside) if rows]
         console.print(f"rows set aside: {', '.join(lost) or 'none'}", soft_wrap=True)
+        for loss in report.losses:
+            console.print(Text(f"  {loss}"), soft_wrap=True)
     if left:
         console.print(Text(count_text(len(left), "finding"), style="bold red"))
     else:

@@ -44,13 +44,43 @@ class Finding:
     def __str__(self) -> str:
         where = str(self.path)
         if self.rows:
-            shown = ", ".join(
-                f"{start}" if stop == start + 1 else f"{start} to {stop - 1}"
-                for start, stop in self.rows[:_SHOWN]
-            )
-            more = len(self.rows) - _SHOWN
-            where += f" (env {self.env}, rows {shown}{f' and {more} more ranges' * (more > 0)})"
+            where += f" (env {self.env}, rows {shown(self.rows)})"
         return f"{where}: {self.meaning}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Rows that a repair has set aside, and why.
+
+    Attributes
+    ----------
+    env : int
+    rows : tuple of (int, int)
+        Ranges of row numbers, the second excluded.
+    field : str or None
+        Whose bytes are lost; None where a row is set aside for another one.
+    reason : str
+        What is wrong with them, and why no checkpoint could give them.
+    """
+
+    env: int
+    rows: tuple[tuple[int, int], ...]
+    field: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        what = "" if self.field is None else f"{self.field}: "
+        return f"env {self.env}, rows {shown(self.rows)}: {what}{self.reason}"
+
+
+def shown(rows: tuple[tuple[int, int], ...]) -> str:
+    """Ranges of rows in a sentence."""
+    listed = ", ".join(
+        f"{start}" if stop == start + 1 else f"{start} to {stop - 1}"
+        for start, stop in rows[:_SHOWN]
+    )
+    more = len(rows) - _SHOWN
+    return f"{listed}{f' and {more} more ranges' * (more > 0)}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +99,8 @@ class Report:
         Where a repair put the files that it replaced.
     set_aside : tuple of int
         How many rows of each env a repair has set aside; empty if there was none.
+    losses : tuple of Loss
+        Which ones, and why each.
     """
 
     path: Path
@@ -81,6 +113,7 @@ class Report:
     seconds: float
     aside: Path | None = None
     set_aside: tuple[int, ...] = ()
+    losses: tuple[Loss, ...] = ()
 
     @property
     def clean(self) -> bool:

@@ -14,28 +14,40 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from diskreplay.errors import FormatError, StorageError, StoreError
-from diskreplay.store import codec, files, format, priorities, private, segment_check, tempfiles
+from diskreplay.store import (
+    codec,
+    files,
+    format,
+    priorities,
+    private,
+    segment_check,
+    tempfiles,
+)
 from diskreplay.store.column import Seal
-from diskreplay.store.finding import Finding, Report
+from diskreplay.store.finding import Loss, Report, ranges
 from diskreplay.store.format import Field
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.row_check import Rows, set_aside
+from diskreplay.store.restoring import Source, restore_all, saved_priorities
+from diskreplay.store.row_check import FIELD_OF, RULES, Rows, faults, set_aside
 from diskreplay.store.segment_check import Unreadable
 from diskreplay.store.state import State
 from diskreplay.store.store import Store
-from diskreplay.store.survey import BOOKKEEPING, Place, Survey
+from diskreplay.store.survey import BOOKKEEPING, Place
 from diskreplay.store.verify import Check
+
+_UNSURE = "no checkpoint has them otherwise"
+_BEHIND = "the stack that is shown with them reaches into rows that are lost"
 
 
 def repair(
-    path: Path, *, source: Path | None = None, advance: Callable[[int], None] | None = None
+    path: Path, *, sources: Sequence[Path] = (), advance: Callable[[int], None] | None = None
 ) -> Report:
     """Check a store and mend what is found.
 
@@ -43,8 +55,10 @@ def repair(
     ----------
     path : Path
         A store that nobody writes to.
-    source : Path, optional
-        A checkpoint of it: rotten segments are taken from there where they are whole.
+    sources : sequence of Path
+        Checkpoints of it, the one to ask first first: rows that are lost, and priorities, are taken
+        from there as far as they are whole there and can be told to be the same, see
+        `store.restoring`.
     advance : callable, optional
         As for `verify`.
 
@@ -52,7 +66,8 @@ def repair(
     -------
     Report
         What was found, and in ``aside`` the directory that holds what was replaced; None if there
-        was nothing to mend, and so nothing was changed.
+        was nothing to mend, and so nothing was changed. ``losses`` says which rows were set aside,
+        and why.
 
     Raises
     ------
@@ -71,7 +86,7 @@ def repair(
             f"{path}: a checkpoint, which is never changed; restore its files from a copy, or load "
             "another one"
         )
-    if source is not None:
+    for source in sources:
         format.read_attributes(source)  # said before the long walk, and also if all is sound
     lock = private.hold(path)
     try:
@@ -80,8 +95,11 @@ def repair(
         check.run()
         if not check.findings:
             return check.report
-        repair = _Repair(check, source)
-        return replace(check.report, aside=repair.run(), set_aside=tuple(repair.lost.tolist()))
+        repair = _Repair(check, [Source(source) for source in sources])
+        return replace(
+            check.report, aside=repair.run(), set_aside=tuple(repair.lost.tolist()),
+            losses=tuple(repair.losses),
+        )  # fmt: skip
     finally:
         files.unlock(lock)
 
@@ -108,9 +126,9 @@ def _aside(path: Path) -> Path:
 
 class _Repair:
     """One repair. `build`, in `room`, becomes the store; `lost` are the rows of each env that are
-    set aside."""
+    set aside, `losses` why."""
 
-    def __init__(self, check: Check, source: Path | None) -> None:
+    def __init__(self, check: Check, sources: list[Source]) -> None:
         self.check, self.survey = check, check.survey
         self.path = check.path
         # All that was found to be wrong stays, with what the records said of it.
@@ -120,8 +138,11 @@ class _Repair:
         self._rows: dict[int, Rows] = {}
         self._finals = np.zeros(self.survey.num_envs, np.int64)
         self.lost = np.zeros(self.survey.num_envs, np.int64)
-        self._find_twins(None if source is None else Survey(source))
+        self.losses: list[Loss] = []
+        self._sources = sources
+        self._find_twins()
         self._salvage()
+        self._verdicts = restore_all(check, sources)
         self._refuse_too_little()
 
     def run(self) -> Path:
@@ -151,7 +172,7 @@ class _Repair:
 
     # -- what can be had
 
-    def _find_twins(self, source: Survey | None) -> None:
+    def _find_twins(self) -> None:
         """Find whole files for rotten segments, by their recorded checksums: segments that were
         exchanged, or that a checkpoint holds a good copy of."""
         for field in self.survey.fields:
@@ -160,10 +181,12 @@ class _Repair:
             strays = [p for p in self.check.orphans if p.is_relative_to(below)]
             strays += [self.survey.chunk(field, *key[1:]) for key in keys]
             for key in keys:
-                others = [] if source is None else [source.chunk(field, *key[1:])]
+                others = [source.survey.chunk(field, *key[1:]) for source in self._sources]
                 for path in strays + others:
-                    with contextlib.suppress(Unreadable):
-                        if self._is_twin(field, *key[1:], path):
+                    with contextlib.suppress(Unreadable, FileNotFoundError):
+                        # Of another file system it cannot be linked: its rows are copied later.
+                        near = path.stat().st_dev == self.path.stat().st_dev
+                        if near and self._is_twin(field, *key[1:], path):
                             self.check.sources[key] = path
 
     def _is_twin(self, field: Field, segment: int, env: int, path: Path) -> bool:
@@ -222,30 +245,43 @@ class _Repair:
         survey = self.survey
         first, stop = int(survey.first[env]), int(survey.count[env])
         rows, known = self.check.read_rows(env, first, stop)
-        bad = ~known
-        for (name, segment, of), lost in self.check.damaged.items():
-            if of == env and (name, segment, of) not in self.check.sources:
-                start = segment * self._field(name).segment_rows - first
+        bad, wrong = ~known, {}
+        for start, after in ranges(np.flatnonzero(known)):
+            part = Rows(*(column[start:after] for column in rows))
+            for rule, places in faults(part).items():
+                wrong.setdefault(rule, []).append(start + places)
+                bad[start + places] = True
+        for key, lost in self.check.damaged.items():
+            if key[2] == env and key not in self.check.sources:
+                start = key[1] * self._field(key[0]).segment_rows - first
                 low, high = max(start, 0), min(start + len(lost), stop - first)
                 bad[low:high] |= lost[low - start : high - start]
-        for finding in self.check.findings:
-            if finding.kind == "rows" and finding.env == env:
-                for low, high in finding.rows:
-                    if not self._is_replaced(finding, low):
-                        bad[max(low - first, 0) : max(high - first, 0)] = True
+                self._note_loss(key, first + low + np.flatnonzero(lost[low - start : high - start]))
+        for rule, places in wrong.items():
+            where = ranges(first + np.concatenate(places))
+            self.losses.append(Loss(env, where, FIELD_OF[rule], f"{RULES[rule]}; {_UNSURE}"))
         before = np.count_nonzero(rows.is_final[: max(int(survey.recorded[env]) - first, 0)])
         evicted = int(survey.recorded[env] - survey.transitions[env]) - before
         if bad.any():
             stack, was_final = self.survey.attributes.get("stack_size", 1), rows.is_final.copy()
             set_aside(rows, bad, stack if isinstance(stack, int) else 1)
             self._rows[env] = rows
-            self.lost[env] = np.count_nonzero(bad | (rows.is_final > was_final))
+            behind = (rows.is_final > was_final) & ~bad
+            self.lost[env] = np.count_nonzero(bad | behind)
+            if behind.any():
+                where = ranges(first + np.flatnonzero(behind))
+                self.losses.append(Loss(env, where, None, _BEHIND))
         self._finals[env] = min(max(evicted, 0), first) + np.count_nonzero(rows.is_final)
 
-    def _is_replaced(self, finding: Finding, row: int) -> bool:
-        """Whether the file that a row was found impossible in gives way to a whole one."""
-        segment = row // self._field(finding.field).segment_rows
-        return (finding.field, segment, finding.env) in self.check.sources
+    def _note_loss(self, key: tuple[str, int, int], rows: np.ndarray) -> None:
+        """Say why these rows of a segment are set aside."""
+        name, segment, env = key
+        field = self._field(name)
+        where = {self.survey.chunk(field, segment, env), self.survey.tail(field, segment, env)}
+        meanings = [f.meaning for f in self.check.findings if f.path in where and f.rows]
+        if len(rows):
+            reason = "; ".join([*dict.fromkeys(meanings), self._verdicts.get(key, "")])
+            self.losses.append(Loss(env, ranges(rows), name, f"segment {segment}: {reason}"))
 
     def _field(self, name: str) -> Field:
         return next(field for field in self.survey.fields if field.name == name)
@@ -309,7 +345,9 @@ class _Repair:
         target = self.build / old.relative_to(self.path)
         changed = field.name in BOOKKEEPING and env in self._rows
         full = used == field.segment_rows
-        whole = key in self.check.sources or key not in self.check.damaged
+        whole = key in self.check.sources or (
+            key not in self.check.damaged and key not in self.check.restored
+        )
         if whole and full and not changed and (field.packed <= sealed):
             source = self.check.sources.get(key, old)
             self._link(source, target)
@@ -333,6 +371,8 @@ class _Repair:
         """The bytes of a packed segment that cannot be linked."""
         field, segment, env, used, sealed = place
         chunk, tail = self.survey.chunk(field, segment, env), self.survey.tail(field, segment, env)
+        if key in self.check.restored:
+            return codec.encode(field, self.check.restored[key].reshape(-1), used)
         if key in self._salvaged:
             return self._salvaged[key]
         lost = self.check.damaged.get(key, np.zeros(field.segment_rows, np.bool_))
@@ -352,7 +392,9 @@ class _Repair:
         data = np.zeros((field.segment_rows, field.row_bytes), np.uint8)
         start = segment * field.segment_rows
         lost = self.check.damaged.get(key)
-        if key in self.check.sources or lost is None or not lost.all():
+        if key in self.check.restored:
+            data[:used] = self.check.restored[key][:used]
+        elif key in self.check.sources or lost is None or not lost.all():
             path = self.check.sources.get(key, self.survey.chunk(field, segment, env))
             data[:used] = segment_check.bytes_of(path, used * field.row_bytes).reshape(used, -1)
             if lost is not None and key not in self.check.sources:
@@ -372,14 +414,17 @@ class _Repair:
             self.kept.update((self.path / "priority").rglob("*"))
         else:
             found = priorities.read(self.path / "priority", survey.num_envs)
-        if found is None and survey.attributes.get("kind") != "prioritized":
+        saved = [found] if found is not None else saved_priorities(self._sources, survey.num_envs)
+        if not saved and survey.attributes.get("kind") != "prioritized":
             return
         first, stop = int(survey.first.min()), int(survey.count.max())
         new = np.full((stop - first, survey.num_envs), np.nan)  # those rows get the largest
-        if found is not None:
-            start, leaves, alpha = found
+        for start, leaves, of in saved:
+            alpha = of
             low, high = max(start, first), min(start + len(leaves), stop)
-            new[low - first : high - first] = leaves[low - start : high - start]
+            if low < high:
+                part, there = new[low - first : high - first], leaves[low - start : high - start]
+                np.copyto(part, there, where=np.isnan(part))
         priorities.write(self.build / "priority", new, first, alpha)
 
     # -- the exchange

@@ -157,6 +157,25 @@ def rows_of_pieces(field: Field, wrong: np.ndarray) -> np.ndarray:
     return rows
 
 
+def pieces_of_rows(field: Field, rows: np.ndarray) -> np.ndarray:
+    """The pieces of a raw segment that hold any byte of these rows.
+
+    Parameters
+    ----------
+    rows : ndarray of bool, shape (segment_rows,)
+
+    Returns
+    -------
+    ndarray of bool
+        For each piece.
+    """
+    size, chosen = codec.piece_bytes(field), np.flatnonzero(rows)
+    changes = np.zeros(-(-field.segment_bytes // size) + 1, np.int64)
+    np.add.at(changes, chosen * field.row_bytes // size, 1)
+    np.add.at(changes, ((chosen + 1) * field.row_bytes - 1) // size + 1, -1)
+    return np.cumsum(changes)[:-1] > 0
+
+
 def hold_against_sums(
     field: Field, path: Path, used: int, sums: list[int], checked: Checked
 ) -> None:
@@ -276,6 +295,26 @@ def scan(field: Field, data: np.ndarray) -> np.ndarray:
         lengths[block] = length + 4
         at = end + 4
     return lengths
+
+
+def rows_of_shard(field: Field, shard: np.ndarray) -> np.ndarray:
+    """The rows of a shard whose index is right, and zeros for blocks that are not there.
+
+    Returns
+    -------
+    ndarray of uint8, shape (segment_rows, row_bytes)
+    """
+    from numcodecs import blosc
+
+    rows = np.zeros((field.segment_rows, field.row_bytes), np.uint8)
+    index = shard[len(shard) - 16 * field.blocks - 4 : -4].copy().view("<u8").reshape(-1, 2)
+    for block, (offset, length) in enumerate(index.tolist()):
+        if offset != _MISSING:
+            data = blosc.decompress(shard[offset : offset + length - 4].tobytes())
+            rows[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS] = np.frombuffer(
+                data, np.uint8
+            ).reshape(BLOCK_ROWS, -1)
+    return rows
 
 
 def bytes_of(path: Path, size: int | None = None) -> np.ndarray:

@@ -337,6 +337,15 @@ class Survey:
         """The tail of a packed segment."""
         return private.tail(self.path, self.numbers[field.name], segment, env)
 
+    def has_tail(self, place: Place) -> bool:
+        """Whether the rows of a packed segment are in a tail, not in its shard."""
+        field, segment, env = place[:3]
+        return (
+            not place.sealed
+            and segment >= self.sealed[field.name][env]
+            and self.tail(field, segment, env).exists()
+        )
+
     def still_holds(self) -> bool:
         """Whether the directory is the one that was surveyed, in the same hands."""
         if _identity(self.path) != self.identity:

@@ -101,6 +101,9 @@ class Check:
         Segments that are not as they should be, with the rows that are lost.
     sources : dict of (field name, segment, env) to Path
         Whole files to read in the place of damaged ones, where somebody knows of such.
+    restored : dict of (field name, segment, env) to ndarray of uint8
+        Rows to take in the place of those of a file, shape (segment_rows, row_bytes); lost ones are
+        zeros.
     orphans : list of Path
     bad_priorities : bool
     """
@@ -113,6 +116,7 @@ class Check:
         self._named = {field.name: field for field in self.survey.fields}
         self.damaged: dict[tuple[str, int, int], np.ndarray] = {}
         self.sources: dict[tuple[str, int, int], Path] = {}
+        self.restored: dict[tuple[str, int, int], np.ndarray] = {}
         self.orphans: list[Path] = []
         self.bad_priorities = False
         self._advance = advance or (lambda _size: None)
@@ -184,7 +188,7 @@ class Check:
     def _check_place(self, place: Place) -> None:
         field, segment, env = place[:3]
         for _ in range(_TRIES):
-            faults, lost = self._inspect(place)
+            faults, lost = self.inspect(place)
             if not faults or self.survey.settled:
                 break
             before = place, self.survey.epoch, self.survey.seals[field.name].get((segment, env))
@@ -208,7 +212,7 @@ class Check:
                 field=field.name, env=env, rows=ranges(rows[rows >= first]),
             )  # fmt: skip
 
-    def _inspect(self, place: Place) -> tuple[list[Fault], np.ndarray]:
+    def inspect(self, place: Place) -> tuple[list[Fault], np.ndarray]:
         """What is wrong with the files of a segment, and which of its rows are in none of them."""
         field, segment, env = place[:3]
         chunk = self.survey.chunk(field, segment, env)
@@ -387,6 +391,10 @@ class Check:
                 lost = self.damaged.get(key)
                 if lost is not None and path is None:
                     known[here] &= ~lost[at : at + rows]
+                row += rows
+                if key in self.restored:
+                    values[here].view(np.uint8)[:] = self.restored[key][at : at + rows].reshape(-1)
+                    continue
                 try:
                     path = path or self.survey.chunk(field, segment, env)
                     with segment_check.plain_file(path) as (fd, _):
@@ -394,7 +402,6 @@ class Check:
                         segment_check.read_at(fd, at * field.row_bytes, part)
                 except Unreadable:
                     known[here] = False
-                row += rows
         return row_check.Rows(**columns), known
 
     # -- priorities

@@ -97,6 +97,35 @@ def test_what_a_repair_set_aside_is_said(cli, make, tmp_path):
     assert 0 < lost <= aside <= lost + finals  # final rows may be among them
 
 
+def test_each_row_that_is_set_aside_is_given_its_reason(cli, cli_json, make, tmp_path):
+    with make(tmp_path / "replay") as buffer:
+        record(buffer, 40)
+        one = buffer.save(tmp_path / "saved", 1)
+        record(buffer, 40, 40)
+        two = buffer.save(tmp_path / "saved", 2)
+        record(buffer, 40, 80)
+        (path,) = (tmp_path / "replay" / "score").glob("c.0.0")
+    shutil.copytree(tmp_path / "replay", tmp_path / "again")
+    rows = 132
+    for store in ("replay", "again"):
+        rot = tmp_path / store / path.relative_to(tmp_path / "replay")
+        data = bytearray(rot.read_bytes())
+        data[4 * 100] ^= 1
+        rot.write_bytes(data)
+    mended = cli_json("verify", tmp_path / "replay", "--repair", "--from", two, "--from", one)
+    assert mended["clean"]
+    assert mended["set_aside"] == [rows - 88]
+    lost = [loss for loss in mended["losses"] if loss["field"] is not None]
+    assert [(loss["env"], loss["field"], loss["rows"]) for loss in lost] == [
+        (0, "score", [[88, rows]])
+    ]
+    assert "replay_ckpt.2: has only 88 of them whole" in lost[0]["reason"]
+    assert "replay_ckpt.1: has none of these rows" in lost[0]["reason"]
+    said = cli("verify", tmp_path / "again", "--repair").stdout
+    assert f"env 0, rows 0 to {rows - 1}: score: segment 0: " in said
+    assert "no checkpoint was given" in said
+
+
 def test_priorities_that_are_gone_are_missed(cli, store):
     shutil.rmtree(store / "priority")
     assert "missing" in cli("verify", store, code=1).stdout

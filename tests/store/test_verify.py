@@ -676,7 +676,7 @@ def test_a_checkpoint_gives_back_what_is_rotten(store, original):
     lost = [segments(store, name)[2] for name in ("observation", "hidden")]
     flip(lost[0], 700)
     lost[1].unlink()
-    report = repair(store, source=original[0] / "copy")
+    report = repair(store, sources=[original[0] / "copy"])
     assert named(report) == set(lost)
     check_mended(store, original[1], least=NEARLY)
 
@@ -688,7 +688,7 @@ def test_a_checkpoint_gives_back_the_small_columns(store, original, name, at, bi
     """Their rows were set aside, and that was written over the whole file."""
     path = segments(store, name)[at]
     flip(path, 8, bit)
-    report = repair(store, source=original[0] / "copy")
+    report = repair(store, sources=[original[0] / "copy"])
     assert path in named(report)
     assert sum(report.set_aside) == 0
     check_mended(store, original[1])
