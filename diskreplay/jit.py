@@ -10,16 +10,21 @@ and one warning says so.
 """
 
 import contextlib
+import errno
+import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import caching, ccallback, cgutils
+from numba.core import caching, ccallback, cgutils, event
 from numba.extending import intrinsic
+
+from diskreplay.errors import StorageError
 
 void, int64, float64 = types.void, types.int64, types.float64
 int32s, int64s, float64s = (
@@ -38,12 +43,29 @@ _READABLE = [
 _warned = False
 
 
-def kernel(function: Callable) -> Any:
-    """Compile a function when it is called first; it holds no GIL, and the next process finds it
-    compiled."""
-    compiled = numba.njit(nogil=True, **_OPTIONS)(function)
-    compiled._cache = KernelCache(function)
-    return compiled
+kernels: dict[Any, tuple[str, ...]] = {}
+_LINE = "diskreplay: compiling, once; this takes some seconds ..."
+
+
+def kernel(*arguments: str) -> Callable[[Callable], Any]:
+    """A function that Python calls; it holds no GIL.
+
+    It is compiled when it is called first, and the next process finds it compiled.
+
+    Parameters
+    ----------
+    *arguments : str
+        The types that it is called with, as Numba writes them: one text for each specialisation
+        that `warm_up` makes.
+    """
+
+    def decorate(function: Callable) -> Any:
+        compiled = numba.njit(nogil=True, **_OPTIONS)(function)
+        compiled._cache = KernelCache(function)
+        kernels[compiled] = arguments
+        return compiled
+
+    return decorate
 
 
 def inner(function: Callable) -> Any:
@@ -78,12 +100,104 @@ class _Part:
                 options={"nopython": True, "error_model": "numpy"},
             )  # fmt: skip
             compiled._cache = KernelCache(self.function)
-            compiled.compile()
+            with _announced():
+                compiled.compile()
             llvmlite.binding.add_symbol(self._symbol, compiled.address)
             self._compiled = compiled
 
 
 _parts: dict[str, _Part] = {}
+
+
+class _Announcer(event.Listener):
+    """Says on a terminal that kernels are being compiled, while they are."""
+
+    depth = 0
+
+    def on_start(self, started: Any) -> None:
+        if started.data["dispatcher"] in kernels:
+            self.begin()
+
+    def on_end(self, ended: Any) -> None:
+        if ended.data["dispatcher"] in kernels:
+            self.end()
+
+    def begin(self) -> None:
+        self.depth += 1  # parts are compiled within kernels
+        if self.depth == 1:
+            self._write(_LINE)
+
+    def end(self) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self._write("\r\x1b[K")  # back to the line's beginning, and erase it
+
+    @staticmethod
+    def _write(text: str) -> None:
+        stream = sys.stderr
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone, a closed stream
+            if stream is not None and stream.isatty():
+                stream.write(text)
+                stream.flush()
+
+
+_announcer = _Announcer()
+event.register("numba:compile", _announcer)
+
+
+@contextlib.contextmanager
+def _announced() -> Iterator[None]:
+    _announcer.begin()
+    try:
+        yield
+    finally:
+        _announcer.end()
+
+
+class Warmth(NamedTuple):
+    """What `warm_up` did.
+
+    Attributes
+    ----------
+    compiled, found : int
+        Kernels that were compiled, and that were compiled before.
+    seconds : float
+        Processor time of this process.
+    directories : tuple of str
+        Where they are kept.
+    """
+
+    compiled: int
+    found: int
+    seconds: float
+    directories: tuple[str, ...]
+
+
+def warm_up() -> Warmth:
+    """Compile all kernels of the modules that are imported, and keep them.
+
+    Raises
+    ------
+    StorageError
+        One cannot be kept.
+    """
+    begin, compiled, found, directories = time.process_time(), 0, 0, set()
+    for each, signatures in kernels.items():
+        cache = each._cache
+        for arguments in signatures:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # the error says it
+                each.compile(f"({arguments})")
+        if cache.kept is False:
+            raise StorageError(
+                errno.EACCES,
+                f"compiled kernels cannot be kept ({cache.trouble}); set the environment variable "
+                "NUMBA_CACHE_DIR to a directory that can be written to",
+            )
+        compiled += bool(cache.kept)
+        found += not cache.kept
+        directories.add(cache.directory)
+    return Warmth(compiled, found, time.process_time() - begin, tuple(sorted(directories - {None})))
 
 
 def _make_parts(function: Callable) -> None:
@@ -119,14 +233,19 @@ class KernelCache(caching.NullCache):
     ----------
     kept : bool or None
         Whether the last compilation was kept; None while there was none.
+    directory : str or None
+        Where the kernel was found or kept.
+    trouble : object
+        Why it was not.
     """
 
     def __init__(self, function: Callable) -> None:
         self._function = function
         self._opened: list[caching.FunctionCache] | None = None
         self._writable: caching.FunctionCache | None = None
-        self._trouble: object = None
+        self.trouble: object = None
         self.kept: bool | None = None
+        self.directory: str | None = None
 
     @property
     def cache_path(self) -> str | None:
@@ -142,10 +261,11 @@ class KernelCache(caching.NullCache):
             try:
                 found = place.load_overload(sig, target_context)
             except Exception as error:  # rotten bytes are unpickled into any error
-                self._trouble = error
+                self.trouble = error
                 self._empty(place)
                 continue
             if found is not None:
+                self.directory = place.cache_path
                 return found
         return None
 
@@ -156,13 +276,13 @@ class KernelCache(caching.NullCache):
             try:
                 self._writable.save_overload(sig, data)
             except OSError as error:
-                self._trouble = error
+                self.trouble = error
                 # The index may name a file by now that an older version of the kernel has left.
                 self._empty(self._writable)
             else:
-                self.kept = True
+                self.kept, self.directory = True, self._writable.cache_path
         if not self.kept:
-            _warn(self._trouble)
+            _warn(self.trouble)
 
     def _places(self) -> list[caching.FunctionCache]:
         if self._opened is None:
@@ -171,7 +291,7 @@ class KernelCache(caching.NullCache):
                 self._writable = caching.FunctionCache(self._function)
                 self._opened.append(self._writable)
             except (RuntimeError, OSError):
-                self._trouble = "no directory of Numba's choice can be written to"
+                self.trouble = "no directory of Numba's choice can be written to"
             for place in _readable(self._function):
                 if place.cache_path != (self._writable and self._writable.cache_path):
                     self._opened.append(place)

@@ -1,8 +1,10 @@
 """Kernels compile and run whatever becomes of the directory that keeps them."""
 
 import importlib.util
+import json
 import os
 import pickle
+import pty
 import shutil
 import subprocess
 import sys
@@ -12,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from diskreplay import jit
+from diskreplay.cli import warmup
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = """
 from diskreplay.jit import kernel
 
-@kernel
+@kernel("int64")
 def twice(number):
     return 2 * number
 """
@@ -41,7 +44,10 @@ def made(tmp_path, monkeypatch):
         spec.loader.exec_module(loaded)
         return loaded.twice
 
-    return load, tmp_path / "kept"
+    before = dict(jit.kernels)
+    yield load, tmp_path / "kept"
+    for kernel in set(jit.kernels) - set(before):
+        del jit.kernels[kernel]
 
 
 def kept(directory, suffix):
@@ -198,6 +204,140 @@ print(sum(doubling.twice.stats.cache_hits.values()), len(said), *said)
     else:
         assert as_user.stdout.startswith("0 1 "), as_user.stderr
         assert "NUMBA_CACHE_DIR" in as_user.stdout
+
+
+def test_a_part_is_compiled_once_for_all_kernels_that_call_it(tmp_path, monkeypatch):
+    (tmp_path / "summing.py").write_text("""
+from diskreplay.jit import int64, int64s, kernel, part, pointer
+
+@part(int64, int64s, int64)
+def total(numbers, count):
+    found = 0
+    for i in range(count):
+        found += numbers[i]
+    return found
+
+@kernel("int64[::1]")
+def of_all(numbers):
+    return total(pointer(numbers), len(numbers))
+
+@kernel("int64[::1]")
+def of_all_but_one(numbers):
+    return total(pointer(numbers), len(numbers) - 1)
+""")
+    code = """
+import numpy as np, summing
+numbers = np.arange(10)
+print(summing.of_all(numbers), summing.of_all_but_one(numbers))
+try:
+    summing.of_all(numbers[::2])  # a pointer says nothing of steps
+except Exception as error:
+    print(type(error).__name__)
+"""
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": f"{ROOT}:{tmp_path}"
+    }  # fmt: skip
+    for _ in range(2):  # the second finds all three compiled
+        done = run(tmp_path, environment, "-c", code)
+        assert done.stdout.split() == ["45", "36", "TypingError"], done.stderr
+    assert sorted(path.name.split("-")[0] for path in kept(tmp_path / "kept", ".nbc")) == [
+        "summing.of_all", "summing.of_all_but_one", "summing.total"
+    ]  # fmt: skip
+
+
+def test_a_terminal_is_told_while_kernels_are_compiled(tmp_path):
+    (tmp_path / "doubling.py").write_text(SOURCE)
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": f"{ROOT}:{tmp_path}"
+    }  # fmt: skip
+    code = "import doubling; doubling.twice(1); doubling.twice(1.5)"
+    outputs = []
+    for _ in range(2):
+        ours, theirs = pty.openpty()
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, stderr=theirs,
+            check=True, timeout=600,
+        )  # fmt: skip
+        os.set_blocking(ours, False)
+        try:
+            outputs.append(os.read(ours, 1 << 16).decode())
+        except BlockingIOError:
+            outputs.append("")
+        os.close(ours)
+        os.close(theirs)
+    line = jit._LINE + "\r\x1b[K"
+    assert outputs == [line + line, ""]  # two specialisations; then they are found
+    shutil.rmtree(tmp_path / "kept")
+    done = run(tmp_path, environment, "-c", code)
+    assert done.stderr == ""
+
+
+def test_every_module_of_kernels_is_warmed_up():
+    found = {
+        path.relative_to(ROOT / "diskreplay").with_suffix("").as_posix().replace("/", ".")
+        for path in (ROOT / "diskreplay").rglob("*.py")
+        if "\n@kernel(" in path.read_text()
+    }
+    assert found == set(warmup.MODULES)
+
+
+def test_warmup_compiles_all_that_is_used(tmp_path):
+    """A buffer, a reader, a check and a tree after it compile nothing more."""
+    environment = homeless(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kept"), HOME=os.devnull)
+    command = ["-m", "diskreplay", "warmup", "--json"]
+    first, second = (json.loads(run(tmp_path, environment, *command).stdout) for _ in range(2))
+    assert first["compiled"] + first["found"] >= 20
+    assert (second["compiled"], second["found"]) == (0, first["compiled"] + first["found"])
+    assert all(directory.startswith(str(tmp_path)) for directory in first["directories"])
+    code = """
+from pathlib import Path
+import numpy as np, diskreplay
+from numba.core.sigutils import normalize_signature
+from diskreplay import jit
+from diskreplay.store.verify import verify
+from gymnasium.spaces import Box, Discrete
+rng = np.random.default_rng(0)
+for kind in (diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer):
+    for envs in (1, 2):
+        path = f"{kind.__name__}{envs}"
+        with kind(
+            path, observation_space=Box(0, 255, (12, 12), "uint8"), action_space=Discrete(3),
+            capacity=400, num_envs=envs, stack_size=4, update_horizon=3, segment_rows=64,
+            compressor={"observation": "lz4"},
+        ) as buffer:
+            for i in range(500):
+                frames, end = rng.integers(0, 9, (envs, 12, 12), np.uint8), i % 7 == 6
+                if envs == 1:
+                    buffer.add(frames[0], 1, 0.5, end, False)
+                else:
+                    buffer.add(frames, [1, 2], [0.5, 1], [end, end], [False, False])
+            batch = buffer.sample(32)
+            if kind is diskreplay.PrioritizedReplayBuffer:
+                buffer.update_priorities(batch.id, np.ones(32))
+            buffer.save("saved", 1)
+            buffer.load("saved", 1)
+            buffer.gather(batch.id)
+            with diskreplay.open(path) as reader:
+                reader.sample(8)
+        assert verify(Path(path)).findings == ()
+tree = diskreplay.SumTree(100)
+tree.set([1], [2.0])
+tree.sample(5, rng)
+assert jit.kernels
+for each in jit.kernels:
+    declared = {normalize_signature(f"({types})")[0] for types in jit.kernels[each]}
+    assert set(each.signatures) <= declared, each
+"""
+    done = run(tmp_path, environment, "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_warmup_says_where_nothing_can_be_kept(tmp_path):
+    environment = homeless(tmp_path, HOME=os.devnull)
+    done = run(tmp_path, environment, "-m", "diskreplay", "warmup")
+    assert done.returncode == 4
+    assert "NUMBA_CACHE_DIR" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def homeless(tmp_path, **more):

@@ -15,7 +15,17 @@ from typer.core import TyperGroup
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.cli import checks, completion, copies, look, pictures, rows, transfer, watch
+from diskreplay.cli import (
+    checks,
+    completion,
+    copies,
+    look,
+    pictures,
+    rows,
+    transfer,
+    warmup,
+    watch,
+)
 from diskreplay.cli.common import Code, error_console
 
 _EPILOG = """\
@@ -128,7 +138,7 @@ app = typer.Typer(
     epilog=_EPILOG,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for _module in (look, rows, pictures, checks, transfer, copies):
+for _module in (look, rows, pictures, checks, transfer, copies, warmup):
     app.add_typer(_module.commands)
 
 

@@ -3,7 +3,10 @@
 from diskreplay.jit import kernel
 
 
-@kernel
+@kernel(
+    "int64[::1], int64, int64, int64[::1], bool[::1], float64[::1], float64[::1], int64[:, ::1], "
+    "float64[::1], float64[::1], int64"
+)
 def judge(slots, count, before, starts, dones, rewards, powers, rows, returns, factors, found):
     """Add the rows in `slots` that can be used to the `found` ones in `rows`, which has a second
     line for the rows n later; their n-step returns, summed up in the order of the steps, and

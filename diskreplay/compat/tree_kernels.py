@@ -5,7 +5,7 @@ import numpy as np
 from diskreplay.jit import kernel
 
 
-@kernel
+@kernel("int64[::1], int64")
 def any_outside(leaves, capacity):
     """Whether any is not in ``[0, capacity)``."""
     for leaf in leaves:  # noqa: SIM110 - Numba takes no generators
@@ -14,7 +14,7 @@ def any_outside(leaves, capacity):
     return False
 
 
-@kernel
+@kernel("float64[::1], int64[::1], float64[::1]")
 def set_sums(nodes, leaves, values):
     """Set leaves one after the other, and recompute the sums above each."""
     capacity = len(nodes) // 2
@@ -27,7 +27,7 @@ def set_sums(nodes, leaves, values):
             node //= 2
 
 
-@kernel
+@kernel("float64[::1], int64[::1], float64[::1]")
 def set_minima(nodes, leaves, values):
     """As `set_sums`, with minima."""
     capacity = len(nodes) // 2
@@ -40,7 +40,7 @@ def set_minima(nodes, leaves, values):
             node //= 2
 
 
-@kernel
+@kernel("float64[::1], float64[::1], int64, float64")
 def set_leaf(sums, minima, leaf, value):
     """Set one leaf of two trees of a capacity, as `set_sums` and `set_minima` do."""
     node = len(sums) // 2 + leaf
@@ -52,7 +52,7 @@ def set_leaf(sums, minima, leaf, value):
         node //= 2
 
 
-@kernel
+@kernel("float64[::1], float64[::1]")
 def find(nodes, masses):
     """For each mass the leaf i with ``prefix(i) <= mass < prefix(i + 1)``; never a leaf of 0."""
     capacity = len(nodes) // 2

@@ -80,7 +80,7 @@ def _refresh(nodes, least, keeps_least, starts, levels, leaves, low, high):
         shrink *= FANOUT
 
 
-@kernel
+@kernel("float64[::1], float64[::1], int64[::1], int64[::1], float64[::1]")
 def tree_set(nodes, least, starts, leaves, values):
     """Set leaves (the last of duplicates wins), then recompute all that is above them.
 
@@ -97,7 +97,7 @@ def tree_set(nodes, least, starts, leaves, values):
 
 
 @part(void, float64s, int64s, int64, float64s, int64s, int64)
-def _find(nodes, starts, levels, masses, out, count):
+def find_leaves(nodes, starts, levels, masses, out, count):
     """The leaf for each mass in ``[0, total)``, never one of zero; the masses are used up.
 
     Level by level for all of them, so that their cache misses are under way together.
@@ -133,15 +133,18 @@ def _find(nodes, starts, levels, masses, out, count):
             out[i] = child - here
 
 
-@kernel
+@kernel("float64[::1], int64[::1], float64[::1], int64[::1]")
 def tree_find(nodes, starts, masses, out):
     """The leaf for each mass in ``[0, total)``, never one of zero; the masses are used up."""
-    _find(
+    find_leaves(
         pointer(nodes), pointer(starts), len(starts) - 1, pointer(masses), pointer(out), len(masses)
     )
 
 
-@kernel
+@kernel(
+    "float64[::1], float64[::1], int64[::1], int32[:, ::1], int64[:, ::1], int64[::1], "
+    "int64[::1], float64[::1], float64, int64[::1]"
+)
 def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, alpha, places):
     """Set the leaves of sampleable rows to ``priority ** alpha``; `places` is for their places.
 
@@ -178,13 +181,16 @@ def _leaf_of(priority, alpha):
     return priority**alpha if priority > 0.0 else 0.0
 
 
-@kernel
+@kernel("float64, float64")
 def leaf_of(priority, alpha):
     """The same, always the same bits for the same numbers."""
     return _leaf_of(priority, alpha)
 
 
-@kernel
+@kernel(
+    "float64[::1], int64[::1], float64[::1], float64, float64, float64, int64[:, ::1], "
+    "int64[::1], int64[::1], float64[::1], float32[::1]"
+)
 def tree_draw(
     nodes, starts, uniform, scale, beta, whole, bounds, figures, ids, probability, weight
 ):
@@ -198,7 +204,7 @@ def tree_draw(
     total = nodes[starts[len(starts) - 2]]
     for i in range(size):  # the masses, until there are probabilities
         probability[i] = (i + uniform[i]) / size * total
-    _find(
+    find_leaves(
         pointer(nodes), pointer(starts), len(starts) - 1, pointer(probability), pointer(ids), size
     )
     least = _INFINITY
@@ -284,7 +290,7 @@ def _append(ring, bounds, figures, env, step, flags, reward, changed, room):
                 changed[room + changed[room]] = place
 
 
-@kernel
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], int32[::1], int64[:, ::1]")
 def index_append(ring, bounds, figures, added, rewards, changed):
     """Add rows in order: ``added`` holds env, step and flags of each, ``rewards`` float32 bits.
 
@@ -316,14 +322,17 @@ def _append_one(ring, bounds, figures, changed, step, flags, reward):
     )  # fmt: skip
 
 
-@kernel
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, int64, float64")
 def index_append_one(ring, bounds, figures, changed, step, flags, reward):
     """`index_append` for one row of the only env; returns how many more can be sampled."""
     _append_one(ring, bounds, figures, changed, step, flags, reward)
     return changed[1, 0] - changed[0, 0]
 
 
-@kernel
+@kernel(
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], float64[::1], float64[::1], "
+    "int64[::1], int64, int64, float64, float64"
+)
 def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags, reward, leaf):
     """`index_append_one` and the tree's share in one call: what stopped being sampleable has the
     leaf 0 then, what began `leaf`."""
@@ -340,7 +349,7 @@ def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags
     return changed[1, 0] - changed[0, 0]
 
 
-@kernel
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1]")
 def index_validate(ring, bounds, figures):
     """Mark every retained row that can be sampled; returns how many."""
     rows, envs = figures[ROWS], figures[ENVS]
@@ -355,7 +364,10 @@ def index_validate(ring, bounds, figures):
     return total
 
 
-@kernel
+@kernel(
+    "int32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], float64[::1], int64[::1], "
+    "int64[:, ::1], float32[::1], float32[::1], bool[::1], bool[::1], int32[::1]"
+)
 def index_plan(
     ring, rewards, bounds, figures, powers, ids,
     plan, returns, discount, terminated, truncated, steps,
@@ -406,7 +418,7 @@ def index_plan(
     return -1
 
 
-@kernel
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], float64[::1], int64[::1]")
 def index_draw(ring, bounds, figures, uniform, ids):
     """Ids of sampleable rows for as many numbers of ``[0, 1)`` as hit one; returns how many.
 

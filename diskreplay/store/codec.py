@@ -124,7 +124,7 @@ def encode(field: Field, rows: np.ndarray, used: int, *, zeros: Collection[int] 
     index = 16 * field.blocks + 4
     filled = -(-used // BLOCK_ROWS)
     out = np.empty(filled * (block + 20) + 2 * index, np.uint8)
-    name = np.frombuffer(field.compressor.encode() + b"\0", np.uint8)
+    name = np.frombuffer(bytearray(field.compressor.encode() + b"\0"), np.uint8)
     scratch = np.empty(block, np.uint8)
     known = np.bincount(np.array(list(zeros), np.int64) // BLOCK_ROWS, minlength=field.blocks)
     length = kernels.encode(

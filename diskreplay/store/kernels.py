@@ -67,7 +67,7 @@ def _segment(table, env, row):
     return FIGURES + 2 * (env * slots + row // table[SEGMENT_ROWS] % slots)
 
 
-@kernel
+@kernel("int64[::1], int64[::1], int64[::1], uint8[::1]")
 def scatter(table, envs, rows, source):
     """Write ``source[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``."""
     row_bytes = table[ROW_BYTES]
@@ -231,7 +231,7 @@ def _add(reads, count, env, start, stop, target):
     return count + 1
 
 
-@kernel
+@kernel("int64[::1], int64[::1], uint8[::1], int64[::1]")
 def take(table, ids, out, scratch):
     """The row of each id (``row * num_envs + env``) into ``out[i]``, zeros for negative ones.
 
@@ -257,7 +257,7 @@ def take(table, ids, out, scratch):
     return failed
 
 
-@kernel
+@kernel("int64[::1], int64[:, ::1]")
 def advise(table, plan):
     """Ask the system for the pages of all windows of a plan, without waiting for them. Pages that
     are at hand need no asking, which costs a system call a window."""
@@ -297,7 +297,7 @@ def _read_stack(reads, count, env, row, before, stop, stack, row_bytes, target):
     return count
 
 
-@kernel
+@kernel("int64[::1], int64[:, ::1], int64, int64, int64[::1], int64[::1], uint8[::1], int64[::1]")
 def windows(table, plan, stack, horizon, advice, rusage, out, scratch):
     """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
 
@@ -349,7 +349,7 @@ def windows(table, plan, stack, horizon, advice, rusage, out, scratch):
     return apart
 
 
-@kernel
+@kernel("int64[::1], int64[:, ::1], int64, int64, uint8[::1], uint8[::1], int64[::1]")
 def next_stacks(table, plan, stack, horizon, window, out, scratch):
     """The next stacks of a batch in which some do not fit into their windows."""
     row_bytes = table[ROW_BYTES]
@@ -370,7 +370,9 @@ def next_stacks(table, plan, stack, horizon, window, out, scratch):
     return _fetch(pointer(table), reads, count, address(scratch) + 8 * len(scratch))
 
 
-@kernel
+@kernel(
+    "uint8[::1], int64, int64, int64, int64, uint8[::1], int64, int64[::1], uint8[::1], uint8[::1]"
+)
 def encode(rows, used, row_bytes, block_rows, blocks, name, level, zeros, scratch, out):
     """A shard of the first `used` rows, of which each block has so many known `zeros`; returns its
     length, or -1 if Blosc failed.

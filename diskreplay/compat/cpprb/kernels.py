@@ -6,7 +6,10 @@ from diskreplay.jit import kernel
 _LINE = 64  # bytes
 
 
-@kernel
+@kernel(  # stacks of four frames of uint8
+    "uint32[::1], uint8[::1], uint8[::1], uint8[::1], uint32[::1]",
+    "uint32[::1], uint8[::1], uint32[::1], uint8[::1], uint32[::1]",
+)
 def compare(last, head, value, newest, kept):
     """Whether a value is the last one, whether a head is the value moved on by one frame; the
     head's newest frame into `newest`, and all of it into `kept`.

@@ -1,10 +1,13 @@
 """Numba kernels of ReAgent's buffers."""
 
 from diskreplay.jit import kernel, pointer
-from diskreplay.sampling.kernels import _find
+from diskreplay.sampling.kernels import find_leaves
 
 
-@kernel
+@kernel(
+    "int64[::1], uint8[::1], int64, int64, int64, int64, int64[:, ::1], int64[:, ::1], int64[::1], "
+    "bool[::1]"
+)
 def follow(indices, terminal, horizon, count, base, stored, slots, ids, steps, ended):
     """For each index, taken modulo the capacity: its slot and the one after its n-step window, as
     the two lines of `slots`; how many steps the window has, and whether an episode ends there.
@@ -26,7 +29,7 @@ def follow(indices, terminal, horizon, count, base, stored, slots, ids, steps, e
             ids[k, i] = count - base - 1 - back if back < stored else -1
 
 
-@kernel
+@kernel("float64[::1], int64[::1], float64[::1], int64[::1]")
 def stratified(nodes, starts, draws, leaves):
     """The leaf at each draw from ``[0, 1)`` within its part, of `draws` equal ones, of the total.
     The draws are used up.
@@ -37,7 +40,7 @@ def stratified(nodes, starts, draws, leaves):
     for i in range(len(draws)):
         low, high = i * step, (i + 1) * step if i + 1 < len(draws) else 1.0
         draws[i] = (low + (high - low) * draws[i]) * nodes[-1]
-    _find(
+    find_leaves(
         pointer(nodes),
         pointer(starts),
         len(starts) - 1,

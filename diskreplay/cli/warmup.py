@@ -1,0 +1,46 @@
+"""The command that compiles all kernels."""
+
+import contextlib
+import importlib
+
+import typer
+
+from diskreplay.cli.common import JsonOption, console, say_json
+from diskreplay.cli.layout import facts
+
+commands = typer.Typer()
+
+MODULES = (
+    "store.kernels", "store.checking_kernels", "sampling.kernels", "compat.tree_kernels",
+    "compat.keras_gym_kernels", "compat.cpprb.kernels", "compat.reagent.kernels",
+)  # fmt: skip
+
+
+@commands.command(epilog="Example, in a Dockerfile: `RUN diskreplay warmup --json`")
+def warmup(as_json: JsonOption = False) -> None:
+    """Compile all that is compiled at a first run, and keep it.
+
+    For images of containers: buffers, readers, checks and the older APIs find it compiled then,
+    also where they run as another user, who cannot write there. `NUMBA_CACHE_DIR` names another
+    directory. The machine that runs the image needs a processor of the kind that the image was
+    built on: Numba compiles anew for another one.
+    """
+    from diskreplay import jit
+
+    for module in MODULES:
+        # An older API whose own package (torch, say) is not installed is not used either.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"diskreplay.{module}")
+    done = jit.warm_up()
+    if as_json:
+        say_json(done._asdict())
+        return
+    console.print(
+        facts(
+            {
+                "kernels": f"{done.compiled} compiled, {done.found} found compiled",
+                "processor": f"{done.seconds:.1f} s",
+                "kept in": done.directories,
+            }
+        )
+    )
