@@ -3,6 +3,7 @@ works in every way that a name is used."""
 
 import inspect
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -79,14 +80,11 @@ def used(path, options, steps):
         parquet.to_parquet(buffer, path.parent / "rows.parquet")
     assert verify(path).clean
     parquet.from_parquet(path.parent / "rows.parquet", path.parent / "again")
-    with diskreplay.open(path.parent / "again") as again:
-        assert again.fields == diskreplay.open(path).fields
+    with diskreplay.open(path.parent / "again") as again, diskreplay.open(path) as reader:
+        assert again.fields == reader.fields
+        ids = np.arange(len(steps) - 1)
         for name in again.fields:
-            ids = np.arange(len(steps) - 1)
-            np.testing.assert_array_equal(
-                again.take(name, ids), diskreplay.open(path).take(name, ids)
-            )
-    return True
+            same(again.take(name, ids), reader.take(name, ids))
 
 
 def same(found, expected):
@@ -100,8 +98,10 @@ def same(found, expected):
         np.testing.assert_array_equal(found, expected)
 
 
+@contextmanager
 def place():
-    return Path(tempfile.mkdtemp()) / "store"
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory, "store")
 
 
 @settings(max_examples=40, deadline=None)
@@ -120,7 +120,8 @@ def test_any_names_of_extras(names):
          "truncated": False, **{name: 10 * i + k for k, name in enumerate(names)}}
         for i in range(6)
     ]  # fmt: skip
-    used(place(), options, steps)
+    with place() as path:
+        used(path, options, steps)
 
 
 @settings(max_examples=40, deadline=None)
@@ -145,7 +146,8 @@ def test_any_keys_of_dict_spaces(names, inner):
     ]
     if inner == "t":
         return
-    used(place(), options, steps)
+    with place() as path:
+        used(path, options, steps)
 
 
 def test_what_once_broke_is_told_apart(tmp_path):
@@ -197,11 +199,11 @@ def test_any_columns_of_cpprb(names):
     names = [name for name in names if name != "self"]
     if not names:
         return
-    path = place()
-    with cpprb.ReplayBuffer(4, {name: {} for name in names}, path=path) as buffer:
-        buffer.add(**{name: k for k, name in enumerate(names)})
-    with cpprb.ReplayBuffer(4, {name: {} for name in names}, path=path) as buffer:
-        found = buffer.get_all_transitions()
+    with place() as path:
+        with cpprb.ReplayBuffer(4, {name: {} for name in names}, path=path) as buffer:
+            buffer.add(**{name: k for k, name in enumerate(names)})
+        with cpprb.ReplayBuffer(4, {name: {} for name in names}, path=path) as buffer:
+            found = buffer.get_all_transitions()
     assert {name: value.item() for name, value in found.items()} == {
         name: k for k, name in enumerate(names)
     }
