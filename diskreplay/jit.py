@@ -59,6 +59,9 @@ def kernel(*arguments: str) -> Callable[[Callable], Any]:
         that `warm_up` makes.
     """
 
+    if not all(isinstance(types_, str) for types_ in arguments):
+        raise TypeError("kernel: name the types of the arguments, as in @kernel('int64[::1]')")
+
     def decorate(function: Callable) -> Any:
         compiled = numba.njit(nogil=True, **_OPTIONS)(function)
         compiled._cache = KernelCache(function)

@@ -1,6 +1,6 @@
 """The Numba kernels that check the bytes of files, holding no GIL."""
 
-from diskreplay.jit import address, int64, kernel
+from diskreplay.jit import address, int64, kernel, smaller
 from diskreplay.store.native import crc32c_extend, load_u32
 
 _HEADER = 16  # of a Blosc chunk
@@ -29,7 +29,7 @@ def check_blocks(crc, data, lengths, whole, bad):
     return crc
 
 
-@kernel
+@kernel("uint8[::1], int64, int64[::1], int64[::1], uint32[::1]")
 def piece_sums(data, size, shift, shift_last, sums):
     """The CRC-32C of each piece of `size` bytes into `sums`; returns that of all the bytes.
 
@@ -40,7 +40,7 @@ def piece_sums(data, size, shift, shift_last, sums):
     at, whole = address(data), 0
     for number in range(len(sums)):
         start = number * size
-        crc = int64(crc32c_extend(0, at + start, min(size, len(data) - start)))
+        crc = int64(crc32c_extend(0, at + start, smaller(size, len(data) - start)))
         matrix = shift if number < len(sums) - 1 else shift_last
         moved = 0
         for column in range(32):
