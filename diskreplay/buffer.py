@@ -6,8 +6,9 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -18,6 +19,7 @@ from diskreplay.errors import (
     CapacityError,
     CheckpointNotFoundError,
     ClosedError,
+    CorruptSegmentError,
     DtypeError,
     ForkedError,
     FormatError,
@@ -31,16 +33,17 @@ from diskreplay.errors import (
 from diskreplay.gathering import Draft
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
-from diskreplay.rows import Rows
+from diskreplay.rows import Rows, check_saved, saved_stream
 from diskreplay.sampling.stream import Stream
-from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, files, manifest, tempfiles, temporary
+from diskreplay.store import checkpoint, files, loading, tempfiles, temporary
 from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.listing import Checkpoint
+from diskreplay.store.manifest import Manifest
+from diskreplay.store.place import read_steadily
 from diskreplay.store.store import Store
 
 if TYPE_CHECKING:
@@ -53,10 +56,16 @@ if TYPE_CHECKING:
     from diskreplay.store.attachments import Source
 
 _OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
-_CHANGING = frozenset(
-    ("rng", "next_step", "largest_priority", "base", "notes")
-)  # of the attributes
 _MOST_ROWS = 1 << 36  # 12 bytes of memory each: more is a slip of the finger
+
+
+class _Prepared(NamedTuple):
+    """What a buffer has of one store."""
+
+    rows: Rows
+    stream: tuple[np.random.BitGenerator, np.ndarray] | None  # None: the buffer keeps its own
+    metadata: dict[str, Any] | None
+    more: tuple[Any, ...] = ()  # of a derived class
 
 
 class ReplayBuffer:
@@ -237,7 +246,7 @@ class ReplayBuffer:
     def _record_options(self) -> None:
         """Readers go by the attributes: they should not see the options of another run."""
         store = self._rows.store
-        options = ((k, v) for k, v in self._meta().items() if k not in _CHANGING)
+        options = self._options_meta().items()
         if store.is_resized or any(store.meta.get(k) != v for k, v in options):
             store.record(self._meta(), self._leaves())
 
@@ -250,23 +259,45 @@ class ReplayBuffer:
         self._ignored = 0
         self._check_metadata(store)
         self._holder: list[Store] = []
-        self._bind(store, keep_rng=keep_rng)
+        self._take_over(self._prepared(store, keep_rng=keep_rng))
+        if store.mode != "r" and store.count.any():
+            self._complete(self._rows)
         self._closed = False
         # A buffer that is dropped, or still open when the process ends, lets go of its store as a
         # killed process would: nothing is lost, and the next opening recovers it. At exit this
         # runs while the keeper can still be joined; a __del__ would come too late for that.
         self._release = weakref.finalize(self, _let_go, self._holder, self._workspace, process.pid)
 
-    def _bind(self, store: Store, *, keep_rng: bool = False, resume_episodes: bool = False) -> None:
-        self._rows = Rows(
+    def _prepared(
+        self, store: Store, *, keep_rng: bool = False, resume_episodes: bool = False
+    ) -> "_Prepared":
+        """What this buffer will have of a store that was opened. Changes nothing of the buffer.
+
+        Raises
+        ------
+        CorruptSegmentError, FormatError
+            What is on disk cannot be.
+        """
+        rows = Rows(
             store, self._schema, stack_size=self.stack_size, update_horizon=self.update_horizon,
             gamma=self.gamma, stack_padding=self.stack_padding, resume_episodes=resume_episodes,
         )  # fmt: skip
-        self._holder[:] = [store]
-        if "metadata" in store.meta:
-            self._metadata, _ = parse_metadata(store.meta)
-        if not keep_rng and "rng" in store.meta:
-            self._stream.restore(store.meta["rng"])
+        metadata = parse_metadata(store.meta)[0] if "metadata" in store.meta else None
+        return _Prepared(rows, None if keep_rng else saved_stream(store), metadata)
+
+    def _take_over(self, prepared: "_Prepared") -> None:
+        """Take over what was prepared. Cannot fail."""
+        self._rows = prepared.rows
+        self._holder[:] = [prepared.rows.store]
+        if prepared.metadata is not None:
+            self._metadata = prepared.metadata
+        if prepared.stream is not None:
+            self._stream.adopt(*prepared.stream)
+
+    def _complete(self, rows: Rows) -> None:
+        """Have all of `rows` read that is otherwise read when first needed, so that a store that is
+        damaged is refused as a whole."""
+        rows.make_index(self._make_sampler)
 
     @staticmethod
     def _check_metadata(store: Store) -> None:
@@ -276,8 +307,10 @@ class ReplayBuffer:
             warnings.warn(f"{store.path}/zarr.json: damaged metadata left out: {damage}",
                           stacklevel=4)  # fmt: skip
 
-    def _make_sampler(self, index: "RowIndex") -> "UniformSampler | PrioritizedSampler":
-        """The sampler over an index that was just made, with what was saved for it."""
+    def _make_sampler(
+        self, index: "RowIndex", store: Store
+    ) -> "UniformSampler | PrioritizedSampler":
+        """The sampler over an index that was just made, with what its store has saved for it."""
         from diskreplay.sampling.uniform import UniformSampler
 
         return UniformSampler(index)
@@ -339,6 +372,9 @@ class ReplayBuffer:
             Nothing was recorded.
         DiskFullError
             Nothing was recorded; free some space and add the step again.
+        UsageError
+            An episode has 2**31 - 1 steps, the most that can be counted: call `end_episode` and
+            add the step again. Nothing was recorded.
         ReadOnlyError, ClosedError, ForkedError
 
         Notes
@@ -826,7 +862,14 @@ class ReplayBuffer:
         CorruptCheckpointError, CorruptSegmentError, FormatError
             It is damaged.
         SchemaError
-            It holds other fields. In all these cases the buffer stays as it was.
+            It holds other fields.
+        StorageError
+            The disk is full, or refused something. In all these cases the buffer stays as it was.
+
+        Warns
+        -----
+        RuntimeWarning
+            It is loaded, but the disk does not say that this outlasts a power cut.
 
         Notes
         -----
@@ -838,25 +881,20 @@ class ReplayBuffer:
         save are void. The generator, priorities and counts are those of the save, so the next batch
         is bit for bit the one that the saved run drew next; what it had under way in a prefetcher
         comes from one again, see `prefetch`. With another capacity the newest rows are kept.
-        """
-        from diskreplay import prefetch
 
+        Every file is read and held against its checksum first, but packed frames, whose blocks are
+        checked whenever they are read: half a second a gigabyte of raw fields that are in memory.
+        While the new store is made there are two row indices (12 bytes a row) and two sum trees.
+        """
         with self._lock:
             self._check_writable()
             with self._checkpoint(files.resolved(checkpoint_dir), suffix) as (path, text, at):
-                contents = manifest.read_whole(path)
-                attaching.check(path, contents)
-                saved = Store(path, mode="r")  # opens every segment, so checks their indices
+                saved, contents = read_steadily(path, partial(loading.open_checked, path))
                 try:
                     self._check_store(saved)
-                    self._check_meta(saved)
+                    self._check_saved(saved)
                     with self._drained() as under_way:
-                        with process.undisturbed():  # else this is a buffer of a store that is gone
-                            store = checkpoint.load(self._rows.store, saved, contents)
-                            self._bind(store, resume_episodes=resume_episodes)
-                            under_way.clear()  # of the rows that are gone
-                            prefetch.resume(self, saved.meta.get("prefetch", []))
-                        self._record_options()
+                        self._replace(saved, contents, under_way, resume_episodes)
                 finally:
                     saved.close()
         rows = int((saved.count - saved.first).sum())
@@ -865,6 +903,43 @@ class ReplayBuffer:
             at, self.name, text, contents.saved_at if is_ours else None,
             attaching.paths(path, contents), rows, None,
         )  # fmt: skip
+
+    def _replace(
+        self, saved: Store, contents: Manifest, under_way: "list[Prefetcher]",
+        resume_episodes: bool,
+    ) -> None:  # fmt: skip
+        """Put a checkpoint that was checked in the place of the live store; all or nothing."""
+        live = self._rows.store
+        meta = {**saved.meta, **self._options_meta()}
+        if "metadata" in saved.meta:
+            meta["metadata"] = parse_metadata(saved.meta)[0]
+        replacement = loading.Replacement(live, saved, contents, meta)
+        try:
+            prepared = self._prepared(replacement.store, resume_episodes=resume_episodes)
+            self._complete(prepared.rows)
+            doubt = self._switch(replacement, prepared, under_way)
+        except BaseException:
+            if self._rows.store is live:
+                replacement.discard()
+            raise
+        if doubt is not None:
+            warnings.warn(
+                f"{self.path}: loaded, but a power cut may bring back the rows of before ({doubt})",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _switch(
+        self, replacement: loading.Replacement, prepared: _Prepared, under_way: "list[Prefetcher]"
+    ) -> StorageError | None:
+        from diskreplay import prefetch
+
+        with process.undisturbed():  # else this is a buffer of a store that is gone
+            doubt = replacement.put_in_place(self._rows.store)
+            self._take_over(prepared)
+            under_way.clear()  # of the rows that are gone
+            prefetch.resume(self, prepared.rows.store.meta.get("prefetch", []))
+        return doubt
 
     def export_gz(
         self,
@@ -920,17 +995,18 @@ class ReplayBuffer:
         """Options that a converted store needs to be one of this kind of buffer."""
         return {"prioritized": False}
 
-    def _check_meta(self, saved: Store) -> None:
-        """Refuse a saved state that could not be taken over, before anything changes."""
+    def _check_saved(self, saved: Store) -> None:
+        """Refuse a checkpoint with what could not be taken over, in its own words and before
+        anything is built from it."""
         from diskreplay.prefetch import UnderWay
 
-        if "rng" in saved.meta:
-            parse_stream(saved.meta["rng"])
-        UnderWay.parse(saved.meta.get("prefetch", []))
+        saved_stream(saved)
+        try:
+            UnderWay.parse(saved.meta.get("prefetch", []))
+        except FormatError as error:
+            raise FormatError(f"{saved.path / 'zarr.json'}: {error}") from error
+        check_saved(saved)
         self._check_metadata(saved)
-        steps = saved.meta.get("next_step", [0] * self.num_envs)
-        if np.shape(steps) != (self.num_envs,) or np.asarray(steps).dtype.kind != "i":
-            raise FormatError(f"{saved.path}/zarr.json: next_step is damaged ({steps!r:.60})")
 
     @contextlib.contextmanager
     def _drained(self) -> Iterator["list[Prefetcher]"]:
@@ -951,6 +1027,13 @@ class ReplayBuffer:
         return {
             # Of a prioritized buffer that had the store before: its priorities are still there.
             **{name: before[name] for name in _OF_PRIORITIES if name in before},
+            **self._options_meta(),
+            **self._state_meta(rows),
+        }
+
+    def _options_meta(self) -> dict[str, Any]:
+        """Of `_meta`, what does not change while the buffer is open."""
+        return {
             "kind": "uniform",
             **self._schema.describe(),
             "stack_size": self.stack_size,
@@ -959,6 +1042,11 @@ class ReplayBuffer:
             "gamma": self.gamma,
             "batch_size": self.batch_size,
             "metadata": self._metadata,
+        }
+
+    def _state_meta(self, rows: Rows | None) -> dict[str, Any]:
+        """Of `_meta`, what changes."""
+        return {
             "rng": self._stream.state(),
             "next_step": rows.next_step.tolist() if rows else [0] * self.num_envs,
         }
@@ -1009,10 +1097,17 @@ class ReplayBuffer:
             except StoreMovedError:
                 if not (store.follows and store.replaced()):  # meanwhile
                     raise
-            except StorageError:  # a file that a smaller capacity does without
-                if not (store.follows and store.resized()):
+            except (StorageError, CorruptSegmentError, FormatError):
+                # It may have been of a file that a smaller capacity does without.
+                if not (store.follows and store.outdated()):
                     raise
-        self._bind(Store.open(self.path, mode="r"), keep_rng=True)
+        newer = Store.open(self.path, mode="r")
+        try:
+            prepared = self._prepared(newer, keep_rng=True)
+        except BaseException:
+            newer.close()
+            raise
+        self._take_over(prepared)
         store.close()
 
     # -- looking

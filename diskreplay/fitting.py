@@ -10,6 +10,7 @@ from diskreplay import spaces, values
 from diskreplay.errors import DtypeError, ExtrasError, InvalidInputError, NotFiniteError, ShapeError
 from diskreplay.schema import Schema
 from diskreplay.store.format import Field
+from diskreplay.store.numbers import LAST_STEP
 
 _FLAGS = ("terminated", "truncated", "is_final")
 
@@ -169,6 +170,11 @@ class Fitting:
             )
         if (named["step"] < 0).any():
             raise DtypeError("step: a negative number found; steps count from 0 in each episode")
+        if (named["step"][~named["is_final"]] == LAST_STEP).any():
+            raise DtypeError(
+                f"step: {LAST_STEP} found, which is for the final row of the longest episode only; "
+                "end the episode earlier"
+            )
         return fitted
 
     def _check_extras(self, extras: Mapping[str, Any]) -> None:

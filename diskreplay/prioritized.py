@@ -1,6 +1,7 @@
 """The prioritized replay buffer."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -8,10 +9,14 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay.buffer import ReplayBuffer, _checked_ids
-from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
+from diskreplay.errors import FormatError, InvalidInputError, PriorityError, ShapeError
+from diskreplay.rows import Rows
 from diskreplay.sampling.prioritized import PrioritizedSampler
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.statistics import PriorityStatistics
+from diskreplay.store import numbers
+from diskreplay.store.priorities import LARGEST
+from diskreplay.store.store import Store
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -71,7 +76,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         keeps what it has under other keys.
     alpha : float
         0 draws uniformly, 1 in full proportion. A store that is reopened with another alpha keeps
-        its priorities, unless they were saved with alpha 0, which knows none.
+        its priorities, unless they were saved with alpha 0, which knows none; those that are too
+        large or too small for it become the largest or the smallest there can be.
     beta : float or callable
         Default exponent of the importance weights, or a schedule: `add_count` to exponent.
     weight_normalization : {"batch", "buffer"}
@@ -177,27 +183,33 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         with self._lock:
             return self._indexed().sampler.tree
 
-    def _make_sampler(self, index: RowIndex) -> PrioritizedSampler:
+    def _make_sampler(self, index: RowIndex, store: Store) -> PrioritizedSampler:
         sampler = PrioritizedSampler(index, self.alpha, self.weight_normalization)
-        store = self._rows.store
-        sampler.largest = float(store.meta.get("largest_priority", 1.0))
+        sampler.largest = _largest(store)
         sampler.restore(store.read_priorities())
         return sampler
+
+    def _check_saved(self, saved: Store) -> None:
+        super()._check_saved(saved)
+        _largest(saved)
+        saved.read_priorities()
 
     def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
         beta = self.beta if beta is None else beta
         return _exponent(beta(self._rows.add_count) if callable(beta) else beta)
 
-    def _meta(self) -> dict[str, Any]:
-        meta = super()._meta() | {
+    def _options_meta(self) -> dict[str, Any]:
+        return super()._options_meta() | {
             "kind": "prioritized",
             "alpha": self.alpha,
             "weight_normalization": self.weight_normalization,
             "beta": None if callable(self.beta) else self.beta,
         }
-        rows = getattr(self, "_rows", None)
+
+    def _state_meta(self, rows: Rows | None) -> dict[str, Any]:
+        meta = super()._state_meta(rows)
         if rows is not None and rows.index is not None:
-            meta["largest_priority"] = rows.sampler.largest
+            meta[LARGEST] = rows.sampler.largest
         return meta
 
     def _leaves(self) -> np.ndarray | None:
@@ -207,9 +219,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return {"prioritized": True, "alpha": self.alpha}
 
     def _take_options(self, meta: Mapping[str, Any]) -> None:
-        self.alpha = float(meta["alpha"])
+        self.alpha = numbers.real("alpha", meta["alpha"], 0, sys.float_info.max)
         self.weight_normalization = meta["weight_normalization"]
-        self.beta = _exponent(0.4 if meta["beta"] is None else meta["beta"])
+        if self.weight_normalization not in ("batch", "buffer"):
+            raise ValueError(f"weight_normalization: {self.weight_normalization!r:.60} found")
+        beta = 0.4 if meta["beta"] is None else meta["beta"]
+        self.beta = numbers.real("beta", beta, 0, sys.float_info.max)
 
     def _priority_statistics(self) -> PriorityStatistics | None:
         sampler = self._indexed().sampler
@@ -224,6 +239,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             mean=float(positive.mean()),
             largest_seen=sampler.largest,
         )
+
+
+def _largest(store: Store) -> float:
+    """The largest priority seen, as it was saved, or a `FormatError`."""
+    try:
+        largest = store.meta.get(LARGEST, 1.0)
+        return numbers.real(LARGEST, largest, sys.float_info.min, sys.float_info.max)
+    except ValueError as error:
+        raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
 
 
 def _exponent(beta: Any) -> float:

@@ -10,12 +10,13 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import process
-from diskreplay.buffer import ReplayBuffer
+from diskreplay.buffer import ReplayBuffer, _Prepared
 from diskreplay.errors import FormatError, PriorityError, SchemaError
 from diskreplay.rows import Rows
 from diskreplay.sampling.sum_tree import SumTree
-from diskreplay.store import checkpoint, tempfiles
+from diskreplay.store import checkpoint, numbers, tempfiles
 from diskreplay.store.listing import Checkpoint
+from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.store.store import Store
 
 
@@ -233,28 +234,42 @@ class Ring(ReplayBuffer):
                 f"{self._facade}; open it there, or choose another directory"
             )
         base, notes = store.meta.get("base"), store.meta.get("notes")
-        if not isinstance(base, int) or base < 0 or not isinstance(notes, dict):
-            raise FormatError(f"{store.path}/zarr.json: damaged (base or notes)")
-        newest = notes.get("newest_weight", 1.0)
-        if not isinstance(newest, int | float) or not 0 <= newest < np.inf:
-            raise FormatError(f"{store.path}/zarr.json: newest_weight is damaged ({newest!r:.60})")
+        try:
+            numbers.integer("base", base, 0, numbers.MOST_ROWS)
+            if not isinstance(notes, dict):
+                raise ValueError(f"notes: a JSON object expected, found {notes!r:.60}")
+        except ValueError as error:
+            raise FormatError(f"{store.path}/zarr.json: damaged ({error})") from error
+        try:
+            numbers.real("weight", notes.get("newest_weight", 1.0), 0, LARGEST_LEAF)
+        except ValueError as error:
+            raise FormatError(
+                f"{store.path}/zarr.json: newest_weight is damaged ({error})"
+            ) from error
         if self._check is not None:
             self._check(store)
 
-    def _check_meta(self, saved: Store) -> None:
-        super()._check_meta(saved)
+    def _check_saved(self, saved: Store) -> None:
+        super()._check_saved(saved)
         if self._weighted:
-            self._restored_weights(saved, 0, saved.meta["notes"])  # what `_bind` may find too late
+            self._restored_weights(saved, 0, saved.meta["notes"])
 
-    def _bind(self, store: Store, **how: bool) -> None:
+    def _complete(self, rows: Rows) -> None:
+        """Nothing is drawn by the row index here, and `_check_saved` has seen the rest."""
+
+    def _prepared(self, store: Store, **how: bool) -> _Prepared:
         base, notes = int(store.meta["base"]), dict(store.meta["notes"])
         weights = self._restored_weights(store, base, notes) if self._weighted else None
-        super()._bind(store, **how)
-        self.base, self.notes, self._weights = base, notes, weights
+        prepared = super()._prepared(store, **how)
         newest = int(store.count[0]) - 1
         if self._resumes and "resume_episodes" not in how and newest >= int(store.first[0]):
             # Opened. What the metadata say of the next step is as old as the last flush.
-            self._rows.next_step[0] = self._rows.step_after(0)
+            prepared.rows.next_step[0] = prepared.rows.step_after(0)
+        return prepared._replace(more=(base, notes, weights))
+
+    def _take_over(self, prepared: _Prepared) -> None:
+        super()._take_over(prepared)
+        self.base, self.notes, self._weights = prepared.more
 
     def _restored_weights(self, store: Store, base: int, notes: Mapping[str, Any]) -> SumTree:
         first, count = int(store.first[0]), int(store.count[0])
@@ -277,9 +292,11 @@ class Ring(ReplayBuffer):
         first, count = self.bounds[0]
         return self.weights.get(self.slots(np.arange(first, count)))[:, None]
 
-    def _meta(self) -> dict[str, Any]:
-        ring = {"facade": self._facade, "base": self.base, "notes": self.notes}
-        return super()._meta() | ring
+    def _options_meta(self) -> dict[str, Any]:
+        return super()._options_meta() | {"facade": self._facade}
+
+    def _state_meta(self, rows: Rows | None) -> dict[str, Any]:
+        return super()._state_meta(rows) | {"base": self.base, "notes": self.notes}
 
     @contextlib.contextmanager
     def _checkpoint(

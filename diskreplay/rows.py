@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diskreplay import values
-from diskreplay.errors import NotSampleableError, UnknownIdError
+from diskreplay.errors import FormatError, NotSampleableError, UnknownIdError, UsageError
 from diskreplay.fitting import Fitting
 from diskreplay.gathering import Draft, Gathering
 from diskreplay.sampling.stream import Stream
+from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
+from diskreplay.store import numbers
 from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
 _FINAL = 4  # the flag of a row that is no transition, see sampling.kernels
+# Its env's next row is none but a final row, so that the step of each row fits into int32.
+_LONGEST = numbers.LAST_STEP
 
 
 class Rows:
@@ -73,16 +77,23 @@ class Rows:
         self.add_count = int(store.transitions_at(store.count).sum())
         self.next_step = np.zeros(store.num_envs, np.int32)
         if resume_episodes:
-            self.next_step[:] = store.meta.get("next_step", 0)
+            self.next_step[:] = saved_next_step(store)
+        self._steps_left = 0  # so many vector steps cannot make an episode too long
         self._fitting = Fitting(schema, store.num_envs)
         self._reward_at = schema.names.index("reward")
 
     # -- the index
 
     def make_index(
-        self, make_sampler: "Callable[[RowIndex], UniformSampler | PrioritizedSampler]"
+        self, make_sampler: "Callable[[RowIndex, Store], UniformSampler | PrioritizedSampler]"
     ) -> None:
-        """Build the row index from the columns, and the sampler over it."""
+        """Build the row index from the columns, and the sampler over it.
+
+        Raises
+        ------
+        CorruptSegmentError, FormatError
+            What is on disk cannot be. Nothing has changed.
+        """
         from diskreplay.sampling.row_index import RowIndex
 
         store = self.store
@@ -100,7 +111,7 @@ class Rows:
             self._schema, self._stack_size, self._update_horizon,
             repeat_first=self._stack_padding == "reset",
         )  # fmt: skip
-        sampler = make_sampler(index)
+        sampler = make_sampler(index, store)
         if self._stale is not None:
             sampler.take_over(*self._stale)
         self.sampler = sampler
@@ -115,10 +126,11 @@ class Rows:
         terminated, truncated, step, is_final = (
             self.store.read(name, env, start, stop) for name in _FLAG_FIELDS
         )
-        if len(step) and step.min() < 0:  # rot: the kernels go back by it, to other memory
-            self.store.columns["step"].complain(start + int(step.argmin()), env)
-        flags = terminated.view(np.uint8) | truncated.view(np.uint8) << 1
-        flags |= is_final.view(np.uint8) << 2
+        _check_step(self.store, env, start, step)
+        # A rotten bool may be any byte, and the index keeps marks of its own beside these.
+        flags = np.zeros(len(step), np.uint8)
+        for bit, column in enumerate((terminated, truncated, is_final)):
+            flags |= (column.view(np.uint8) != 0).view(np.uint8) << bit
         return step, flags, self.store.read("reward", env, start, stop)
 
     def _grow(self, rows: int) -> None:
@@ -148,6 +160,8 @@ class Rows:
     ) -> np.ndarray:
         """One step of the only env, as `ReplayBuffer.add` has it; returns its id."""
         step = self.next_step.item(0)
+        if step == _LONGEST:
+            self._refuse_step(0)
         row, final = self._fitting.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
         )
@@ -156,9 +170,31 @@ class Rows:
     def put_row(self, row: list[Any]) -> int:
         """One step of the only env, as `Ring.put` has it; returns its number."""
         step, at = self.next_step.item(0), self._reward_at
+        if step == _LONGEST:
+            self._refuse_step(0)
         reward, terminated = values.fit_reward(row[at] or 0.0), bool(row[at + 1])
         row[at : at + 5] = reward, terminated, False, step, False
         return self._append(step, row, None)
+
+    def _refuse_step(self, env: int) -> None:
+        raise UsageError(
+            f"{self.store.path}: the episode of env {env} has {_LONGEST} steps, the most that can "
+            "be counted; nothing was recorded: call end_episode() and add the step again"
+        )
+
+    def _check_steps(self, envs: np.ndarray) -> None:
+        """Refuse the next step of these envs if one of their episodes is too long for it.
+
+        Called by each vector step, and looks once in billions of them.
+        """
+        if not self._steps_left:
+            longest = int(self.next_step.max())
+            if longest == _LONGEST:
+                tired = envs[self.next_step[envs] == _LONGEST]
+                if len(tired):
+                    self._refuse_step(int(tired[0]))
+            self._steps_left = max(_LONGEST - longest, 1)
+        self._steps_left -= 1
 
     def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
         reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
@@ -210,7 +246,7 @@ class Rows:
             self.store.read(name, env, newest, newest + 1)[0]
             for name in ("terminated", "truncated", "is_final", "step")
         )
-        return 0 if any(ends) else int(step) + 1
+        return 0 if any(ends) else min(int(step) + 1, _LONGEST)
 
     def add_rows(
         self, observation, action, reward, terminated, truncated, next_observation,
@@ -219,6 +255,7 @@ class Rows:
         """One step of each env that `mask` names; returns the ids."""
         num_envs, fitting, steps = self.store.num_envs, self._fitting, self.next_step
         envs = fitting.envs(mask)
+        self._check_steps(envs)
         terminated = fitting.flags("terminated", terminated, envs)
         truncated = fitting.flags("truncated", truncated, envs)
         row_values = fitting.rows(
@@ -260,6 +297,8 @@ class Rows:
     def add_frame(self, observation: Any) -> np.ndarray:
         """A final row in the running episode of the only env, which goes on; returns its id."""
         step = self.next_step.item(0)
+        if step == _LONGEST:
+            self._refuse_step(0)
         row = self._fitting.frame(step, observation)
         number = self.store.count.item(0)
         try:
@@ -278,7 +317,7 @@ class Rows:
     def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
         """Rows of one env, an array that `fitted` for each field; returns their ids."""
         first, rows = int(self.store.count[env]), len(columns[0])
-        most = self.store.most_at_once
+        most, self._steps_left = self.store.most_at_once, 0
         for start in range(0, rows, most):
             self._extend(env, [part[start : start + most] for part in columns])
         return (first + np.arange(rows)) * self.store.num_envs + env
@@ -293,7 +332,7 @@ class Rows:
             self.store.extend(env, columns)
             self._take_in(added, np.ascontiguousarray(reward, np.float32))
             over = terminated[-1] or truncated[-1] or is_final[-1]
-            self.next_step[env] = 0 if over else step[-1] + 1
+            self.next_step[env] = 0 if over else int(step[-1]) + 1
             self.add_count += int(np.count_nonzero(~is_final))
         except BaseException as error:
             self._mend(before, error)
@@ -411,3 +450,59 @@ class Rows:
             ignored_updates=ignored_updates,
             priorities=priorities,
         )
+
+
+def check_saved(store: Store) -> None:
+    """Refuse steps that cannot be, in the rows of a checkpoint or for the next ones.
+
+    Raises
+    ------
+    CorruptSegmentError, FormatError
+    """
+    for env in range(store.num_envs):
+        first = int(store.first[env])
+        _check_step(store, env, first, store.read("step", env, first, int(store.count[env])))
+    saved_next_step(store)
+
+
+def saved_stream(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | None:
+    """What `Stream.adopt` takes, as it was saved; None if nothing was.
+
+    Raises
+    ------
+    FormatError
+    """
+    if "rng" not in store.meta:
+        return None
+    try:
+        return parse_stream(store.meta["rng"])
+    except FormatError as error:
+        raise FormatError(f"{store.path / 'zarr.json'}: {error}") from error
+
+
+def saved_next_step(store: Store) -> np.ndarray:
+    """The step that each env's next row has, as it was saved; int64 of shape (num_envs,).
+
+    Raises
+    ------
+    FormatError
+        It is none, or does not go on from the newest row.
+    """
+    try:
+        saved = numbers.integers(
+            "next_step", store.meta.get("next_step", [0] * store.num_envs), store.num_envs,
+            0, _LONGEST,
+        )  # fmt: skip
+        for env, step in enumerate(saved.tolist()):
+            count = int(store.count[env])
+            newest = store.read("step", env, count - 1, count) if count else [-1]
+            if step not in (0, int(newest[0]) + 1):
+                raise ValueError(f"next_step: {step} found behind a row of step {newest[0]}")
+    except ValueError as error:
+        raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
+    return saved
+
+
+def _check_step(store: Store, env: int, start: int, step: np.ndarray) -> None:
+    if len(step) and step.min() < 0:  # rot: the kernels go back by it, to other memory
+        store.columns["step"].complain(start + int(step.argmin()), env)

@@ -16,7 +16,7 @@ from diskreplay.store.verify import verify
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")
-WHOLE = ("reserve_env", "maintain", "record")
+WHOLE = ("reserve_env", "_reserve_env", "maintain", "record", "_switch")
 FRAME = (4, 4)
 OPTIONS = {
     "observation_space": Box(0, 255, FRAME, "uint8"), "action_space": Discrete(3),
@@ -208,6 +208,35 @@ def test_sampling(tmp_path, call):
         player.check()
 
 
+def test_loading(tmp_path):
+    """The rows are those of before or the loaded ones, and all of them."""
+    path = tmp_path / "store"
+    with make(path, "one") as buffer:
+        player = Player(buffer)
+        for _ in range(30):
+            player.step()
+        buffer.save(tmp_path / "checkpoints", 1)
+        saved, number, kept = buffer.add_count, 0, 0
+        while True:
+            for _ in range(9):
+                player.step()
+            live = buffer.add_count
+            if not interrupted(lambda: buffer.load(tmp_path / "checkpoints", 1), number):
+                break
+            assert buffer.add_count in (live, saved)
+            kept += buffer.add_count == live
+            player.check()
+            player.step()
+            number += 29
+        assert kept > 20
+        player.check()
+        assert buffer.add_count == saved
+        player.step()
+    assert [str(finding) for finding in verify(path).findings] == []
+    make(path, "one").close()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "store"]
+
+
 @pytest.mark.parametrize("name", ["flush", "close"])
 def test_ctrl_c_waits_for_what_must_not_stop(tmp_path, monkeypatch, name):
     """A real signal amid a flush: it is done, and then the signal is heard."""
@@ -215,11 +244,11 @@ def test_ctrl_c_waits_for_what_must_not_stop(tmp_path, monkeypatch, name):
     try:
         buffer, replace, seen = make(tmp_path / "store", "one"), files.replace, []
 
-        def interrupting(contents):
+        def interrupting(contents, **options):
             if not seen:
                 seen.append(1)
                 signal.raise_signal(signal.SIGINT)
-            replace(contents)
+            replace(contents, **options)
 
         player = Player(buffer)
         for _ in range(13):

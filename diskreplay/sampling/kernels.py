@@ -19,7 +19,9 @@ from diskreplay.jit import (
 
 FANOUT = 64
 _TWO_LINES = 16  # doubles in two lines of the caches, which processors fetch together
-LARGEST_LEAF = 1e300  # so that no sum of leaves overflows
+# So that the sum of 2**36 leaves, the most that a buffer has, is finite; and so that the power of a
+# positive priority is one too: what is not 0 can be drawn.
+LARGEST_LEAF, LEAST_LEAF = 1e297, 1e-297
 _INFINITY = float("inf")
 _BELOW_ONE = 1.0 - 2.0**-53  # times a number: the largest number below it
 
@@ -177,8 +179,8 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
 
 @inner
 def _leaf_of(priority, alpha):
-    """``priority ** alpha``, and 0 for a priority of 0 also when alpha is 0."""
-    return priority**alpha if priority > 0.0 else 0.0
+    """``priority ** alpha``, at least `LEAST_LEAF`; 0 for a priority of 0, also when alpha is 0."""
+    return max(priority**alpha, LEAST_LEAF) if priority > 0.0 else 0.0
 
 
 @kernel("float64, float64")

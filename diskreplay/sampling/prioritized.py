@@ -73,8 +73,25 @@ class PrioritizedSampler:
         tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, self._one)
 
     def leaf(self, priority: float) -> float:
-        """The leaf of a priority; always the same bits for the same number."""
-        return self.tree._kernels.leaf_of(priority, self.alpha)
+        """The leaf of a priority; always the same bits for the same number. At most the largest
+        that the tree takes, also where the priority was set with a smaller alpha."""
+        kernels = self.tree._kernels
+        return min(kernels.leaf_of(priority, self.alpha), kernels.LARGEST_LEAF)
+
+    def _converted(self, leaves: np.ndarray, alpha: float) -> np.ndarray:
+        """Leaves that are powers with exponent `alpha`, as powers with this sampler's.
+
+        Zeros stay zeros, and a positive leaf stays positive and finite: where the power would be
+        neither, it is the least or the largest leaf. So whatever could be drawn can be drawn, none
+        before one that it was behind.
+        """
+        kernels = self.tree._kernels
+        positive = leaves > 0  # not NaN
+        with np.errstate(all="ignore"):
+            powers = np.power(
+                leaves, np.float64(self.alpha) / alpha, where=positive, out=leaves * 1
+            )
+        return np.where(positive, powers.clip(kernels.LEAST_LEAF, kernels.LARGEST_LEAF), leaves)
 
     def leaves(self) -> np.ndarray:
         """The leaves of all retained rows, to be saved.
@@ -103,8 +120,8 @@ class PrioritizedSampler:
         """
         tree = self.tree
         start, leaves, alpha = saved or (0, np.empty((0, self._index.num_envs)), None)
-        if alpha and alpha != self.alpha:
-            leaves = leaves ** (self.alpha / alpha)
+        if alpha and alpha != self.alpha:  # those of alpha 0 say nothing: they stay as they are
+            leaves = self._converted(leaves, alpha)
         index = self._index
         if not index.sampleable:
             tree.clear()
@@ -187,7 +204,7 @@ class PrioritizedSampler:
         if wrong == 1:
             raise PriorityError(
                 f"priority {priorities[at]} at position {at}: finite, not negative and, raised "
-                "to alpha, at most 1e300 expected (|td_error| plus a small constant, say)"
+                "to alpha, at most 1e297 expected (|td_error| plus a small constant, say)"
             )
         if wrong == 2:
             index.check_known(ids)

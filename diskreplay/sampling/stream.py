@@ -6,6 +6,8 @@ import numpy as np
 
 from diskreplay.errors import FormatError
 
+_MT19937_WORDS = 624
+
 
 class Stream:
     """Uniform numbers of one generator, in order, however they are asked for.
@@ -53,9 +55,12 @@ class Stream:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on as the stream whose `state` this was. An injected generator stays the same object
-        if it is of the same kind."""
-        bit_generator, returned = parse(state)
+        """Go on as the stream whose `state` this was, or a `FormatError`."""
+        self.adopt(*parse(state))
+
+    def adopt(self, bit_generator: np.random.BitGenerator, returned: np.ndarray) -> None:
+        """Go on as the stream that `parse` read. An injected generator stays the same object if it
+        is of the same kind. Cannot fail."""
         if type(bit_generator) is type(self.rng.bit_generator):
             self.rng.bit_generator.state = bit_generator.state
         else:
@@ -64,19 +69,34 @@ class Stream:
 
 
 def parse(state: Any) -> tuple[np.random.BitGenerator, np.ndarray]:
-    """The bit generator and the returned numbers of a saved state, or a `FormatError`."""
+    """The bit generator and the returned numbers of a saved `Stream.state`, or a `FormatError`."""
     try:
-        kind = getattr(np.random, state["bit_generator"]["bit_generator"])
+        saved = state["bit_generator"]
+        kind = getattr(np.random, saved["bit_generator"])
         if not issubclass(kind, np.random.BitGenerator):
             raise TypeError(f"{kind} is no bit generator")
         bit_generator = kind()
-        bit_generator.state = _restored(state["bit_generator"])
+        bit_generator.state = _restored(saved)
+        if _jsonable(bit_generator.state) != saved:
+            raise ValueError("a number is out of range")
+        _check_places(bit_generator.state)
         returned = np.array(state["returned"], np.float64)
         if returned.ndim != 1 or not ((returned >= 0) & (returned < 1)).all():
             raise ValueError("returned numbers are out of range")
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (
+        LookupError, TypeError, ValueError, AttributeError, OverflowError, NotImplementedError
+    ) as error:  # fmt: skip
         raise FormatError(f"the generator's saved state is damaged ({error})") from error
     return bit_generator, returned
+
+
+def _check_places(state: dict[str, Any]) -> None:
+    """NumPy takes any place in a generator's memory, and reads behind its end then."""
+    inner = state["state"]
+    place = state.get("buffer_pos", inner.get("pos", 0) if isinstance(inner, dict) else 0)
+    most = len(state["buffer"]) if "buffer" in state else _MT19937_WORDS
+    if not 0 <= place <= most:
+        raise ValueError(f"place {place} found, 0 to {most} expected")
 
 
 def _jsonable(value: Any) -> Any:

@@ -93,7 +93,7 @@ class SumTree:
         InvalidInputError
             An index is out of range, or the two differ in length. Nothing is changed.
         PriorityError
-            A value is negative, NaN, infinite or beyond 1e300. Nothing is changed.
+            A value is negative, NaN, infinite or beyond 1e297. Nothing is changed.
         """
         indices = self._checked(indices)
         values = np.asarray(values, np.float64)

@@ -13,9 +13,7 @@ from typing import Any
 
 from diskreplay.errors import (
     AttachmentError,
-    CorruptCheckpointError,
     InvalidInputError,
-    StoreError,
 )
 from diskreplay.store import files, segment_check
 from diskreplay.store.column import Seal
@@ -153,25 +151,3 @@ def _check_tree(name: str, build: Path, expected: set[Path]) -> None:
 def paths(checkpoint: Path, manifest: Manifest) -> dict[str, Path]:
     """Where the attachments of a checkpoint are, by their names."""
     return {name: checkpoint / ATTACHMENTS / name for name in manifest.attachments}
-
-
-def check(checkpoint: Path, manifest: Manifest) -> None:
-    """Hold the attachments of a checkpoint against their checksums. Reads them once.
-
-    Raises
-    ------
-    CorruptCheckpointError
-    """
-    for name, seal in manifest.attachments.items():
-        path = checkpoint / ATTACHMENTS / name
-        try:
-            found = segment_check.checksum(path)
-        except StoreError as error:
-            raise CorruptCheckpointError(
-                f"{path}: {error}; nothing was loaded: restore it, or load another checkpoint"
-            ) from error
-        if found != seal:
-            raise CorruptCheckpointError(
-                f"{path}: its checksum is not the one that was saved, so it is rotten or was "
-                "changed; nothing was loaded: restore it, or load another checkpoint"
-            )

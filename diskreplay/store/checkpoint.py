@@ -11,27 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diskreplay.errors import (
-    CheckpointNotFoundError,
-    CorruptCheckpointError,
-    InvalidInputError,
-    SuffixError,
-)
-from diskreplay.store import (
-    attachments,
-    codec,
-    files,
-    format,
-    manifest,
-    priorities,
-    private,
-    tempfiles,
-)
+from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
+from diskreplay.store import attachments, codec, files, format, manifest, priorities, tempfiles
 from diskreplay.store.attachments import Source
 from diskreplay.store.column import Column, Seal
-from diskreplay.store.manifest import Manifest
-from diskreplay.store.mapping import Mapping as Memory
-from diskreplay.store.state import State
+from diskreplay.store.format import Field
 from diskreplay.store.store import Store
 
 CHECKPOINT_DURATION = 4  # as in ReAgent and Dopamine: so many numbered checkpoints are kept
@@ -185,7 +169,7 @@ def _build(
 ) -> None:
     count, first = store.count.copy(), store.first.copy()
     contents = dict(attached)
-    copies = _Copies()
+    copies = Copies()
     written: list[Path] = []
     for column in store.columns.values():
         files.make_dirs(build / column.field.name)
@@ -202,7 +186,7 @@ def _build(
                     contents[key] = _write_partial(column, segment, env, used, build / key)
                     written.append(build / key)
         document = column.document(int(count.max()))
-        written += _write_documents(build, column, document)
+        written += write_documents(build, column.field, document)
     written += copies.run()
     if leaves is not None:
         written += priorities.write(build / "priority", leaves, int(first.min()), meta.get("alpha"))
@@ -235,10 +219,11 @@ def _write_partial(column: Column, segment: int, env: int, used: int, path: Path
     return Seal(length, codec.crc32c(data, zeros=length - len(data)))
 
 
-def _write_documents(build: Path, column: Column, document: dict) -> list[Path]:
-    contents = {build / column.field.name / "zarr.json": format.encode(document)}
-    for depth in range(1, column.field.name.count("/") + 1):
-        parent = build.joinpath(*column.field.name.split("/")[:depth])
+def write_documents(build: Path, field: Field, document: dict) -> list[Path]:
+    """Write a field's ``zarr.json``, and those of the groups that it is in; returns their paths."""
+    contents = {build / field.name / "zarr.json": format.encode(document)}
+    for depth in range(1, field.name.count("/") + 1):
+        parent = build.joinpath(*field.name.split("/")[:depth])
         contents[parent / "zarr.json"] = format.encode(format.group_document())
     for path, data in contents.items():
         files.make_dirs(path.parent)
@@ -246,17 +231,19 @@ def _write_documents(build: Path, column: Column, document: dict) -> list[Path]:
     return list(contents)
 
 
-class _Copies:
+class Copies:
     """Files that could not be linked; copied at the end, with a progress bar on a terminal."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[Path, Path]] = []
 
     def link(self, source: Path, target: Path) -> None:
+        """Link a file now, or have it copied by `run`."""
         if self._pending or not files.link(source, target):
             self._pending.append((source, target))
 
     def run(self) -> list[Path]:
+        """Copy what could not be linked, and make it read-only; returns what was written."""
         for source, target in _shown(self._pending):
             files.copy(source, target)
             files.seal(target)
@@ -272,93 +259,3 @@ def _shown(jobs: list[tuple[Path, Path]]) -> Iterable[tuple[Path, Path]]:
     console = Console(file=sys.stderr)
     what = "copying segments (the file systems differ, or cannot link)"
     return track(jobs, what, console=console, disable=not console.is_terminal)
-
-
-# -- loading
-
-
-def load(store: Store, saved: Store, contents: Manifest) -> Store:
-    """Put a checkpoint's rows in the place of the live store's, and open the result.
-
-    The new directory is built beside and exchanged in one step; until then, and if opening it
-    fails, the live store is as it was. The lock is held throughout: both directories share it.
-    """
-    store.finish_clearing()
-    store.place.check()
-    Store.settle(store.path)
-    room = tempfiles.Workspace(store.path, "load")
-    build = room.path / store.path.name
-    with store.maintenance:
-        try:
-            _build_live(store, build, saved, contents)
-            store.place.check()  # else another store is exchanged
-            store.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
-            room.exchange(build)
-            try:
-                files.sync_dirs([store.path.parent])
-                loaded = Store(store.path, mode="a", lock=store.lock)
-            except BaseException:
-                room.exchange(build)
-                raise
-        except BaseException:
-            store.state.replaced[0] = 0
-            room.remove()
-            raise
-        store.stop_maintenance()
-    loaded.clear_away(store, room)
-    return loaded
-
-
-def _build_live(store: Store, build: Path, saved: Store, contents: Manifest) -> None:
-    first = saved.first
-    if store.rows_per_env is not None:
-        first = np.maximum(first, saved.count - store.rows_per_env)
-    attributes = format.read_attributes(saved.path)
-    attributes |= {"capacity": store.capacity, "first": first.tolist()}
-    copies = _Copies()
-    for column in saved.columns.values():
-        _link_column(column, build, first, saved.count, copies)
-        document = format.read_document(column.directory / "zarr.json")
-        _write_documents(build, column, document)
-    for key in contents.files:
-        if key.startswith("priority/"):
-            files.make_dirs(build / "priority")
-            copies.link(saved.path / key, build / key)
-    copies.run()
-    files.make_dirs(private.directory(build))
-    State.create(private.commit_page(build), saved.count, len(saved.columns))
-    files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
-    lock = private.lock_file(store.path)
-    if not files.link(lock, private.lock_file(build)):
-        raise CorruptCheckpointError(
-            f"{lock}: the file system cannot link it, so load cannot keep the lock"
-        )
-    files.sync(_files_below(build))
-    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
-
-
-def _link_column(
-    column: Column, build: Path, first: np.ndarray, count: np.ndarray, copies: _Copies
-) -> None:
-    rows = column.field.segment_rows
-    files.make_dirs(build / column.field.name)
-    for env in range(column.num_envs):
-        for segment in range(int(first[env]) // rows, -(-int(count[env]) // rows)):
-            chunk = column.chunk_path(segment, env)
-            target = build / column.field.name / column.field.chunk_key(segment, env)
-            used = int(count[env]) - segment * rows
-            if used >= rows:
-                copies.link(chunk, target)
-            elif column.field.packed:
-                files.copy(chunk, target)
-            else:  # allocated in full, not a file with holes: rows will be written to it
-                memory = Memory.create(target, column.field.segment_bytes)
-                memory.array[: used * column.field.row_bytes] = column.mapping(segment, env).array[
-                    : used * column.field.row_bytes
-                ]
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    for base, _dirs, names in os.walk(directory):
-        for name in names:
-            yield Path(base, name)

@@ -3,13 +3,15 @@
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, StorageError
-from diskreplay.store import codec, files, private
+from diskreplay.store import codec, files, numbers, private
 from diskreplay.store.format import BLOCK_ROWS, Field, array_document
 from diskreplay.store.gate import Gate
 from diskreplay.store.mapping import Mapping
@@ -17,6 +19,7 @@ from diskreplay.store.mapping import Mapping
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
 _FIGURES, _READ = 6, 6  # numbers at the beginning of a table, and of a read: see `store.kernels`
+_SEAL_KEY = re.compile(r"(\d{1,19})/(\d{1,19})", re.ASCII)
 # Segments that may be full and not yet sealed, or left and not yet deleted. While a record is being
 # written none can be deleted; fewer of those that take their full size on disk.
 _SPARE_SLOTS, _SPARE_SLOTS_PACKED = 8, 16
@@ -44,6 +47,15 @@ class Seal:
     def entry(self) -> list:
         """As JSON, in a field's metadata."""
         return [self.size, self.crc32c, *([self.pieces] if self.pieces else [])]
+
+    @classmethod
+    def checked(cls, name: str, size: Any, crc: Any, pieces: str = "") -> "Seal":
+        """One that comes from a file; a ``ValueError`` if nothing can have it."""
+        return cls(
+            numbers.integer(f"{name}: its length", size, 0, numbers.MOST_ROWS),
+            numbers.integer(f"{name}: its checksum", crc, 0, 2**32 - 1),
+            pieces,
+        )
 
 
 class Column:
@@ -332,6 +344,15 @@ class Column:
         rows[written] = 0
         tail.blank = True
 
+    def move(self, root: Path) -> None:
+        """The store's directory is `root` now: its files have other paths. Cannot fail."""
+        before, self.root = self.root, root
+        self.directory = root / self.field.name
+        self.tails = private.tails(root, self.number)
+        for mapping in [*self._mapped.values(), *self._spares]:
+            mapping.path = root / mapping.path.relative_to(before)
+        self.new_files = [root / path.relative_to(before) for path in self.new_files]
+
     # -- opening and leaving
 
     def check_directories(self) -> None:
@@ -504,8 +525,41 @@ class Column:
 
     def load_seals(self, document: dict) -> None:
         """Take over what a ``zarr.json`` says of sealed segments."""
-        attributes = document["attributes"]["diskreplay"]
-        self.sealed[:] = attributes["sealed"]
-        for key, (size, crc, *pieces) in attributes["seals"].items():
-            segment, env = key.split("/")
-            self.seals[int(segment), int(env)] = Seal(int(size), int(crc), *map(str, pieces))
+        sealed, seals = parse_seals(self.field, document["attributes"]["diskreplay"], self.num_envs)
+        self.sealed[:] = sealed
+        self.seals.update(seals)
+
+
+def parse_seals(
+    field: Field, attributes: dict[str, Any], num_envs: int
+) -> tuple[np.ndarray, dict[tuple[int, int], Seal]]:
+    """``sealed`` and ``seals`` of a field's attributes, if they can be.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError
+        They are damaged.
+    """
+    sealed = numbers.integers("sealed", attributes["sealed"], num_envs, 0, numbers.MOST_ROWS)
+    seals = {}
+    for key, (size, crc, *pieces) in attributes["seals"].items():
+        found = _SEAL_KEY.fullmatch(key)
+        if not found:
+            raise ValueError(f"seal {key!r:.60} is damaged")
+        segment, env = int(found[1]), int(found[2])
+        if env >= num_envs or segment >= sealed[env]:
+            raise ValueError(f"seal {key!r:.60} is of no sealed segment")
+        if pieces and not _are_sums(field, pieces):
+            raise ValueError(f"the checksums of the pieces of seal {key!r:.60} are damaged")
+        seals[segment, env] = Seal.checked(f"seal {key!r:.60}", size, crc, *pieces)
+    return sealed, seals
+
+
+def _are_sums(field: Field, pieces: list) -> bool:
+    """Whether this is what `Seal.pieces` says of a segment."""
+    try:
+        (text,) = pieces
+        found = len(codec.unpacked_sums(text))
+    except (TypeError, ValueError):
+        return False
+    return not field.packed and found == -(-field.segment_bytes // codec.piece_bytes(field))

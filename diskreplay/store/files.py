@@ -362,6 +362,15 @@ def try_lock(path: Path) -> int | None:
     return fd
 
 
+def is_at(fd: int, path: Path) -> bool:
+    """Whether an open file is still the one of that name."""
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(fd))
+
+
 def lock(path: Path, *, of: Path) -> int:
     """Hold `path`, the lock of the store `of`, for this writer, as `try_lock` does.
 
@@ -373,7 +382,10 @@ def lock(path: Path, *, of: Path) -> int:
         Another writer has it.
     StorageError
     """
-    fd = try_lock(path)
+    while (fd := try_lock(path)) is not None and not is_at(fd, path):
+        # A load has put another store, with a lock of its own, here since the file was opened: this
+        # is the lock of a store that is being removed.
+        unlock(fd)
     if fd is None:
         holder = read(path, 32).decode(errors="replace").strip() or "unknown"
         raise LockedError(
@@ -422,6 +434,15 @@ def _drop_locks_of_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_locks_of_parent)
+
+
+def identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is replaced as a whole; None if it is missing."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
 
 
 def boot_id() -> str:

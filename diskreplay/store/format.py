@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import DtypeError, FormatError, InvalidInputError
-from diskreplay.store import files
+from diskreplay.store import files, numbers
 
 VERSION = 1
 BLOCK_ROWS = 8
@@ -48,7 +48,6 @@ _LONGEST_NAME = 1000
 _CHUNK_KEY = re.compile(r"c\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:\.0)*")
 _LARGEST_JSON = 64 << 20
 _LARGEST_SEGMENT = 1 << 40
-_LARGEST_CAPACITY = 1 << 62
 _MOST_ENVS = 1 << 17
 _MOST_FIELDS = 1 << 12
 _LARGEST_BLOCK = (1 << 31) - 64
@@ -167,14 +166,15 @@ class Field:
         """The opposite of `describe`."""
         field = cls(
             str(document["name"]),
-            tuple(document["shape"]),
+            tuple(
+                numbers.integer("shape", n, 1, _LARGEST_SEGMENT) for n in list(document["shape"])
+            ),
             np.dtype(str(document["dtype"])),
             str(document["compressor"]),
-            int(document["segment_rows"]),
+            numbers.integer("segment_rows", document["segment_rows"], 1, _LARGEST_SEGMENT),
         )
-        granule = BLOCK_ROWS if field.packed else 1
-        if field.segment_rows <= 0 or field.segment_rows % granule or min((1, *field.shape)) < 1:
-            raise ValueError(f"field {field.name!r}: segment_rows or shape is out of range")
+        if field.packed and field.segment_rows % BLOCK_ROWS:
+            raise ValueError(f"field {field.name!r}: its segments are no whole blocks")
         # Blosc takes less than 2 GiB at once.
         if field.segment_bytes > _LARGEST_SEGMENT or (
             field.packed and BLOCK_ROWS * field.row_bytes > _LARGEST_BLOCK
@@ -218,19 +218,49 @@ def parse_head(attributes: dict[str, Any]) -> tuple[int, int | None, list[Field]
     KeyError, TypeError, ValueError, OverflowError, DiskReplayError
         They are damaged.
     """
-    num_envs, capacity = int(attributes["num_envs"]), attributes["capacity"]
-    if not 1 <= num_envs <= _MOST_ENVS:
-        raise ValueError(f"num_envs is out of range ({num_envs})")
+    num_envs = numbers.integer("num_envs", attributes["num_envs"], 1, _MOST_ENVS)
+    capacity = attributes["capacity"]
     if capacity is not None:
-        capacity = int(capacity)
-        if not num_envs <= capacity <= _LARGEST_CAPACITY:
-            raise ValueError(f"capacity is out of range ({capacity})")
+        numbers.integer("capacity", capacity, num_envs, numbers.MOST_ROWS)
     if not 1 <= len(attributes["fields"]) <= _MOST_FIELDS:
         raise ValueError(f"{len(attributes['fields'])} fields")
     fields = [Field.parse(document) for document in attributes["fields"]]
     if len({field.name for field in fields}) < len(fields):
         raise ValueError("two fields have one name")
     return num_envs, capacity, fields
+
+
+def parse_rows(attributes: dict[str, Any], num_envs: int) -> tuple[np.ndarray, np.ndarray]:
+    """``count`` and ``first`` of a group, int64 of shape (num_envs,), if they can be.
+
+    Raises
+    ------
+    KeyError, ValueError
+        They are damaged.
+    """
+    count, first = (
+        numbers.integers(name, attributes[name], num_envs, 0, numbers.MOST_ROWS // num_envs)
+        for name in ("count", "first")
+    )
+    if (count < first).any():
+        raise ValueError("first and count do not fit together")
+    return count, first
+
+
+def parse_transitions(attributes: dict[str, Any], count: np.ndarray) -> np.ndarray:
+    """``transitions`` of a group, int64 of shape (num_envs,), if there can be as many.
+
+    Raises
+    ------
+    KeyError, ValueError
+        They are damaged.
+    """
+    transitions = numbers.integers(
+        "transitions", attributes["transitions"], len(count), 0, numbers.MOST_ROWS
+    )
+    if (transitions > count).any():
+        raise ValueError("transitions: there are more than rows")
+    return transitions
 
 
 def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> dict[str, Any]:

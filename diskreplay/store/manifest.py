@@ -62,10 +62,12 @@ def parse(document: Mapping[str, Any]) -> Manifest:
         raise ValueError("does not list the files of a checkpoint")
     found = {}
     for key, entry in entries.items():
-        pair = isinstance(entry, list) and [type(n) for n in entry] == [int, int]
-        if key.startswith("/") or "\0" in key or ".." in key.split("/") or not pair:
-            raise ValueError(f"entry {key!r:.80} is damaged")
-        found[key] = Seal(*entry)
+        name = f"entry {key!r:.80}"
+        if key.startswith("/") or "\0" in key or {"", ".", ".."} & set(key.split("/")):
+            raise ValueError(f"{name} is damaged: no path below the checkpoint")
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise ValueError(f"{name} is damaged: [length, checksum] expected")
+        found[key] = Seal.checked(name, *entry)
     if saved_at is not None:
         try:
             saved_at = datetime.datetime.fromisoformat(saved_at)

@@ -104,14 +104,18 @@ class Place:
 
 
 def read_steadily(path: Path, read: Callable[[], Found]) -> Found:
-    """What `read` returns of a directory; begun again if another one takes its place meanwhile, and
-    `read` fails by that. A save replaces and retires checkpoints whoever reads them."""
+    """What `read` returns of a directory; begun again if another one takes its place meanwhile, or
+    it gets another record, and `read` fails by that.
+
+    A save replaces and retires checkpoints whoever reads them. A writer that opens a store with
+    another capacity deletes files, but none that the record names.
+    """
     for _ in range(_TRIES):
-        place = Place(path)
+        place, record = Place(path), files.identity(path / "zarr.json")
         try:
             return read()
         except DiskReplayError:
-            if place.holds():
+            if place.holds() and files.identity(path / "zarr.json") == record:
                 raise
         finally:
             place.close()

@@ -1,13 +1,15 @@
 """The leaf priorities on disk: a Zarr array with the store's row numbers, NaN for none."""
 
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from diskreplay.errors import FormatError
-from diskreplay.store import files, format, private
+from diskreplay.store import files, format, numbers, private
 
+LARGEST_LEAF = 1e297  # of a `SumTree`: the sum of all leaves stays finite
 LARGEST = "largest_priority"  # among the attributes of the group
 _CHUNK_VALUES = 131_072  # about a mebibyte
 _MOST_OF_A_CHUNK = 1 << 24
@@ -63,37 +65,74 @@ def write(directory: Path, priorities: np.ndarray, start: int, alpha: float | No
     return [*written, metadata]
 
 
+def parse(document: dict[str, Any], num_envs: int) -> tuple[int, int, float | None]:
+    """Rows, rows in a chunk, and what the leaves were raised to, of a ``zarr.json``.
+
+    Raises
+    ------
+    KeyError, IndexError, TypeError, ValueError, AttributeError
+        It does not describe priorities of so many envs.
+    """
+    rows = numbers.integer("shape", document["shape"][0], 0, numbers.MOST_ROWS)
+    chunk = document["chunk_grid"]["configuration"]["chunk_shape"][0]
+    numbers.integer("chunk_shape", chunk, 1, _MOST_OF_A_CHUNK)
+    alpha = document["attributes"].get("diskreplay", {}).get("alpha")
+    if alpha is not None:
+        alpha = numbers.real("alpha", alpha, 0, sys.float_info.max)
+    if document != format.priority_document(rows, num_envs, chunk, alpha):
+        raise ValueError(f"it does not describe the priorities of {num_envs} env(s)")
+    return rows, chunk, alpha
+
+
+def unlikely(leaves: np.ndarray) -> np.ndarray:
+    """Which leaves no writer can have saved: those that are neither NaN, for none, nor from 0 to
+    `LARGEST_LEAF`."""
+    return ~(np.isnan(leaves) | ((leaves >= 0) & (leaves <= LARGEST_LEAF)))
+
+
 def read(directory: Path, num_envs: int) -> Saved | None:
-    """What was saved, or None if nothing ever was."""
+    """What was saved, or None if nothing ever was.
+
+    Raises
+    ------
+    FormatError
+        A file is damaged, or a leaf is one that nobody can have saved.
+    StorageError
+    """
     metadata = directory / "zarr.json"
     if not metadata.exists():
         return None
     document = format.read_document(metadata)
     try:
-        rows, envs = document["shape"]
-        chunk, _envs = document["chunk_grid"]["configuration"]["chunk_shape"]
-        numbers = format.priority_chunks(directory)
-        alpha = document["attributes"].get("diskreplay", {}).get("alpha")
-        alpha = None if alpha is None else float(alpha)
-        if type(rows) is not int or type(chunk) is not int or not 0 < chunk <= _MOST_OF_A_CHUNK:
-            raise ValueError(f"shape {rows}, chunks of {chunk}")
-        if numbers and numbers[-1] * chunk > rows:
-            raise ValueError(f"a chunk {numbers[-1]} of {rows} rows")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        rows, chunk, alpha = parse(document, num_envs)
+        there = format.priority_chunks(directory)
+        if there and there[-1] * chunk > rows:
+            raise ValueError(f"a chunk {there[-1]} of {rows} rows")
+        if there and there != list(range(there[0], there[-1] + 1)):
+            raise ValueError(f"chunks {there[0]} to {there[-1]} expected, {len(there)} found")
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise FormatError(f"{metadata}: damaged ({error})") from error
-    if envs != num_envs:
-        raise FormatError(f"{metadata}: {envs} envs found, {num_envs} expected")
-    if not numbers:
+    if not there:
         return None
     blocks = []
-    for number in range(numbers[0], numbers[-1] + 1):
+    for number in there:
         path = directory / format.priority_key(number)
         size = 8 * chunk * num_envs
         data = files.read(path, size)
         if len(data) != size:
             raise FormatError(f"{path}: {size} bytes expected, the file is not that long")
-        blocks.append(np.frombuffer(data, "<f8").reshape(chunk, num_envs))
-    start = numbers[0] * chunk
+        leaves = np.frombuffer(data, "<f8").reshape(chunk, num_envs)
+        bad = unlikely(leaves)
+        if bad.any():
+            row, env = (int(at[0]) for at in np.nonzero(bad))
+            raise FormatError(
+                f"{path}: damaged: row {number * chunk + row} of env {env} has the priority "
+                f"{leaves[row, env]}; a number from 0 to {LARGEST_LEAF:g} expected, or NaN for "
+                "none: restore the file, remove the directory to let all rows have the largest "
+                "priority, or load a checkpoint"
+            )
+        blocks.append(leaves)
+    start = there[0] * chunk
     return Saved(start, np.concatenate(blocks)[: rows - start], alpha)
 
 

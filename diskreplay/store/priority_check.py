@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from diskreplay.errors import DiskReplayError
-from diskreplay.store import codec, format, segment_check
+from diskreplay.store import codec, format, priorities, segment_check
 from diskreplay.store.column import Seal
 from diskreplay.store.segment_check import Unreadable
 from diskreplay.store.survey import Survey
-
-_LARGEST_LEAF = 1e300  # of the sum tree
 
 
 @dataclass
@@ -29,14 +27,8 @@ def check(directory: Path, survey: Survey) -> Priorities:
     found = Priorities({metadata})
     try:
         document = format.read_document(metadata)
-        rows = document["shape"][0]
-        chunk = document["chunk_grid"]["configuration"]["chunk_shape"][0]
-        alpha = document["attributes"].get("diskreplay", {}).get("alpha")
-        if type(rows) is not int or type(chunk) is not int:
-            raise ValueError("rows or chunks are no integers")
-        if document != format.priority_document(rows, num_envs, chunk, alpha) or chunk < 1:
-            raise ValueError("it does not describe priorities")
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError, DiskReplayError) as error:
+        rows, chunk, _alpha = priorities.parse(document, num_envs)
+    except (AttributeError, LookupError, TypeError, ValueError, DiskReplayError) as error:
         found.faults.append((metadata, f"the metadata are damaged ({error})"))
         return found
     most = int(survey.count.max())
@@ -55,7 +47,7 @@ def check(directory: Path, survey: Survey) -> Priorities:
             found.faults.append((path, str(error)))
             continue
         found.seals[path] = Seal(leaves.nbytes, codec.crc32c(leaves))
-        bad = ~np.isnan(leaves) & ~((leaves >= 0) & (leaves <= _LARGEST_LEAF))
+        bad = priorities.unlikely(leaves)
         if bad.any():
             found.faults.append((path, f"{bad.sum()} priorities are negative or not finite"))
         elif not np.isnan(leaves[max(rows - number * chunk, 0) * num_envs :]).all():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError, StorageError
-from diskreplay.store import files, format, priorities, private
+from diskreplay.store import files, format, numbers, priorities, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.state import State, finals_in, rows_behind
@@ -42,6 +42,11 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
     # Removals are not synced: after a power cut, files that were removed before it may be back.
     tidy = clean and state.same_boot
     by_record = clean or not state.same_boot
+    if not by_record and (seen > numbers.MOST_ROWS // store.num_envs).any():
+        raise FormatError(
+            f"{page}: damaged ({seen.max()} rows of an env are counted); restore it, or load a "
+            "checkpoint into a new store"
+        )
     count = store.recorded.copy() if by_record else np.maximum(seen, store.recorded)
     if not shrink:
         _check_capacity(store, count)
@@ -80,8 +85,12 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
     finals = store.recorded - store.recorded_transitions
     for env in np.flatnonzero(count > store.recorded).tolist():
         word, high = int(words[env]), int(count[env])
-        behind = rows_behind(word, high, int(store.first[env]))
-        finals[env] = finals_in(word) + store.read("is_final", env, high - behind, high).sum()
+        low = high - rows_behind(word, high, int(store.first[env]))
+        if 0 <= finals_in(word) <= low:
+            finals[env] = finals_in(word)
+        else:  # rot: by the record, which does not know of rows that came and left since
+            low = max(int(store.recorded[env]), int(store.first[env]))
+        finals[env] += store.read("is_final", env, low, high).sum()
     store.begin_writing(count, finals)
 
 
@@ -187,21 +196,27 @@ def _sort_strays(column: Column, recorded_first: np.ndarray) -> None:
     record, which counts on them. They are deleted after the next one.
     """
     kept = set(column.mapped())
+
+    def is_counted_on(segment: int, env: int) -> bool:
+        """Whether it has left since the record. A reader that goes by that record needs it too."""
+        if (segment, env) in kept or env >= column.num_envs or segment >= column.sealed[env]:
+            return False
+        return segment >= recorded_first[env] // column.field.segment_rows
+
     if column.tails.is_dir():
         for path in column.tails.iterdir():
             found = re.fullmatch(r"(\d+)\.(\d+)", path.name)
             if found is None:
                 continue
             segment, env = int(found[1]), int(found[2])
-            if (segment, env) not in kept or segment < column.sealed[env]:
+            if is_counted_on(segment, env):
+                column.strays.append((segment, env))
+            elif (segment, env) not in kept or segment < column.sealed[env]:
                 files.remove(path)
     for segment, env in _numbered(column.directory):
-        if (segment, env) in kept:
-            continue
-        below = segment < int(column.sealed[env]) if env < column.num_envs else False
-        if below and segment >= recorded_first[env] // column.field.segment_rows:
+        if is_counted_on(segment, env):
             column.strays.append((segment, env))
-        else:
+        elif (segment, env) not in kept:
             column.remove_files(segment, env)
 
 
@@ -219,16 +234,16 @@ def catch_up(store: "Store") -> None:
     """Map what a reader needs by now; start over when the writer seals or deletes in between."""
     for attempt in range(_TRIES):
         epoch = store.tail_epoch()
-        store.look()
-        _let_go(store, tails=epoch != store.mapped_epoch)
         try:
+            store.look()
+            _let_go(store, tails=epoch != store.mapped_epoch)
             store.place.check()  # else the segments of another store may be mapped
             for column in store.columns.values():
                 for env in range(store.num_envs):
                     _map_env(store, column, env)
             if store.state is None:  # and of a checkpoint that was replaced meanwhile
                 store.place.check()
-        except (StorageError, CorruptSegmentError):
+        except (StorageError, CorruptSegmentError, FormatError):
             if attempt == _TRIES - 1 or store.state is None:
                 raise
             if not store.follows:

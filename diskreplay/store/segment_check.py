@@ -18,7 +18,7 @@ from diskreplay.store import codec
 from diskreplay.store.column import Seal
 from diskreplay.store.format import BLOCK_ROWS, Field
 
-_PIECE = 8 << 20  # bytes read at once
+_PIECE = 1 << 20  # bytes read at once: they stay in a cache until they are checked
 _PAGE = 4096
 _MISSING = 2**64 - 1
 _HEADER = 16  # of a Blosc chunk; its length stands in the last four bytes

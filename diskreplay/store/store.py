@@ -37,6 +37,7 @@ from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
 from diskreplay.store.keeping import Keeping
 from diskreplay.store.mapping import Mapping
+from diskreplay.store.numbers import MOST_ROWS
 from diskreplay.store.place import Place, read_steadily
 from diskreplay.store.state import MOST_AT_ONCE, State, finals_in, finals_word, rows_behind
 from diskreplay.store.usage import sizes
@@ -113,13 +114,8 @@ class Store(Keeping):
                 segments = (self.rows_per_env or 0) // field.segment_rows * self.num_envs
                 if segments * (16 + field.blocks * field.packed) > _LARGEST_TABLE:
                     raise ValueError(f"{segments} segments of {field.name!r} are too many")
-            recorded = np.array(attributes["count"], np.int64)
-            self.first = np.array(attributes["first"], np.int64)
-            self.recorded_transitions = np.array(attributes["transitions"], np.int64)
-            shapes = {a.shape for a in (recorded, self.first, self.recorded_transitions)}
-            if shapes != {(self.num_envs,)} or (self.first < 0).any() \
-                    or (recorded < self.first).any():  # fmt: skip
-                raise ValueError("first and count do not fit together")
+            recorded, self.first = format.parse_rows(attributes, self.num_envs)
+            self.recorded_transitions = format.parse_transitions(attributes, recorded)
         except (KeyError, TypeError, ValueError, OverflowError, DiskReplayError) as error:
             raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
         self.path, self.mode = path, mode
@@ -290,24 +286,35 @@ class Store(Keeping):
         except StorageError:  # closing goes on; the next opening removes what is left
             return False
 
-    def clear_away(self, replaced: "Store", room: tempfiles.Workspace) -> None:
+    def move(self, path: Path) -> None:
+        """The directory of this store, which was opened just now, is at `path`. Cannot fail."""
+        self.path = self.place.path = path
+        for column in self.columns.values():
+            column.move(path)
+        self._state.mapping.path = private.commit_page(path)
+
+    def clear_away(self, replaced: "Store", room: tempfiles.Workspace, *, keep: bool) -> None:
         """Close the store that this one has replaced, and remove its files, which are in `room`
-        now.
+        now, unless the next opening is to do that (`keep`).
 
         Thousands of segments take a while to unmap. That is left to a thread, which `close` and
         the next `load` wait for; after a kill the next opening removes the files.
         """
-        replaced.lock = None  # it is this one's
         for column in replaced.columns.values():
             column.abandon_spares()
 
         def clear() -> None:
             replaced.close()
-            room.remove()
+            room.release() if keep else room.remove()
 
         name = f"diskreplay clearing {self.path.name}"
-        self._clearing = threading.Thread(target=clear, name=name)
-        self._clearing.start()
+        thread = threading.Thread(target=clear, name=name)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread is to be had
+            clear()
+        else:
+            self._clearing = thread
 
     def finish_clearing(self) -> None:
         """Wait until the files of the store that this one has replaced are gone."""
@@ -646,7 +653,13 @@ class Store(Keeping):
         if not self.follows:
             return
         if self._state is not None and not self._state.closed and self._state.same_boot:
-            self.count, self._words = self._state.snapshot()
+            count, words = self._state.snapshot()
+            if (count < self.recorded).any() or (count > MOST_ROWS // self.num_envs).any():
+                raise FormatError(
+                    f"{self._state.mapping.path}: {count.tolist()} rows are counted and "
+                    f"{self.recorded.tolist()} recorded; restore it, or let a writer open the store"
+                )
+            self.count, self._words = count, words
         if self.rows_per_env is not None:  # the record may be a little older than the count
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
 
@@ -657,9 +670,14 @@ class Store(Keeping):
             left = np.minimum(self._state.snapshot()[0] - self.rows_per_env, self.count)
             self.first = np.maximum(self.first, left)
 
-    def resized(self) -> bool:
-        """For a reader: whether a writer has opened the store with another capacity since."""
-        return format.parse_head(format.read_attributes(self.path))[1] != self.capacity
+    def outdated(self) -> bool:
+        """For a reader: whether a writer has opened the store with another capacity since, or has
+        let go of rows that this capacity would keep."""
+        attributes = format.read_attributes(self.path)
+        num_envs, capacity, _fields = format.parse_head(attributes)
+        if (num_envs, capacity) != (self.num_envs, self.capacity) or self.replaced():
+            return True
+        return bool((format.parse_rows(attributes, num_envs)[1] > self.first).any())
 
     def replaced(self) -> bool:
         """For a reader: whether `load` has put another store in this one's place."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.store import format, manifest, private
-from diskreplay.store.codec import piece_bytes, unpacked_sums
-from diskreplay.store.column import Seal
+from diskreplay.store.codec import piece_bytes
+from diskreplay.store.column import Seal, parse_seals
 from diskreplay.store.finding import Finding
 from diskreplay.store.format import Field
 from diskreplay.store.state import State, finals_in
@@ -20,7 +20,6 @@ BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"
 RECOUNT = "the next opening goes by the record; `--repair` writes it anew"
 _REBUILD = "`--repair` writes it anew from the group's attributes"
 _BOOT = re.compile(rb"[0-9A-Fa-f-]{36}\0*")
-_SEAL_KEY = re.compile(r"(\d+)/(\d+)")
 _HEADER_BYTES, _COUNTS_AT = 80, 4096
 
 
@@ -109,22 +108,20 @@ class Survey:
         self.num_envs, capacity, self.fields = format.parse_head(attributes)
         self.numbers = {field.name: number for number, field in enumerate(self.fields)}
         self.rows_per_env = None if capacity is None else capacity // self.num_envs
-        arrays = [np.array(attributes[k], np.int64) for k in ("count", "first", "transitions")]
-        self.count, self.first, self.transitions = arrays
+        self.count, self.first = format.parse_rows(attributes, self.num_envs)
         self.recorded = self.count.copy()
-        shapes = {a.shape for a in arrays}
-        if shapes != {(self.num_envs,)} or (self.first < 0).any() \
-                or (self.recorded < self.first).any():  # fmt: skip
-            raise ValueError("first and count do not fit together")
         names = {field.name for field in self.fields}
         lacking = BOOKKEEPING - names
         if lacking or len(names) < len(self.fields):
             raise ValueError(f"fields: {', '.join(sorted(lacking)) or 'one twice'}")
         if any(f.packed or f.shape for f in self.fields if f.name in BOOKKEEPING):
             raise ValueError("fields: a small one is not as this format has it")
-        if (self.transitions < 0).any() or (self.transitions > self.recorded).any():
+        try:
+            self.transitions = format.parse_transitions(attributes, self.recorded)
+        except (KeyError, ValueError) as error:
+            self.transitions = self.recorded.copy()
             self._complain(
-                "metadata", self.path / "zarr.json", "transitions and count do not fit together",
+                "metadata", self.path / "zarr.json", f"transitions cannot be so ({error})",
                 "`--repair` counts anew",
             )  # fmt: skip
 
@@ -279,21 +276,7 @@ class Survey:
     ) -> tuple[np.ndarray, dict[tuple[int, int], Seal]]:
         if attributes.keys() - {"open"} != {"sealed", "seals"}:
             raise ValueError("sealed and seals expected")
-        sealed = np.array(attributes["sealed"], np.int64)
-        if sealed.shape != (self.num_envs,) or (sealed < 0).any():
-            raise ValueError("sealed is out of range")
-        seals = {}
-        for key, (size, crc, *pieces) in attributes["seals"].items():
-            found = _SEAL_KEY.fullmatch(key)
-            if not found or type(size) is not int or type(crc) is not int:
-                raise ValueError(f"seal {key!r} is damaged")
-            segment, env = int(found[1]), int(found[2])
-            if env >= self.num_envs or segment >= sealed[env]:
-                raise ValueError(f"seal {key!r} is of no sealed segment")
-            if pieces and not _are_sums(field, pieces):
-                raise ValueError(f"the checksums of the pieces of seal {key!r} are damaged")
-            seals[segment, env] = Seal(size, crc, *pieces)
-        return sealed, seals
+        return parse_seals(field, attributes, self.num_envs)
 
     def _parse_sums(self, field: Field, entries: dict) -> dict[tuple[int, int], list[int]]:
         """Of a store that was closed: nobody has written to its open segments since."""
@@ -357,16 +340,6 @@ class Survey:
         return state is None or (
             bool(state.replaced[0]) == self._replaced and state.closed == self.settled
         )
-
-
-def _are_sums(field: Field, pieces: list) -> bool:
-    """Whether this is what `Seal.pieces` says of a segment."""
-    try:
-        (text,) = pieces
-        found = len(unpacked_sums(text))
-    except (TypeError, ValueError):
-        return False
-    return not field.packed and found == -(-field.segment_bytes // piece_bytes(field))
 
 
 def _identity(path: Path) -> list[int | None]:

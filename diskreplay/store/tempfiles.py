@@ -100,7 +100,7 @@ class Workspace:
         else:
             if lock is None:
                 return False
-            if not _is_at(lock, path / _LOCK):
+            if not files.is_at(lock, path / _LOCK):
                 files.unlock(lock)
                 return False
         self.path, self.place, self._lock, self._pid = path, place, lock, process.pid
@@ -176,15 +176,6 @@ class Workspace:
 
     def __del__(self) -> None:  # Ctrl-C may come before it is in anybody's hands
         self.release()
-
-
-def _is_at(lock: int, path: Path) -> bool:
-    """Whether a lock file is still the one of that name."""
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(lock))
 
 
 def _remove(path: Path) -> None:

@@ -468,8 +468,8 @@ def test_a_priority_that_the_tree_would_refuse_changes_nothing():
         with pytest.raises(ValueError, match="priority"):
             buffer.add(np.ones(2, np.uint8), 0, 0.0, 0, 1e301)
         assert buffer.is_empty()
-        buffer.add(np.ones(2, np.uint8), 0, 0.0, 0, 1e300)
-        assert buffer.sum_tree.leaves[:3].tolist() == [0.0, 1e300, 0.0]
+        buffer.add(np.ones(2, np.uint8), 0, 0.0, 0, 1e297)
+        assert buffer.sum_tree.leaves[:3].tolist() == [0.0, 1e297, 0.0]
 
 
 @pytest.mark.parametrize("indices", [torch.tensor([0, 1, 2]), torch.zeros(4, 1), torch.tensor(4)])

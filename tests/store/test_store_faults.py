@@ -28,6 +28,8 @@ NOT_DURABLE = {
     "file_system",
     "resolved",
     "boot_id",
+    "identity",
+    "is_at",
     "lock",
     "try_lock",
     "unlock",

@@ -9,6 +9,7 @@ import os
 import struct
 import zipfile
 
+import google_crc32c
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -108,7 +109,7 @@ def test_numbers_that_json_does_not_have(store, tmp_path, at, text):
     path = checkpoint / at
     change(path, "attributes", "diskreplay", "stack_size", value="%")
     path.write_text(path.read_text().replace('"%"', text))
-    listed = [path.stat().st_size, 0]
+    listed = [path.stat().st_size, google_crc32c.value(path.read_bytes())]
     change(checkpoint / "manifest.json", "files", at, value=listed)
     with diskreplay.open(store, mode="a") as buffer:
         with pytest.raises(errors.DiskReplayError, match=f"not valid JSON.*{text}"):

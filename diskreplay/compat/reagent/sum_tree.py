@@ -10,7 +10,7 @@ from diskreplay.convert.unpickling import levels
 from diskreplay.errors import EmptyBufferError
 from diskreplay.sampling.sum_tree import SumTree as Tree
 
-LARGEST = 1e300  # the tree takes no more: its sums stay finite
+LARGEST = 1e297  # the tree takes no more: its sums stay finite
 _MOST_WAITING = 4096
 
 

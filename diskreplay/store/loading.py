@@ -1,0 +1,263 @@
+"""Loading: a store with a checkpoint's rows takes the place of a live one; all or nothing.
+
+The new store is built beside the live one, and opened there, so that whatever can be wrong is found
+while nothing has changed yet. Then the two directories are exchanged in one step, and only paths in
+memory change after that.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import (
+    CorruptCheckpointError,
+    FormatError,
+    IncompleteCheckpointError,
+    StorageError,
+)
+from diskreplay.store import files, format, manifest, private, segment_check, tempfiles
+from diskreplay.store.checkpoint import Copies, write_documents
+from diskreplay.store.column import Column
+from diskreplay.store.manifest import Manifest
+from diskreplay.store.mapping import Mapping as Memory
+from diskreplay.store.segment_check import Unreadable
+from diskreplay.store.state import State
+from diskreplay.store.store import Store
+
+
+def open_checked(path: Path) -> tuple[Store, Manifest]:
+    """A checkpoint, opened for reading, whose files are all there and have the bytes that its
+    manifest says; and that manifest. The caller closes the store.
+
+    Every file is read but the shards of packed fields: of those the index is checked, and each
+    block whenever it is read. A gigabyte of raw fields takes half a second from memory.
+
+    Raises
+    ------
+    IncompleteCheckpointError
+        A file is missing (it is a ``FileNotFoundError`` too).
+    CorruptCheckpointError, CorruptSegmentError, FormatError
+        A file is damaged.
+    """
+    contents = manifest.read_whole(path)
+    _check_bytes(path, "zarr.json", contents)  # what it says is acted on from here on
+    saved = Store(path, mode="r")
+    try:
+        needed, shards = _needed(saved)
+        lacking = sorted(needed - contents.files.keys())
+        if lacking:
+            raise CorruptCheckpointError(
+                f"{path / manifest.NAME}: damaged: {lacking[0]} is not in its list"
+            )
+        for key in contents.files:
+            if key not in shards:
+                _check_bytes(path, key, contents)
+        for column in saved.columns.values():
+            _check_document(column, saved.count, contents)
+    except BaseException:
+        saved.close()
+        raise
+    return saved, contents
+
+
+def _needed(saved: Store) -> tuple[set[str], set[str]]:
+    """The keys of all files that a load reads, and of the shards among them."""
+    needed, shards = {"zarr.json"}, set()
+    for column in saved.columns.values():
+        field = column.field
+        needed.add(f"{field.name}/zarr.json")
+        chunks = {f"{field.name}/{field.chunk_key(*key)}" for key in column.mapped()}
+        needed |= chunks
+        if field.packed:
+            shards |= chunks
+    if (saved.path / "priority").is_dir():
+        needed.add("priority/zarr.json")
+        chunks = format.priority_chunks(saved.path / "priority")
+        needed.update(f"priority/{format.priority_key(number)}" for number in chunks)
+    elif saved.meta.get("kind") == "prioritized":
+        raise IncompleteCheckpointError(
+            f"{saved.path / 'priority'}: missing; nothing was loaded: restore it, or load another "
+            "checkpoint"
+        )
+    return needed, shards
+
+
+def _check_bytes(path: Path, key: str, contents: Manifest) -> None:
+    try:
+        found = segment_check.checksum(path / key)
+    except Unreadable as error:
+        raise CorruptCheckpointError(
+            f"{path / key}: {error}; nothing was loaded: restore it, or load another checkpoint"
+        ) from error
+    if found != contents.files[key]:
+        raise CorruptCheckpointError(
+            f"{path / key}: its checksum is not the one that was saved, so it is rotten or was "
+            "changed; nothing was loaded: restore it, or load another checkpoint"
+        )
+
+
+def _check_document(column: Column, count: np.ndarray, contents: Manifest) -> None:
+    """Refuse metadata of a field that are not those that a save writes of these rows."""
+    path, field = column.directory / "zarr.json", column.field
+    document = format.read_document(path)
+    try:
+        attributes = document["attributes"]["diskreplay"]
+        if document != format.array_document(field, int(count.max()), len(count), attributes):
+            raise ValueError("it does not describe the field that the group names")
+        column.load_seals(document)
+        if (column.sealed != count // field.segment_rows).any():
+            raise ValueError(f"{column.sealed.tolist()} are sealed of {count.tolist()} rows")
+        for key, seal in column.seals.items():
+            if contents.files.get(f"{field.name}/{field.chunk_key(*key)}", seal) != seal:
+                raise ValueError(f"the seal of segment {key[0]} is not that of the manifest")
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(f"{path}: damaged ({error})") from error
+
+
+class Replacement:
+    """A store with the rows of a checkpoint, open beside the live one that it is to replace.
+
+    With a smaller capacity it has the newest rows.
+
+    Parameters
+    ----------
+    live : Store
+        It is not touched.
+    saved : Store
+    contents : Manifest
+        What `open_checked` gave.
+    meta : mapping
+        Attributes of the new store.
+
+    Attributes
+    ----------
+    store : Store
+        It has a lock of its own.
+    """
+
+    def __init__(
+        self, live: Store, saved: Store, contents: Manifest, meta: Mapping[str, Any]
+    ) -> None:
+        live.finish_clearing()
+        live.place.check()
+        Store.settle(live.path)
+        self._room = tempfiles.Workspace(live.path, "load")
+        lock = None
+        try:
+            build = self._room.path / live.path.name
+            _write(live, build, saved, contents, meta)
+            saved.place.check()  # else a save has replaced it, and some files are of another one
+            lock = private.hold(build)
+            self.store = Store(build, mode="a", lock=lock)
+        except BaseException:
+            if lock is not None:
+                files.unlock(lock)
+            self._room.remove()
+            raise
+
+    def discard(self) -> None:
+        """Remove it."""
+        self.store.close()
+        self._room.remove()
+
+    def put_in_place(self, live: Store) -> StorageError | None:
+        """Let the new store take the place of the live one, which is closed then.
+
+        After an exception nothing has changed. The old store's lock is held until its files go: a
+        writer that opened that file before sees that it is no longer in its place.
+
+        Returns
+        -------
+        StorageError or None
+            Why it is not known that the exchange outlasts a power cut, if so. The old files stay
+            then, for the next opening to remove.
+        """
+        place, build, doubt = live.path, self.store.path, None
+        with live.maintenance:
+            live.place.check()  # else another store is exchanged
+            live.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
+            try:
+                self._room.exchange(build)
+                try:
+                    files.sync_dirs([place.parent])
+                except StorageError as error:
+                    try:
+                        self._room.exchange(build)
+                    except StorageError:  # no way back: the new one stays
+                        doubt = error
+                    else:
+                        raise
+            except BaseException:
+                live.state.replaced[0] = 0
+                raise
+            self.store.move(place)
+            live.stop_maintenance()
+        self.store.clear_away(live, self._room, keep=doubt is not None)
+        return doubt
+
+
+def _write(
+    store: Store, build: Path, saved: Store, contents: Manifest, meta: Mapping[str, Any]
+) -> None:
+    """Write and sync a store that was closed in good order."""
+    count, first = saved.count, saved.first
+    if store.rows_per_env is not None:
+        first = np.maximum(first, count - store.rows_per_env)
+    attributes = saved.attributes(count, first)
+    attributes |= {"capacity": store.capacity, **meta}
+    copies = Copies()
+    for column in saved.columns.values():
+        _link_column(column, build, first, count, copies)
+        write_documents(build, column.field, _document(column, first, count, contents))
+    for key in contents.files:
+        if key.startswith("priority/"):
+            files.make_dirs(build / "priority")
+            copies.link(saved.path / key, build / key)
+    copies.run()
+    files.make_dirs(private.directory(build))
+    State.create(private.commit_page(build), count, len(saved.columns))
+    files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
+    files.sync(_files_below(build))
+    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
+
+
+def _document(column: Column, first: np.ndarray, count: np.ndarray, contents: Manifest) -> dict:
+    """A field's ``zarr.json``: what is full is sealed, with the seal that its save gave it."""
+    field, rows = column.field, column.field.segment_rows
+    seals = {}
+    for env in range(column.num_envs):
+        for segment in range(int(first[env]) // rows, int(count[env]) // rows):
+            seal = contents.files[f"{field.name}/{field.chunk_key(segment, env)}"]
+            seals[f"{segment}/{env}"] = column.seals.get((segment, env), seal).entry
+    attributes = {"sealed": (count // rows).tolist(), "seals": seals}
+    return format.array_document(field, int(count.max()), column.num_envs, attributes)
+
+
+def _link_column(
+    column: Column, build: Path, first: np.ndarray, count: np.ndarray, copies: Copies
+) -> None:
+    rows = column.field.segment_rows
+    files.make_dirs(build / column.field.name)
+    for env in range(column.num_envs):
+        for segment in range(int(first[env]) // rows, -(-int(count[env]) // rows)):
+            chunk = column.chunk_path(segment, env)
+            target = build / column.field.name / column.field.chunk_key(segment, env)
+            used = int(count[env]) - segment * rows
+            if used >= rows:
+                copies.link(chunk, target)
+            elif column.field.packed:
+                files.copy(chunk, target)
+            else:  # allocated in full, not a file with holes: rows will be written to it
+                memory = Memory.create(target, column.field.segment_bytes)
+                memory.array[: used * column.field.row_bytes] = column.mapping(segment, env).array[
+                    : used * column.field.row_bytes
+                ]
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    for base, _dirs, names in os.walk(directory):
+        for name in names:
+            yield Path(base, name)
