@@ -806,7 +806,9 @@ class ReplayBuffer:
         -----
         Full segments are hard-linked, so the cost follows the rows since the last full one; nothing
         that happens later changes the checkpoint. It is there whole, with its attachments, or not
-        at all, also after a power cut.
+        at all, also after a power cut. After one the checkpoint has rows that the live store may
+        have lost, of which only the full segments and small fields are synced here: `load` it, or
+        call `flush` too.
 
         Attachments are written first, one after the other, on this thread and without the buffer's
         lock: a function may take its time and may use the buffer. The rows are those of the moment

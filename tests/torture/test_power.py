@@ -134,3 +134,43 @@ def test_a_promise_that_is_not_kept_is_seen(monkeypatch):
             power.Setting("never synced", steps=6), samples=0, singly=False, every=40, again=0
         )
     assert figures.failures
+
+
+def test_after_a_save_the_checkpoint_has_what_the_live_store_may_lose(tmp_path):
+    """`save` syncs no open segments of large fields, which would cost a third more: after a power
+    cut the live store has its full ones, and the checkpoint all rows and files."""
+    import numpy as np
+    import power
+    from disk import Disk
+    from examiner import another_boot
+    from recording import CUT, MARK, Recorder
+
+    from diskreplay.store.verify import verify
+
+    setting = power.Setting("large", large=True)
+    before, after = tmp_path / "before", tmp_path / "after"
+    for directory in (before / "run", after):
+        directory.mkdir(parents=True)
+    with setting.keeper_in_line(), Recorder(before) as recorder:
+        buffer = setting.make(before / "run" / "replay")
+        for row in range(21):
+            frame, hidden = np.full(64, row, np.uint8), np.full(512, row, np.uint8)
+            buffer.add(frame, row % 4, row, False, False, hidden=hidden)
+        agent = {"nets/agent.bin": b"of 21 rows"}
+        buffer.save(before / "run" / "checkpoints", 1, attachments=agent)
+        recorder.check()
+    buffer.close()
+    disk = Disk()
+    for kind, *arguments in recorder.events:
+        if kind not in (CUT, MARK):
+            getattr(disk, kind)(*arguments)
+    disk.build(set(), {}).write_to(after)  # nothing but what is durable
+    checkpoints = after / "run" / "checkpoints"
+    assert verify(checkpoints / "replay_ckpt.1").findings == ()
+    with another_boot(0):
+        live = setting.make(after / "run" / "replay")
+    with live:
+        assert live.add_count == 16, "two full segments"
+        found = live.load(checkpoints)
+        assert live.take("reward", np.arange(21)).tolist() == list(range(21))
+        assert found.attachments["nets/agent.bin"].read_bytes() == b"of 21 rows"

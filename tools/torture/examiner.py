@@ -120,6 +120,9 @@ class Examiner:
             return f"checkpoint {path.name}: {report.findings[0]}".replace(str(path), "")
         with diskreplay.open(path) as saved:
             size = tuple(saved.bounds[:, 1].tolist())
+            attached = (path / "attachments" / "nets" / "rows").read_text()
+            if attached != ",".join(map(str, size)):
+                return f"checkpoint {path.name}: rows {size} and the attachment of {attached}"
             for rows in allowed:
                 if tuple(map(len, rows)) == size:
                     return self._difference(saved, rows)

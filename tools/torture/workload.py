@@ -325,7 +325,8 @@ class Workload:
         allowed = {s: (rows,) for s, rows in (self._retired | self.saved).items()}
         present = before.keys() & self.saved.keys()
         self._now("save", saved=allowed | {suffix: both}, present=frozenset(present))
-        self.buffer.save(self.checkpoints, suffix)
+        size = ",".join(str(len(rows)) for rows in self.rows)
+        self.buffer.save(self.checkpoints, suffix, attachments={"nets/rows": size.encode()})
         self._done("save")
 
     def load(self) -> None:
