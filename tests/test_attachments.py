@@ -305,7 +305,7 @@ def test_a_writer_may_use_the_buffer_while_another_thread_adds(tmp_path, buffer)
     def writer(path):
         other = threading.Thread(target=add, args=(buffer, 20))
         other.start()
-        other.join(60)
+        other.join(400)
         assert not other.is_alive(), "add waits for the writer"
         batch = buffer.sample(8)
         buffer.update_priorities(batch.id, np.ones(8))

@@ -25,7 +25,7 @@ from tests.naive import NaiveReplayBuffer, make_frame
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = (8, 8)
 KILLS = int(os.environ.get("DISKREPLAY_KILLS", "16"))
-PATIENCE_S = 120.0
+PATIENCE_S = 400.0
 SHARED_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 # Every ten rows of an env hold an episode of five that is truncated without a final observation,

@@ -120,7 +120,7 @@ print(*(name for name in {HEAVY} if name in sys.modules))
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True,
-        check=True, timeout=120,
+        check=True,
     )  # fmt: skip
     assert done.stdout.split() == []
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import diskreplay
-from diskreplay.compat import cpprb, reagent
+from diskreplay.compat import cpprb
 from diskreplay.convert import parquet
 from diskreplay.errors import ExtrasError, InvalidInputError
 from diskreplay.integrations.gymnasium import Recorder
@@ -211,6 +210,9 @@ def test_any_columns_of_cpprb(names):
 
 def test_elements_of_reagent(tmp_path):
     """A field of a namedtuple there: what that takes is stored, whatever it is called here."""
+    torch = pytest.importorskip("torch")
+    from diskreplay.compat import reagent
+
     names = ["priority", "priority_", "Priority", "self", "unsealed", "to_torch", "keys", "lock"]
     elements = [reagent.ReplayElement(name, (), np.int64) for name in names]
     for kind in (reagent.ReplayBuffer, reagent.PrioritizedReplayBuffer):

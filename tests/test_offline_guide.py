@@ -22,7 +22,7 @@ def shell(line):
     _prompt, program, *arguments = shlex.split(line)
     assert program == "diskreplay"
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

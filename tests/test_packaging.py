@@ -86,6 +86,13 @@ def test_all_asks_for_what_each_extra_of_a_user_asks_for(metadata):
     assert for_all == set().union(*asked.values())
 
 
+def test_all_that_is_needed_has_a_lowest_version(metadata):
+    """`.ci/versions` runs the tests with it."""
+    for line in metadata.get_all("Requires-Dist"):
+        if not line.startswith("diskreplay["):
+            assert re.match(r"[\w.-]+(\[\w+\])?>=\d", line), line
+
+
 def check_target(url):
     """What is named in the repository is there, and of the kind that the address says."""
     match = re.match(rf"{re.escape(REPOSITORY)}/(blob|tree)/main/(.+)", url)

@@ -458,5 +458,5 @@ def test_a_reader_prefetches_what_another_buffer_writes(tmp_path):
     here = Path(__file__).resolve().parent
     subprocess.run(
         [sys.executable, "-c", READER, str(tmp_path / "store"), str(here)],
-        check=True, timeout=120, env=os.environ | {"PYTHONPATH": str(here.parent)},
+        check=True, env=os.environ | {"PYTHONPATH": str(here.parent)},
     )  # fmt: skip

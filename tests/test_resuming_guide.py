@@ -45,7 +45,7 @@ def test_the_run_is_resumed_bit_for_bit(tmp_path):
     for steps in (333, 250):  # each time behind the next checkpoint
         killed = subprocess.run(
             [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(steps)],
-            cwd=ROOT, timeout=300, check=False,
+            cwd=ROOT, check=False,
         )  # fmt: skip
         assert killed.returncode == -9
     assert list((tmp_path / "killed" / "checkpoints").glob("replay_ckpt.*"))

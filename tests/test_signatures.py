@@ -1,5 +1,6 @@
 """What completion and type checkers see: every option by name, here and in the older APIs."""
 
+import importlib.util
 import inspect
 
 import gymnasium
@@ -7,12 +8,15 @@ import numpy as np
 import pytest
 
 import diskreplay
-from diskreplay.compat import cpprb, cs294, keras_gym, rainbow, reagent
+from diskreplay.compat import cpprb, cs294, keras_gym, rainbow
 from diskreplay.integrations.gymnasium import Recorder, VectorRecorder
 
+COMPAT = [cpprb, cs294, keras_gym, rainbow]
+if importlib.util.find_spec("torch") is not None:
+    COMPAT.append(importlib.import_module("diskreplay.compat.reagent"))
 OF_COMPAT = [
     value
-    for module in (cpprb, cs294, keras_gym, rainbow, reagent)
+    for module in COMPAT
     for name, value in vars(module).items()
     if name[0] != "_" and getattr(value, "__module__", "").startswith(module.__name__)
 ]
@@ -33,7 +37,8 @@ WITH_KEYWORDS = {
         "prioritized.PrioritizedReplayBuffer.add", "nstep.NstepBuffer.add", "create_buffer",
     )),
     *(f"diskreplay.compat.reagent.{kind}.{name}" for name in ("add", "create_from_env")
-      for kind in ("buffer.ReplayBuffer", "prioritized.PrioritizedReplayBuffer")),
+      for kind in ("buffer.ReplayBuffer", "prioritized.PrioritizedReplayBuffer")
+      if importlib.util.find_spec("torch") is not None),
 }  # fmt: skip
 
 

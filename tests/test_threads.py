@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FRAME = (64, 64)
 EXTRAS = {"checksum": ((), "uint32"), "number": ((), "int64")}
 STACK, HORIZON, CAPACITY = 3, 2, 300
-PATIENCE_S = 120.0  # until what a test waits for has happened, on a machine however busy
+PATIENCE_S = 400.0  # until what a test waits for has happened, on a machine however busy
 BASE = np.random.default_rng(0).integers(0, 256, (64, *FRAME), np.uint8)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ("tools/demo", "tools/test", ".ci/run")
+SCRIPTS = ("tools/demo", "tools/test", ".ci/run", ".ci/versions")
 BASH = shutil.which("bash") or "bash"
 
 
@@ -32,7 +32,7 @@ def bash(script, **environment):
     """Run some lines of bash with nothing else in the environment."""
     return subprocess.run(
         [BASH, "-c", script], env={"PATH": "/usr/bin:/bin", **environment}, cwd="/",
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
@@ -118,6 +118,15 @@ def test_set_up_without_a_python_says_what_is_needed(clone):
     assert failed.returncode == 2
     assert "Python 3.11 or later" in failed.stderr
     assert "no python3 was found" in failed.stderr
+
+
+def test_versions_names_a_python_that_is_not_there(clone):
+    (clone / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/versions", clone / ".ci/versions")
+    done = bash(f'"{clone}/.ci/versions" 3.99')
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Python 3.99 is not there: nothing was tested with it.\n"
+    assert asked(clone) == ["dev"]
 
 
 # -- what the demonstration judges by

@@ -118,7 +118,7 @@ def test_full_segments_of_a_live_store_need_no_flush(tmp_path, compressor):
         full = 69 * 64
         shape, dtype, value = fields_of_the_format(both.twin)["observation"]
         expected, _ = expected_array(both.twin, shape, dtype, value)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while True:
             array = zarr.open_group(both.path, mode="r")["observation"]
             if array.shape[0] >= full and (array[:full] == expected[:full]).all():

@@ -25,7 +25,7 @@ def run(*arguments, code="from diskreplay.cli.app import main; main()", **enviro
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import sys; sys.argv[0] = 'diskreplay'; {code}",
          *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, **environment},
     )  # fmt: skip
 
@@ -348,7 +348,7 @@ def test_a_closed_pipe_is_no_error(store):
 def test_the_reference_is_current():
     done = subprocess.run(
         [sys.executable, ROOT / "tools/cli_reference.py", "--check"], cwd=ROOT, check=False,
-        capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

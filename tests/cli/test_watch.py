@@ -37,7 +37,7 @@ class Watching:
 
     def end(self):
         self._process.send_signal(signal.SIGINT)
-        _out, err = self._process.communicate(timeout=120)
+        _out, err = self._process.communicate()
         return self._process.returncode, err
 
 

@@ -161,7 +161,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_kill_loses_nothing(tmp_path, prioritized):
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "store"), str(int(prioritized))],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert done.stdout.split()[-1] == "16"

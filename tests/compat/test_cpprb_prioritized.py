@@ -248,7 +248,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "store")],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     with PrioritizedReplayBuffer(4, {"a": {}}, path=tmp_path / "store", alpha=1, eps=0) as buffer:

@@ -344,7 +344,7 @@ def test_workers_share_nothing_and_leave_nothing(tmp_path):
         del loader
         gc.collect()
     for child in multiprocessing.active_children():  # told to end, and may need a turn for that
-        child.join(100)
+        child.join(400)
     assert not multiprocessing.active_children()
     assert len(os.listdir("/proc/self/fd")) == fds
     assert open_files(dataset.path) == (0, 0)

@@ -432,7 +432,7 @@ for i in range(5):
 {ending}
 """
     subprocess.run(
-        [sys.executable, "-c", code, str(store)], timeout=120, check=False,
+        [sys.executable, "-c", code, str(store)], check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert verify(store).findings == ()
@@ -785,7 +785,7 @@ for start in range(0, 3000, 100):
 os.kill(os.getpid(), 9)
 """
     path = tmp_path / "store"
-    subprocess.run([sys.executable, "-c", code, str(path)], timeout=120)
+    subprocess.run([sys.executable, "-c", code, str(path)])
     assert verify(path).findings == ()
     shutil.copytree(path, tmp_path / "twin")
     with diskreplay.open(tmp_path / "twin", mode="a") as twin:

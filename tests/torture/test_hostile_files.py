@@ -44,7 +44,7 @@ def change(path, *keys, value):
     path.write_text(json.dumps(document))
 
 
-def refused(call, seconds=100):
+def refused(call, seconds=400):
     """In a process of its own: some of these hung."""
     context = multiprocessing.get_context("fork")
     process = context.Process(target=_attempt, args=(call,))

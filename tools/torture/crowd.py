@@ -24,7 +24,7 @@ import diskreplay
 STACK, HORIZON, CAPACITY, SEGMENT = 3, 2, 400, 32
 READERS = 4
 _SPAWN = get_context("spawn")
-_PATIENCE_S = 100.0
+_PATIENCE_S = 400.0
 
 
 def run(

@@ -27,7 +27,7 @@ from diskreplay.store.verify import verify
 
 WRITERS = 3
 _SPAWN = multiprocessing.get_context("spawn")
-_PATIENCE_S = 200.0
+_PATIENCE_S = 400.0
 _KEPT = diskreplay.CHECKPOINT_DURATION
 _MOST_ROWS = 1500
 
