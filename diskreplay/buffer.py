@@ -6,7 +6,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -20,6 +19,7 @@ from diskreplay.errors import (
     CheckpointNotFoundError,
     ClosedError,
     CorruptSegmentError,
+    DiskReplayError,
     DtypeError,
     ForkedError,
     FormatError,
@@ -43,7 +43,7 @@ from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.manifest import Manifest
-from diskreplay.store.place import read_steadily
+from diskreplay.store.place import Place
 from diskreplay.store.store import Store
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 _OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
 _MOST_ROWS = 1 << 36  # 12 bytes of memory each: more is a slip of the finger
+_TRIES = 20  # of a load whose checkpoint is replaced while it is read
 
 
 class _Prepared(NamedTuple):
@@ -888,17 +889,34 @@ class ReplayBuffer:
         checked whenever they are read: half a second a gigabyte of raw fields that are in memory.
         While the new store is made there are two row indices (12 bytes a row) and two sum trees.
         """
+        directory = files.resolved(checkpoint_dir)
         with self._lock:
-            self._check_writable()
-            with self._checkpoint(files.resolved(checkpoint_dir), suffix) as (path, text, at):
-                saved, contents = read_steadily(path, partial(loading.open_checked, path))
-                try:
-                    self._check_store(saved)
-                    self._check_saved(saved)
-                    with self._drained() as under_way:
-                        self._replace(saved, contents, under_way, resume_episodes)
-                finally:
-                    saved.close()
+            for last in [False] * (_TRIES - 1) + [True]:
+                self._check_writable()
+                with self._checkpoint(directory, suffix) as (path, text, at):
+                    place = Place(path)
+                    try:
+                        return self._load(path, place, text, at, resume_episodes)
+                    except DiskReplayError:
+                        # A save may replace or retire a checkpoint whoever reads it.
+                        if last or place.holds():
+                            raise
+                    finally:
+                        place.close()
+
+    def _load(
+        self, path: Path, place: Place, text: str, at: Path, resume_episodes: bool
+    ) -> Checkpoint:
+        """Load what is in a directory, if that stays at its path until all is read. Needs the
+        lock."""
+        saved, contents = loading.open_checked(path)
+        try:
+            self._check_store(saved)
+            self._check_saved(saved)
+            with self._drained() as under_way:
+                self._replace(saved, place, contents, under_way, resume_episodes)
+        finally:
+            saved.close()
         rows = int((saved.count - saved.first).sum())
         is_ours = at == path
         return Checkpoint(
@@ -907,7 +925,7 @@ class ReplayBuffer:
         )  # fmt: skip
 
     def _replace(
-        self, saved: Store, contents: Manifest, under_way: "list[Prefetcher]",
+        self, saved: Store, place: Place, contents: Manifest, under_way: "list[Prefetcher]",
         resume_episodes: bool,
     ) -> None:  # fmt: skip
         """Put a checkpoint that was checked in the place of the live store; all or nothing."""
@@ -919,6 +937,7 @@ class ReplayBuffer:
         try:
             prepared = self._prepared(replacement.store, resume_episodes=resume_episodes)
             self._complete(prepared.rows)
+            place.check()  # else what was linked may be of two checkpoints
             doubt = self._switch(replacement, prepared, under_way)
         except BaseException:
             if self._rows.store is live:

@@ -279,3 +279,38 @@ def test_a_checkpoint_that_goes_while_it_is_opened(tmp_path, monkeypatch, what, 
                 rewards = reader.take("reward", np.arange(*reader.bounds[0]))
             np.testing.assert_array_equal(rewards - 1000, np.arange(133))
         assert writer in calls
+
+
+@pytest.mark.usefixtures("exchanging")
+@pytest.mark.parametrize("at", [1, 2, 4, 6])
+@pytest.mark.parametrize("what", ["replaced", "retired", "newest"])
+def test_a_checkpoint_that_goes_while_it_is_loaded(tmp_path, monkeypatch, what, at):
+    """Files of two checkpoints were taken for one: rows of zeros came back, without an error."""
+    directory = tmp_path / "checkpoints"
+    with make(tmp_path / "store", 1) as writer, make(tmp_path / "other", 2) as other:
+        add(writer, 100)
+        writer.save(directory, 1)
+        add(other, 7)
+        real, calls = files.link, []
+
+        def meanwhile(*arguments):
+            if Path(arguments[0]).is_relative_to(directory) and writer not in calls:
+                calls.append(arguments)
+                if len(calls) == at:
+                    calls.append(writer)
+                    add(writer, 33)
+                    for number in [1] if what == "replaced" else range(2, 9):
+                        writer.save(directory, number)
+            return real(*arguments)
+
+        monkeypatch.setattr(files, "link", meanwhile)
+        if what == "retired":
+            with pytest.raises(diskreplay.CheckpointNotFoundError):
+                other.load(directory, 1)
+            assert other.add_count == 7
+        else:
+            loaded = other.load(directory, None if what == "newest" else 1)
+            assert loaded.number == (1 if what == "replaced" else 8)
+            other.close()
+            assert found_in(tmp_path / "other") == (1, 133)
+        assert writer in calls
