@@ -138,7 +138,7 @@ def test_a_copy_of_a_live_store_is_of_one_moment(cli, make, tmp_path, monkeypatc
 
     monkeypatch.setattr(copying, "convert", convert)
     done = cli("convert", tmp_path / "live", "--out", tmp_path / "copy")
-    assert done.stderr == ""
+    assert done.stderr.strip() == ""  # rich before 14.3 ends a bar that is not shown
     check_equal(rows_of(tmp_path / "copy"), before)
 
 
@@ -155,7 +155,7 @@ def test_rows_that_cannot_be_kept_are_counted(cli, make, tmp_path, monkeypatch):
 
     monkeypatch.setattr(copying, "convert", convert)
     said = cli("convert", tmp_path / "live", "--out", tmp_path / "copy").stderr
-    assert said.startswith("55 rows left the store meanwhile")
+    assert said.lstrip().startswith("55 rows left the store meanwhile")
 
 
 def test_other_fields_cannot_be_merged(cli, store, vectors, tmp_path):
