@@ -29,6 +29,7 @@ from diskreplay.errors import (
     ShapeError,
     StorageError,
     StoreMovedError,
+    UsageError,
 )
 from diskreplay.gathering import Draft
 from diskreplay.metadata import checked as checked_metadata
@@ -49,7 +50,7 @@ from diskreplay.store.store import Store
 if TYPE_CHECKING:
     import pandas
 
-    from diskreplay.prefetch import Prefetcher
+    from diskreplay.prefetch import Prefetcher, Resumed, UnderWay
     from diskreplay.sampling.prioritized import PrioritizedSampler
     from diskreplay.sampling.row_index import RowIndex
     from diskreplay.sampling.uniform import UniformSampler
@@ -256,6 +257,7 @@ class ReplayBuffer:
         self._lock = threading.RLock()
         self._pid = process.pid
         self._prefetchers: list[Prefetcher] = []
+        self._due: list[tuple[Prefetcher, float | None]] = []  # after a load, see `draw_resumed`
         self._last_asked = 0, threading.Lock()  # of their batches: number, and held until drawn
         self._ignored = 0
         self._check_metadata(store)
@@ -693,6 +695,14 @@ class ReplayBuffer:
             next one is taken: its memory is used again. Until it is closed, its thread keeps it and
             the buffer alive.
 
+        Raises
+        ------
+        InvalidInputError
+            `depth` is not from 1 to 1,024, or `batch_size` is no whole number from 1 on.
+        UsageError
+            1,024 prefetchers of this buffer are open.
+        ClosedError
+
         Notes
         -----
         Taking a batch asks for another one, which the background thread draws before the next
@@ -700,15 +710,16 @@ class ReplayBuffer:
         of calls and not on timing. Making a prefetcher draws nothing: it may be done before there
         is anything to sample, and when does not matter.
 
-        `save` puts the batches under way back and draws them again, and `load` draws them too, so
-        that a run that goes on and a run that is resumed there get the same ones. A resumed run
-        gets them from a prefetcher of the same depth and batch size, whenever it makes it (of
-        several alike in the order in which they were made): until then they wait. Only a schedule
-        that was given here as `beta` is unknown until then: make its prefetcher before the next
-        save. A run that needs none of them calls ``prefetch(depth, batch_size).close()`` after the
-        `load`: its first `sample` gets what was put back.
+        `save` puts the batches under way back and draws them again. After a `load` they are drawn
+        too, by the first call that changes or draws anything, so that a run that goes on and a run
+        that is resumed there get the same ones. A resumed run gets them from a prefetcher of the
+        same depth and batch size, whenever it makes it (of several alike in the order in which they
+        were made): until then they wait. Only a schedule that was given here as `beta` is unknown
+        until then: make its prefetcher before the next save. A run that needs none of them calls
+        ``prefetch(depth, batch_size).close()`` after the `load`: its first `sample` gets what was
+        put back.
         """
-        from diskreplay.prefetch import MOST_DEPTH, Prefetcher
+        from diskreplay.prefetch import MOST_DEPTH, MOST_PREFETCHERS, Prefetcher
 
         depth = values.whole("depth", depth, most=MOST_DEPTH)
         size = values.whole("batch_size", batch_size, optional=True) or self.batch_size
@@ -717,6 +728,11 @@ class ReplayBuffer:
             for waiting in self._prefetchers:
                 if waiting.claim(depth, size, beta):
                     return waiting
+            if len(self._prefetchers) == MOST_PREFETCHERS:
+                raise UsageError(
+                    f"{len(self._prefetchers):,} prefetchers of this buffer are open, the most "
+                    "there can be: close those that are done with"
+                )
             prefetcher = Prefetcher(self, depth, size, beta)
             self._prefetchers.append(prefetcher)
         return prefetcher
@@ -749,6 +765,7 @@ class ReplayBuffer:
         if process.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
+        self._due.clear()  # the numbers for these draws are not taken from the stream yet
         for prefetcher in list(self._prefetchers):
             prefetcher.close()
         with self._lock:
@@ -825,6 +842,7 @@ class ReplayBuffer:
         with checkpoint.begun(self.path, directory, self.name, iteration_number, wanted) as begun:
             with self._lock:
                 self._check_writable()
+                prefetch.draw_resumed(self)
                 with self._drained() as under_way:
                     meta = self._meta() | {"prefetch": prefetch.describe(self, under_way)}
                     return checkpoint.finish(
@@ -929,6 +947,8 @@ class ReplayBuffer:
         resume_episodes: bool,
     ) -> None:  # fmt: skip
         """Put a checkpoint that was checked in the place of the live store; all or nothing."""
+        from diskreplay import prefetch
+
         live = self._rows.store
         meta = {**saved.meta, **self._options_meta()}
         if "metadata" in saved.meta:
@@ -937,8 +957,9 @@ class ReplayBuffer:
         try:
             prepared = self._prepared(replacement.store, resume_episodes=resume_episodes)
             self._complete(prepared.rows)
+            resumed = prefetch.resumed(self, self._under_way(saved))
             place.check()  # else what was linked may be of two checkpoints
-            doubt = self._switch(replacement, prepared, under_way)
+            doubt = self._switch(replacement, prepared, under_way, resumed)
         except BaseException:
             if self._rows.store is live:
                 replacement.discard()
@@ -951,15 +972,14 @@ class ReplayBuffer:
             )
 
     def _switch(
-        self, replacement: loading.Replacement, prepared: _Prepared, under_way: "list[Prefetcher]"
-    ) -> StorageError | None:
-        from diskreplay import prefetch
-
+        self, replacement: loading.Replacement, prepared: _Prepared,
+        under_way: "list[Prefetcher]", resumed: "Resumed",
+    ) -> StorageError | None:  # fmt: skip
         with process.undisturbed():  # else this is a buffer of a store that is gone
             doubt = replacement.put_in_place(self._rows.store)
             self._take_over(prepared)
             under_way.clear()  # of the rows that are gone
-            prefetch.resume(self, prepared.rows.store.meta.get("prefetch", []))
+            self._prefetchers[:], self._due = resumed
         return doubt
 
     def export_gz(
@@ -1019,15 +1039,19 @@ class ReplayBuffer:
     def _check_saved(self, saved: Store) -> None:
         """Refuse a checkpoint with what could not be taken over, in its own words and before
         anything is built from it."""
-        from diskreplay.prefetch import UnderWay
-
         saved_stream(saved)
-        try:
-            UnderWay.parse(saved.meta.get("prefetch", []))
-        except FormatError as error:
-            raise FormatError(f"{saved.path / 'zarr.json'}: {error}") from error
+        self._under_way(saved)
         check_saved(saved)
         self._check_metadata(saved)
+
+    def _under_way(self, saved: Store) -> "list[UnderWay]":
+        """What the prefetchers of the saved run had under way, or a `FormatError`."""
+        from diskreplay.prefetch import UnderWay
+
+        try:
+            return UnderWay.parse(saved.meta.get("prefetch", []), self._rows.transition_bytes)
+        except FormatError as error:
+            raise FormatError(f"{saved.path / 'zarr.json'}: {error}") from error
 
     @contextlib.contextmanager
     def _drained(self) -> Iterator["list[Prefetcher]"]:
@@ -1293,6 +1317,11 @@ class ReplayBuffer:
     def _settle(self) -> None:
         """Let a prefetcher draw what was asked of it before anything changes. Without the lock,
         which it needs for that."""
+        if self._due:
+            from diskreplay.prefetch import draw_resumed
+
+            with self._lock:
+                draw_resumed(self)
         for prefetcher in self._prefetchers:
             prefetcher.settle()
 

@@ -1,6 +1,7 @@
 """Batches read ahead on a background thread."""
 
 import math
+import os
 import queue
 import threading
 from collections import deque
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from diskreplay.gathering import Draft
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
+MOST_PREFETCHERS = 1024  # of a buffer
 
 
 class UnderWay(NamedTuple):
@@ -37,15 +39,26 @@ class UnderWay(NamedTuple):
     turn: int
 
     @classmethod
-    def parse(cls, attributes: Any) -> "list[UnderWay]":
+    def parse(cls, attributes: Any, transition_bytes: int) -> "list[UnderWay]":
         """What the group's attribute ``prefetch`` lists.
+
+        Parameters
+        ----------
+        transition_bytes : int
+            Memory that a batch takes for each of its transitions.
 
         Raises
         ------
         FormatError
-            It is damaged.
+            It is damaged; or more was under way than the memory of this machine holds, which a run
+            on it cannot have had.
         """
         found = []
+        if isinstance(attributes, list) and len(attributes) > MOST_PREFETCHERS:
+            raise FormatError(
+                f"the attribute prefetch is damaged: {len(attributes):,} prefetchers found, at "
+                f"most {MOST_PREFETCHERS:,} expected"
+            )
         for entry in attributes if isinstance(attributes, list) else [attributes]:
             match entry:
                 case [int(depth), int(batch_size), int() | float() | None as beta, int(turn)] if (
@@ -56,6 +69,14 @@ class UnderWay(NamedTuple):
                     found.append(cls(depth, batch_size, beta, turn))
                 case _:
                     raise FormatError(f"the attribute prefetch is damaged ({entry!r:.60})")
+        drawn = sum(each.depth * each.batch_size for each in found if each.turn >= 0)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if drawn * transition_bytes > memory:
+            raise FormatError(
+                f"the attribute prefetch lists {drawn:,} transitions under way: they take "
+                f"{drawn * transition_bytes / 2**30:,.1f} GiB, and this machine has "
+                f"{memory / 2**30:,.1f} GiB of memory"
+            )
         return found
 
 
@@ -153,6 +174,7 @@ class Prefetcher:
                 self._spare.append(self._in_hand)
                 self._in_hand = None
             with self._buffer._lock:  # a save on another thread puts all batches under way back
+                draw_resumed(self._buffer)
                 self.refill()
                 self._ask()
                 job = self._jobs.popleft()
@@ -245,8 +267,9 @@ class Prefetcher:
                 job.batch = job.draft.read()
             except Exception as error:  # comes with the batch, as from the thread
                 job.error = error
-            job.drawn.release()
-            job.done.release()
+            finally:  # after Ctrl-C too: what is asked for next waits for it
+                job.drawn.release()
+                job.done.release()
             self._jobs.append(job)
 
     def claim(self, depth: int, batch_size: int, beta: Any) -> bool:
@@ -265,10 +288,10 @@ class Prefetcher:
         self._buffer._settle()
         with self._buffer._lock:
             put_back(self._buffer, [self])
+            self._buffer._prefetchers.remove(self)  # a load goes by who is there
         self._work.put(None)
         if self._thread not in (None, threading.current_thread()):
             self._thread.join()
-        self._buffer._prefetchers.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -318,25 +341,45 @@ def ask_again(prefetchers: Sequence[Prefetcher]) -> None:
             prefetcher.refill()
 
 
-def resume(buffer: "ReplayBuffer", attributes: Any) -> None:
-    """After a load: draw again what was under way in the saved run, as the attribute ``prefetch``
-    of its checkpoint says. With the buffer's lock held.
+class Resumed(NamedTuple):
+    """The prefetchers of a buffer after a load."""
 
-    Each goes to a prefetcher of that depth and size that is there, else to a new one, which waits
-    until `ReplayBuffer.prefetch` is asked for it: what happens before that does not change it.
+    prefetchers: list[Prefetcher]
+    due: list[tuple[Prefetcher, float | None]]
+    """What was under way in the saved run: whose, and with which exponent, in the order of the
+    draws."""
+
+
+def resumed(buffer: "ReplayBuffer", saved: Sequence[UnderWay]) -> Resumed:
+    """The prefetchers that a buffer will have after a load. With the buffer's lock held. Changes
+    nothing of the buffer, and draws nothing: `draw_resumed` does that.
+
+    Each of the saved ones becomes a prefetcher of that depth and size that is there, else a new
+    one, which waits until `ReplayBuffer.prefetch` is asked for it: what happens before that does
+    not change it.
     """
     there = [each for each in buffer._prefetchers if each._claimed]  # others: of an earlier load
-    saved, resumed = UnderWay.parse(attributes), []
+    found = []
     for depth, batch_size, beta, _ in saved:
         fits = [each for each in there if (each._depth, each._size) == (depth, batch_size)]
         if fits:
             there.remove(fits[0])
         else:
             fits = [Prefetcher(buffer, depth, batch_size, beta, claimed=False)]
-        resumed.append(fits[0])
-    buffer._prefetchers[:] = resumed + there
-    for entry, prefetcher in sorted(
-        zip(saved, resumed, strict=True), key=lambda each: each[0].turn
-    ):
-        if entry.turn >= 0:
-            prefetcher.redraw(entry.beta)
+        found.append(fits[0])
+    turns = sorted((entry.turn, place) for place, entry in enumerate(saved) if entry.turn >= 0)
+    return Resumed(found + there, [(found[place], saved[place].beta) for _, place in turns])
+
+
+def draw_resumed(buffer: "ReplayBuffer") -> None:
+    """Draw what was under way in the saved run, unless that is done. With the buffer's lock held.
+
+    Called before the first batch is taken, and before anything that these draws depend on changes.
+    Not by `load` itself: drawing calls the user's schedule, and takes memory for the batches, and
+    no exception may come after the exchange.
+    """
+    due = buffer._due
+    while due:
+        prefetcher, beta = due[0]
+        prefetcher.redraw(beta)
+        del due[0]

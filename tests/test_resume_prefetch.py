@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -271,9 +272,9 @@ def test_a_checkpoint_that_says_nonsense_of_it_is_refused(tmp_path, damaged):
     from diskreplay.prefetch import UnderWay
 
     with pytest.raises(errors.FormatError, match="prefetch"):
-        UnderWay.parse(damaged)
+        UnderWay.parse(damaged, 100)
     right = [(2, 8, 0.4, 1), (1, 3, None, 0), (1, 3, 0.0, -1)]
-    assert UnderWay.parse(json.loads(json.dumps(right))) == right
+    assert UnderWay.parse(json.loads(json.dumps(right)), 100) == right
 
 
 def test_depth_is_bounded(tmp_path):
@@ -281,6 +282,124 @@ def test_depth_is_bounded(tmp_path):
         for depth in (0, -1, 1.5, 10**6, True):
             with pytest.raises(errors.InvalidInputError, match="depth"):
                 buffer.prefetch(depth)
+
+
+def with_prefetch(saved, entries):
+    """A checkpoint that says this of its prefetchers, with checksums that fit."""
+    document = json.loads((saved / "zarr.json").read_text())
+    document["attributes"]["diskreplay"]["prefetch"] = entries
+    data = json.dumps(document).encode()
+    (saved / "zarr.json").write_bytes(data)
+    contents = json.loads((saved / "manifest.json").read_text())
+    contents["files"]["zarr.json"] = [len(data), google_crc32c.value(data)]
+    (saved / "manifest.json").write_text(json.dumps(contents))
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize(
+    ("entries", "taken"),
+    [
+        ([[1024, 1 << 30, None, 0]], False),
+        ([[4, 1 << 24, None, turn] for turn in range(1000)], False),
+        ([[2, 8, None, -1]] * 1025, False),
+        ([[1024, 1 << 30, None, -1]], True),  # nothing of it was under way
+        ([[2, 8, None, 0], [2, 8, None, 0]], True),
+        ([[3, 500, 1e308, 0]], True),
+    ],
+)
+def test_prefetchers_that_are_too_much(tmp_path, prioritized, entries, taken):
+    """More than this machine can have had under way is refused, and nothing has changed."""
+    with make_buffer(tmp_path / "one", prioritized, 5) as buffer:
+        run = Run(buffer, tmp_path)
+        run.do("add", 40)
+        with_prefetch(buffer.save(tmp_path / "saved", 1), entries)
+        run.do("add", 5)
+        if not taken:
+            with pytest.raises(errors.FormatError, match="prefetch"):
+                buffer.load(tmp_path / "saved", 1)
+            assert buffer.add_count == 45
+        else:
+            buffer.load(tmp_path / "saved", 1)
+            assert buffer.add_count == 40
+        run.do("add", 5)
+        assert len(buffer.sample(8).id) == 8
+        buffer.save(tmp_path / "saved", 2)
+        buffer.load(tmp_path / "saved", 2)
+
+
+class Stopped(BaseException):
+    """As Ctrl-C: no handler of errors takes it."""
+
+
+@pytest.mark.parametrize("error", [ValueError, Stopped])
+def test_a_schedule_that_raises_does_not_break_a_load(tmp_path, error):
+    """`load` calls no schedule: the exception comes from the call that draws, and may be over."""
+    broken = False
+
+    def beta(add_count):
+        if broken:
+            raise error("no exponent")
+        return schedule(add_count)
+
+    def make(path):
+        return diskreplay.PrioritizedReplayBuffer(
+            path, observation_space=Box(0, 255, (4,), "uint8"), action_space=Discrete(3),
+            capacity=CAPACITY, batch_size=8, segment_rows=8, seed=5, beta=beta,
+        )  # fmt: skip
+
+    with make(tmp_path / "one") as buffer:
+        Run(buffer, None).do("add", 40)
+        with buffer.prefetch(2) as batches:
+            next(batches)
+            buffer.save(tmp_path / "saved", 1)
+            expected = [np.array(next(batches).weight) for _ in range(2)]
+    with make(tmp_path / "two") as buffer:
+        Run(buffer, None).do("add", 7)
+        broken = True
+        buffer.load(tmp_path / "saved", 1)
+        assert buffer.add_count == 40
+        with buffer.prefetch(2) as batches:
+            if error is Stopped:
+                for _ in range(2):
+                    with pytest.raises(Stopped):
+                        next(batches)
+                broken = False
+                for wanted in expected:
+                    np.testing.assert_array_equal(next(batches).weight, wanted)
+            else:
+                with pytest.raises(ValueError, match="no exponent"):
+                    next(batches)
+            broken = False
+            for _ in range(4):
+                next(batches)
+        buffer.save(tmp_path / "saved", 2)
+
+
+def test_a_load_draws_nothing(tmp_path):
+    """Batches under way take memory and time: they are drawn by the first call that they matter to.
+    A buffer that is closed, or loads again, before has not drawn them."""
+    with make_buffer(tmp_path / "one", True, 5) as buffer:
+        Run(buffer, None).do("add", 40)
+        with buffer.prefetch(2) as batches:
+            next(batches)
+            buffer.save(tmp_path / "saved", 1)
+            went_on = [next(batches).id.tolist() for _ in range(4)]
+    with make_buffer(tmp_path / "two", True, 6) as buffer:
+        for _ in range(3):
+            buffer.load(tmp_path / "saved", 1)
+    with make_buffer(tmp_path / "two", True, 6) as buffer:
+        assert [buffer.sample().id.tolist() for _ in range(4)] == went_on
+
+
+def test_so_many_prefetchers_and_no_more(tmp_path):
+    with make_buffer(tmp_path / "one", False, 5) as buffer:
+        Run(buffer, None).do("add", 20)
+        for _ in range(1024):
+            buffer.prefetch(1)
+        with pytest.raises(errors.UsageError, match="close"):
+            buffer.prefetch(1)
+        buffer.save(tmp_path / "saved", 1)
+        buffer.load(tmp_path / "saved", 1)
 
 
 FORKED = """
