@@ -4,8 +4,8 @@ from diskreplay.jit import kernel
 
 
 @kernel(
-    "int64[::1], int64, int64, int64[::1], bool[::1], float64[::1], float64[::1], int64[:, ::1], "
-    "float64[::1], float64[::1], int64"
+    "int64[::1], int64, int64, int64[::1], boolean[::1], float64[::1], float64[::1], "
+    "int64[:, ::1], float64[::1], float64[::1], int64"
 )
 def judge(slots, count, before, starts, dones, rewards, powers, rows, returns, factors, found):
     """Add the rows in `slots` that can be used to the `found` ones in `rows`, which has a second

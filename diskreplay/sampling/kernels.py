@@ -368,7 +368,7 @@ def index_validate(ring, bounds, figures):
 
 @kernel(
     "int32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], float64[::1], int64[::1], "
-    "int64[:, ::1], float32[::1], float32[::1], bool[::1], bool[::1], int32[::1]"
+    "int64[:, ::1], float32[::1], float32[::1], boolean[::1], boolean[::1], int32[::1]"
 )
 def index_plan(
     ring, rewards, bounds, figures, powers, ids,

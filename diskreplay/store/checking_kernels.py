@@ -6,7 +6,7 @@ from diskreplay.store.native import crc32c_extend, load_u32
 _HEADER = 16  # of a Blosc chunk
 
 
-@kernel("int64, uint8[::1], int64[::1], int64, bool[::1]")
+@kernel("int64, uint8[::1], int64[::1], int64, boolean[::1]")
 def check_blocks(crc, data, lengths, whole, bad):
     """Check blocks that lie one after the other in `data`, each followed by its CRC-32C.
 

@@ -6,7 +6,7 @@ from diskreplay.sampling.kernels import find_leaves
 
 @kernel(
     "int64[::1], uint8[::1], int64, int64, int64, int64, int64[:, ::1], int64[:, ::1], int64[::1], "
-    "bool[::1]"
+    "boolean[::1]"
 )
 def follow(indices, terminal, horizon, count, base, stored, slots, ids, steps, ended):
     """For each index, taken modulo the capacity: its slot and the one after its n-step window, as
