@@ -1,4 +1,4 @@
-"""What tests mount goes with their process."""
+"""What tests mount goes with their process; small disks that are full."""
 
 import getpass
 import shutil
@@ -38,6 +38,55 @@ print(done.stdout, done.stderr)
 sys.exit(done.returncode)
 """
 
+# Opens a copy of a closed store that has holes where zeros were, and adds until the disk is full.
+WITH_HOLES = """
+import subprocess, sys
+from pathlib import Path
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+import diskreplay
+from tests.disks import mount
+
+def opened(path):
+    return diskreplay.ReplayBuffer(
+        path, observation_space=Box(0, 255, (84, 84), "uint8"), action_space=Discrete(2),
+        capacity=None, compressor=sys.argv[2], segment_rows=256, seed=0,
+    )
+
+def add(buffer):
+    number = buffer.add_count
+    observation = np.full((84, 84), number % 250 + 1, "uint8")
+    buffer.add(observation, number % 2, float(number), number % 50 == 49, False)
+
+disk = Path(sys.argv[1])
+mount(disk, "size=12m")
+with opened(disk / "original") as buffer:
+    for _ in range(100):
+        add(buffer)
+subprocess.run(["cp", "-r", "--sparse=always", disk / "original", disk / "copy"], check=True)
+subprocess.run(["rm", "-r", disk / "original"], check=True)
+buffer = opened(disk / "copy")
+try:
+    with open(disk / "ballast", "wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+except OSError:
+    pass
+try:
+    while True:
+        add(buffer)
+except diskreplay.DiskFullError:
+    added = buffer.add_count
+(disk / "ballast").unlink()
+add(buffer)
+rows = np.arange(added + 1)
+np.testing.assert_array_equal(buffer.take("reward", rows), rows)
+frames = buffer.take("observation", rows)
+np.testing.assert_array_equal(frames[:, 7, 7], rows % 250 + 1)
+buffer.close()
+print("added", added)
+"""
+
 
 @pytest.fixture(autouse=True)
 def _namespaces():
@@ -62,3 +111,13 @@ def test_what_killed_runs_left_mounted_disturbs_no_later_one(tmp_path):
     command, options = alone("-c", LATER, tmp_path, getpass.getuser(), ROOT)
     done = subprocess.run(command, capture_output=True, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+def test_a_store_whose_copy_has_holes_meets_a_full_disk(tmp_path, compressor):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command, options = alone("-c", WITH_HOLES, disk, compressor)
+    done = subprocess.run(command, capture_output=True, check=False, **options)
+    assert done.returncode == 0, (done.returncode, done.stdout + done.stderr)
+    assert int(done.stdout.split()[1]) > 100

@@ -128,17 +128,26 @@ def allocate(path: Path, size: int) -> int:
     with explained(path, "cannot allocate the segment"):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(fd, 0, size)
-            else:  # macOS: writing zeros is the one portable promise
-                zeros = bytes(1 << 20)
-                for start in range(0, size, len(zeros)):
-                    os.write(fd, zeros[: size - start])
+            os.ftruncate(fd, size)
+            promise(fd, size)
         except BaseException:
             os.close(fd)
             os.unlink(path)
             raise
         return fd
+
+
+def promise(fd: int, size: int) -> None:
+    """Have the file system promise all of a file's `size` bytes, which stay what they are.
+
+    Copies of a store (``cp``, ``rsync -S``) have holes where zeros were.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:  # macOS: writing is the one portable promise
+        step = 1 << 20
+        for start in range(0, size, step):
+            os.pwrite(fd, os.pread(fd, min(step, size - start), start), start)
 
 
 def open_plain(path: Path, flags: int) -> int:

@@ -75,7 +75,11 @@ class Mapping:
 
     @classmethod
     def open(cls, path: Path, *, size: int | None = None, writable: bool = False) -> "Mapping":
-        """Map a file that exists; with `size`, refuse one of another length."""
+        """Map a file that exists; with `size`, refuse one of another length.
+
+        One that is to be written to is allocated first: a write into a hole kills the process where
+        the disk is full.
+        """
         with files.explained(path, "cannot open the segment"):
             fd = files.open_plain(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
@@ -86,6 +90,9 @@ class Mapping:
                     f"{path}: {found} bytes found, {size or 'some'} expected; the file was cut or "
                     "replaced: restore it, or load a checkpoint"
                 )
+            if writable:
+                with files.explained(path, "cannot allocate the segment"):
+                    files.promise(fd, found)
             return cls(path, fd, found, writable=writable)
         finally:
             os.close(fd)

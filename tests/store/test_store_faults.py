@@ -18,7 +18,8 @@ from diskreplay.store.store import Store
 
 FRAME = (32, 32)
 FUNCTIONS = [
-    "make_dirs", "make_lasting_dirs", "allocate", "write", "replace", "sync", "sync_dirs",
+    "make_dirs", "make_lasting_dirs", "allocate", "promise", "write", "replace", "sync",
+    "sync_dirs",
     "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir", "remove_tree",
 ]  # fmt: skip
 NOT_DURABLE = {
