@@ -612,10 +612,11 @@ def test_suffixes_that_are_the_same_number(tmp_path, buffer):
 def test_checkpoints_inside_the_store(tmp_path, buffer, inside):
     """A load replaces the store's directory, and would take them with it."""
     (tmp_path / "link").symlink_to(buffer.path)
-    for directory in (buffer.path / inside, tmp_path / "link" / inside):
+    real = str(buffer.path / inside)
+    for directory in (real, tmp_path / "link" / inside):
         for call in (buffer.save, buffer.export_gz):
             refused(
-                buffer, errors.InvalidInputError, ["checkpoint_dir", str(directory), "beside"],
+                buffer, errors.InvalidInputError, ["checkpoint_dir", real, "beside"],
                 lambda call=call, directory=directory: call(directory, 1),
             )  # fmt: skip
 

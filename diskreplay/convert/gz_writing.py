@@ -16,6 +16,7 @@ from diskreplay.convert.unpickling import pickled_set, pickled_sum_tree
 from diskreplay.errors import InvalidInputError
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store.checkpoint import check_outside
+from diskreplay.store.files import resolved
 
 _BYTES_AT_ONCE = 4 << 20
 
@@ -76,8 +77,9 @@ def write(
             "such files hold one env, one observation array and one action array; write each env "
             "or part from a store of its own"
         )
-    check_outside(buffer.path, Path(directory))
-    files = GzFiles(Path(directory), suffix)
+    directory = resolved(directory)
+    check_outside(buffer.path, directory)
+    files = GzFiles(directory, suffix)
     stack_size = buffer.stack_size if stack_size is None else stack_size
     rows, ended, cut = _layout(buffer, stack_size)
     slots = max(capacity or buffer.capacity or len(rows), 1)
@@ -106,7 +108,7 @@ def write(
         tree = pickled_sum_tree(*_priorities(buffer, rows, slots), package=flavour)
         contents["sum_tree"] = [tree]
     files.write(contents)
-    return Path(directory)
+    return directory
 
 
 def _layout(buffer: ReplayBuffer, stack_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
