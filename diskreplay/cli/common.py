@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
@@ -31,6 +32,14 @@ from diskreplay.store import format
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 _TRAILING = re.compile(r" +$", re.MULTILINE)
 _NAMED = 5  # stores that are named where a directory of stores was given
+
+# Controls, which a terminal obeys, and what changes the direction of all that follows. They come
+# from paths and metadata, which may be a stranger's.
+_HARMLESS = dict.fromkeys(
+    {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+    - {ord("\n"), ord("\t")},
+    "\N{REPLACEMENT CHARACTER}",
+)
 
 
 class Code(IntEnum):
@@ -69,7 +78,19 @@ EpisodeOption = Annotated[
 
 
 class _Console(Console):
-    """Without blanks at the ends of lines where no terminal is, as tables have them."""
+    """What is printed is text, and nothing that a terminal obeys.
+
+    Without blanks at the ends of lines where no terminal is, as tables have them.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(segment.text.translate(_HARMLESS), segment.style)
 
     def print(self, *objects: Any, **how: Any) -> None:
         if self.is_terminal:
@@ -84,8 +105,8 @@ class _Console(Console):
 def _console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     fixed = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    # No markup: a path or a shape in brackets is text.
-    return _Console(stderr=stderr, highlight=False, markup=False, width=fixed)
+    # No markup: a path or a shape in brackets is text, and so is `:fire:`.
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=fixed)
 
 
 console = _console()

@@ -51,3 +51,24 @@ def test_progress_only_on_a_terminal(monkeypatch, terminal):
         advance()
         advance(2, total=3)
     assert ("reading" in screen.getvalue()) == terminal
+
+
+EVIL = "\x1b]0;title\x07\x1b[31m\x9b32m\u202e\u2066 [bold]b[/nope] :fire:"
+
+
+@pytest.mark.parametrize("command", ["info", "stats", "episodes", "verify", "checkpoints"])
+def test_what_a_stranger_wrote_is_text(make, cli, tmp_path, command):
+    """Neither the terminal nor the library that prints takes paths or metadata for orders."""
+    run = tmp_path / f"run{EVIL}"
+    buffer = make(run / "replay", metadata={"env_id": EVIL, EVIL: {"a": EVIL}})
+    for _ in range(3):
+        buffer.add(np.zeros((12, 16), np.uint8), 0, 0.0, False, False, score=0.0)
+    buffer.save(run / "checkpoints", 1)
+    buffer.close()
+    done = cli(command, run / ("checkpoints" if command == "checkpoints" else "replay"))
+    failed = cli(command, run / "nowhere", code=3)
+    for shown in (done.output, failed.output):
+        assert all(char.isprintable() or char == "\n" for char in shown), ascii(shown)
+    folded = "".join(failed.output.split())
+    assert "[bold]b[/nope]" in folded
+    assert ":fire:" in folded
