@@ -277,13 +277,19 @@ def hurt(checkpoint, which):
         agree(checkpoint)
 
 
+# There are hundreds of these, and the torture tries its own with each file.
+EVERY = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 3
+
+
 def drive(place, which):
     """Load what was hurt in every way: refused, with nothing changed, or good to go on with."""
     buffer, counts = make(place / "store"), [0, 0]
     checkpoint = place / "checkpoints" / "replay_ckpt.1"
     with buffer:
         before = everything(buffer)
-        for what in hurt(checkpoint, which):
+        for number, what in enumerate(hurt(checkpoint, which)):
+            if number % EVERY:
+                continue
             print(what, flush=True)
             try:
                 buffer.load(checkpoint.parent, 1, resume_episodes=True)
@@ -320,7 +326,7 @@ def test_numbers_at_their_extremes(tmp_path, which):
     )  # fmt: skip
     said = done.stdout.splitlines()
     assert done.returncode == 0, f"{said[-1:]} {done.stderr[-3000:]}"
-    assert int(said[-1].split()[-2]) > 10, said[-1]
+    assert int(said[-1].split()[-2]) > 5, said[-1]
 
 
 @pytest.mark.parametrize("resume", [False, True])

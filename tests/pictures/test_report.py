@@ -133,7 +133,7 @@ def test_a_checkpoint(tmp_path):
     with diskreplay.open(tmp_path / "store", mode="a") as buffer:
         saved = buffer.save(tmp_path / "saved", 3)
         found = page(saved, tmp_path / "r.html")
-    assert "test_a_checkpoint0/saved/replay_ckpt.3" in found.words
+    assert f"{tmp_path.name}/saved/replay_ckpt.3" in found.words
     assert len(found.with_class("reel")) == 3
 
 
