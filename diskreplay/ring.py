@@ -40,6 +40,9 @@ class Ring(ReplayBuffer):
         Keep a `SumTree` with a leaf for each slot.
     notes : dict, optional
         What the owner wants kept beside the rows, as JSON. What an existing store holds wins.
+    note_bounds : dict of str to (low, high), optional
+        The least and the largest that each note may be, if it is there; an integer where `low` is
+        one. A store or checkpoint with another one is refused.
     base : int
         The number of the first row of a new store.
     resume_episodes : bool
@@ -67,6 +70,7 @@ class Ring(ReplayBuffer):
         capacity: int,
         weighted: bool = False,
         notes: Mapping[str, Any] | None = None,
+        note_bounds: Mapping[str, tuple[float, float]] | None = None,
         base: int = 0,
         resume_episodes: bool = False,
         check: Callable[[Store], None] | None = None,
@@ -75,11 +79,13 @@ class Ring(ReplayBuffer):
         self._closed = True
         self._facade, self._weighted, self._check = facade, weighted, check
         self._resumes = resume_episodes
+        self._note_bounds = {"newest_weight": (0.0, LARGEST_LEAF), **(note_bounds or {})}
         self.notes, self.base = dict(notes or {}), base
         self._weights: SumTree | None = None
         self._options = {
             "facade": facade, "observation_space": observation_space, "action_space": action_space,
-            "capacity": capacity, "weighted": weighted, "check": check, **options,
+            "capacity": capacity, "weighted": weighted, "note_bounds": note_bounds, "check": check,
+            **options,
         }  # fmt: skip
         super().__init__(
             path, observation_space=observation_space, action_space=action_space,
@@ -235,22 +241,25 @@ class Ring(ReplayBuffer):
             )
         base, notes = store.meta.get("base"), store.meta.get("notes")
         try:
-            numbers.integer("base", base, 0, numbers.MOST_ROWS)
+            numbers.integer("base", base, 0, numbers.MOST_ROWS - int(store.count[0]))
             if not isinstance(notes, dict):
                 raise ValueError(f"notes: a JSON object expected, found {notes!r:.60}")
         except ValueError as error:
             raise FormatError(f"{store.path}/zarr.json: damaged ({error})") from error
-        try:
-            numbers.real("weight", notes.get("newest_weight", 1.0), 0, LARGEST_LEAF)
-        except ValueError as error:
-            raise FormatError(
-                f"{store.path}/zarr.json: newest_weight is damaged ({error})"
-            ) from error
+        for name, (low, high) in self._note_bounds.items():
+            check = numbers.integer if type(low) is int else numbers.real
+            try:
+                if name in notes:
+                    check(name, notes[name], low, high)
+            except ValueError as error:
+                raise FormatError(f"{store.path}/zarr.json: {name} is damaged ({error})") from error
         if self._check is not None:
             self._check(store)
 
     def _check_saved(self, saved: Store) -> None:
         super()._check_saved(saved)
+        if saved.meta.get("prefetch", []) != []:
+            raise FormatError(f"{saved.path}/zarr.json: damaged: a ring has no prefetchers")
         if self._weighted:
             self._restored_weights(saved, 0, saved.meta["notes"])
 

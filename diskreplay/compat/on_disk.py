@@ -11,7 +11,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay.buffer import open as open_buffer
 from diskreplay.errors import ClosedError, FormatError
 from diskreplay.ring import Ring
-from diskreplay.store import files, private
+from diskreplay.store import files, numbers, private
 from diskreplay.store.store import Store
 
 _ROWS_AT_ONCE = 1024
@@ -46,14 +46,20 @@ class OnDisk:
     Notes
     -----
     A derived class overrides `_recall`, to take over what the ring holds, and `_settle`, to hand
-    over what it has in memory. `_row_notes` names its notes that are row numbers.
+    over what it has in memory. `_row_notes` names its notes that are row numbers, `_note_bounds`
+    the bounds of its other numbers, as a `Ring` takes them.
     """
 
     _row_notes: ClassVar[tuple[str, ...]] = ()
+    _note_bounds: ClassVar[dict[str, tuple[float, float]]] = {}
 
     def __init__(self, path: str | os.PathLike | None, capacity: int, facade: str, **options: Any):
         self._path = None if path is None else files.resolved(path)
-        self._options = {"capacity": int(capacity), "facade": facade, **options}
+        rows = dict.fromkeys(self._row_notes, (-numbers.MOST_ROWS, numbers.MOST_ROWS))
+        self._options = {
+            "capacity": int(capacity), "facade": facade, "note_bounds": self._note_bounds | rows,
+            **options,
+        }  # fmt: skip
         self._ring: Ring | None = None
         self._is_closed = False
 

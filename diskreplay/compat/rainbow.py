@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
 from diskreplay.errors import InvalidInputError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
+from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.values import fit_reward
 
 __all__ = ["MinSegmentTree", "PrioritizedReplayBuffer", "ReplayBuffer", "SumSegmentTree"]
@@ -211,6 +213,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     _ring_options: ClassVar[dict[str, Any]] = {
         "facade": "rainbow_prioritized", "weighted": True, "notes": {"max_priority": 1.0},
     }  # fmt: skip
+    _note_bounds: ClassVar[dict[str, tuple[float, float]]] = {
+        "max_priority": (1.0, sys.float_info.max),
+    }  # fmt: skip
 
     def __init__(
         self, obs_dim: int, size: int, batch_size: int = 32, alpha: float = 0.6, *,
@@ -225,7 +230,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _recall(self, ring: Ring) -> None:
         super()._recall(ring)
-        self.max_priority = float(ring.notes["max_priority"])
+        self.max_priority = float(ring.notes.get("max_priority", 1.0))
+        if self.alpha > 0:  # another one than before may make too large a leaf of it
+            with np.errstate(over="ignore"):
+                most = float(np.float64(LARGEST_LEAF / 2) ** (1 / self.alpha))
+            self.max_priority = min(self.max_priority, most)
         slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
         self._weigh(slots, ring.weights.get(slots))
 

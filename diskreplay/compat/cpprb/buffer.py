@@ -3,8 +3,9 @@
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from diskreplay.compat.cpprb import files
 from diskreplay.compat.cpprb.columns import Columns, names
 from diskreplay.compat.cpprb.layout import Layout, all_fields
 from diskreplay.compat.cpprb.nstep import NstepBuffer
-from diskreplay.compat.cpprb.tracks import Rows
+from diskreplay.compat.cpprb.tracks import Rows, check_links
 from diskreplay.compat.on_disk import OnDisk
 from diskreplay.errors import InvalidInputError
 from diskreplay.ring import Ring
 
 PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
 _ROWS_AT_ONCE = 1024
+_MOST_SLOTS = 2**62 - 1
 
 
 class ReplayBuffer(OnDisk):
@@ -67,6 +69,7 @@ class ReplayBuffer(OnDisk):
     """
 
     _weighted = False
+    _note_bounds: ClassVar[dict[str, tuple[float, float]]] = {"size": (1, _MOST_SLOTS)}
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class ReplayBuffer(OnDisk):
         compressor: str = "auto",
         **ignored: Any,
     ) -> None:
-        if not isinstance(size, int | float | np.number) or not 1 <= size < 2**62:
+        if not isinstance(size, int | float | np.number) or not 1 <= size <= _MOST_SLOTS:
             raise InvalidInputError(f"size: a positive number expected, found {size!r}")
         self._size = int(size)
         self._columns = Columns(env_dict, names(next_of), default_dtype)
@@ -99,6 +102,7 @@ class ReplayBuffer(OnDisk):
         super().__init__(
             mmap_prefix if linked else path, slots, "cpprb", weighted=self._weighted,
             compressor=self._layout.compressors(compressor), notes=self._notes(),
+            check=partial(check_links, self._layout.links),
         )  # fmt: skip
         self._make_ring(
             self._layout.observation_space, self._layout.action_space, self._layout.extras

@@ -74,8 +74,9 @@ class Layout:
         Those of few bytes, to be kept in memory too.
     is_small : bool
         Whether these are all.
-    links : list of str
-        Fields that are kept in memory too, by the ring's slots.
+    links : dict of str to int
+        Fields that are kept in memory too, by the ring's slots, and the most frames that each may
+        say.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Layout:
                 self._tracks.append(part)
             else:
                 self._plain.append(Plain(column, self._native(column), taken))
-        self.links = [field for track in self._tracks for field in track.links]
+        self.links = {field: track.depth for track in self._tracks for field in track.links}
         parts = [*self._plain, *self._tracks]
         self.fields = {name: part.frames for part in parts for name in part.outputs}
         self.extras = {name: spec for part in parts for name, spec in part.extras.items()}

@@ -1,8 +1,9 @@
 """cpprb's `PrioritizedReplayBuffer`."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,6 +59,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     _weighted = True
+    _note_bounds: ClassVar[dict[str, tuple[float, float]]] = {
+        **ReplayBuffer._note_bounds,
+        "max_priority": (1.0, float(np.finfo(np.float32).max)),
+        "alpha": (0.0, sys.float_info.max),
+        "eps": (0.0, sys.float_info.max),
+    }
 
     def __init__(
         self,
@@ -101,7 +108,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         )
 
     def _notes(self, max_priority: float = 1.0) -> dict[str, Any]:
-        newest = float(self._leaves(np.array(max_priority)))
+        newest = float(self._finite_leaves(np.array(max_priority)))
         return {
             **super()._notes(), "max_priority": max_priority, "newest_weight": newest,
             "alpha": self._alpha, "eps": self._eps,
@@ -131,8 +138,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         slots = ring.slots(np.arange(ring.count - ring.stored, ring.count))
         priorities = np.full(len(slots), max_priority)
         if alpha:  # else nothing is known of the priorities
-            priorities = np.maximum(ring.weights.get(slots) ** (1 / alpha) - eps, 0)
-        ring.weights.set(slots, self._leaves(priorities))
+            with np.errstate(over="ignore"):
+                priorities = np.maximum(ring.weights.get(slots) ** (1 / alpha) - eps, 0)
+        ring.weights.set(slots, self._finite_leaves(priorities))
 
     def _copy(self, ring: Ring, fresh: Ring, rows: np.ndarray) -> None:
         first = fresh.count
@@ -144,6 +152,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """float32, as in the original, though sums are float64."""
         with np.errstate(over="ignore"):
             return ((priorities + self._eps) ** self._alpha).astype(np.float32)
+
+    def _finite_leaves(self, priorities: np.ndarray) -> np.ndarray:
+        """Those of priorities that another alpha or eps took: the largest there can be, where they
+        are too large for these."""
+        return np.minimum(self._leaves(priorities), np.finfo(np.float32).max)
 
     def _checked(self, priorities: Any) -> tuple[np.ndarray, np.ndarray]:
         """Priorities rounded to float32 as in the original, shape (n,), and their leaves."""

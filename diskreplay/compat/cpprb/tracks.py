@@ -1,13 +1,15 @@
 """Large columns whose rows repeat each other: each frame is stored once."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from diskreplay.compat.cpprb.columns import Column
+from diskreplay.errors import CorruptSegmentError
 from diskreplay.naming import extra_name
+from diskreplay.store.store import Store
 
 Rows = dict[str, np.ndarray]
 Take = Callable[[str | list[str], np.ndarray], Any]  # as `ReplayBuffer.take`
@@ -269,3 +271,16 @@ def _moved_on(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Which stacks are those before without the oldest frame and with one more."""
     same = _bits(before)[..., 1:] == _bits(after)[..., :-1]
     return same.reshape(len(before), -1).all(axis=1)
+
+
+def check_links(links: Mapping[str, int], store: Store) -> None:
+    """Refuse a store whose frames lead to rows that they cannot be in."""
+    first, count = int(store.first[0]), int(store.count[0])
+    for field, depth in links.items():
+        found = store.read(field, 0, first, count)
+        bad = (found < -1) | (found > depth)
+        if bad.any():
+            raise CorruptSegmentError(
+                f"{store.path}/{field}: damaged: row {first + int(bad.argmax())} has "
+                f"{found[bad.argmax()]}; -1 to {depth} expected"
+            )

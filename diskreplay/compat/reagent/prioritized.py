@@ -1,9 +1,8 @@
 """ReAgent's prioritized replay buffer."""
 
-import math
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -42,6 +41,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     _FACADE, _WEIGHTED = "reagent_prioritized", True
     _row_notes = ("weighed",)
+    _note_bounds: ClassVar[dict[str, tuple[float, float]]] = {
+        "max_recorded_priority": (0.0, LARGEST)
+    }
 
     def __init__(
         self,
@@ -178,14 +180,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @staticmethod
     def _check_saved(stack_size: int, saved: Store) -> None:
         ReplayBuffer._check_saved(stack_size, saved)
-        notes = saved.meta["notes"]
-        largest, weighed = notes.get("max_recorded_priority", 1.0), notes.get("weighed", 0)
-        if type(largest) not in (int, float) or not 0 <= largest < math.inf:
+        # Of rows that came after the last flush the priority is that of their column.
+        first, count = int(saved.first[0]), int(saved.count[0])
+        weighed = saved.meta["notes"].get("weighed", 0) - saved.meta["base"]
+        start = min(max(weighed, first), count)
+        came_with = saved.read(_COLUMN, 0, start, count)
+        bad = ~((came_with >= 0) & (came_with <= LARGEST))
+        if bad.any():
             raise FormatError(
-                f"{saved.path}/zarr.json: max_recorded_priority is damaged ({largest!r:.60})"
+                f"{saved.path}/{_COLUMN}: damaged: row {start + int(bad.argmax())} has the "
+                f"priority {came_with[bad.argmax()]}; a number from 0 to {LARGEST:g} expected"
             )
-        if type(weighed) is not int:
-            raise FormatError(f"{saved.path}/zarr.json: weighed is damaged ({weighed!r:.60})")
 
     def _recall(self, ring: Ring) -> None:
         super()._recall(ring)
