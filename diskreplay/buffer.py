@@ -39,7 +39,7 @@ from diskreplay.sampling.stream import Stream
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, files, loading, tempfiles, temporary
+from diskreplay.store import checkpoint, files, loading, numbers, tempfiles, temporary
 from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.listing import Checkpoint
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 _OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
 _MOST_ROWS = 1 << 36  # 12 bytes of memory each: more is a slip of the finger
+_MOST_WINDOW = 1 << 20  # each transition of a batch has memory for so many frames
 _TRIES = 20  # of a load whose checkpoint is replaced while it is read
 
 
@@ -217,8 +218,8 @@ class ReplayBuffer:
         stack_padding: str,
     ) -> None:
         num_envs = values.whole("num_envs", num_envs)
-        stack_size = values.whole("stack_size", stack_size)
-        update_horizon = values.whole("update_horizon", update_horizon)
+        stack_size = values.whole("stack_size", stack_size, most=_MOST_WINDOW)
+        update_horizon = values.whole("update_horizon", update_horizon, most=_MOST_WINDOW)
         batch_size = values.whole("batch_size", batch_size)
         if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
             raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
@@ -230,6 +231,10 @@ class ReplayBuffer:
         self.stack_padding = stack_padding
         self.update_horizon, self.batch_size = update_horizon, batch_size
         self.gamma = float(gamma)
+
+    @property
+    def _transition_bytes(self) -> int:
+        return self._schema.transition_bytes(self.stack_size, self.update_horizon)
 
     def _check_capacity(self, capacity: int | None) -> None:
         """Refuse one that holds no transition."""
@@ -1049,7 +1054,7 @@ class ReplayBuffer:
         from diskreplay.prefetch import UnderWay
 
         try:
-            return UnderWay.parse(saved.meta.get("prefetch", []), self._rows.transition_bytes)
+            return UnderWay.parse(saved.meta.get("prefetch", []), self._transition_bytes)
         except FormatError as error:
             raise FormatError(f"{saved.path / 'zarr.json'}: {error}") from error
 
@@ -1116,6 +1121,13 @@ class ReplayBuffer:
             if "facade" not in meta:  # a ring's owner asks for less
                 self._check_capacity(store.capacity)
             self._schema = Schema.parse(meta)
+            needed = self.batch_size * self._transition_bytes
+            if needed > numbers.memory():
+                raise ValueError(
+                    f"a batch of {self.batch_size:,} transitions of {self._transition_bytes:,} "
+                    f"bytes takes {needed / 2**30:,.1f} GiB, and this machine has "
+                    f"{numbers.memory() / 2**30:,.1f} GiB of memory"
+                )
             self._take_options(meta)
         except (
             FormatError, KeyError, TypeError, ValueError, AttributeError, OverflowError

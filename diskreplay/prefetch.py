@@ -1,7 +1,6 @@
 """Batches read ahead on a background thread."""
 
 import math
-import os
 import queue
 import threading
 from collections import deque
@@ -14,6 +13,7 @@ import numpy as np
 from diskreplay import process
 from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError, ForkedError, FormatError
+from diskreplay.store import numbers
 from diskreplay.store.gate import Visit
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class UnderWay(NamedTuple):
                 case _:
                     raise FormatError(f"the attribute prefetch is damaged ({entry!r:.60})")
         drawn = sum(each.depth * each.batch_size for each in found if each.turn >= 0)
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = numbers.memory()
         if drawn * transition_bytes > memory:
             raise FormatError(
                 f"the attribute prefetch lists {drawn:,} transitions under way: they take "

@@ -27,8 +27,6 @@ _FINAL = 4  # the flag of a row that is no transition, see sampling.kernels
 # Its env's next row is none but a final row, so that the step of each row fits into int32.
 _LONGEST = numbers.LAST_STEP
 
-_DRAWN_BYTES = 8 * 8  # ids, places, rewards, weights and what else a batch has of each transition
-
 
 class Rows:
     """One store with its row index, its sampler, its counts and its episodes under way.
@@ -83,14 +81,6 @@ class Rows:
         self._steps_left = 0  # so many vector steps cannot make an episode too long
         self._fitting = Fitting(schema, store.num_envs)
         self._reward_at = schema.names.index("reward")
-
-    @property
-    def transition_bytes(self) -> int:
-        """Memory that a batch takes for each of its transitions."""
-        schema, window = self._schema, self._stack_size + self._update_horizon
-        frames = sum(field.row_bytes for field in schema.observations)
-        others = sum(field.row_bytes for field in [*schema.actions, *schema.extras.values()])
-        return frames * window + others + _DRAWN_BYTES
 
     # -- the index
 

@@ -20,6 +20,8 @@ _BOOKKEEPING = (
     Field("is_final", (), np.dtype(np.bool_)),
 )
 
+_DRAWN_BYTES = 64  # ids, rewards, weights and what else a batch has of each transition
+
 
 class Schema:
     """The fields of one buffer.
@@ -67,6 +69,12 @@ class Schema:
         self.names = [field.name for field in self.fields]
         self.shapes = {field.name: (field.shape, field.dtype) for field in self.fields}
         self.is_flat = self.names[:2] == ["observation", "action"]
+
+    def transition_bytes(self, stack_size: int, update_horizon: int) -> int:
+        """Memory that a batch takes for each of its transitions."""
+        frames = sum(field.row_bytes for field in self.observations)
+        others = sum(field.row_bytes for field in [*self.actions, *self.extras.values()])
+        return frames * (stack_size + update_horizon) + others + _DRAWN_BYTES
 
     def describe(self) -> dict[str, Any]:
         """As JSON, for the group's attributes."""

@@ -4,6 +4,7 @@ A number beyond them may lead a kernel, which checks nothing, to memory that is 
 no types: a rotten byte makes a number a text, a list or another number.
 """
 
+import os
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name}: an integer from {low} to {high} expected, found {value!r:.60}")
     return value
+
+
+def memory() -> int:
+    """Bytes of memory of this machine: what a number from a file asks for has to fit into it."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def real(name: str, value: Any, low: float, high: float) -> float:
