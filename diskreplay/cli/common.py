@@ -33,13 +33,15 @@ _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 _TRAILING = re.compile(r" +$", re.MULTILINE)
 _NAMED = 5  # stores that are named where a directory of stores was given
 
-# Controls, which a terminal obeys, and what changes the direction of all that follows. They come
-# from paths and metadata, which may be a stranger's.
+# Controls, which a terminal obeys, what changes the direction of all that follows, and bytes of a
+# path that are no UTF-8. They come from paths and metadata, which may be a stranger's.
 _HARMLESS = dict.fromkeys(
-    {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
-    - {ord("\n"), ord("\t")},
+    {
+        *(set(range(0x20)) - {ord("\n"), ord("\t")}), *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000),
+    },
     "\N{REPLACEMENT CHARACTER}",
-)
+)  # fmt: skip
 
 
 class Code(IntEnum):

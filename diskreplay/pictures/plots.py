@@ -18,6 +18,10 @@ _ENDINGS = (".pdf", ".png", ".svg")
 _INK, _SOFT, _LINE = "#1c1c1e", "#6b6b70", "#d8d8dc"
 _BLUE, _ORANGE = "#2463c4", "#c8590a"
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+_NOT_XML = dict.fromkeys(
+    {*range(0x20), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF} - {ord("\t"), ord("\n")},
+    "\N{REPLACEMENT CHARACTER}",
+)
 _STYLE = {
     "font.size": 9, "text.color": _INK, "svg.fonttype": "none", "legend.frameon": False,
     "legend.fontsize": 8, "axes.titlesize": 11, "axes.titleweight": "bold",
@@ -25,6 +29,7 @@ _STYLE = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "axes.axisbelow": True, "grid.color": "#ededf0", "xtick.color": _SOFT, "ytick.color": _SOFT,
     "xtick.major.size": 0, "ytick.major.size": 0,
+    "text.parse_math": False,  # names may have dollars
 }  # fmt: skip
 
 
@@ -102,7 +107,8 @@ def _bars(axes: Any, chart: Bars) -> None:
     if chart.labels:
         axes.bar(np.arange(len(chart.labels)), chart.counts, width=0.72, color=_BLUE)
         turned = 60 if sum(map(len, chart.labels)) > 40 else 0
-        axes.set_xticks(np.arange(len(chart.labels)), chart.labels, rotation=turned)
+        labels = [_plain(label) for label in chart.labels]
+        axes.set_xticks(np.arange(len(labels)), labels, rotation=turned)
     else:
         axes.bar(
             chart.edges[:-1], chart.counts, width=np.diff(chart.edges), align="edge", color=_BLUE,
@@ -144,5 +150,5 @@ _DRAWERS = {Trend: _trend, Bars: _bars, Sizes: _sizes}
 
 
 def _plain(text: str) -> str:
-    """Text in which a dollar is no formula."""
-    return text.replace("$", r"\$")
+    """Text without what XML, and so SVG, cannot hold."""
+    return text.translate(_NOT_XML)

@@ -83,7 +83,7 @@ def save_report(
         f"<section><h2>{escape(name)}</h2>{content}</section>" for name, content in sections
     )
     page = _page(buffer, statistics, episodes, body, reels)
-    files.replace({path: page.encode()})
+    files.replace({path: page.encode(errors="replace")})  # a path may be no UTF-8
     return path
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,3 +73,11 @@ def test_what_a_stranger_wrote_is_text(make, cli, tmp_path, command):
     folded = "".join(failed.output.split())
     assert "[bold]b[/nope]" in folded
     assert ":fire:" in folded
+
+
+def test_a_path_that_is_no_utf8_is_shown(tmp_path):
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", "strict")
+    console = common._Console(file=stream, width=80)
+    console.print(os.fsdecode(b"st\xffre"), soft_wrap=True)
+    stream.seek(0)
+    assert stream.read() == "st\N{REPLACEMENT CHARACTER}re\n"

@@ -1,5 +1,7 @@
 """The charts as one picture."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,20 @@ def test_every_word_is_there(tmp_path):
         "2.0 MiB → 900 B", "on disk", "MiB",
     ):  # fmt: skip
         assert word in text, word
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_names_are_no_formulas_and_no_markup(tmp_path, ending):
+    name = "$\\frac{ \\$ <b>\x1b\x07\0\uffff\udcff$"
+    charts = [
+        Bars(name, name, "action", "times", np.array([1, 9]), [name, "1"], X[:0]),
+        Sizes(name, name, [name, "reward"], np.array([1 << 21, 0]), np.array([900, 0])),
+    ]
+    path = save_plot(charts, tmp_path / f"p.{ending}", name, name)
+    if ending == "svg":
+        texts = [text.text for text in ElementTree.parse(path).iterfind(".//{*}text")]
+        shown = "$\\frac{ \\$ <b>" + 5 * "\N{REPLACEMENT CHARACTER}" + "$"
+        assert texts.count(shown) == 8
 
 
 def test_another_ending_is_refused(tmp_path):

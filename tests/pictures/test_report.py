@@ -1,6 +1,7 @@
 """The page: whole, self-contained, and true."""
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -170,3 +171,14 @@ def test_another_field_and_number_of_players(tmp_path):
     assert not page(tmp_path / "store", tmp_path / "r.html", players=0).with_class("reel")
     with pytest.raises(InvalidInputError, match="no_field"):
         page(tmp_path / "store", tmp_path / "r.html", field="no_field")
+
+
+def test_a_path_that_is_no_utf8(tmp_path):
+    store = tmp_path / os.fsdecode(b"st\xffre")
+    try:
+        record(store, (5, 5))
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    with diskreplay.open(store) as buffer:
+        page = save_report(buffer, tmp_path / "report.html").read_text("utf-8")
+    assert f"{tmp_path}/st?re" in page
