@@ -57,7 +57,8 @@ def _section(name: str, command: Any) -> str:
         for param in command.params
         if param.param_type_name == "argument"
     )
-    parts = [f"## {name}", f"    diskreplay {name} {arguments} [OPTIONS]", _text(command.help)]
+    usage = ("diskreplay", name, arguments, "[OPTIONS]")
+    parts = [f"## {name}", "    " + " ".join(filter(None, usage)), _text(command.help)]
     parts.append(_table(command.params))
     if command.epilog:
         parts.append(_text(command.epilog))

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from typer.core import TyperGroup
 
 import diskreplay
 from diskreplay import errors
@@ -19,6 +18,7 @@ from diskreplay.cli import (
     checks,
     completion,
     copies,
+    helping,
     look,
     pictures,
     rows,
@@ -29,7 +29,7 @@ from diskreplay.cli import (
 from diskreplay.cli.common import Code, error_console
 
 _EPILOG = """\
-**Examples**
+**Examples:**
 
     diskreplay info runs/pong/replay
 
@@ -61,7 +61,7 @@ _CODES: tuple[tuple[type[BaseException], Code], ...] = (
 )
 
 
-class _Commands(TyperGroup):
+class _Commands(helping.Commands):
     """The group of all commands: ``--debug`` may stand anywhere, and an error becomes one line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -134,11 +134,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,  # `completion` has options of its own
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 for _module in (look, rows, pictures, checks, transfer, copies, warmup):
+    for _command in _module.commands.registered_commands:
+        _command.cls = helping.Command
     app.add_typer(_module.commands)
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from diskreplay.store.listing import Checkpoint
 
 _LARGEST_TEXT = 60
+_OF_ROWS = ("field", "value", "priority")  # differences of the rows that are compared
 _EITHER = "Directory of a store or a checkpoint."
 
 commands = typer.Typer()
@@ -61,7 +62,8 @@ def verify(
             metavar="CHECKPOINT",
             show_default=False,
             help="With --repair: take lost rows from this checkpoint, as far as it has them whole. "
-            "May be given several times; the first one is asked first.",
+            "One beside the store shares files with it by hard links: damage to such a file is in "
+            "both. May be given several times; the first one is asked first.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -296,8 +298,8 @@ def diff(
     """Compare two stores or checkpoints: fields, options, rows in common, priorities, generator.
 
     Rows are compared by their numbers; `convert`, `trim`, `merge` and `import` number them from 0,
-    so say `--newest` for what these made. Exit code 1 says that they differ. How rows are
-    compressed makes no difference.
+    so say `--newest` for what these made. Exit code 1 says that they differ in anything; the last
+    line says whether the rows do. How rows are compressed makes no difference.
     """
     from diskreplay.inspection.difference import common_rows, differences
 
@@ -306,9 +308,13 @@ def diff(
         if first.num_envs == second.num_envs:
             spans = common_rows(np.stack([first.bounds, second.bounds]), newest=newest)
         found = list(differences(first, second, newest=newest))
+    unlike = [what for what in found if what.what in _OF_ROWS or first.num_envs != second.num_envs]
     if as_json:
         common = [[span.starts[0], span.starts[0] + span.rows] for span in spans]
-        say_json({"equal": not found, "rows_in_common": common, "differences": found})
+        say_json({
+            "equal": not found, "rows_equal": not unlike, "rows_in_common": common,
+            "differences": found,
+        })  # fmt: skip
     else:
         for what in found:
             where = "" if what.row is None else f", first in row {what.row}"
@@ -318,7 +324,11 @@ def diff(
             line = f"{what.what} {what.name}{at}{where}: {_short(what.one)} | {_short(what.other)}"
             console.print(Text(line), soft_wrap=True)
         rows = f"{sum(span.rows for span in spans):,} rows {'compared' if newest else 'in common'}"
-        console.print(f"{rows}: {'they differ' if found else 'no difference'}")
+        if unlike or not found:
+            console.print(f"{rows}: {'they differ' if found else 'no difference'}")
+        else:
+            names = ", ".join(what.name for what in found)
+            console.print(f"{rows}: these agree; what differs is {names}", soft_wrap=True)
     if found:
         raise typer.Exit(Code.FOUND)
 

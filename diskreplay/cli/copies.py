@@ -101,7 +101,8 @@ def trim(
 ) -> None:
     """Copy the newest rows of a store into one of another capacity.
 
-    The rows of the copy are numbered from 0; `diskreplay diff --newest` compares the two.
+    The rows of the copy are numbered from 0; `diskreplay diff --newest` compares the two, and finds
+    that the option capacity differs: its exit code is 1, and its last line is about the rows.
     """
     from diskreplay.convert import copying
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 from diskreplay.cli.common import (
     JsonOption,
@@ -20,6 +21,7 @@ from diskreplay.cli.common import (
 )
 from diskreplay.cli.layout import Listing, facts
 from diskreplay.cli.watch import Seen, WatchOption, watch_store
+from diskreplay.inspection.episodes import Episodes
 from diskreplay.inspection.identity import action_labels, metadata_texts
 from diskreplay.inspection.wording import count_text, number_text, size_text, when_text
 
@@ -70,6 +72,8 @@ def _info_shown(found: "Overview", *, watched: bool = False) -> list[RenderableT
         size_text(found.disk_bytes), _ratio(found.ratio),
     )  # fmt: skip
     shown.append(sizes)
+    if found.tail_bytes:
+        shown.append(_tails(found))
     if found.checkpoints:
         beside = Listing("checkpoint near it", "suffix", "saved")
         for checkpoint in found.checkpoints:
@@ -77,6 +81,16 @@ def _info_shown(found: "Overview", *, watched: bool = False) -> list[RenderableT
             beside.add(name, checkpoint.suffix, when_text(checkpoint.saved))
         shown.append(beside)
     return shown
+
+
+def _tails(found: "Overview") -> Text:
+    """How much of the disk does not tell what more rows will take."""
+    tails = {name: field.tail_bytes for name, field in found.fields.items() if field.tail_bytes}
+    of = ", ".join(f"{name} {size_text(size)}" for name, size in tails.items())
+    return Text(
+        f"Of what is on disk, tails take {size_text(found.tail_bytes)} ({of}). They hold the "
+        "newest rows before these are packed, and do not grow with the rows.\n"
+    )
 
 
 def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
@@ -178,7 +192,7 @@ def _figures(found: dict[str, Any]) -> dict[str, str | list[str]]:
         "episodes": [
             f"{episodes['retained']:,} retained",
             f"{episodes['whole']:,} whole",
-            *(f"{episodes[how]:,} {how}" for how in ("terminated", "truncated", "cut", "open")),
+            *(f"{episodes[how]:,} {how}" for how in Episodes.ENDS),
         ],
         "rewards": [f"{n:,} {sign} ({n / total:.1%})" for sign, n in signs.items()],
     }
@@ -191,7 +205,7 @@ def _figures(found: dict[str, Any]) -> dict[str, str | list[str]]:
         lines["priorities"] = [
             f"{priorities['drawable']:,} transitions can be sampled",
             f"effective sample size {priorities['effective']:,.0f}",
-            f"about {priorities['never_updated']:.1%} never updated",
+            _untouched(priorities["never_updated"]),
             f"largest seen {number_text(priorities['largest_seen'])}",
         ]
         lines["mean age"] = [
@@ -199,6 +213,13 @@ def _figures(found: dict[str, Any]) -> dict[str, str | list[str]]:
             f"{count_text(round(priorities['mean_drawn_age']), 'row')} of sampled ones",
         ]
     return lines
+
+
+def _untouched(share: float) -> str:
+    """How many keep the priority that they were recorded with."""
+    if share in (0.0, 1.0):
+        return "all updated" if share == 0.0 else "no transition seems to be updated yet"
+    return f"about {min(max(share, 0.001), 0.999):.1%} never updated"
 
 
 def _quantile_table(found: dict[str, Any]) -> Listing:

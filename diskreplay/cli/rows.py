@@ -49,7 +49,8 @@ def episodes(
     sort: Annotated[
         Sort,
         typer.Option(
-            help="What comes first: newest, oldest, return (the highest) or length (the longest)."
+            help="What comes first: newest, oldest, return (the highest) or length (the longest); "
+            "of the last two, unfinished episodes come last."
         ),
     ] = Sort.newest,
     reverse: Annotated[
@@ -94,7 +95,10 @@ def _order(found: Episodes, sort: Sort, reverse: bool) -> np.ndarray:
         Sort.return_: -found.returns,
         Sort.length: -found.rows,
     }[sort]
-    return np.argsort(-key if reverse else key, kind="stable")
+    key = -key if reverse else key
+    if sort in (Sort.return_, Sort.length):  # of an unfinished one neither is known yet
+        return np.lexsort([key, found.unfinished])
+    return np.argsort(key, kind="stable")
 
 
 def _episode(found: Episodes, k: int) -> dict[str, Any]:

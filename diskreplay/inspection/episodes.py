@@ -38,11 +38,12 @@ class Episodes:
         How it ended.
     cut : ndarray of bool
         It ended with neither: the environment was reset early, or the buffer opened again.
-    open : ndarray of bool
-        It has not ended, and is the newest of its env.
+    unfinished : ndarray of bool
+        It has not ended, and is the newest of its env: a writer may go on with it, unless the
+        buffer was closed since.
     """
 
-    ENDS: ClassVar = ("terminated", "truncated", "cut", "open")
+    ENDS: ClassVar = ("terminated", "truncated", "cut", "unfinished")
 
     number: np.ndarray
     env: np.ndarray
@@ -54,7 +55,7 @@ class Episodes:
     terminated: np.ndarray
     truncated: np.ndarray
     cut: np.ndarray
-    open: np.ndarray
+    unfinished: np.ndarray
     num_envs: int
     _stop_id: np.ndarray  # past the last row, the final one included
     _inner_frames: np.ndarray  # sorted ids of rows inside episodes that are no transitions
@@ -65,7 +66,7 @@ class Episodes:
     @property
     def whole(self) -> np.ndarray:
         """Which have ended and are retained from their first step on, as bools."""
-        return ~(self.cut | self.open) & (self.first_step == 0)
+        return ~(self.cut | self.unfinished) & (self.first_step == 0)
 
     def ids(self, episode: int) -> np.ndarray:
         """The ids of an episode's transitions, oldest first; the final row is not among them.
@@ -161,7 +162,7 @@ def _episodes_of_env(buffer: ReplayBuffer, env: int) -> dict[str, np.ndarray]:
         "terminated": ended_well[0],
         "truncated": ended_well[1],
         "cut": unended & ~newest,
-        "open": unended & newest,
+        "unfinished": unended & newest,
         "_stop_id": ids[lasts] + buffer.num_envs,
     }
     kept = {name: values[rows > 0] for name, values in columns.items()}

@@ -44,6 +44,9 @@ class FieldOverview:
     """Of the retained rows as plain arrays."""
     disk_bytes: int
     """Of its files, room for coming rows included."""
+    tail_bytes: int
+    """Of these, those of its tails, which a live store of packed rows has. They hold the newest
+    rows of each env and do not grow with the rows."""
     ratio: float | None
     """raw / disk."""
 
@@ -83,6 +86,7 @@ class Overview:
     fields: dict[str, FieldOverview]
     raw_bytes: int
     disk_bytes: int
+    tail_bytes: int
     ratio: float | None
     segments: int
     last_write: float | None
@@ -158,6 +162,7 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
         fields=fields,
         raw_bytes=raw,
         disk_bytes=disk,
+        tail_bytes=sum(field.tail_bytes for field in fields.values()),
         ratio=raw / disk if disk else None,
         segments=sum(field.segments for field in fields.values()),
         last_write=time.time() if writing else last_write(path),
@@ -220,10 +225,11 @@ def _field(
             if not live and key not in chunks and f"{segment}.{env}" not in tails:
                 raise CorruptSegmentError(f"{path / field.name / key}: the file is missing")
     raw = int((bounds[:, 1] - bounds[:, 0]).sum()) * field.row_bytes
-    disk = sum(chunks.values()) + sum(tails.values())
+    tail = sum(tails.values())
+    disk = sum(chunks.values()) + tail
     known = dataclasses.asdict(field) | {"dtype": field.dtype.name}
     del known["name"]
     return FieldOverview(
-        **known, segments=segments, raw_bytes=raw, disk_bytes=disk,
+        **known, segments=segments, raw_bytes=raw, disk_bytes=disk, tail_bytes=tail,
         ratio=raw / disk if disk else None,
     )  # fmt: skip

@@ -107,7 +107,7 @@ def _episode_charts(episodes: Episodes) -> list[Chart | None]:
     left_out = int((~kept).sum())
     note = f"{kept.sum():,} whole episodes"
     if left_out:
-        note += f"; {left_out:,} cut, open or half evicted, left out"
+        note += f"; {left_out:,} cut, unfinished or half evicted, left out"
     x = episodes.start_id[kept].astype(np.float64)
     return [
         _trend("Return of each episode", note, "rows recorded", "return", x,

@@ -245,7 +245,7 @@ def _players(
 def _player(reel: dict[str, Any], episodes: Episodes, number: int, why: str) -> str:
     length, total = int(episodes.rows[number]), svg.number(float(episodes.returns[number]))
     ending = next(
-        (kind for kind in ("terminated", "truncated", "cut", "open")
+        (kind for kind in episodes.ENDS
          if getattr(episodes, kind)[number]), "",
     )  # fmt: skip
     thinned = f", every {_ordinal(reel['stride'])} frame" if reel["stride"] > 1 else ""

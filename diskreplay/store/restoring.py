@@ -265,6 +265,8 @@ def _restore_one(
         left &= ~taken
         if not left.any():
             break
+        if _is_one_file(check.survey.chunk(field, segment, env), source, key):
+            why = "has the same file: hard-linked, so the damage is in both"
         verdicts.append(f"{source.path.name}: {why}")
     taken = wanted & ~left
     if taken.any():
@@ -272,6 +274,16 @@ def _restore_one(
         own.values[lost] = 0
         check.restored[key], check.damaged[key] = own.values, lost
     return "; ".join(verdicts) or "no checkpoint was given"
+
+
+def _is_one_file(path: Path, source: Source, key: tuple[str, int, int]) -> bool:
+    """Whether a source's file of a segment is this very file, under another name."""
+    name, segment, env = key
+    named = (field for field in source.survey.fields if field.name == name)
+    try:
+        return any(path.samefile(source.survey.chunk(f, segment, env)) for f in named)
+    except OSError:  # one of them is missing
+        return False
 
 
 def saved_priorities(sources: list[Source], num_envs: int) -> list[priorities.Saved]:

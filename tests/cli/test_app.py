@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -252,6 +253,28 @@ def test_help_names_the_exit_codes(cli):
     text = " ".join(cli("--help").stdout.split())
     assert "130 interrupted" in text
     assert "diskreplay info runs/pong/replay" in text
+
+
+def test_help_is_plain_and_nothing_in_it_is_broken(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    import typer
+
+    group = typer.main.get_command(app.app)
+    for name, command in group.commands.items():
+        text = cli(name, "--help").stdout
+        assert not set("│╭{}") & set(text), name
+        assert not re.search(r"<\w+( range)?>|<list|<bool>|\.\.\.\.", text), name
+        for example in re.findall(r"diskreplay [^`\n]+", command.epilog):
+            assert f"    {example}\n" in text, name
+    text = cli("episodes", "--help").stdout
+    assert text.startswith("Usage: diskreplay episodes [OPTIONS] PATH\n")
+    assert "newest|oldest|return|length" in text
+    assert "  --json " in text
+    text = cli("merge", "--help").stdout
+    assert text.startswith("Usage: diskreplay merge [OPTIONS] PATH...\n")
+    text = " ".join(cli("--help").stdout.split())
+    for command in group.commands.values():
+        assert " ".join(command.help.split("\n\n")[0].split()) in text
 
 
 def test_info_is_light(store):

@@ -84,6 +84,20 @@ def test_rot_is_mended_from_a_checkpoint(cli_json, make, tmp_path):
         assert len(reader) == rows
 
 
+def test_a_checkpoint_that_shares_the_rotten_file_is_told(cli, make, tmp_path):
+    with make(tmp_path / "replay", capacity=8000, segment_rows=256) as buffer:
+        record(buffer, 2000)
+        saved = buffer.save(tmp_path, 1)
+    path = rotten(tmp_path / "replay")
+    assert path.samefile(saved / path.relative_to(tmp_path / "replay"))
+    mended = cli("verify", tmp_path / "replay", "--repair", "--from", saved, "--json")
+    losses = json.loads(mended.stdout)["losses"]
+    (lost,) = [loss for loss in losses if loss["field"] == "observation"]
+    said = "replay_ckpt.1: has the same file: hard-linked, so the damage is in both"
+    assert said in lost["reason"]
+    assert "hard links" in cli("verify", "--help").stdout
+
+
 def test_what_a_repair_set_aside_is_said(cli, make, tmp_path):
     with make(tmp_path / "replay", capacity=8000) as buffer:
         record(buffer, 2000)
@@ -278,7 +292,12 @@ def test_prune_never_counts_a_damaged_checkpoint(cli, cli_json, saved):
 def test_a_store_equals_itself_and_its_copy(cli, cli_json, store, tmp_path):
     shutil.copytree(store, tmp_path / "copy")
     found = cli_json("diff", store, tmp_path / "copy")
-    assert found == {"equal": True, "rows_in_common": [[0, 115]], "differences": []}
+    assert found == {
+        "equal": True,
+        "rows_equal": True,
+        "rows_in_common": [[0, 115]],
+        "differences": [],
+    }
     assert (
         "no difference" in cli("diff", store, store.parent / "checkpoints" / "replay_ckpt.7").stdout
     )
@@ -310,7 +329,12 @@ def test_a_copy_is_one(cli, cli_json, make, tmp_path):
     copy = copying.convert(tmp_path / "replay", tmp_path / "copy", compressor="raw")
     difference(cli, tmp_path / "replay", copy)
     found = cli_json("diff", "--newest", tmp_path / "replay", copy)
-    assert found == {"equal": True, "rows_in_common": [[55, 115]], "differences": []}
+    assert found == {
+        "equal": True,
+        "rows_equal": True,
+        "rows_in_common": [[55, 115]],
+        "differences": [],
+    }
     (path,) = (copy / "observation").glob("c.*")
     frames = np.fromfile(path, np.uint8).reshape(-1, 12, 16)
     frames[7, 3, 5] += 1
@@ -320,6 +344,21 @@ def test_a_copy_is_one(cli, cli_json, make, tmp_path):
     value = frames[7, 3, 5]
     line = f"value observation[3, 5], first in row 62 of env 0 (1 rows): {value - 1} | {value}"
     assert line in said
+
+
+def test_a_trimmed_copy_differs_in_its_capacity_only(cli, store, tmp_path):
+    cli("trim", store, "--capacity", 40, "--out", tmp_path / "small")
+    said = cli("diff", "--newest", store, tmp_path / "small", code=1).stdout.splitlines()
+    assert said[-1] == "40 rows compared: these agree; what differs is capacity"
+    found = json.loads(cli("diff", "--newest", store, tmp_path / "small", "--json", code=1).stdout)
+    assert (found["equal"], found["rows_equal"]) == (False, True)
+    (tmp_path / "small" / "reward" / "c.0.0").chmod(0o644)
+    values = np.fromfile(tmp_path / "small" / "reward" / "c.0.0", "<f4")
+    values[5] += 1
+    values.tofile(tmp_path / "small" / "reward" / "c.0.0")
+    said = cli("diff", "--newest", store, tmp_path / "small", code=1).stdout.splitlines()
+    assert said[-1] == "40 rows compared: they differ"
+    assert "its exit code is 1" in " ".join(cli("trim", "--help").stdout.replace("│", "").split())
 
 
 def test_rows_that_come_and_leave_meanwhile_are_no_difference(cli, make, tmp_path, monkeypatch):

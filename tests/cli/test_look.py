@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from rich.console import Console
 
 import diskreplay
+from diskreplay.inspection.wording import size_text
 from tests.cli.conftest import record
 
 FRAME = 12 * 16
@@ -77,6 +78,29 @@ def test_info_on_sizes(cli_json, store):
     assert found["raw_bytes"] == sum(field["raw_bytes"] for field in fields.values())
     assert found["disk_bytes"] == sum(field["disk_bytes"] for field in fields.values())
     assert found["segments"] == 8
+
+
+def test_info_tells_tails_apart(cli, cli_json, store):
+    found = cli_json("info", store)
+    tails = {name: field["tail_bytes"] for name, field in found["fields"].items()}
+    files = (store / "is_final/live/tail.0").glob("*")
+    assert tails["observation"] == sum(512 * f.stat().st_blocks for f in files) > 0
+    assert found["tail_bytes"] == sum(tails.values()) == tails["observation"]
+    text = " ".join(cli("info", store).stdout.split())
+    size = size_text(found["tail_bytes"])
+    assert f"tails take {size} (observation {size}). They hold" in text
+    saved = store.parent / "checkpoints" / "replay_ckpt.7"
+    assert cli_json("info", saved)["tail_bytes"] == 0
+    assert "tails take" not in cli("info", saved).stdout
+
+
+def test_stats_of_priorities_that_nobody_updated(cli, make, tmp_path):
+    with make(tmp_path / "replay") as buffer:
+        record(buffer, 35)
+    text = cli("stats", tmp_path / "replay").stdout
+    assert "no transition seems to be updated yet" in " ".join(text.split())
+    assert "100.0% never" not in text
+    assert "1 unfinished" in text
 
 
 def test_info_for_people(cli, store):
@@ -159,7 +183,7 @@ def test_stats(cli_json, store):
     assert found["actions"] == {"action": {"0": 35, "1": 35, "2": 35}}
     assert found["rewards"] == {"negative": 27, "zero": 26, "positive": 52}
     episodes = found["episodes"]
-    ends = {"terminated": 5, "truncated": 5, "cut": 0, "open": 1}
+    ends = {"terminated": 5, "truncated": 5, "cut": 0, "unfinished": 1}
     assert {how: episodes[how] for how in ends} == ends
     assert (episodes["retained"], episodes["whole"]) == (11, 10)
     returns = (t % 4 - 1)[:100].reshape(10, 10).sum(axis=1)
@@ -196,7 +220,7 @@ def test_stats_for_people(cli, store):
     for part in (
         "terminated", "effective sample size", "of sampled ones", "never updated", "█",
         "returns of whole episodes",
-        "11 retained, 10 whole, 5 terminated, 5 truncated, 0 cut, 1 open",
+        "11 retained, 10 whole, 5 terminated, 5 truncated, 0 cut, 1 unfinished",
         "27 negative (25.7%), 26 zero (24.8%), 52 positive (49.5%)",
     ):  # fmt: skip
         assert part in text
@@ -339,7 +363,7 @@ def test_many_envs(cli_json, tmp_path):
             buffer.add(np.arange(3), np.array([0, 1, 1]), np.ones(3), ends, np.zeros(3, bool))
         found = cli_json("stats", tmp_path / "replay")
         assert found["actions"] == {"action": {"0": 6, "1": 12}}
-        assert (found["episodes"]["whole"], found["episodes"]["open"]) == (2, 3)
+        assert (found["episodes"]["whole"], found["episodes"]["unfinished"]) == (2, 3)
         assert cli_json("info", tmp_path / "replay")["episodes"] == 5
 
 

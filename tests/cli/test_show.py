@@ -16,7 +16,7 @@ def test_episodes(cli_json, store):
     found = cli_json("episodes", store)
     assert [episode["number"] for episode in found] == [*range(10, -1, -1)]
     assert found[0] == {
-        "number": 10, "env": 0, "return": 1.0, "rows": 5, "end": "open", "first_step": 0,
+        "number": 10, "env": 0, "return": 1.0, "rows": 5, "end": "unfinished", "first_step": 0,
         "start_id": 110, "final_id": None,
     }  # fmt: skip
     assert found[-1] == {
@@ -31,7 +31,9 @@ def test_episodes(cli_json, store):
         (["--sort", "oldest", "--limit", 3], [0, 1, 2]),
         (["--sort", "oldest", "--reverse", "--limit", 2], [10, 9]),
         (["--sort", "return", "--limit", 3], [1, 3, 5]),
-        (["--sort", "length", "--reverse", "--limit", 2], [10, 0]),
+        (["--sort", "return"], [1, 3, 5, 7, 9, 0, 2, 4, 6, 8, 10]),
+        (["--sort", "return", "--reverse"], [0, 2, 4, 6, 8, 1, 3, 5, 7, 9, 10]),
+        (["--sort", "length", "--reverse"], [*range(11)]),
         (["--limit", 0], [*range(10, -1, -1)]),
     ],
 )
@@ -42,7 +44,7 @@ def test_episodes_in_order(cli_json, store, options, numbers):
 
 def test_episodes_for_people(cli, store):
     text = cli("episodes", store, "--limit", 4).stdout
-    assert "open" in text
+    assert "unfinished" in text
     assert "4 of 11 episodes" in text
     assert "of 11 episodes" not in cli("episodes", store).stdout
 

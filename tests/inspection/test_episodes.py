@@ -138,7 +138,7 @@ def check(found, wanted, num_envs):
         assert found.terminated[k] == episode["terminated"]
         assert found.truncated[k] == episode["truncated"]
         unended = not (episode["terminated"] or episode["truncated"])
-        assert found.open[k] == (unended and episode["newest"])
+        assert found.unfinished[k] == (unended and episode["newest"])
         assert found.cut[k] == (unended and not episode["newest"])
         assert {found.find(int(id)) for id in ids} == {k}
         if final >= 0:
@@ -180,4 +180,4 @@ def test_a_frame_on_its_own_is_no_transition(tmp_path):
         np.testing.assert_array_equal(episodes.start_id, [0, 4])
         np.testing.assert_array_equal(episodes.final_id, [3, -1])
         np.testing.assert_array_equal(episodes.returns, [3, 4])
-        np.testing.assert_array_equal(episodes.open, [False, True])
+        np.testing.assert_array_equal(episodes.unfinished, [False, True])

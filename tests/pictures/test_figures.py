@@ -53,7 +53,7 @@ def test_episodes_that_are_not_whole_are_left_out(tmp_path):
     assert episodes.whole.tolist() == [False, True, False]
     chart = sections["Episodes"][0]
     assert chart.y.tolist() == [8]
-    assert chart.note == "1 whole episodes; 2 cut, open or half evicted, left out"
+    assert chart.note == "1 whole episodes; 2 cut, unfinished or half evicted, left out"
 
 
 def test_many_episodes_become_bins(tmp_path):

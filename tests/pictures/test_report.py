@@ -144,7 +144,7 @@ def test_while_training_writes(tmp_path):
         for _step in range(5):
             writer.add(np.zeros((12, 16), np.uint8), 0, 1.0, False, False)
         text = " ".join(page(tmp_path / "store", tmp_path / "r.html").words)
-        assert "3 whole episodes; 1 cut, open or half evicted, left out" in text
+        assert "3 whole episodes; 1 cut, unfinished or half evicted, left out" in text
         assert described(writer) in text
 
 
