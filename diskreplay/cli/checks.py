@@ -26,7 +26,7 @@ from diskreplay.errors import (
     LockedError,
     StorageError,
 )
-from diskreplay.inspection.surroundings import checkpoints_elsewhere
+from diskreplay.inspection.surroundings import checkpoints_elsewhere, time_of
 from diskreplay.inspection.wording import count_text, size_text
 from diskreplay.store.finding import Finding, Report
 
@@ -176,7 +176,7 @@ def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> No
     shown = Listing("name", "suffix", "saved", ">rows", ">own", ">shared", "whole", *attached)
     for one in found:
         own, shared = listing.disk_usage(one)
-        saved = datetime.datetime.fromtimestamp(_saved(one)).astimezone()
+        saved = datetime.datetime.fromtimestamp(time_of(one)).astimezone()
         shown.add(
             one.name, one.suffix, f"{saved:%Y-%m-%d %H:%M:%S}",
             "-" if one.rows is None else f"{one.rows:,}", size_text(own), size_text(shared),
@@ -189,18 +189,13 @@ def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> No
             console.print(Text(one.trouble), soft_wrap=True)
 
 
-def _saved(one: "Checkpoint") -> float:
-    """When, in seconds since the epoch; the time of its directory where it does not say."""
-    return one.path.stat().st_mtime if one.saved_at is None else one.saved_at.timestamp()
-
-
 def _plain_checkpoint(one: "Checkpoint") -> dict[str, Any]:
     from diskreplay.store.listing import disk_usage
 
     own, shared = disk_usage(one)
     return {
         "path": one.path, "name": one.name, "suffix": one.suffix, "number": one.number,
-        "saved": _saved(one), "rows": one.rows, "own_bytes": own, "shared_bytes": shared,
+        "saved": time_of(one), "rows": one.rows, "own_bytes": own, "shared_bytes": shared,
         "attachments": {name: path.stat().st_size for name, path in one.attachments.items()},
         "whole": one.whole, "trouble": one.trouble,
     }  # fmt: skip

@@ -115,7 +115,8 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
 
     Notes
     -----
-    Costs a look at every file's size, and reading 5 bytes a row; no other file is opened.
+    Costs a look at every file's size, also of the checkpoints beside it, and reading 5 bytes a row
+    and their metadata; no other file is opened.
     """
     path = path.absolute()
     attributes = format.read_attributes(path)

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from diskreplay.store import private
+from diskreplay.errors import DiskReplayError, StorageError
+from diskreplay.store import listing, manifest, private
 from diskreplay.store.format import Field
 
 _LOCKS = Path("/proc/locks")
@@ -31,6 +32,7 @@ class Beside:
     suffix: str
     saved: float
     """Seconds since the epoch."""
+    whole: bool
 
 
 def writer_of(path: Path) -> Writer | None:
@@ -77,9 +79,13 @@ def last_write(path: Path) -> float | None:
     since the store was opened. So of a live store, or one that was never closed, it may have been
     later.
     """
-    manifest = path / "manifest.json"
+    of_checkpoint = path / manifest.NAME
+    if of_checkpoint.exists():
+        with contextlib.suppress(DiskReplayError):  # damaged: the file's own time has to do
+            if (saved_at := manifest.read(path).saved_at) is not None:
+                return saved_at.timestamp()
     of_store = [private.commit_page(path), path / "zarr.json"]
-    candidates = [manifest] if manifest.exists() else of_store
+    candidates = [of_checkpoint] if of_checkpoint.exists() else of_store
     times = []
     for candidate in candidates:
         with contextlib.suppress(FileNotFoundError):
@@ -110,11 +116,25 @@ def checkpoints_beside(path: Path) -> list[Beside]:
     parent = path.parent
     found = []
     for directory in [parent, *_directories(parent, re.compile(r"(?i).*(ckpt|checkpoint).*"))]:
-        for entry in _directories(directory, _CHECKPOINT):
-            with contextlib.suppress(OSError):
-                saved = (entry / "manifest.json").stat().st_mtime
-                found.append(Beside(entry, _CHECKPOINT.fullmatch(entry.name)[1], saved))
+        with contextlib.suppress(StorageError):  # of no concern: the store itself can be read
+            for one in listing.checkpoints(directory, None):
+                with contextlib.suppress(FileNotFoundError):  # it was just removed
+                    found.append(Beside(one.path, one.suffix, time_of(one), one.whole))
     return sorted(found, key=lambda beside: (beside.saved, str(beside.path)))
+
+
+def time_of(checkpoint: listing.Checkpoint) -> float:
+    """When it was saved, in seconds since the epoch; the time of its directory where it does not
+    say.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is gone.
+    """
+    if checkpoint.saved_at is not None:
+        return checkpoint.saved_at.timestamp()
+    return checkpoint.path.stat().st_mtime
 
 
 def checkpoints_elsewhere(path: Path) -> dict[Path, int]:

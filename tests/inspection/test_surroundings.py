@@ -1,5 +1,7 @@
 """Who writes, when, and what is beside."""
 
+import datetime
+import json
 import os
 import subprocess
 import sys
@@ -71,6 +73,23 @@ def test_the_last_write_is_the_newest(tmp_path):
     assert last_write(tmp_path) == 500  # of a checkpoint, whenever its files were linked
 
 
+def whole(path, when):
+    """As little as a checkpoint can be. It says when it was saved; its files are of another
+    time, as those of a copy."""
+    document = {"attributes": {"diskreplay": {"format_version": 1, "first": [0], "count": [0]}}}
+    (path / "zarr.json").write_text(json.dumps(document))
+    contents = {
+        "saved_at": datetime.datetime.fromtimestamp(when, datetime.UTC).isoformat(),
+        "files": {"zarr.json": [(path / "zarr.json").stat().st_size, 0]},
+    }
+    (path / "manifest.json").write_text(json.dumps(contents))
+
+
+def test_the_last_write_of_a_checkpoint_is_what_it_says(tmp_path):
+    whole(tmp_path, 700)
+    assert last_write(tmp_path) == 700
+
+
 def test_checkpoints_beside(tmp_path):
     for name, when in (
         ("a_ckpt.7", 30),
@@ -78,15 +97,15 @@ def test_checkpoints_beside(tmp_path):
         ("my-ckpts/b_ckpt.best", 10),
     ):
         (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "manifest.json").write_text("{}")
-        os.utime(tmp_path / name / "manifest.json", (when, when))
+        whole(tmp_path / name, when)
     for name in ("other/a_ckpt.1", "a_ckpt.8", ".a_ckpt.9.tmp-1", "replay"):
         (tmp_path / name).mkdir(parents=True)  # elsewhere, not whole, hidden, no checkpoint
-    (tmp_path / "other" / "a_ckpt.1" / "manifest.json").write_text("{}")
-    (tmp_path / ".a_ckpt.9.tmp-1" / "manifest.json").write_text("{}")
+    whole(tmp_path / "other" / "a_ckpt.1", 1)
+    whole(tmp_path / ".a_ckpt.9.tmp-1", 1)
+    os.utime(tmp_path / "a_ckpt.8", (25, 25))
     found = checkpoints_beside(tmp_path / "replay")
-    assert [(beside.suffix, beside.saved) for beside in found] == [
-        ("best", 10), ("10", 20), ("7", 30),
+    assert [(beside.suffix, beside.saved, beside.whole) for beside in found] == [
+        ("best", 10, True), ("10", 20, True), ("8", 25, False), ("7", 30, True),
     ]  # fmt: skip
     assert found[0].path == tmp_path / "my-ckpts" / "b_ckpt.best"
     assert checkpoints_beside(tmp_path / "nowhere" / "replay") == []
