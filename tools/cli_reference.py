@@ -89,7 +89,8 @@ def _name(param: Any) -> str:
 
 def _text(text: str | None, paragraphs: int | None = None) -> str:
     parts = inspect.cleandoc(text or "").split("\n\n")[:paragraphs]
-    return "\n\n".join(p if p.startswith("    ") else " ".join(p.split()) for p in parts)
+    lines = (" " * 4 * p.startswith("diskreplay ") + " ".join(p.split()) for p in parts)
+    return "\n\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:

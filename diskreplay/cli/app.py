@@ -43,8 +43,13 @@ another writer holds the store · 6 data is damaged · 7 an optional package is 
 of diskreplay, please report what it prints · 130 interrupted.
 """
 
-# The engine says this to a training program; a command just ends.
-_OF_PROGRAMS = " (nothing that was acknowledged is lost; mend the cause, call again)"
+# What the engine says to a training program, and what a command says instead.
+_IN_A_SHELL = {
+    " (nothing that was acknowledged is lost; mend the cause, call again)": "",
+    "free some space and call again": "free some space and try again",
+    "(overwrite=True)": "(--force)",
+    'close it there, or read along with diskreplay.open(path, mode="r")': "end it first, or wait",
+}
 
 # The first that fits counts.
 _CODES: tuple[tuple[type[BaseException], Code], ...] = (
@@ -121,11 +126,14 @@ def _failing_well(*, debug: bool) -> Iterator[None]:
 def _text(error: BaseException) -> str:
     """The message, without an ``[Errno 13]`` in front."""
     if isinstance(error, OSError) and error.strerror:
-        reason = error.strerror.removesuffix(_OF_PROGRAMS)
-        return f"{error.filename}: {reason}" if error.filename else reason
-    if isinstance(error, MemoryError):
-        return f"not enough memory; {error}".removesuffix("; ")
-    return str(error) or type(error).__name__
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    elif isinstance(error, MemoryError):
+        text = f"not enough memory; {error}".removesuffix("; ")
+    else:
+        text = str(error) or type(error).__name__
+    for of_programs, instead in _IN_A_SHELL.items():
+        text = text.replace(of_programs, instead)
+    return text
 
 
 app = typer.Typer(

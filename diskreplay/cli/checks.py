@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from rich.padding import Padding
 from rich.text import Text
 
 from diskreplay.cli.common import (
@@ -14,6 +15,8 @@ from diskreplay.cli.common import (
     JsonOption,
     PathArgument,
     console,
+    explained,
+    is_store,
     opened,
     progress,
     say_json,
@@ -28,6 +31,7 @@ from diskreplay.errors import (
 )
 from diskreplay.inspection.surroundings import checkpoints_elsewhere, time_of
 from diskreplay.inspection.wording import count_text, size_text
+from diskreplay.store import format
 from diskreplay.store.finding import Finding, Report
 
 if TYPE_CHECKING:
@@ -86,6 +90,9 @@ def verify(
         raise typer.BadParameter(
             "a checkpoint is never repaired: restore its files, or load another one"
         )
+    for given in (path, *(sources or ())):
+        with explained(given):
+            format.read_attributes(given)
     with progress("checking", _size(path)) as advance:
         report = mend(path, sources=sources or (), advance=advance) if repair else check(
             path, advance=advance
@@ -141,7 +148,10 @@ def _plain(finding: Finding) -> dict[str, Any]:
 def _say(report: Report, left: tuple[Finding, ...]) -> None:
     for finding in report.findings or left:
         kind = Text(f"{finding.kind:<10} ", style="bold red")
-        console.print(Text.assemble(kind, str(finding)), soft_wrap=True)
+        console.print(Text.assemble(kind, f"{finding.where}:"), soft_wrap=True)
+        # A repair has done what is advised.
+        remedy = "" if report.aside is not None else f"; {finding.remedy}"
+        console.print(Padding(Text(f"{finding.meaning}{remedy}"), (0, 0, 0, 4)))
     speed = report.bytes / max(report.seconds, 1e-9)
     console.print(
         f"{report.kind}: {report.rows:,} rows, {report.files:,} files, {size_text(report.bytes)}, "
@@ -152,7 +162,7 @@ def _say(report: Report, left: tuple[Finding, ...]) -> None:
         lost = [f"{rows:,} of env {env}" for env, rows in enumerate(report.set_aside) if rows]
         console.print(f"rows set aside: {', '.join(lost) or 'none'}", soft_wrap=True)
         for loss in report.losses:
-            console.print(Text(f"  {loss}"), soft_wrap=True)
+            console.print(Padding(Text(str(loss)), (0, 0, 0, 2)))
     if left:
         console.print(Text(count_text(len(left), "finding"), style="bold red"))
     else:
@@ -212,8 +222,9 @@ def _found_in(directory: Path) -> list["Checkpoint"]:
         )
     if found := listing.checkpoints(directory, None):
         return found
-    is_store = (directory / "zarr.json").exists()
-    what = "a store or a checkpoint, and no checkpoints in it" if is_store else "no checkpoints"
+    what = "no checkpoints"
+    if is_store(directory):
+        what = "a store or a checkpoint, and no checkpoints in it"
     places = [f"{place} ({count:,})" for place, count in checkpoints_elsewhere(directory).items()]
     there = f"; there are some in {', '.join(places)}" if places else ""
     raise CheckpointNotFoundError(f"{directory}: {what}{there}")
@@ -252,12 +263,13 @@ def prune(
     if not superfluous:
         console.print("nothing to remove")
         return
-    for one in superfluous:
-        own, _shared = listing.disk_usage(one)
-        console.print(f"{one.path} ({size_text(own)} of its own)", soft_wrap=True)
+    sizes = [f"{c.path} ({size_text(listing.disk_usage(c)[0])} of its own)" for c in superfluous]
     if not yes:
+        console.print(*map(Text, sizes), sep="\n", soft_wrap=True)
         _ask(f"Remove {count_text(len(superfluous), 'checkpoint')}?")
     listing.remove(superfluous)
+    if yes:  # said only now: the system may have refused
+        console.print(*map(Text, sizes), sep="\n", soft_wrap=True)
     console.print(f"{len(superfluous):,} removed")
 
 

@@ -23,6 +23,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert import output
 from diskreplay.errors import (
     CorruptSegmentError,
+    DiskReplayError,
     FormatError,
     InvalidInputError,
     StorageError,
@@ -31,6 +32,7 @@ from diskreplay.store import format
 
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 _TRAILING = re.compile(r" +$", re.MULTILINE)
+_DEEPEST = 8  # directories above one that is asked for, in which its store is looked for
 _NAMED = 5  # stores that are named where a directory of stores was given
 
 # Controls, which a terminal obeys, what changes the direction of all that follows, and bytes of a
@@ -148,6 +150,10 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except FormatError as error:
+        if (path / "zarr.json").exists() and (above := _store_above(path)) is not None:
+            raise FormatError(
+                f"{path}: an array or a group of the store {above}; give the path of the store"
+            ) from error
         inside = _stores_in(path)
         if not inside:
             raise
@@ -173,16 +179,26 @@ def _remedy(path: Path) -> str:
     return f"`diskreplay verify {path}{'' if is_checkpoint else ' --repair'}` {what}"
 
 
+def is_store(path: Path) -> bool:
+    """Whether a directory has the metadata of a store or of a checkpoint."""
+    try:
+        format.read_attributes(path)
+    except DiskReplayError:
+        return False
+    return True
+
+
+def _store_above(path: Path) -> Path | None:
+    """The store or checkpoint that a directory is a part of."""
+    return next(filter(is_store, list(path.absolute().parents)[:_DEEPEST]), None)
+
+
 def _stores_in(path: Path) -> list[str]:
     """Stores and checkpoints in a directory that is none itself."""
     if not path.is_dir() or (path / "zarr.json").exists():
         return []
-    found = []
-    for metadata in sorted(path.glob("[!.]*/zarr.json")):
-        with contextlib.suppress(FormatError):
-            format.read_attributes(metadata.parent)
-            found.append(metadata.parent.name)
-    return found
+    parents = sorted(metadata.parent for metadata in path.glob("[!.]*/zarr.json"))
+    return [parent.name for parent in parents if is_store(parent)]
 
 
 def check_target(out: Path, buffer: ReplayBuffer, force: bool) -> None:

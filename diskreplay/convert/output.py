@@ -101,7 +101,7 @@ def check_wanted(out: Path, overwrite: bool) -> None:
     if out.exists() and not overwrite:
         raise InvalidInputError(
             f"{out}: is there already; choose another path, or ask for it to be replaced "
-            "(overwrite=True, --force)"
+            "(overwrite=True)"
         )
 
 

@@ -41,11 +41,14 @@ class Finding:
         """Rows concerned."""
         return sum(stop - start for start, stop in self.rows)
 
+    @property
+    def where(self) -> str:
+        """The file, and the rows in it."""
+        rows = f" (env {self.env}, rows {shown(self.rows)})" if self.rows else ""
+        return f"{self.path}{rows}"
+
     def __str__(self) -> str:
-        where = str(self.path)
-        if self.rows:
-            where += f" (env {self.env}, rows {shown(self.rows)})"
-        return f"{where}: {self.meaning}; {self.remedy}"
+        return f"{self.where}: {self.meaning}; {self.remedy}"
 
 
 @dataclass(frozen=True)

@@ -383,8 +383,10 @@ def read_attributes(path: Path) -> dict[str, Any]:
             f"{path}: a Zarr node, but not a diskreplay store (no 'diskreplay' attribute)"
         )
     version = attributes.get("format_version")
+    if document.get("node_type") == "array":
+        raise FormatError(f"{path}: an array of a store; the directory of the store expected")
     if not isinstance(version, int) or version < 1:
-        raise FormatError(f"{metadata}: format version {version!r} is none of ours")
+        raise FormatError(f"{metadata}: format version {version!r} is no version of this format")
     if version > VERSION:
         raise FormatError(
             f"{path}: format version {version}; this diskreplay reads up to {VERSION}: upgrade it"

@@ -228,7 +228,9 @@ def check_packed(field: Field, path: Path, used: int) -> Checked:
             for what, where in (("rotten", bad), ("missing", missing)):
                 if where.any():
                     rows = np.repeat(where, BLOCK_ROWS)
-                    checked.lose("block", f"{where.sum()} block(s) are {what}", rows)
+                    blocks = int(where.sum())
+                    is_ = "is" if blocks == 1 else "are"
+                    checked.lose("block", f"{blocks} of its blocks {is_} {what}", rows)
         checked.seal = Seal(size, crc)
     return checked
 

@@ -266,7 +266,7 @@ class Survey:
             if lacking:
                 self._complain(
                     "metadata", path,
-                    f"{len(lacking)} sealed segment(s) have no checksum there, the first is "
+                    f"{len(lacking)} of the sealed segments without a checksum there, the first is "
                     f"{lacking[0].segment} of env {lacking[0].env}",
                     _REBUILD, field=field.name,
                 )  # fmt: skip

@@ -41,6 +41,8 @@ _OLD = 24 * 3600.0  # seconds; nothing is under construction for that long
 # What opening the lock of a leftover says when another process has removed it meanwhile, when it
 # is no directory of ours, or when it is another user's, who has to remove it.
 _NOT_OURS = frozenset([errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS])
+# What the system says where nothing may be made.
+_REFUSED = frozenset([errno.EACCES, errno.EPERM, errno.EROFS])
 # What renaming to a place says when another writer has put something there, or taken it away,
 # since we looked.
 _OVERTAKEN = frozenset([errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR])
@@ -75,7 +77,15 @@ class Workspace:
     def __init__(self, place: Path, kind: str) -> None:
         for last in [False] * _TRIES + [True]:
             path = place.with_name(f".{place.name}.{kind}-{secrets.token_hex(8)}")
-            files.make_dirs(path)
+            try:
+                files.make_dirs(path)
+            except StorageError as error:
+                if error.errno not in _REFUSED:
+                    raise
+                # Of the working name nobody knows; whose place it is for, and where, they do.
+                plain = OSError(error.errno, os.strerror(error.errno))
+                doing = f"nothing can be made in {place.parent}"
+                raise files.translated(plain, place, doing) from error
             try:
                 claimed = self._claim(path, place)
             except StorageError as error:

@@ -66,6 +66,27 @@ def test_a_foreign_zarr_group(cli, tmp_path):
     assert "not a diskreplay store" in only_line(cli("info", tmp_path / "foreign", code=3))
 
 
+@pytest.mark.parametrize("command", ["info", "stats", "verify"])
+def test_hints_are_the_same_for_all_commands(cli, store, command):
+    (store.parent / "text").write_text("rubbish")
+    assert "a file; the directory" in only_line(cli(command, store.parent / "text", code=3))
+    assert only_line(cli(command, store.parent, code=3)).endswith("stores in it: replay")
+    checkpoints = store.parent / "checkpoints"
+    assert only_line(cli(command, checkpoints, code=3)).endswith("stores in it: replay_ckpt.7")
+    line = only_line(cli(command, store / "observation", code=3))
+    assert line == (
+        f"error: {store / 'observation'}: an array or a group of the store {store}; "
+        "give the path of the store"
+    )
+
+
+def test_checkpoints_of_a_foreign_zarr_group(cli, tmp_path):
+    zarr.create_group(tmp_path / "foreign").create_array("x", shape=(3,), dtype="f4")
+    for path in (tmp_path / "foreign", tmp_path / "foreign" / "x"):
+        line = only_line(cli("checkpoints", path, code=3))
+        assert line == f"error: {path}: no checkpoints"
+
+
 def test_a_newer_format(cli, store):
     document = json.loads((store / "zarr.json").read_text())
     document["attributes"]["diskreplay"]["format_version"] = 2
@@ -265,7 +286,7 @@ def test_help_is_plain_and_nothing_in_it_is_broken(cli, monkeypatch):
         assert not set("│╭{}") & set(text), name
         assert not re.search(r"<\w+( range)?>|<list|<bool>|\.\.\.\.", text), name
         for example in re.findall(r"diskreplay [^`\n]+", command.epilog):
-            assert f"    {example}\n" in text, name
+            assert re.search(rf"^    (RUN )?{re.escape(example)}$", text, re.MULTILINE), name
     text = cli("episodes", "--help").stdout
     assert text.startswith("Usage: diskreplay episodes [OPTIONS] PATH\n")
     assert "newest|oldest|return|length" in text

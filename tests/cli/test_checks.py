@@ -13,6 +13,7 @@ import diskreplay
 from diskreplay.cli.app import app
 from diskreplay.convert import copying
 from diskreplay.inspection import difference as difference_module
+from diskreplay.store import files
 from tests.cli.conftest import record
 
 
@@ -135,7 +136,7 @@ def test_each_row_that_is_set_aside_is_given_its_reason(cli, cli_json, make, tmp
     ]
     assert "replay_ckpt.2: has only 88 of them whole" in lost[0]["reason"]
     assert "replay_ckpt.1: has none of these rows" in lost[0]["reason"]
-    said = cli("verify", tmp_path / "again", "--repair").stdout
+    said = " ".join(cli("verify", tmp_path / "again", "--repair").stdout.split())
     assert f"env 0, rows 0 to {rows - 1}: score: segment 0: " in said
     assert "no checkpoint was given" in said
 
@@ -150,6 +151,20 @@ def test_priorities_that_are_gone_are_missed(cli, store):
         assert priorities.min == priorities.max == priorities.largest_seen**0.5
 
 
+def test_a_repair_does_not_advise_itself_and_wraps(cli, store, monkeypatch):
+    rotten(store, "reward")
+    assert "`--repair` sets these rows aside" in " ".join(
+        cli("verify", store, code=1).stdout.split()
+    )
+    monkeypatch.setattr("diskreplay.cli.checks.console.width", 60)
+    said = cli("verify", store, "--repair").stdout
+    assert "mended" in said
+    assert "`--repair`" not in said
+    assert "(s)" not in said
+    lines = [line for line in said.splitlines() if str(store) not in line]
+    assert max(map(len, lines)) <= 80
+
+
 def test_options_that_make_no_sense_are_found(cli, store):
     path = store / "zarr.json"
     path.write_text(path.read_text().replace('"gamma": 0.99', '"gamma": 7.99'))
@@ -162,6 +177,9 @@ def test_what_verify_refuses(cli, store, tmp_path):
     assert "never repaired" in cli("verify", saved, "--repair", code=2).stderr
     assert "--repair" in cli("verify", store, "--from", saved, code=2).stderr
     with diskreplay.open(store, mode="a"):
+        said = cli("verify", store, "--repair", code=5).stderr
+        assert "diskreplay.open" not in said
+        assert "end it first, or wait" in said
         assert "already open" in cli("verify", store, "--repair", code=5).stderr
 
 
@@ -263,6 +281,19 @@ def test_prune_keeps_the_newest(cli, cli_json, saved):
     for number in (3, 4):
         cli("verify", saved / f"replay_ckpt.{number}")
     cli("prune", saved, "--keep", 0, code=2)
+
+
+def test_prune_says_what_is_gone_when_it_is_gone(cli, saved, monkeypatch):
+    def refused(path):
+        raise files.translated(PermissionError(13, "Permission denied"), path, "cannot create it")
+
+    monkeypatch.setattr(files, "make_dirs", refused)
+    done = cli("prune", saved, "--keep", 2, "--yes", code=4)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {saved / 'replay_ckpt.0'}: nothing can be made in {saved}: ")
+    assert "Permission denied" in line
+    assert ".old-" not in line
 
 
 def test_prune_json(cli, saved):

@@ -1,5 +1,7 @@
 """The commands that take a store elsewhere, against what was recorded into it."""
 
+import os
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -232,3 +234,21 @@ def test_a_minari_data_set_that_is_not_there(cli, tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", ["export", "import", "convert", "merge", "trim"])
 def test_help_has_an_example(cli, command):
     assert f"diskreplay {command}" in cli(command, "--help").stdout.replace("\n", " ")
+
+
+def test_errors_speak_of_flags_and_of_the_path_that_was_given(cli, store, tmp_path, monkeypatch):
+    (tmp_path / "all.npz").write_bytes(b"")
+    said = cli("export", store, "--out", tmp_path / "all.npz", code=2).stderr
+    assert said.rstrip().endswith("(--force)")
+    assert "overwrite" not in said
+    real = os.mkdir
+
+    def refused(path, *how):
+        if ".tmp-" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *how)
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    said = cli("export", store, "--out", tmp_path / "o.csv", code=4).stderr
+    assert ".tmp-" not in said
+    assert f"nothing can be made in {tmp_path}: Permission denied" in said

@@ -114,7 +114,7 @@ def test_a_block_of_which_the_checkpoint_has_the_first_rows(run):
     assert report.set_aside == (4,)
     assert rows_of(report) == [("observation", row) for row in range(300, 304)]
     (loss,) = report.losses
-    assert "1 block(s) are rotten" in loss.reason
+    assert "1 of its blocks is rotten" in loss.reason
     assert "copy.300: has only 4 of them whole" in loss.reason
     run.check(np.arange(300, 304))
 
