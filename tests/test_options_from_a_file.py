@@ -48,7 +48,7 @@ def test_refused(store, mode, name, value):
     path, capacity = store
     if name == "batch_size":
         # 2**30 may be: that a machine has memory for it is looked at below.
-        value = {2**21: 2**38, 2**30: 2**31}.get(value, value)
+        value = 2**31 if value in (2**21, 2**30) else value
     change(path, **{name: value})
     with pytest.raises(errors.DiskReplayError) as caught:
         diskreplay.open(path, mode)
