@@ -21,7 +21,7 @@ import llvmlite.binding
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import caching, ccallback, cgutils, event
+from numba.core import caching, ccallback, cgutils, event, sigutils
 from numba.extending import intrinsic
 
 from diskreplay.errors import StorageError
@@ -98,13 +98,12 @@ class _Part:
         """Have its address known under its name."""
         if self._compiled is None:
             signature = self._signature
-            compiled = ccallback.CFunc(
+            compiled = _AnnouncedCFunc(
                 self.function, (signature.args, signature.return_type), locals={},
                 options={"nopython": True, "error_model": "numpy"},
             )  # fmt: skip
             compiled._cache = KernelCache(self.function)
-            with _announced():
-                compiled.compile()
+            compiled.compile()
             llvmlite.binding.add_symbol(self._symbol, compiled.address)
             self._compiled = compiled
 
@@ -148,13 +147,15 @@ _announcer = _Announcer()
 event.register("numba:compile", _announcer)
 
 
-@contextlib.contextmanager
-def _announced() -> Iterator[None]:
-    _announcer.begin()
-    try:
-        yield
-    finally:
-        _announcer.end()
+class _AnnouncedCFunc(ccallback.CFunc):
+    """One that says so while it is compiled, and not where it is found compiled."""
+
+    def _compile_uncached(self) -> Any:
+        _announcer.begin()
+        try:
+            return super()._compile_uncached()
+        finally:
+            _announcer.end()
 
 
 class Warmth(NamedTuple):
@@ -190,12 +191,11 @@ def warm_up() -> Warmth:
         for arguments in signatures:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # the error says it
-                each.compile(f"({arguments})")
+                each.compile(f"({arguments},)")
         if cache.kept is False:
             raise StorageError(
                 errno.EACCES,
-                f"compiled kernels cannot be kept ({cache.trouble}); set the environment variable "
-                "NUMBA_CACHE_DIR to a directory that can be written to",
+                f"compiled kernels cannot be kept ({cache.trouble}); {_remedy(cache.cache_path)}",
             )
         compiled += bool(cache.kept)
         found += not cache.kept
@@ -262,7 +262,7 @@ class KernelCache(caching.NullCache):
         _make_parts(self._function)
         for place in self._places():
             try:
-                found = place.load_overload(sig, target_context)
+                found = place.load_overload(_key(sig), target_context)
             except Exception as error:  # rotten bytes are unpickled into any error
                 self.trouble = error
                 self._empty(place)
@@ -277,7 +277,7 @@ class KernelCache(caching.NullCache):
         self.kept = False
         if self._writable is not None:
             try:
-                self._writable.save_overload(sig, data)
+                self._writable.save_overload(_key(sig), data)
             except OSError as error:
                 self.trouble = error
                 # The index may name a file by now that an older version of the kernel has left.
@@ -285,7 +285,7 @@ class KernelCache(caching.NullCache):
             else:
                 self.kept, self.directory = True, self._writable.cache_path
         if not self.kept:
-            _warn(self.trouble)
+            _warn(self.trouble, _remedy(self.cache_path))
 
     def _places(self) -> list[caching.FunctionCache]:
         if self._opened is None:
@@ -305,6 +305,13 @@ class KernelCache(caching.NullCache):
         if place is self._writable:
             with contextlib.suppress(OSError):  # then writing to it fails as well, and is noted
                 place.flush()
+
+
+def _key(signature: Any) -> Any:
+    """What an entry of an index is found by: the same whether `warm_up` names the types in a text
+    or a call has them. Numba itself takes a text as it stands, which no call finds."""
+    arguments, returns = sigutils.normalize_signature(signature)
+    return arguments if returns is None else returns(*arguments)
 
 
 def _readable(function: Callable) -> Iterator[caching.FunctionCache]:
@@ -362,14 +369,35 @@ def _choice(sign: str) -> Any:
 smaller, larger = _choice("<"), _choice(">")
 
 
-def _warn(trouble: object) -> None:
+def _remedy(writable: str | None) -> str:
+    """What to do where nothing could be kept in `writable`, or where there is no such directory."""
+    asked = numba.config.CACHE_DIR
+    if asked and writable is None:
+        return (
+            f"the environment variable NUMBA_CACHE_DIR is {asked!r}, which cannot be written to: "
+            "set it to a directory that can"
+        )
+    return "set the environment variable NUMBA_CACHE_DIR to a directory that can be written to"
+
+
+def _warn(trouble: object, remedy: str) -> None:
     global _warned
     if not _warned:
         _warned = True
         warnings.warn(
             f"compiled kernels cannot be kept ({trouble}), so each process spends some seconds on "
-            "compiling them; set the environment variable NUMBA_CACHE_DIR to a directory that can "
-            "be written to",
+            f"compiling them; {remedy}",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=1 + _frames_within(),
         )
+
+
+def _frames_within() -> int:
+    """How many of the innermost frames, from the caller's on, are this package's or Numba's."""
+    frame, count = sys._getframe(1), 0
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _OURS:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+_OURS = {"diskreplay", "numba", "contextlib"}

@@ -1,7 +1,6 @@
 """Kernels compile and run whatever becomes of the directory that keeps them."""
 
 import importlib.util
-import json
 import os
 import pickle
 import pty
@@ -23,6 +22,24 @@ from diskreplay.jit import kernel
 @kernel("int64")
 def twice(number):
     return 2 * number
+"""
+SUMMING = """
+from diskreplay.jit import int64, int64s, kernel, part, pointer
+
+@part(int64, int64s, int64)
+def total(numbers, count):
+    found = 0
+    for i in range(count):
+        found += numbers[i]
+    return found
+
+@kernel("int64[::1]")
+def of_all(numbers):
+    return total(pointer(numbers), len(numbers))
+
+@kernel("int64[::1]")
+def of_all_but_one(numbers):
+    return total(pointer(numbers), len(numbers) - 1)
 """
 
 
@@ -77,6 +94,9 @@ def test_without_any_directory_there_is_one_warning(made):
     with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR") as said:
         assert [hits(first), hits(second)] == [False, False]
     assert len(said) == 1
+    assert said[0].filename == __file__  # the line that calls it
+    found = f"NUMBA_CACHE_DIR is {str(directory)!r}, which cannot be written to"
+    assert found in str(said[0].message)
     assert first._cache.cache_path is None
     assert first._cache.kept is False
 
@@ -206,25 +226,8 @@ print(sum(doubling.twice.stats.cache_hits.values()), len(said), *said)
         assert "NUMBA_CACHE_DIR" in as_user.stdout
 
 
-def test_a_part_is_compiled_once_for_all_kernels_that_call_it(tmp_path, monkeypatch):
-    (tmp_path / "summing.py").write_text("""
-from diskreplay.jit import int64, int64s, kernel, part, pointer
-
-@part(int64, int64s, int64)
-def total(numbers, count):
-    found = 0
-    for i in range(count):
-        found += numbers[i]
-    return found
-
-@kernel("int64[::1]")
-def of_all(numbers):
-    return total(pointer(numbers), len(numbers))
-
-@kernel("int64[::1]")
-def of_all_but_one(numbers):
-    return total(pointer(numbers), len(numbers) - 1)
-""")
+def test_a_part_is_compiled_once_for_all_kernels_that_call_it(tmp_path):
+    (tmp_path / "summing.py").write_text(SUMMING)
     code = """
 import numpy as np, summing
 numbers = np.arange(10)
@@ -245,31 +248,45 @@ except Exception as error:
     ]  # fmt: skip
 
 
+def on_terminal(directory, environment, code):
+    """What a process writes to a terminal that is its standard error."""
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=directory, env=environment, stderr=theirs, check=True,
+        timeout=600,
+    )  # fmt: skip
+    os.set_blocking(ours, False)
+    try:
+        return os.read(ours, 1 << 16).decode()
+    except BlockingIOError:
+        return ""
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_a_terminal_is_told_while_kernels_are_compiled(tmp_path):
     (tmp_path / "doubling.py").write_text(SOURCE)
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": f"{ROOT}:{tmp_path}"
     }  # fmt: skip
     code = "import doubling; doubling.twice(1); doubling.twice(1.5)"
-    outputs = []
-    for _ in range(2):
-        ours, theirs = pty.openpty()
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, stderr=theirs,
-            check=True, timeout=600,
-        )  # fmt: skip
-        os.set_blocking(ours, False)
-        try:
-            outputs.append(os.read(ours, 1 << 16).decode())
-        except BlockingIOError:
-            outputs.append("")
-        os.close(ours)
-        os.close(theirs)
+    outputs = [on_terminal(tmp_path, environment, code) for _ in range(2)]
     line = jit._LINE + "\r\x1b[K"
     assert outputs == [line + line, ""]  # two specialisations; then they are found
     shutil.rmtree(tmp_path / "kept")
     done = run(tmp_path, environment, "-c", code)
     assert done.stderr == ""
+
+
+def test_a_terminal_is_not_told_of_parts_that_are_found(tmp_path):
+    (tmp_path / "summing.py").write_text(SUMMING)
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": f"{ROOT}:{tmp_path}"
+    }  # fmt: skip
+    code = "import numpy as np, summing; summing.of_all(np.arange(3))"
+    line = jit._LINE + "\r\x1b[K"
+    assert [on_terminal(tmp_path, environment, code) for _ in range(2)] == [line + line, ""]
 
 
 def test_every_module_of_kernels_is_warmed_up():
@@ -279,57 +296,6 @@ def test_every_module_of_kernels_is_warmed_up():
         if "\n@kernel(" in path.read_text()
     }
     assert found == set(warmup.MODULES)
-
-
-def test_warmup_compiles_all_that_is_used(tmp_path):
-    """A buffer, a reader, a check and a tree after it compile nothing more."""
-    environment = homeless(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kept"), HOME=os.devnull)
-    command = ["-m", "diskreplay", "warmup", "--json"]
-    first, second = (json.loads(run(tmp_path, environment, *command).stdout) for _ in range(2))
-    assert first["compiled"] + first["found"] >= 20
-    assert (second["compiled"], second["found"]) == (0, first["compiled"] + first["found"])
-    assert all(directory.startswith(str(tmp_path)) for directory in first["directories"])
-    code = """
-from pathlib import Path
-import numpy as np, diskreplay
-from numba.core.sigutils import normalize_signature
-from diskreplay import jit
-from diskreplay.store.verify import verify
-from gymnasium.spaces import Box, Discrete
-rng = np.random.default_rng(0)
-for kind in (diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer):
-    for envs in (1, 2):
-        path = f"{kind.__name__}{envs}"
-        with kind(
-            path, observation_space=Box(0, 255, (12, 12), "uint8"), action_space=Discrete(3),
-            capacity=400, num_envs=envs, stack_size=4, update_horizon=3, segment_rows=64,
-            compressor={"observation": "lz4"},
-        ) as buffer:
-            for i in range(500):
-                frames, end = rng.integers(0, 9, (envs, 12, 12), np.uint8), i % 7 == 6
-                if envs == 1:
-                    buffer.add(frames[0], 1, 0.5, end, False)
-                else:
-                    buffer.add(frames, [1, 2], [0.5, 1], [end, end], [False, False])
-            batch = buffer.sample(32)
-            if kind is diskreplay.PrioritizedReplayBuffer:
-                buffer.update_priorities(batch.id, np.ones(32))
-            buffer.save("saved", 1)
-            buffer.load("saved", 1)
-            buffer.gather(batch.id)
-            with diskreplay.open(path) as reader:
-                reader.sample(8)
-        assert verify(Path(path)).findings == ()
-tree = diskreplay.SumTree(100)
-tree.set([1], [2.0])
-tree.sample(5, rng)
-assert jit.kernels
-for each in jit.kernels:
-    declared = {normalize_signature(f"({types})")[0] for types in jit.kernels[each]}
-    assert set(each.signatures) <= declared, each
-"""
-    done = run(tmp_path, environment, "-c", code)
-    assert done.returncode == 0, done.stderr
 
 
 def test_warmup_says_where_nothing_can_be_kept(tmp_path):
@@ -376,8 +342,8 @@ with diskreplay.PrioritizedReplayBuffer(
         assert one.stderr.count("NUMBA_CACHE_DIR") == 1
 
 
-def run(directory, environment, *arguments):
+def run(directory, environment, *arguments, prepare=None):
     return subprocess.run(
         [sys.executable, *arguments], cwd=directory, env=environment, capture_output=True,
-        text=True, timeout=600,
+        text=True, timeout=600, preexec_fn=prepare,
     )  # fmt: skip
