@@ -23,7 +23,7 @@ from diskreplay.cli.layout import Listing, facts
 from diskreplay.cli.watch import Seen, WatchOption, watch_store
 from diskreplay.inspection.episodes import Episodes
 from diskreplay.inspection.identity import action_labels, metadata_texts
-from diskreplay.inspection.wording import count_text, number_text, size_text, when_text
+from diskreplay.inspection.wording import count_text, number_text, size_text, space_text, when_text
 
 if TYPE_CHECKING:
     from diskreplay.inspection.overview import Overview
@@ -105,8 +105,8 @@ def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
         "path": found.path,
         "what": [found.what, found.kind],
         "format": f"{found.format_version}, made by {found.created_by}",
-        "observations": found.observation_space,
-        "actions": found.action_space,
+        "observations": space_text(found.observation_space),
+        "actions": space_text(found.action_space),
         "options": [f"{name} {value}" for name, value in found.options.items()],
         "rows": [f"{found.rows:,} in {count_text(found.num_envs, 'env')}", fill],
         "transitions": [f"{found.retained:,} retained", f"{found.transitions:,} ever recorded"],

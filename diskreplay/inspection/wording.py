@@ -2,8 +2,11 @@
 
 import datetime
 import math
+import re
 import time
 
+# Rows of an array are set apart by line ends, and its end by a comma.
+_BOUNDS = re.compile(r"Box\((?:\[.*?\], .*?|[^,\[]+, \[.*?\]), (?=\()", re.DOTALL)
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
@@ -16,6 +19,11 @@ def size_text(size: float) -> str:
         if round(size, 1) < 1024 or unit == _UNITS[-1]:
             break
     return f"{size:,.1f} {unit}"
+
+
+def space_text(space: str) -> str:
+    """A printed Gymnasium space in one line; of bounds that are arrays, that they differ."""
+    return " ".join(_BOUNDS.sub("Box(bounds differ by entry, ", space).split())
 
 
 def number_text(value: float | None) -> str:

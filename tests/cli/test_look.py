@@ -378,3 +378,17 @@ def test_colours_only_on_a_terminal(cli, store, monkeypatch):
     assert "\x1b[1m" in screen.getvalue()
     monkeypatch.undo()
     assert "\x1b" not in cli("info", store).stdout
+
+
+def test_info_prints_bounds_in_short_form(cli, cli_json, tmp_path):
+    low, high = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 9, np.float32)
+    space = Box(low, high)
+    with diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=space, action_space=MultiDiscrete([2, 3]),
+        capacity=100,
+    ):  # fmt: skip
+        pass
+    text = cli("info", tmp_path / "replay").stdout
+    assert "  Box(bounds differ by entry, (2, 3), float32)\n" in text
+    assert "  MultiDiscrete([2 3])\n" in text
+    assert cli_json("info", tmp_path / "replay")["observation_space"] == str(space)
