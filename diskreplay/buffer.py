@@ -141,7 +141,9 @@ class ReplayBuffer:
         Of any call that touches files: the directory was moved or deleted. Rows that were added are
         in it, wherever it is.
     StorageError
-        The file system refused, see ``errno``; or it refuses locks.
+        The file system refused, see ``errno``; or it refuses locks; or a link on the path leads to
+        what is not there, a disk that is not mounted say. Only the path itself may be a link to a
+        store that is yet to be made, in a directory that is there.
 
     Notes
     -----
@@ -187,7 +189,10 @@ class ReplayBuffer:
         self.path = files.resolved(temporary.store_in(self._workspace) if path is None else path)
         Store.settle(self.path)
         if (self.path / "zarr.json").exists():
-            store = Store.open(self.path, mode="a", capacity=capacity, shrink=bool(shrink))
+            store = Store.open(
+                self.path, mode="a", capacity=capacity, shrink=bool(shrink),
+                check=self._check_store,  # first: to let rows go is no answer to a wrong path
+            )  # fmt: skip
             keep_rng, reopened = isinstance(seed, np.random.Generator), True
         else:
             store = Store.create(
@@ -196,8 +201,6 @@ class ReplayBuffer:
             )  # fmt: skip
             keep_rng, reopened = True, False
         try:
-            if reopened:
-                self._check_store(store)
             self._start(store, keep_rng=keep_rng)
             self._metadata = checked_metadata(self._metadata | given)
         except BaseException:
@@ -388,7 +391,8 @@ class ReplayBuffer:
         Notes
         -----
         When this returns, the rows survive the death of the process. The values are copied. Shapes
-        and dtypes are checked, and that rewards are finite; not the bounds of the spaces.
+        and dtypes are checked, and that rewards are finite; not the bounds of the spaces, and not
+        NaN in observations: a float64 too large for a float32 field becomes infinite.
 
         Of an episode that is truncated without a `next_observation` the last `update_horizon`
         transitions are never sampled: there is nothing to bootstrap from.
@@ -844,6 +848,8 @@ class ReplayBuffer:
         self._check_writable()
         directory = files.resolved(checkpoint_dir)
         keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
+        with self._lock:
+            self._rows.store.place.check()  # before a directory is made, beside the old path say
         with checkpoint.begun(self.path, directory, self.name, iteration_number, wanted) as begun:
             with self._lock:
                 self._check_writable()
@@ -866,6 +872,7 @@ class ReplayBuffer:
         Parameters
         ----------
         checkpoint_dir : path
+            What `save` was given. Or the path of one checkpoint, without a suffix.
         suffix : int or str, optional
             Default: the highest number there.
         resume_episodes : bool

@@ -144,6 +144,12 @@ class ForkedError(UsageError):
 class StorageError(DiskReplayError, OSError):
     """The operating system refused a file operation; ``errno`` says why."""
 
+    def __str__(self) -> str:
+        """The path and the message, as all other errors have them, and no ``[Errno 5]``."""
+        if self.strerror is None or self.filename is None:
+            return super().__str__()
+        return f"{self.filename}: {self.strerror}"
+
 
 class DiskFullError(StorageError):
     """The file system or the quota is full."""

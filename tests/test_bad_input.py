@@ -1047,3 +1047,110 @@ def test_keys_that_cannot_be_directories(tmp_path, key):
     with pytest.raises(errors.InvalidInputError, match="directory"):
         make(tmp_path / "store", observation_space=space)
     assert list(tmp_path.iterdir()) == []
+
+
+# -- the wrong store, the wrong checkpoint, a file that is gone
+
+
+@pytest.mark.parametrize("shrink", [False, True])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"observation_space": Box(0, 255, (8, 8), "uint8")},
+        {"action_space": Discrete(5)},
+        {"num_envs": 2},
+        {"extras": None},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_another_store_and_a_smaller_capacity(tmp_path, wrong, shrink):
+    """It said that the capacity was too small, and that ``shrink=True`` would do."""
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 100)
+    before = contents(tmp_path / "store")
+    with pytest.raises(errors.SchemaError, match="store"):
+        make(tmp_path / "store", **wrong, capacity=40, shrink=shrink)
+    after = contents(tmp_path / "store")
+    lock = "is_final/live/lock"
+    assert {**after, lock: None} == {**before, lock: None}
+    with pytest.raises(errors.CapacityError, match="shrink=True"):
+        make(tmp_path / "store", capacity=40)
+    with make(tmp_path / "store") as buffer:
+        assert buffer.add_count >= 100
+
+
+def test_a_checkpoint_by_its_own_path(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 30)
+        rows = buffer.add_count
+        saved = int(np.diff(buffer.bounds).sum())
+        first = buffer.save(tmp_path / "checkpoints", 1)
+        record(buffer, 30)
+        buffer.save(tmp_path / "checkpoints", 2)
+        loaded = buffer.load(first)
+        assert (loaded.path, loaded.number, loaded.rows) == (first, 1, saved)
+        assert buffer.add_count == rows
+        buffer.load(tmp_path / "checkpoints")
+        buffer.load(diskreplay.checkpoints(tmp_path / "checkpoints")[0].path)
+        assert buffer.add_count == rows
+        with pytest.raises(errors.CheckpointNotFoundError, match="a checkpoint itself") as caught:
+            buffer.load(first, 2)
+        assert f"give {tmp_path / 'checkpoints'} to load 2" in str(caught.value)
+        assert buffer.add_count == rows
+
+
+def test_checkpoints_that_are_not_there(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 30)
+        buffer.save(tmp_path / "checkpoints", 1)
+        for suffix in (None, 3):
+            with pytest.raises(errors.CheckpointNotFoundError, match="no such directory"):
+                buffer.load(tmp_path / "nothing", suffix)
+    with make(tmp_path / "other", name="foo") as buffer:
+        for suffix in (None, 1):
+            with pytest.raises(errors.CheckpointNotFoundError, match="there are some of 'replay'"):
+                buffer.load(tmp_path / "checkpoints", suffix)
+    (tmp_path / "empty").mkdir()
+    with make(tmp_path / "third") as buffer:
+        with pytest.raises(errors.CheckpointNotFoundError) as caught:
+            buffer.load(tmp_path / "empty")
+        assert ";" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gone", "rows"),
+    [
+        ("observation/c.2.1.0.0", "rows 32 to 47 of env 1"),
+        ("observation/c.6.1.0.0", "rows 96 to 99 of env 1"),
+        ("reward/c.0.1", "rows 0 to 99 of env 1"),
+    ],
+)
+def test_a_file_of_the_store_is_gone(tmp_path, gone, rows):
+    """It was said that nothing was lost, and that calling again would do."""
+    with make(tmp_path / "store", num_envs=2, extras=None) as buffer:
+        for i in range(100):
+            both = np.full((2, *FRAME), i, np.uint8)
+            buffer.add(both, [1, 2], [i, i], [False, False], [False, False])
+        checkpoint = buffer.save(tmp_path / "checkpoints", 1)
+        with diskreplay.open(tmp_path / "store") as reader:  # beside a writer
+            assert reader.add_count == 200
+        whole = tmp_path / "copy"
+        shutil.copytree(checkpoint, whole)
+        for at in (checkpoint, whole):
+            (at / gone).unlink()
+            with pytest.raises(errors.CorruptSegmentError, match=rows) as caught:
+                diskreplay.open(at)
+            assert str(caught.value).startswith(f"{at / gone}: missing")
+            assert "load another checkpoint" in str(caught.value)
+    for tail in (tmp_path / "store").glob("is_final/live/tail.*/6.1"):
+        tail.unlink()
+    (tmp_path / "store" / gone).unlink()
+    for call in (
+        lambda: diskreplay.open(tmp_path / "store"),
+        lambda: diskreplay.open(tmp_path / "store", "a"),
+        lambda: make(tmp_path / "store", num_envs=2, extras=None),
+    ):
+        with pytest.raises(errors.CorruptSegmentError, match=rows) as caught:
+            call()
+        assert str(caught.value).startswith(f"{tmp_path / 'store' / gone}: missing")
+        assert f"diskreplay verify {tmp_path / 'store'} --repair" in str(caught.value)

@@ -16,7 +16,13 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.convert.copying import convert
-from diskreplay.errors import DiskReplayError, LockedError, StorageError, StoreMovedError
+from diskreplay.errors import (
+    DiskReplayError,
+    LockedError,
+    StorageError,
+    StoreMovedError,
+    StorePermissionError,
+)
 from diskreplay.store.listing import checkpoints, remove, superfluous
 from diskreplay.store.verify import verify
 
@@ -101,14 +107,117 @@ def test_links_that_lead_nowhere(tmp_path):
             with pytest.raises(StorageError, match="loop") as caught:
                 call()
             assert caught.value.errno == errno.ELOOP
-        gone = tmp_path / "gone"
-        gone.symlink_to(tmp_path / "nothing" / "there")
+        yet = tmp_path / "yet"
+        yet.symlink_to(tmp_path / "there")  # made where it points to: that directory's is there
         with pytest.raises(DiskReplayError, match="there"):
-            diskreplay.open(gone)
-        path = buffer.save(gone, 1)  # made where it points to
-        assert path == tmp_path / "nothing" / "there" / "replay_ckpt.1"
-        buffer.load(gone)
+            diskreplay.open(yet)
+        assert buffer.save(yet, 1) == tmp_path / "there" / "replay_ckpt.1"
+        buffer.load(yet)
         assert rows_of(buffer) == list(range(10))
+
+
+def test_a_link_to_a_disk_that_is_not_mounted(tmp_path):
+    """The directory was made where it led to, and the run began anew, with no word."""
+    disk, runs = tmp_path / "mnt" / "disk", tmp_path / "runs"
+    runs.mkdir()
+    (runs / "second").symlink_to(disk)
+    (runs / "first").symlink_to("second")
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 10)
+        buffer.save(tmp_path / "checkpoints", 1)
+        calls = (
+            make, diskreplay.open, lambda path: diskreplay.open(path, "a"),
+            lambda path: buffer.save(path, 1), buffer.load, diskreplay.checkpoints,
+            lambda path: buffer.export_gz(path, 1), lambda path: convert(buffer.path, path),
+        )  # fmt: skip
+        for path in (runs / "first", runs / "first" / "replay", runs / "second" / "a" / "b"):
+            for call in calls:
+                with pytest.raises(StorageError, match="mount the disk") as caught:
+                    call(path)
+                assert caught.value.errno == errno.ENOENT
+                link = runs / path.relative_to(runs).parts[0]
+                assert caught.value.filename == str(link)
+                assert f"a link to {disk}" in str(caught.value)
+        (tmp_path / "mnt").mkdir()  # the place to mount disks at; it may hold others
+        with pytest.raises(StorageError, match="mount the disk"):
+            make(runs / "first" / "replay")
+        assert names_in(tmp_path / "mnt") == []
+        disk.mkdir()
+        with make(runs / "first" / "replay") as other:
+            assert other.path == disk / "replay"
+        buffer.load(tmp_path / "checkpoints")
+    assert names_in(tmp_path) == ["checkpoints", "mnt", "runs", "store"]
+
+
+def test_a_working_directory_that_is_gone(tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 10)
+        monkeypatch.chdir(here)
+        here.rmdir()
+        for call in (
+            lambda: make("replay"), lambda: diskreplay.open("replay"),
+            lambda: diskreplay.open("replay", "a"), lambda: buffer.save("checkpoints", 1),
+            lambda: buffer.load("checkpoints"), lambda: diskreplay.checkpoints("checkpoints"),
+            lambda: buffer.export_gz("gz", 1), lambda: convert(tmp_path / "store", "copy"),
+        ):  # fmt: skip
+            with pytest.raises(StorageError, match=r"working directory .* is gone") as caught:
+                call()
+            assert caught.value.errno == errno.ENOENT
+        buffer.save(tmp_path / "checkpoints", 1)  # with absolute paths all goes on
+        buffer.load(tmp_path / "checkpoints")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a place that takes no directories: /proc")
+def test_a_place_that_takes_no_directories(tmp_path):
+    """Its parent was made again and again, until Python's stack was full."""
+    with make(tmp_path / "store") as buffer:
+        for call in (
+            lambda: make("/proc/foo"), lambda: make("/proc/foo/bar"),
+            lambda: buffer.save("/proc/foo", 1), lambda: buffer.export_gz("/proc/foo", 1),
+            lambda: convert(tmp_path / "store", "/proc/foo"),
+        ):  # fmt: skip
+            with pytest.raises(StorageError, match=r"^/proc/.*choose another place") as caught:
+                call()
+            assert caught.value.errno == errno.ENOENT
+
+
+def test_a_file_where_a_directory_is_to_be(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("notes")
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 5)
+        for path in (text, text / "below"):
+            for call in (make, lambda path: buffer.save(path, 1)):
+                with pytest.raises(StorageError) as caught:
+                    call(path)
+                assert str(caught.value).startswith(f"{text}: a file; a directory expected")
+    assert text.read_text() == "notes"
+    assert names_in(tmp_path) == ["store", "text.txt"]
+
+
+def test_a_store_of_another_user(tmp_path, monkeypatch):
+    """As the system refuses it to others; tests may run as root, whom nothing is refused."""
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 10)
+    real = os.open
+
+    def refuse(path, flags, *arguments, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR) and str(path).startswith(str(tmp_path)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for call in (
+        lambda: make(tmp_path / "store"),
+        lambda: diskreplay.open(tmp_path / "store", "a"),
+    ):
+        with pytest.raises(StorePermissionError, match=r"diskreplay\.open\(path\)") as caught:
+            call()
+        assert str(caught.value).startswith(f"{tmp_path / 'store'}: ")
+    with diskreplay.open(tmp_path / "store") as reader:
+        assert rows_of(reader) == list(range(10))
 
 
 def test_checkpoints_that_are_links(tmp_path):
@@ -278,6 +387,19 @@ def test_a_store_that_is_moved_while_it_is_open(tmp_path, call, there, compresso
     assert not [name for name in names_in(tmp_path) if name.startswith(".")]
     with make(moved, **options) as again:
         assert rows_of(again) == list(range(rows))
+
+
+def test_save_makes_no_directory_at_the_old_place(tmp_path):
+    """It was there again, with nothing in it, when the error was raised."""
+    (tmp_path / "run").mkdir()
+    buffer = make(tmp_path / "run" / "replay")
+    add(buffer, 40)
+    (tmp_path / "run").rename(tmp_path / "old")
+    with pytest.raises(StoreMovedError, match=r"^/.*old/replay"):
+        buffer.save(tmp_path / "run" / "checkpoints", 1)
+    assert names_in(tmp_path) == ["old"]
+    with pytest.raises(StoreMovedError):
+        buffer.close()
 
 
 def test_a_store_that_is_moved_there_and_back(tmp_path):

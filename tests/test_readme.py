@@ -60,15 +60,17 @@ def test_the_commands_on_looking_run(tmp_path, monkeypatch):
 def test_the_lines_on_resuming_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = {"observation_space": Discrete(9), "action_space": Discrete(2), "capacity": 100}
-    with diskreplay.ReplayBuffer("runs/pong/replay", **options) as buffer:
+    with diskreplay.ReplayBuffer("runs/cartpole/replay", **options) as buffer:
         for step in range(20):
             buffer.add(step % 9, 0, 1.0, False, False)
-        found = {"buffer": buffer, "diskreplay": diskreplay}
-        paste(BLOCKS[3], "README block 3", found)
-        assert buffer.add_count == 20
-        assert found["weights"] == b"of the network"
-        assert found["step"] == 8000
-        assert "8000" in capsys.readouterr().out
+    found = {}
+    paste(BLOCKS[3], "README block 3", found)
+    assert found["buffer"].closed
+    assert found["weights"] == b"of the network"
+    assert found["step"] == 8000
+    assert "8000" in capsys.readouterr().out
+    with diskreplay.open("runs/cartpole/replay") as reader:
+        assert reader.add_count == 20
 
 
 def test_the_page_on_checkpoints(tmp_path, monkeypatch, capsys):

@@ -45,7 +45,7 @@ of diskreplay, please report what it prints · 130 interrupted.
 
 # What the engine says to a training program, and what a command says instead.
 _IN_A_SHELL = {
-    " (nothing that was acknowledged is lost; mend the cause, call again)": "",
+    " (mend the cause and call again)": "",
     "free some space and call again": "free some space and try again",
     "(overwrite=True)": "(--force)",
     'close it there, or read along with diskreplay.open(path, mode="r")': "end it first, or wait",

@@ -163,17 +163,18 @@ def explained(path: Path) -> Iterator[None]:
         text = str(error)
         if "diskreplay verify" in text or not (str(path) in text or os.path.abspath(path) in text):
             raise
-        raise CorruptSegmentError(f"{text.rstrip('.')}; {_remedy(path)}") from error
+        raise CorruptSegmentError(f"{text.rstrip('.')}; {remedy(path)}") from error
     except StorageError as error:
         is_ours = Path(error.filename or "").is_relative_to(os.path.abspath(path))
         if error.errno != errno.ENOENT or not is_ours:
             raise
         raise CorruptSegmentError(
-            f"{error.filename}: missing, so the store {path} is not whole; {_remedy(path)}"
+            f"{error.filename}: missing, so the store {path} is not whole; {remedy(path)}"
         ) from error
 
 
-def _remedy(path: Path) -> str:
+def remedy(path: Path) -> str:
+    """What to do about a store or a checkpoint that is damaged."""
     is_checkpoint = (path / "manifest.json").exists()
     what = "names all that is damaged" if is_checkpoint else "sets the damaged rows aside"
     return f"`diskreplay verify {path}{'' if is_checkpoint else ' --repair'}` {what}"

@@ -17,6 +17,7 @@ from diskreplay.cli.common import (
     explained,
     opened,
     plain,
+    remedy,
     say_json,
 )
 from diskreplay.cli.layout import Listing, facts
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from diskreplay.inspection.overview import Overview
 
 _FEW = 24  # actions that are counted one by one
+_NAMED = 5  # missing files
 
 commands = typer.Typer()
 
@@ -114,7 +116,16 @@ def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
         "last write": _last_write(found),
         "writer": _writer_text(plain(found)),
         **({"metadata": metadata_texts(found.metadata)} if found.metadata else {}),
+        **_missing_lines(found),
     }
+
+
+def _missing_lines(found: "Overview") -> dict[str, list[str]]:
+    missing = [name for field in found.fields.values() for name in field.missing]
+    if not missing:
+        return {}
+    more = [f"and {len(missing) - _NAMED:,} more"] * (len(missing) > _NAMED)
+    return {"missing files": [*missing[:_NAMED], *more, remedy(Path(found.path))]}
 
 
 def _last_write(found: "Overview") -> str:

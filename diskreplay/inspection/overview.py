@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError, DiskReplayError, FormatError
+from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.inspection.episodes import count_episodes
 from diskreplay.inspection.identity import metadata_of, title_of
 from diskreplay.inspection.surroundings import (
@@ -49,6 +49,9 @@ class FieldOverview:
     rows of each env and do not grow with the rows."""
     ratio: float | None
     """raw / disk."""
+    missing: list[str]
+    """Files with retained rows that are not there, as paths below the store. None is looked for
+    while a writer is at work, which deletes some."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
     Notes
     -----
     Costs a look at every file's size, also of the checkpoints beside it, and reading 5 bytes a row
-    and their metadata; no other file is opened.
+    and their metadata; no other file is opened, so a store of which others
+    are damaged or missing is described too.
     """
     path = path.absolute()
     attributes = format.read_attributes(path)
@@ -217,14 +221,14 @@ def _field(
     path: Path, number: int, field: format.Field, bounds: np.ndarray, *, live: bool
 ) -> FieldOverview:
     chunks, tails = sizes(path / field.name), sizes(private.tails(path, number))
-    segments = 0
+    segments, missing = 0, []
     for env, (first, stop) in enumerate(bounds.tolist()):
         for segment in range(first // field.segment_rows, -(-stop // field.segment_rows)):
             segments += 1
             key = field.chunk_key(segment, env)
             # A writer may have deleted it since its rows were counted.
             if not live and key not in chunks and f"{segment}.{env}" not in tails:
-                raise CorruptSegmentError(f"{path / field.name / key}: the file is missing")
+                missing.append(f"{field.name}/{key}")
     raw = int((bounds[:, 1] - bounds[:, 0]).sum()) * field.row_bytes
     tail = sum(tails.values())
     disk = sum(chunks.values()) + tail
@@ -232,5 +236,5 @@ def _field(
     del known["name"]
     return FieldOverview(
         **known, segments=segments, raw_bytes=raw, disk_bytes=disk, tail_bytes=tail,
-        ratio=raw / disk if disk else None,
+        ratio=raw / disk if disk else None, missing=missing,
     )  # fmt: skip

@@ -20,6 +20,8 @@ from diskreplay.store.store import Store
 
 CHECKPOINT_DURATION = 4  # as in ReAgent and Dopamine: so many numbered checkpoints are kept
 
+_SHOWN = 5  # names of other buffers
+_CHECKPOINT = re.compile(r"([^.].*)_ckpt\.[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -81,15 +83,38 @@ def _of(name: str) -> str:
     return re.escape(name) + r"_ckpt\..+"
 
 
+def _instead(directory: Path, name: str) -> str:
+    """What is there where no checkpoint of a buffer is, as the end of a sentence."""
+    if not directory.exists():
+        return "; there is no such directory"
+    matches = (_CHECKPOINT.fullmatch(path.name) for path in _directories(directory))
+    others = sorted({match[1] for match in matches if match} - {name})
+    if not others:
+        return ""
+    return (
+        f"; there are some of {', '.join(map(repr, others[:_SHOWN]))}: give the buffer that name "
+        "(name=...), or another directory"
+    )
+
+
 def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, str]:
     """The checkpoint directory, or what a link there leads to, and its suffix; of the highest
-    number if `suffix` is None."""
+    number if `suffix` is None. Without one, `directory` may be a checkpoint itself."""
+    if (directory / manifest.NAME).is_file():
+        if suffix is None:
+            return directory, directory.name.rpartition("_ckpt.")[2]
+        raise CheckpointNotFoundError(
+            f"{directory}: a checkpoint itself, and not a directory of them; leave the suffix out "
+            f"to load this one, or give {directory.parent} to load {suffix!r} from there"
+        )
     places = {path: path for path in _directories(directory)}
     places = tempfiles.set_aside(directory, _of(name)) | places  # by a save that was killed
     there = numbered(places, name)
     if suffix is None:
         if not there:
-            raise CheckpointNotFoundError(f"{directory}: no numbered checkpoint of {name!r} in it")
+            raise CheckpointNotFoundError(
+                f"{directory}: no numbered checkpoint of {name!r} in it{_instead(directory, name)}"
+            )
         _number, place = there[-1]
     else:
         place = path_of(directory, name, suffix)
@@ -97,6 +122,7 @@ def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, st
             has = ", ".join(str(number) for number, _place in there) or "none"
             raise CheckpointNotFoundError(
                 f"{place}: no such checkpoint (numbered ones there: {has})"
+                f"{'' if there else _instead(directory, name)}"
             )
     return files.resolved(places[place]), place.name.removeprefix(f"{name}_ckpt.")
 

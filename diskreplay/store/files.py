@@ -63,10 +63,7 @@ def translated(error: OSError, path: Path | str, doing: str) -> StorageError:
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         kind, hint = StorePermissionError, "check the owner and mode of the directory"
     else:
-        kind, hint = (
-            StorageError,
-            "nothing that was acknowledged is lost; mend the cause, call again",
-        )
+        kind, hint = StorageError, "mend the cause and call again"
     return kind(error.errno, f"{doing}: {reason} ({hint})", str(path))
 
 
@@ -79,14 +76,47 @@ def resolved(path: str | os.PathLike) -> Path:
     Raises
     ------
     StorageError
-        The links go round in a circle.
+        The links go round in a circle, or one leads to what is not there. The exception is the link
+        that `path` is itself: what it leads to may be made later, in a directory that is there.
+        Also where `path` is relative and the working directory is gone, and where this user may not
+        look into a directory on the way.
     """
-    real = Path(os.path.realpath(path))
-    with explained(path, "cannot follow the link"):
+    try:
+        real = Path(os.path.realpath(path))
+    except FileNotFoundError as error:
+        raise StorageError(
+            errno.ENOENT,
+            "the working directory of this process is gone, and this path is relative to it; "
+            "change to a directory that is there, or give an absolute path",
+            os.fspath(path),
+        ) from error
+    with explained(path, "cannot follow the path"):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             if stat.S_ISLNK(os.lstat(real).st_mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        _check_links(Path(path), real)
     return real
+
+
+def _check_links(path: Path, real: Path) -> None:
+    """Refuse a link to what is not there: a disk that is not mounted, say. A run that made the
+    directory there would start anew, beside the rows that it has on that disk."""
+    for part in [*reversed(path.parents), path]:
+        try:
+            os.stat(part)
+        except FileNotFoundError:
+            if not part.is_symlink():
+                return  # to be made, with all that is below it
+            if part == path and real.parent.is_dir():
+                return
+            raise StorageError(
+                errno.ENOENT,
+                f"a link to {os.path.realpath(part)}, which is not there; mount the disk that it "
+                "is on, or make that directory",
+                os.path.abspath(part),
+            ) from None
+        except NotADirectoryError:
+            return  # who opens or makes something there says so
 
 
 def make_dirs(path: Path) -> None:
@@ -95,16 +125,33 @@ def make_dirs(path: Path) -> None:
         _make_dirs(os.fspath(path))
 
 
-def _make_dirs(path: str) -> None:
+def _make_dirs(path: str, *, below_parent: bool = False) -> None:
     # Once for each segment: from the bottom up, as text, a third of what `Path.mkdir` takes.
     try:
         os.mkdir(path)
     except FileNotFoundError:
-        _make_dirs(os.path.dirname(path))
-        _make_dirs(path)
-    except FileExistsError:
+        parent = os.path.dirname(path)
+        if below_parent or parent == path:  # /proc says so of whatever one makes in it
+            where = file_system(Path(parent))
+            raise StorageError(
+                errno.ENOENT,
+                f"cannot create the directory, and its parent is there: {where} may take no "
+                "directories; choose another place",
+                path,
+            ) from None
+        _make_dirs(parent)
+        _make_dirs(path, below_parent=True)
+    except (FileExistsError, NotADirectoryError):
         if not os.path.isdir(path):
-            raise
+            raise _no_directory(Path(path)) from None
+
+
+def _no_directory(path: Path) -> StorageError:
+    """What is wrong where a directory is to be, and a file is there, or is one of its parents."""
+    there = next(part for part in [path, *path.parents] if os.path.lexists(part))
+    return StorageError(
+        errno.ENOTDIR, "a file; a directory expected: choose another path", os.fspath(there)
+    )
 
 
 def make_lasting_dirs(path: Path) -> None:
@@ -391,10 +438,18 @@ def lock(path: Path, *, of: Path) -> int:
         Another writer has it.
     StorageError
     """
-    while (fd := try_lock(path)) is not None and not is_at(fd, path):
-        # A load has put another store, with a lock of its own, here since the file was opened: this
-        # is the lock of a store that is being removed.
-        unlock(fd)
+    try:
+        while (fd := try_lock(path)) is not None and not is_at(fd, path):
+            # A load has put another store, with a lock of its own, here since the file was opened:
+            # this is the lock of a store that is being removed.
+            unlock(fd)
+    except StorePermissionError as error:
+        raise StorePermissionError(
+            error.errno,
+            f"this user may not write to the store: {os.strerror(error.errno)} ({path}); check the "
+            "owner and mode of the directory. To read it, call diskreplay.open(path)",
+            os.fspath(of),
+        ) from error
     if fd is None:
         holder = read(path, 32).decode(errors="replace").strip() or "unknown"
         raise LockedError(

@@ -98,13 +98,14 @@ def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> li
     Raises
     ------
     StorageError
-        The directory cannot be read.
+        The directory cannot be read, or its path leads over a link to what is not there.
 
     Notes
     -----
     A look at each file's length; none is read but the metadata. Saving and removing may go on
     meanwhile.
     """
+    files.resolved(directory)  # an error where a link leads nowhere: nobody should begin anew then
     directory = Path(directory)
     try:
         with files.explained(directory, "cannot list the directory"):

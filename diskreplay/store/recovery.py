@@ -1,5 +1,6 @@
 """Opening a store: which rows count, which files hold them, what is left over from a crash."""
 
+import errno
 import os
 import re
 import warnings
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError, StorageError
-from diskreplay.store import files, format, numbers, priorities, private
+from diskreplay.store import files, format, manifest, numbers, priorities, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.state import State, finals_in, rows_behind
@@ -124,10 +125,12 @@ def _adopt_env(column: Column, env: int, first: int, count: int, clean: bool) ->
     for segment in range(first // rows, -(-count // rows)):
         used = min(rows, count - segment * rows)
         if segment < column.sealed[env] and used == rows:
-            column.adopt_sealed(segment, env)
+            with _all_there(column, segment, env, count):
+                column.adopt_sealed(segment, env)
             column.complete_seal(segment, env)
         else:
-            _make_writable(column, segment, env, used)
+            with _all_there(column, segment, env, count):
+                _make_writable(column, segment, env, used)
             if not clean:
                 # A row that was being written when the process died was never added.
                 memory = column.mapping(segment, env).array
@@ -138,6 +141,42 @@ def _adopt_env(column: Column, env: int, first: int, count: int, clean: bool) ->
     column.sealed[env] = max(min(column.sealed[env], count // rows), first // rows)
     for key in [k for k in column.seals if k[1] == env and k[0] >= column.sealed[env]]:
         del column.seals[key]
+
+
+class _all_there:
+    """Turns the error that a segment's file is missing into one that names its rows.
+
+    Not a generator, as `files.explained` is none.
+    """
+
+    __slots__ = ("_at",)
+
+    def __init__(self, column: Column, segment: int, env: int, count: int) -> None:
+        self._at = column, segment, env, count
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, StorageError) or error.errno != errno.ENOENT:
+            return
+        column, segment, env, count = self._at
+        path, root = column.chunk_path(segment, env), column.root
+        if error.filename != os.fspath(path):
+            return
+        start = segment * column.field.segment_rows
+        stop = min(start + column.field.segment_rows, count)
+        if (root / manifest.NAME).exists():
+            remedy = "or load another checkpoint"
+        else:
+            remedy = (
+                "load a checkpoint, or go on without these rows after "
+                f"`diskreplay verify {root} --repair`"
+            )
+        raise CorruptSegmentError(
+            f"{path}: missing, and with it rows {start} to {stop - 1} of env {env}; restore the "
+            f"file, {remedy}"
+        ) from error
 
 
 def _make_writable(column: Column, segment: int, env: int, used: int) -> None:
@@ -155,11 +194,6 @@ def _make_writable(column: Column, segment: int, env: int, used: int) -> None:
     elif chunk.exists() and _is_ours_alone(chunk):
         column.adopt(segment, env, writable=True)
         return
-    if not chunk.exists():
-        raise CorruptSegmentError(
-            f"{chunk}: {used} rows of env {env} should be in it, and neither it nor a tail is "
-            "there; restore the file, or load a checkpoint"
-        )
     column.adopt_sealed(segment, env)
     start = segment * column.field.segment_rows
     values = column.read(env, start, start + used)
@@ -286,4 +320,5 @@ def _map_env(store: "Store", column: Column, env: int) -> None:
     rows, first, count = column.field.segment_rows, int(store.first[env]), int(store.count[env])
     for segment in range(first // rows, -(-count // rows) if first < count else 0):
         if not column.has(segment, env):
-            column.adopt(segment, env, writable=False)
+            with _all_there(column, segment, env, count):
+                column.adopt(segment, env, writable=False)

@@ -17,7 +17,7 @@ after a power cut      the record is the truth; after a kill ``state`` is
 
 import re
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from collections.abc import Mapping as MappingType
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,7 @@ class Store(Keeping):
         capacity: int | None = -1,
         shrink: bool = False,
         only: Container[str] | None = None,
+        check: Callable[["Store"], None] | None = None,
     ) -> None:
         self.place = Place(path)
         attributes = format.read_attributes(path)
@@ -139,6 +140,8 @@ class Store(Keeping):
         self._words: np.ndarray | None = None  # of a reader: state.finals, seen together with count
         self.mapped_epoch = 0  # of a reader: the tail epoch its mappings belong to
         self.follows = True  # of a reader: whether it takes over what the writer does
+        if check is not None:
+            check(self)
         if mode == "r":
             self._open_for_reading()
         else:
@@ -209,11 +212,13 @@ class Store(Keeping):
         capacity: int | None = -1,
         shrink: bool = False,
         only: Container[str] | None = None,
+        check: Callable[["Store"], None] | None = None,
     ) -> "Store":
         """Open a store: ``"a"`` to go on writing, ``"r"`` to read along (or a checkpoint).
 
         `capacity` replaces the stored one; -1 keeps it. One that does not hold all rows is refused
-        with a `CapacityError`, before anything is changed, unless `shrink` is true. With ``"r"``,
+        with a `CapacityError`, before anything is changed, unless `shrink` is true. Before that,
+        `check` is given the store, whose metadata are read by then, to refuse it. With ``"r"``,
         `only` these columns are there: to map thousands of segments that nobody looks at takes
         long.
         """
@@ -229,7 +234,7 @@ class Store(Keeping):
             )
         lock = private.hold(path)
         try:
-            return cls(path, mode="a", lock=lock, capacity=capacity, shrink=shrink)
+            return cls(path, mode="a", lock=lock, capacity=capacity, shrink=shrink, check=check)
         except BaseException:
             files.unlock(lock)
             raise

@@ -120,12 +120,30 @@ def test_damaged_attributes(cli, store, change, command):
     assert str(store) in only_line(cli(command, store, code=3))
 
 
-@pytest.mark.parametrize("gone", ["reward", "action", "step/c.0.0"])
+@pytest.mark.parametrize("gone", ["is_final", "step/c.0.0"])
 def test_half_a_store(cli, store, gone):
     (shutil.rmtree if (store / gone).is_dir() else os.unlink)(store / gone)
     line = only_line(cli("info", store, code=6))
     assert f"{store / gone}" in line
     assert f"diskreplay verify {store}" in line
+
+
+@pytest.mark.parametrize("gone", ["reward", "terminated", "reward/c.0.0"])
+def test_info_of_a_store_without_a_file_that_it_does_not_need(cli, store, gone):
+    """It refused such a store, of which it reads two small fields only."""
+    whole = json.loads(cli("info", store, "--json").stdout)
+    assert all(field["missing"] == [] for field in whole["fields"].values())
+    (shutil.rmtree if (store / gone).is_dir() else os.unlink)(store / gone)
+    shown = cli("info", store).stdout
+    assert f"{gone.split('/')[0]}/c.0.0" in shown
+    assert f"diskreplay verify {store}" in " ".join(shown.split())
+    found = json.loads(cli("info", store, "--json").stdout)
+    missing = {name: field["missing"] for name, field in found["fields"].items()}
+    field = gone.split("/")[0]
+    assert [name for name in missing if missing[name]] == [field]
+    assert len(missing[field]) == whole["fields"][field]["segments"]
+    assert found["rows"] == whole["rows"]
+    assert found["episodes"] == whole["episodes"]
 
 
 def test_a_cut_segment(cli, store):
