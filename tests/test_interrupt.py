@@ -16,7 +16,7 @@ from diskreplay.store.verify import verify
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")
-WHOLE = ("reserve_env", "_reserve_env", "maintain", "record", "_switch")
+WHOLE = ("reserve_env", "_reserve_env", "maintain", "record", "_switch", "_take_lock")
 FRAME = (4, 4)
 OPTIONS = {
     "observation_space": Box(0, 255, FRAME, "uint8"), "action_space": Discrete(3),

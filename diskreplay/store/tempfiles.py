@@ -102,19 +102,22 @@ class Workspace:
     def _claim(self, path: Path, place: Path) -> bool:
         """Become the owner of a directory; False if it is another's, or was removed meanwhile."""
         try:
-            lock = files.try_lock(path / _LOCK)
+            self._take_lock(path / _LOCK)
         except StorageError as error:
             if error.errno not in files.NO_LOCKS:
                 raise
-            lock = None
         else:
-            if lock is None:
+            if self._lock is None:
                 return False
-            if not files.is_at(lock, path / _LOCK):
-                files.unlock(lock)
+            if not files.is_at(self._lock, path / _LOCK):
+                self.release()
                 return False
-        self.path, self.place, self._lock, self._pid = path, place, lock, process.pid
+        self.path, self.place = path, place
         return True
+
+    def _take_lock(self, path: Path) -> None:
+        with process.undisturbed():  # a Ctrl-C in between would lose the lock, and leave it held
+            self._lock, self._pid = files.try_lock(path), process.pid
 
     def put_in_place(self, made: Path) -> None:
         """Give a directory that was made in here the path `place`, durably.
