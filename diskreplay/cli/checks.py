@@ -90,10 +90,11 @@ def verify(
         raise typer.BadParameter(
             "a checkpoint is never repaired: restore its files, or load another one"
         )
-    for given in (path, *(sources or ())):
+    for given in sources or ():
         with explained(given):
             format.read_attributes(given)
-    with progress("checking", _size(path)) as advance:
+    # Not read before: a repair first puts a store back that a kill has left aside.
+    with explained(path), progress("checking", _size(path)) as advance:
         report = mend(path, sources=sources or (), advance=advance) if repair else check(
             path, advance=advance
         )  # fmt: skip

@@ -13,7 +13,7 @@ import diskreplay
 from diskreplay.cli.app import app
 from diskreplay.convert import copying
 from diskreplay.inspection import difference as difference_module
-from diskreplay.store import files
+from diskreplay.store import files, tempfiles
 from tests.cli.conftest import record
 
 
@@ -181,6 +181,16 @@ def test_what_verify_refuses(cli, store, tmp_path):
         assert "diskreplay.open" not in said
         assert "end it first, or wait" in said
         assert "already open" in cli("verify", store, "--repair", code=5).stderr
+
+
+def test_a_store_that_a_kill_left_aside_is_repaired(cli, store):
+    """By a load, where the file system cannot exchange two directories: between two renames."""
+    room = tempfiles.Workspace(store, "load")
+    os.rename(store, room.path / "aside")
+    room.release()
+    assert "not a diskreplay store" in cli("verify", store, code=3).stderr
+    cli("verify", store, "--repair")
+    assert "sound" in cli("verify", store).stdout
 
 
 # -- checkpoints
