@@ -191,7 +191,7 @@ class ReplayBuffer:
         if (self.path / "zarr.json").exists():
             store = Store.open(
                 self.path, mode="a", capacity=capacity, shrink=bool(shrink),
-                check=self._check_store,  # first: to let rows go is no answer to a wrong path
+                check=self._check_kind,  # first: to let rows go is no answer to a wrong path
             )  # fmt: skip
             keep_rng, reopened = isinstance(seed, np.random.Generator), True
         else:
@@ -201,6 +201,8 @@ class ReplayBuffer:
             )  # fmt: skip
             keep_rng, reopened = True, False
         try:
+            if reopened:
+                self._check_store(store)
             self._start(store, keep_rng=keep_rng)
             self._metadata = checked_metadata(self._metadata | given)
         except BaseException:
@@ -249,9 +251,13 @@ class ReplayBuffer:
                 f"{needed * num_envs}"
             )
 
-    def _check_store(self, store: Store) -> None:
-        """Refuse a store, or a checkpoint to be loaded, that holds something else."""
+    def _check_kind(self, store: Store) -> None:
+        """Refuse a store of something else, of which only the metadata are read so far."""
         self._schema.check(store, self.num_envs)
+
+    def _check_store(self, store: Store) -> None:
+        """Refuse a store, or a checkpoint to be loaded, that cannot be this buffer's."""
+        self._check_kind(store)
 
     def _record_options(self) -> None:
         """Readers go by the attributes: they should not see the options of another run."""

@@ -232,13 +232,16 @@ class Ring(ReplayBuffer):
     def _check_capacity(self, capacity: int | None) -> None:
         """One row will do: what makes a transition is for the owner to say."""
 
-    def _check_store(self, store: Store) -> None:
-        super()._check_store(store)
+    def _check_kind(self, store: Store) -> None:
+        super()._check_kind(store)
         if store.meta.get("facade") != self._facade:
             raise SchemaError(
                 f"{store.path}: made by {store.meta.get('facade', 'diskreplay itself')}, not by "
                 f"{self._facade}; open it there, or choose another directory"
             )
+
+    def _check_store(self, store: Store) -> None:
+        super()._check_store(store)
         base, notes = store.meta.get("base"), store.meta.get("notes")
         try:
             numbers.integer("base", base, 0, numbers.MOST_ROWS - int(store.count[0]))
