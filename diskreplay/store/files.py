@@ -420,11 +420,12 @@ def try_lock(path: Path) -> int | None:
 
 def is_at(fd: int, path: Path) -> bool:
     """Whether an open file is still the one of that name."""
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(fd))
+    with explained(path, "cannot look at the file"):
+        try:
+            there = os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(fd))
 
 
 def lock(path: Path, *, of: Path) -> int:
@@ -439,7 +440,14 @@ def lock(path: Path, *, of: Path) -> int:
     StorageError
     """
     try:
-        while (fd := try_lock(path)) is not None and not is_at(fd, path):
+        while (fd := try_lock(path)) is not None:
+            try:
+                is_there = is_at(fd, path)
+            except BaseException:
+                unlock(fd)
+                raise
+            if is_there:
+                break
             # A load has put another store, with a lock of its own, here since the file was opened:
             # this is the lock of a store that is being removed.
             unlock(fd)

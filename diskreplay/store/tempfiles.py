@@ -203,15 +203,16 @@ def _found(directory: Path, names: str) -> Iterator[tuple[Path, Path, str]]:
     """Workspaces in a directory, with the place that each is for, and their kinds; `names` is a
     pattern of the places' names."""
     wanted = re.compile(names)
-    try:
-        with os.scandir(directory) as entries:
-            found = [
-                (entry.name, match) for entry in entries
-                if (match := _NAME.fullmatch(entry.name)) and wanted.fullmatch(match[1])
-                and entry.is_dir(follow_symlinks=False)
-            ]  # fmt: skip
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
+    with files.explained(directory, "cannot list the directory"):
+        try:
+            with os.scandir(directory) as entries:
+                found = [
+                    (entry.name, match) for entry in entries
+                    if (match := _NAME.fullmatch(entry.name)) and wanted.fullmatch(match[1])
+                    and entry.is_dir(follow_symlinks=False)
+                ]  # fmt: skip
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return
     for name, match in sorted(found):
         yield directory / name, directory / match[1], match[2]
 
