@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diskreplay import spaces
+from diskreplay.errors import CorruptSegmentError
 from diskreplay.batch import Batch, WindowMemory
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
@@ -26,7 +27,7 @@ class Draft(NamedTuple):
     plan: Plan
     store: Store
     visit: Visit
-    epoch: int
+    looks: int
     numbers: list[np.ndarray]
     gathering: "Gathering"
 
@@ -72,10 +73,12 @@ class Gathering:
             pairs = [self._stacks(columns[f.name], plan, windows) for f in schema.observations]
             actions = [self._rows(columns[f.name], draft.ids) for f in schema.actions]
             extras = {name: self._rows(columns[name], draft.ids) for name in schema.extras}
+        except CorruptSegmentError:
+            if store.has_moved_on(draft.looks):
+                return None
+            raise
         finally:
             draft.visit.end()
-        if store.mode == "r" and store.tail_epoch() != draft.epoch:
-            return None
         if schema.is_flat:  # asking the spaces takes some microseconds
             (observation, following), action = pairs[0], actions[0]
         else:

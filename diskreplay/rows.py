@@ -362,7 +362,7 @@ class Rows:
         store = self.store
         store.gate.enter(visit)  # under the buffer's lock: what was planned is not evicted
         return Draft(
-            ids, probability, weight, plan, store, visit, store.mapped_epoch, numbers,
+            ids, probability, weight, plan, store, visit, store.looks, numbers,
             self._gathering,
         )  # fmt: skip
 

@@ -14,8 +14,9 @@ import numpy as np
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
 from diskreplay.store import attachments, codec, files, format, manifest, priorities, tempfiles
 from diskreplay.store.attachments import Source
-from diskreplay.store.column import Column, Seal
+from diskreplay.store.catalog import segments_of
 from diskreplay.store.format import Field
+from diskreplay.store.segment import Seal
 from diskreplay.store.store import Store
 
 CHECKPOINT_DURATION = 4  # as in ReAgent and Dopamine: so many numbered checkpoints are kept
@@ -173,8 +174,8 @@ def finish(
     """
     room, build, attached = begun
     target = room.place
-    store.maintain(durable=True)  # what is linked is shared, and has to be on disk
-    with store.maintenance:
+    store.maintenance.settle()  # what is linked is shared, and has to be on disk
+    with store.maintenance.lock:
         _build(store, build, meta, leaves, attached)
         if leaves is not None:
             store.keep_priorities(build / "priority", meta)
@@ -198,21 +199,20 @@ def _build(
     copies = Copies()
     written: list[Path] = []
     for column in store.columns.values():
-        files.make_dirs(build / column.field.name)
-        for segment, env in column.mapped():
-            if segment < first[env] // column.field.segment_rows:
-                continue  # left the capacity, and waits to be deleted
-            key = f"{column.field.name}/{column.field.chunk_key(segment, env)}"
-            if segment < column.sealed[env]:
-                copies.link(column.chunk_path(segment, env), build / key)
-                contents[key] = column.seals[segment, env]
+        field, seals = column.field, {}
+        files.make_dirs(build / field.name)
+        for key, _envs in segments_of(field, first, count):
+            name = f"{field.name}/{field.chunk_key(*key)}"
+            segment = column.segments.get(key)
+            if segment is not None and column.is_linkable(segment, count):
+                copies.link(segment.path, build / name)
+                contents[name] = seals["{}/{}".format(*key)] = column.seal_of(segment)
             else:
-                used = int(count[env]) - segment * column.field.segment_rows
-                if used > 0:
-                    contents[key] = _write_partial(column, segment, env, used, build / key)
-                    written.append(build / key)
-        document = column.document(int(count.max()))
-        written += write_documents(build, column.field, document)
+                contents[name] = column.write_partial(key, count, build / name)
+                written.append(build / name)
+        entries = {"seals": {key: seal.entry for key, seal in seals.items()}}
+        document = format.array_document(field, int(count.max()), store.num_envs, entries)
+        written += write_documents(build, field, document)
     written += copies.run()
     if leaves is not None:
         written += priorities.write(build / "priority", leaves, int(first.min()), meta.get("alpha"))
@@ -229,20 +229,6 @@ def _build(
     files.write(listing, [manifest.encode(contents, datetime.datetime.now(datetime.UTC))])
     files.sync([*written, listing])
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
-
-
-def _write_partial(column: Column, segment: int, env: int, used: int, path: Path) -> Seal:
-    field = column.field
-    memory = column.mapping(segment, env).array
-    if field.packed:
-        data, length = codec.encode(field, memory, used), None
-    else:
-        data, length = memory[: used * field.row_bytes], field.segment_bytes
-    files.write(path, [data.data], length=length)
-    if length is None:
-        return Seal(len(data), codec.checksum(field, data))
-    # The zeros behind the used rows are a hole in the file but part of its checksum.
-    return Seal(length, codec.crc32c(data, zeros=length - len(data)))
 
 
 def write_documents(build: Path, field: Field, document: dict) -> list[Path]:

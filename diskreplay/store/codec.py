@@ -1,21 +1,21 @@
-"""Packed segments: Zarr shards of small Blosc blocks, each with its CRC-32C, index at the end."""
+"""Packed segments: Zarr shards of small Blosc blocks, each with its CRC-32C, the index first."""
 
 import base64
 import ctypes
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from google_crc32c import _crc32c
 
 from diskreplay.errors import CorruptSegmentError, StoreError
-from diskreplay.store.format import BLOCK_ROWS, Field
+from diskreplay.store.format import Field
 from diskreplay.store.mapping import Mapping
 
 _PIECES, _LEAST_PIECE = 256, 4096  # of a raw segment; bytes
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits reversed
 
-_MISSING = np.uint64(2**64 - 1)
+MISSING = -1  # offset and length of a block that is not there, as int64
 
 _extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
 _extend.restype = ctypes.c_uint32
@@ -96,73 +96,93 @@ def unpacked_sums(text: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
 
 
-def encode(field: Field, rows: np.ndarray, used: int, *, zeros: Collection[int] = ()) -> np.ndarray:
-    """The shard that holds the first `used` rows of a tail.
+def encode(field: Field, sources: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of rows, compressed, one behind the other.
 
     Parameters
     ----------
-    rows : ndarray of uint8
-        The tail's memory, at least ``field.segment_bytes`` long.
-    used : int
-        Rows that count; blocks behind them are left out, zeros fill the last one.
-    zeros : collection of int
-        Rows that are known to be zeros: a block of them is not read.
+    sources : ndarray of int64, shape (blocks,)
+        Where the rows of each block are in memory.
+    used : ndarray of int64, shape (blocks,)
+        Rows that count, the others are zeros.
 
     Returns
     -------
-    ndarray of uint8
-        The file's bytes.
+    data : ndarray of uint8
+        The blocks, each with its CRC-32C behind it.
+    lengths : ndarray of int64, shape (blocks,)
+        Their lengths, with the CRC-32C.
 
     Notes
     -----
     One kernel call without the GIL: a Python loop would fight the adding thread for it, block by
     block.
     """
-    from diskreplay.store import kernels
+    from diskreplay.store import packing_kernels
 
-    block = BLOCK_ROWS * field.row_bytes
-    index = 16 * field.blocks + 4
-    filled = -(-used // BLOCK_ROWS)
-    out = np.empty(filled * (block + 20) + 2 * index, np.uint8)
+    whole = field.block_bytes
+    lengths = np.empty(len(sources), np.int64)
+    out = np.empty(len(sources) * (whole + packing_kernels.ROOM), np.uint8)
     name = np.frombuffer(bytearray(field.compressor.encode() + b"\0"), np.uint8)
-    scratch = np.empty(block, np.uint8)
-    known = np.bincount(np.array(list(zeros), np.int64) // BLOCK_ROWS, minlength=field.blocks)
-    length = kernels.encode(
-        rows, used, field.row_bytes, BLOCK_ROWS, field.blocks, name, field.level, known, scratch,
-        out,
+    size = packing_kernels.encode(
+        sources, used * field.row_bytes, whole, name, field.level, np.empty(whole, np.uint8), out,
+        lengths,
     )  # fmt: skip
-    if length < 0:
+    if size < 0:
         raise StoreError(f"field {field.name!r}: C-Blosc cannot compress with {field.compressor}")
-    return out[:length]
+    return out[:size], lengths
 
 
-def checksum(field: Field, shard: np.ndarray) -> int:
-    """The CRC-32C of the blocks' own CRC-32Cs, in their order.
+def blank_index(field: Field) -> np.ndarray:
+    """The index of a shard without blocks: for each, offset and length, int64 of shape
+    (blocks * env_group, 2). That of block `b` of the `e`-th env of the group is at
+    ``b * env_group + e``."""
+    return np.full((field.blocks * field.env_group, 2), MISSING, np.int64)
+
+
+def index_bytes(index: np.ndarray) -> bytes:
+    """An index as it is at the beginning of a shard, with its CRC-32C."""
+    return index.tobytes() + int(crc32c(index.reshape(-1).view(np.uint8))).to_bytes(4, "little")
+
+
+def checksum(shard: np.ndarray, index: np.ndarray) -> int:
+    """The CRC-32C of the blocks' own CRC-32Cs, in the order of the index.
 
     Not of the whole file: bytes that are followed by their CRC-32C all leave the same remainder,
     so that of a row of them depends on nothing but their lengths.
     """
-    index = shard[len(shard) - 16 * field.blocks - 4 : -4].tobytes()
-    entries = np.frombuffer(index, "<u8").reshape(-1, 2)
-    ends = entries[entries[:, 0] != _MISSING].sum(axis=1).astype(np.int64)
+    ends = index[index[:, 0] != MISSING].sum(axis=1)
     return crc32c(np.ascontiguousarray(shard[ends[:, None] + np.arange(-4, 0)]))
 
 
-def check_index(field: Field, shard: Mapping) -> None:
-    """Refuse a shard whose index is cut or rotten; its blocks are checked when they are read."""
-    index = 16 * field.blocks
-    if shard.size < index + 4:
+def whole_index(field: Field, shard: Mapping) -> np.ndarray:
+    """A copy of the index of a shard that is whole, if it is neither cut nor rotten; the blocks are
+    checked when they are read."""
+    size = field.index_bytes
+    if shard.size < size + 4:
         raise CorruptSegmentError(
-            f"{shard.path}: {shard.size} bytes are too few for the index of {field.blocks} blocks"
+            f"{shard.path}: {shard.size} bytes are too few for the index of "
+            f"{field.blocks * field.env_group} blocks; restore the file, or load a checkpoint"
         )
-    tail = shard.array[shard.size - index - 4 :]
-    if crc32c(tail[:index]) != int(tail[index:].view("<u4")[0]):
+    head = shard.array[: size + 4].copy()
+    if crc32c(head[:size]) != int(head[size:].view("<u4")[0]):
         raise CorruptSegmentError(
             f"{shard.path}: the checksum of the shard index does not match; restore the file, or "
             "load a checkpoint"
         )
-    entries = tail[:index].view("<u8").reshape(-1, 2)
-    here = entries[entries[:, 0] != _MISSING]
-    limit = np.uint64(shard.size - index - 4)
-    if len(here) and (here.max() > limit or (here[:, 0] + here[:, 1]).max() > limit):
-        raise CorruptSegmentError(f"{shard.path}: a block of the shard lies outside the file")
+    index = head[:size].view("<i8").reshape(-1, 2)
+    if misplaced(field, index, shard.size).any():
+        raise CorruptSegmentError(
+            f"{shard.path}: a block of the shard lies outside the file; restore the file, or load "
+            "a checkpoint"
+        )
+    return index
+
+
+def misplaced(field: Field, index: np.ndarray, size: int) -> np.ndarray:
+    """Which blocks of an index are said to lie where no block can be in a file of `size` bytes;
+    bool of shape (blocks,)."""
+    offset, length = index[:, 0], index[:, 1]
+    there = (offset != MISSING) | (length != MISSING)
+    low = field.index_bytes + 4
+    return there & ((offset < low) | (length < 4) | (length > size - low) | (offset > size - length))

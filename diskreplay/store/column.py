@@ -1,61 +1,27 @@
-"""One field's segments: where they are on disk and in memory, how rows get in and out."""
+"""One field's segments: which there are, where they are in memory, how rows are read from them.
 
-import contextlib
-import dataclasses
-import os
-import re
-from collections.abc import Iterator
+`RawColumn` and `PackedColumn` say how rows get in.
+"""
+
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError, StorageError
-from diskreplay.store import codec, files, numbers, private
-from diskreplay.store.format import BLOCK_ROWS, Field, array_document
+from diskreplay.errors import CorruptSegmentError
+from diskreplay.store.format import Field, array_document
 from diskreplay.store.gate import Gate
-from diskreplay.store.mapping import Mapping
+from diskreplay.store.seals import parse_seals
+from diskreplay.store.segment import UNKNOWN, Seal, Segment
 
-_LARGE = 1 << 20  # bytes
-_WIDE = 1 << 10  # bytes of a row
-_FIGURES, _READ = 6, 6  # numbers at the beginning of a table, and of a read: see `store.kernels`
-_SEAL_KEY = re.compile(r"(\d{1,19})/(\d{1,19})", re.ASCII)
-# Segments that may be full and not yet sealed, or left and not yet deleted. While a record is being
-# written none can be deleted; fewer of those that take their full size on disk.
-_SPARE_SLOTS, _SPARE_SLOTS_PACKED = 8, 16
+# As `store.kernels` has them, which is not imported before it is needed.
+_FIGURES, _READ, _ENTRY_BYTES = 11, 6, 16
+_FIRST_SLOTS = 16  # of a column that grows
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Seal:
-    """What is known of a sealed file.
-
-    Attributes
-    ----------
-    size : int
-    crc32c : int
-        Taken once; of a packed one that of `codec.checksum`.
-    pieces : str
-        Of a raw one `codec.packed_sums` of its pieces; empty where only the whole is known. They
-        are of the same bytes, and so no part of what makes two seals equal.
-    """
-
-    size: int
-    crc32c: int
-    pieces: str = dataclasses.field(default="", compare=False)
-
-    @property
-    def entry(self) -> list:
-        """As JSON, in a field's metadata."""
-        return [self.size, self.crc32c, *([self.pieces] if self.pieces else [])]
-
-    @classmethod
-    def checked(cls, name: str, size: Any, crc: Any, pieces: str = "") -> "Seal":
-        """One that comes from a file; a ``ValueError`` if nothing can have it."""
-        return cls(
-            numbers.integer(f"{name}: its length", size, 0, numbers.MOST_ROWS),
-            numbers.integer(f"{name}: its checksum", crc, 0, 2**32 - 1),
-            pieces,
-        )
+# Segments that may have left and not yet been let go of. While a record is being written none is.
+_SPARE_SLOTS = 8
+_LAG = 4  # segments that the fastest env of a group is ahead when one is sealed for all
 
 
 class Column:
@@ -67,15 +33,13 @@ class Column:
         The field's place in the list of the group's attributes; names its private files.
     field : Field
     table : ndarray of int64
-        The segment table as `store.kernels` wants it: figures of the field, then address and size
-        of the segment in each slot of each env; segment ``s`` sits in slot ``s % slots``. One
-        array, replaced as a whole when it grows, so that a reader without the lock never mixes two
-        sizes.
-    sealed : ndarray of int64, shape (num_envs,)
-        Segments below this number are sealed: their chunk file is complete and read-only, and a
-        tail of that number is a leftover.
-    seals : dict
-        ``(segment, env)`` to `Seal`.
+        The segment table as `store.kernels` wants it. One array, replaced as a whole when it grows,
+        so that a reader without the lock never mixes two sizes.
+    segments : dict of (number, group) to Segment
+    seals : dict of (number, group) to Seal
+        What the last record, or its file, says of segments.
+    tell_readers : callable
+        Called when a segment is read from another file: a reader in another process has to know.
     """
 
     def __init__(
@@ -87,381 +51,214 @@ class Column:
         rows_per_env: int | None,
         gate: Gate,
     ) -> None:
-        self._gate = gate
-        self._is_packed = field.packed
-        self._block_words = -(-BLOCK_ROWS * field.row_bytes // 8) if field.packed else 0
+        self.gate = gate
         self.root, self.number, self.field, self.num_envs = root, number, field, num_envs
-        self._kept = rows_per_env
+        self.kept = rows_per_env
         self.directory = root / field.name
-        self.tails = private.tails(root, number)
-        slots = 16 if rows_per_env is None else -(-rows_per_env // field.segment_rows) + 1
         self.growing = rows_per_env is None
-        self.sealed = np.zeros(num_envs, np.int64)
+        self.segments: dict[tuple[int, int], Segment] = {}
         self.seals: dict[tuple[int, int], Seal] = {}
-        self._mapped: dict[tuple[int, int], Mapping] = {}
-        # Of each env, no segment below this one is mapped.
-        self._lowest = np.full(num_envs, np.iinfo(np.int64).max)
-        self._spares: list[Mapping] = []
-        self._spares_made = 0
         self.new_files: list[Path] = []  # opened segments whose names are not durable yet
-        # Tails that came, counted by the adding thread, and that went, under `maintenance`.
-        self._tails_made = self._tails_gone = 0
-        self.strays: list[tuple[int, int]] = []  # files to be deleted after the next record
-        self._spare_slots = _SPARE_SLOTS_PACKED if field.packed else _SPARE_SLOTS
-        self._set_slots(slots + self._spare_slots)
+        self.strays: list[Path] = []  # files to be deleted after the next record
+        self.tell_readers: Callable[[], None] = lambda: None
+        self._open: dict[tuple[int, int], Segment] = {}
+        self._scratch_words = self._words_of_scratch()
+        slots = _FIRST_SLOTS if self.growing else -(-rows_per_env // field.segment_rows) + 1
+        self._make_table(slots + _SPARE_SLOTS)
 
-    def _set_slots(self, slots: int) -> None:
-        field = self.field
-        blocks = field.blocks if field.packed else 1
-        self.slots = slots
-        figures = slots, field.segment_rows, field.row_bytes, BLOCK_ROWS, blocks, self.num_envs
-        table = np.zeros(len(figures) + 2 * self.num_envs * slots, np.int64)
-        table[: len(figures)] = figures
-        for (segment, env), mapping in self._mapped.items():
-            self._point(table, segment, env, mapping)
-        self.table = table
-
-    def chunk_path(self, segment: int, env: int) -> Path:
-        """The Zarr chunk (or shard) of a segment."""
-        return self.directory / self.field.chunk_key(segment, env)
-
-    def tail_path(self, segment: int, env: int) -> Path:
-        """The private raw file of a packed field's newest segments."""
-        return private.tail(self.root, self.number, segment, env)
-
-    def open_path(self, segment: int, env: int) -> Path:
-        """Where the rows of a segment that is not sealed are written."""
-        path = self.tail_path if self.field.packed else self.chunk_path
-        return path(segment, env)
+    def _words_of_scratch(self) -> int:
+        return 0
 
     # -- the segment table
 
-    def _point(self, table: np.ndarray, segment: int, env: int, mapping: Mapping | None) -> None:
-        is_shard = mapping is not None and self._is_shard(mapping)
-        place = self._place(table, segment, env)
-        table[place + 1] = mapping.size if is_shard else 0
-        table[place] = mapping.address if mapping is not None else 0
+    def _make_table(self, slots: int) -> None:
+        field, envs = self.field, self.num_envs
+        figures = slots, field.segment_rows, field.row_bytes, 0, envs, field.stride
+        table = np.zeros(_FIGURES + 2 * envs * slots, np.int64)
+        table[: len(figures)] = figures
+        self._fill_figures(table)
+        # The segment that each env's entry in a slot is of, -1 if there is none.
+        self._at = np.full((envs, slots), -1, np.int64)
+        self.slots, self.table = slots, table
+        self._entries = table[_FIGURES:].reshape(envs, slots, 2)
 
-    @staticmethod
-    def _place(table: np.ndarray, segment: int, env: int) -> int:
-        """Where a table has a segment."""
-        slots = int(table[0])
-        return _FIGURES + 2 * (env * slots + segment % slots)
+    def _fill_figures(self, table: np.ndarray) -> None:
+        """Write what only some columns have among the figures of the table."""
 
-    def _is_shard(self, mapping: Mapping) -> bool:
-        return self.field.packed and mapping.path.parent != self.tails
+    def _grow(self) -> None:
+        at, entries = self._at, self._entries
+        with self.gate:  # what the keeper changes is not lost in the old table
+            self._make_table(2 * self.slots)
+            envs, slots = np.nonzero(at >= 0)
+            numbers = at[envs, slots]
+            self._entries[envs, numbers % self.slots] = entries[envs, slots]
+            self._at[envs, numbers % self.slots] = numbers
 
-    def _install(self, segment: int, env: int, mapping: Mapping) -> None:
-        # The adding thread sets this for an env's first segment only, which nobody drops meanwhile:
-        # else it might put back what the keeper has just raised.
-        if segment < self._lowest[env]:
-            self._lowest[env] = segment
-        while self.growing and segment - self._lowest[env] >= self.slots:
-            with self._gate:  # a seal that swaps a segment in is not lost in the old table
-                self._set_slots(2 * self.slots)
-        self._mapped[segment, env] = mapping
-        self._point(self.table, segment, env, mapping)
+    def point(self, segment: Segment, envs: np.ndarray) -> None:
+        """Let kernels find the rows of these envs of its group in a segment."""
+        number = segment.number
+        if self.growing:
+            while (self._at[envs] >= 0).any() and (
+                number - np.where(self._at[envs] >= 0, self._at[envs], number).min() >= self.slots
+            ):
+                self._grow()
+        slot = number % self.slots
+        taken = envs[(self._at[envs, slot] >= 0) & (self._at[envs, slot] != number)]
+        if len(taken):  # of a segment that these have left, and somebody may still be reading
+            with self.gate:
+                self._at[taken, slot] = -1
+        entries = self._addresses(segment, envs - segment.group * self.field.env_group)
+        self._entries[envs, slot, 1] = entries[1]
+        self._entries[envs, slot, 0] = entries[0]
+        self._at[envs, slot] = number
 
-    def has(self, segment: int, env: int) -> bool:
-        """Whether a segment is mapped."""
-        return (segment, env) in self._mapped
+    def _addresses(self, segment: Any, places: np.ndarray) -> tuple[Any, Any]:
+        """The two numbers of an entry, of each of some envs by their places in the group."""
+        raise NotImplementedError
 
-    def has_room(self, segment: int, env: int) -> bool:
-        """Whether a new segment's slot is free; it is not while sealing lags far behind."""
-        return self.growing or not self.table[self._place(self.table, segment, env)]
+    def has(self, number: int, envs: np.ndarray | int) -> np.ndarray:
+        """Which of these envs find a segment."""
+        return self._at[envs, number % self.slots] == number
 
-    def is_crowded(self, below: np.ndarray) -> bool:
-        """Whether segments that have left, those below these ones of each env, take so many slots
-        that they should be deleted soon."""
-        return bool((below - self._lowest).max() >= self._spare_slots // 2)
+    def pointed(self, segment: Segment) -> np.ndarray:
+        """The envs that find a segment."""
+        there = self._at[segment.envs, segment.number % self.slots] == segment.number
+        return segment.envs.start + np.flatnonzero(there)
 
-    def left(self, below: np.ndarray) -> list[tuple[int, int]]:
-        """``(segment, env)`` of mapped segments below these ones of each env, oldest first."""
-        return sorted(
-            (segment, env)
-            for env in np.flatnonzero(self._lowest < below).tolist()
-            for segment in range(int(self._lowest[env]), int(below[env]))
-            if (segment, env) in self._mapped
-        )
+    def adopt(self, segment: Segment, envs: np.ndarray) -> None:
+        """Take a segment in, for these envs."""
+        self.segments[segment.key] = segment
+        if segment.seal is None:
+            self._open[segment.key] = segment
+        self.point(segment, envs)
 
-    def mapped(self) -> list[tuple[int, int]]:
-        """``(segment, env)`` of all mapped segments, oldest first."""
-        return sorted(self._mapped)
+    def replace(self, old: Segment, new: Segment) -> None:
+        """Let kernels find the rows of a segment in another file."""
+        envs = self.pointed(old)
+        with self.gate:
+            self._open.pop(old.key, None)
+            self.adopt(new, envs)
+        self.tell_readers()
 
-    def mapping(self, segment: int, env: int) -> Mapping:
-        """The memory of one segment."""
-        return self._mapped[segment, env]
+    # -- what is open, full, left
 
-    # -- writing
+    def open_segments(self) -> list[Segment]:
+        """Those that are not sealed. The adding thread may be opening one."""
+        return list(self._open.values())
 
-    def open_segment(self, segment: int, env: int) -> None:
-        """Make a new segment that rows can be written to."""
-        path = self.open_path(segment, env)
-        files.make_dirs(path.parent)
-        if self._spares:
-            mapping = self._spares.pop()
-            try:
-                files.rename(mapping.path, path)
-            except BaseException:
-                self._spares.append(mapping)
-                raise
-            mapping.path = path
-        else:
-            mapping = Mapping.create(path, self.open_bytes)
-            self._tails_made += 1
-        if self._is_packed:
-            mapping.zeros = set()
-        self.new_files.append(path)
-        self._install(segment, env, mapping)
+    def path(self, number: int, group: int) -> Path:
+        """The Zarr chunk (or shard) of a segment."""
+        return self.directory / self.field.chunk_key(number, group)
 
-    @property
-    def lacks_tails(self) -> bool:
-        """Whether another tail would be one too many: two an env are enough, one being written and
-        one being packed, and to wait for one costs less than to make one."""
-        return self.field.packed and not self._spares and self._tails >= 2 * self.num_envs
+    def full(self, progress: np.ndarray) -> list[Segment]:
+        """Open segments that every env has passed, the oldest first."""
+        found = [s for s in self.open_segments() if progress[s.envs].min() >= s.stop]
+        return sorted(found, key=lambda segment: segment.key)
 
-    @property
-    def _tails(self) -> int:
-        """Those there are: written to, being packed, or spare."""
-        return self._tails_made - self._tails_gone
+    def outrun(self, segment: Segment, progress: np.ndarray) -> bool:
+        """Whether the fastest env is so far ahead of an open segment that it is sealed for all. One
+        that was opened again for a slow env is given as long again."""
+        far = max(segment.stop, segment.reopened_at) + _LAG * self.field.segment_rows
+        return bool(progress[segment.envs].max() >= far)
 
-    @property
-    def large(self) -> bool:
-        """Whether open segments, of all envs together, are too large to be synced again and again
-        while they are written to. Of narrow rows only a page or two are new each time.
+    def note_sealed(self, segment: Segment, seal: Seal) -> None:
+        """A segment is sealed from now on."""
+        segment.seal = self.seals[segment.key] = seal
+        self._open.pop(segment.key, None)
 
-        Never of a column whose segments are longer than what is kept: the rows that are durable, of
-        which a record counts none more than are in its sealed segments, would fall behind the rows
-        that are retained, and nothing could be deleted.
-        """
-        if self._kept is not None and self.field.segment_rows > self._kept:
-            return False
-        envs = self.num_envs if self.field.row_bytes >= _WIDE else 1
-        return self.open_bytes * envs >= _LARGE
+    def seal_of(self, segment: Segment) -> Seal:
+        """The seal of a segment that is sealed, found out if nobody knew it."""
+        if segment.seal is UNKNOWN:
+            known = self.seals.get(segment.key)
+            segment.seal = self.seals[segment.key] = known or segment.sum()
+        return segment.seal
 
-    @property
-    def open_bytes(self) -> int:
-        """Length of a file that rows are written to: tails are rounded up to pages."""
-        if self.field.packed:
-            return -(-self.field.segment_bytes // 4096) * 4096
-        return self.field.segment_bytes
+    def left(self, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``(envs, slots)`` of entries with none but rows before `first`."""
+        return np.nonzero((self._at >= 0) & (self._at < (first // self.field.segment_rows)[:, None]))
 
-    def keep_spares(self, wanted: int) -> None:
-        """Have that many files ready, so that `open_segment` is a rename."""
-        while len(self._spares) < wanted:
-            self._spares.append(Mapping.create(self._spare_path(), self.open_bytes))
+    def is_crowded(self, first: np.ndarray) -> bool:
+        """Whether an env has so many entries that have left that they should go soon."""
+        envs, _slots = self.left(first)
+        return len(envs) > 0 and int(np.bincount(envs).max()) >= _SPARE_SLOTS // 2
 
-    def _spare_path(self) -> Path:
-        self._spares_made += 1
-        return private.spare(self.root, self.number, self._spares_made)
+    def forget(self, first: np.ndarray) -> list[Segment]:
+        """Forget entries with none but rows before `first`, and unmap the segments that no env
+        finds any more, which are returned. Call it with the gate held."""
+        envs, slots = self.left(first)
+        self._entries[envs, slots] = 0
+        self._at[envs, slots] = -1
+        size = self.field.env_group
+        fastest = np.maximum.reduceat(first, np.arange(0, self.num_envs, size)).tolist()
+        gone = [
+            segment
+            for segment in list(self.segments.values())
+            if segment.stop <= fastest[segment.group] and not len(self.pointed(segment))
+        ]
+        for segment in gone:
+            self._drop(segment)
+        return gone
 
-    def retire_tail(self, tail: Mapping) -> None:
-        """Take a sealed segment's tail out of its place."""
-        path = self._spare_path()
-        files.rename(tail.path, path)
-        tail.path = path
+    def drop(self, segment: Segment) -> None:
+        """Forget a segment. Call it with the gate held."""
+        envs = self.pointed(segment)
+        slot = segment.number % self.slots
+        self._entries[envs, slot] = 0
+        self._at[envs, slot] = -1
+        self._drop(segment)
 
-    def rows(self, segment: int, env: int) -> np.ndarray:
-        """A view of an unpacked segment, shape ``(segment_rows, *field.shape)``."""
-        field = self.field
-        flat = self._mapped[segment, env].array[: field.segment_bytes]
-        return flat.view(field.dtype).reshape(field.segment_rows, *field.shape)
+    def _drop(self, segment: Segment) -> None:
+        self.segments.pop(segment.key)
+        self._open.pop(segment.key, None)
+        self.seals.pop(segment.key, None)
+        segment.close()
 
-    def write(self, env: int, start: int, values: np.ndarray) -> None:
-        """Write consecutive rows of one env from `start` on; their segments are open."""
-        rows, row = self.field.segment_rows, start
-        while row < start + len(values):
-            segment, at = divmod(row, rows)
-            part = values[row - start : row - start + rows - at]
-            self.rows(segment, env)[at : at + len(part)] = part
-            row += len(part)
+    def files_of(self, segment: Segment) -> list[Path]:
+        """The files that go with a segment that has left."""
+        return [self.path(*segment.key)]
 
-    # -- sealing
+    def close(self) -> None:
+        """Unmap everything."""
+        for segment in list(self.segments.values()):
+            self.drop(segment)
 
-    def full(self, count: np.ndarray) -> Iterator[tuple[int, int]]:
-        """``(segment, env)`` of full segments that are not sealed, in the order to seal them."""
-        stop = count // self.field.segment_rows
-        for env in np.flatnonzero(self.sealed < stop).tolist():
-            for segment in range(int(self.sealed[env]), int(stop[env])):
-                yield segment, env
-
-    def pack(self, segment: int, env: int) -> tuple[Path, Seal]:
-        """Write a full segment's final bytes beside their place, for raw ones in place already."""
-        mapping = self._mapped[segment, env]
-        path = self.chunk_path(segment, env)
-        if not self.field.packed:
-            return path, Seal(mapping.size, *codec.raw_sums(self.field, mapping.array))
-        rows = self.field.segment_rows
-        shard = codec.encode(self.field, mapping.array, rows, zeros=mapping.zeros or ())
-        beside = path.with_name(path.name + ".tmp")
-        files.write(beside, [shard.data])
-        return beside, Seal(len(shard), codec.checksum(self.field, shard))
-
-    def write_partial(self, segment: int, env: int, used: int) -> Path:
-        """Pack the first `used` rows of a tail beside its chunk, for plain readers."""
-        path = self.chunk_path(segment, env)
-        beside = path.with_name(path.name + ".tmp")
-        files.write(beside, [codec.encode(self.field, self._mapped[segment, env].array, used).data])
-        return beside
-
-    def swap_in(self, segment: int, env: int, seal: Seal) -> Mapping | None:
-        """Read a sealed segment from its chunk; returns a tail that is of no use any more.
-
-        Call it with the gate held: a batch may be reading the tail.
-        """
-        old = self._mapped[segment, env]
-        # First what may fail: a segment is sealed, and its tail idle, or neither.
-        new = self._map_sealed(segment, env, own=True) if self.field.packed else None
-        self.seals[segment, env] = seal
-        self.sealed[env] = segment + 1
-        if new is None:
-            old.protect()
-            old.expect_random_access()
-            return None
-        self._install(segment, env, new)
-        return old
-
-    def recycle(self, tail: Mapping) -> None:
-        """Keep a retired tail as a spare, which costs less than a new file, unless there are more
-        than are of use."""
-        if self._tails <= 2 * self.num_envs:
-            tail.blank = False
-            if 2 * len(tail.zeros or ()) > self.field.segment_rows:
-                self._wipe(tail)
-            else:
-                tail.prepare()
-            self._spares.append(tail)
-        else:
-            files.remove(tail.path)
-            self._tails_gone += 1
-
-    def _wipe(self, tail: Mapping) -> None:
-        """Zeros again, so that rows which are to be zeros need not be written: neither here nor,
-        later on, to the disk."""
-        rows = tail.array[: self.field.segment_bytes].reshape(self.field.segment_rows, -1)
-        written = np.ones(len(rows), np.bool_)
-        written[list(tail.zeros)] = False
-        rows[written] = 0
-        tail.blank = True
+    def abandon(self) -> None:
+        """Leave private files to whoever removes the directory."""
 
     def move(self, root: Path) -> None:
         """The store's directory is `root` now: its files have other paths. Cannot fail."""
         before, self.root = self.root, root
         self.directory = root / self.field.name
-        self.tails = private.tails(root, self.number)
-        for mapping in [*self._mapped.values(), *self._spares]:
-            mapping.path = root / mapping.path.relative_to(before)
+        for segment in self.segments.values():
+            segment.move(before, root)
         self.new_files = [root / path.relative_to(before) for path in self.new_files]
 
-    # -- opening and leaving
+    @property
+    def most_at_once(self) -> int:
+        """Rows of one env that are written before they are committed, at most."""
+        raise NotImplementedError
 
-    def check_directories(self) -> None:
-        """Refuse directories of segments that are links, and may lead out of the store."""
-        real = os.path.realpath(self.root)
-        for directory in (self.tails, self.directory):
-            if os.path.realpath(directory) != os.path.join(real, directory.relative_to(self.root)):
-                raise CorruptSegmentError(
-                    f"{directory}: it is, or is in, a link to another directory; move the files "
-                    "themselves there"
-                )
+    def scatter(self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+        """Write ``values[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``; there is room for it.
 
-    def _map_sealed(self, segment: int, env: int, *, own: bool = False) -> Mapping:
-        field, path = self.field, self.chunk_path(segment, env)
-        mapping = Mapping.open(path, size=None if field.packed else field.segment_bytes)
-        if field.packed and not own:  # what was written a moment ago needs no check
-            codec.check_index(field, mapping)
-        mapping.expect_random_access()
-        return mapping
+        Parameters
+        ----------
+        values : ndarray of shape (num_envs, *field.shape)
+            C-contiguous, of the field's dtype.
+        """
+        from diskreplay.store import kernels
 
-    def adopt(self, segment: int, env: int, *, writable: bool) -> None:
-        """Map a segment that is on disk: its tail where there is one, else its chunk."""
-        if self.field.packed:
-            tail = self.tail_path(segment, env)
-            if tail.exists():
-                mapping = Mapping.open(tail, size=self.open_bytes, writable=writable)
-                self._tails_made += 1
-            else:
-                mapping = self._map_sealed(segment, env)
-        elif writable:
-            path = self.chunk_path(segment, env)
-            mapping = Mapping.open(path, size=self.field.segment_bytes, writable=True)
-        else:
-            mapping = self._map_sealed(segment, env)
-        self._install(segment, env, mapping)
-
-    def adopt_sealed(self, segment: int, env: int) -> None:
-        """Map a sealed segment's chunk."""
-        self._install(segment, env, self._map_sealed(segment, env))
-
-    def complete_seal(self, segment: int, env: int) -> None:
-        """Find out the seal of a segment that a killed writer sealed after its last record."""
-        if (segment, env) not in self.seals:
-            mapping = self._mapped[segment, env]
-            if self.field.packed:
-                seal = Seal(mapping.size, codec.checksum(self.field, mapping.array))
-            else:
-                seal = Seal(mapping.size, *codec.raw_sums(self.field, mapping.array))
-            self.seals[segment, env] = seal
-
-    def drop(self, segment: int, env: int) -> None:
-        """Unmap a segment. Call it with the gate held."""
-        if self.field.packed and self.is_tail(segment, env):
-            self._tails_gone += 1
-        self._mapped.pop((segment, env))
-        if segment == self._lowest[env]:
-            self._lowest[env] += 1
-        self.seals.pop((segment, env), None)
-        self._point(self.table, segment, env, None)
-
-    def remove_files(self, segment: int, env: int) -> None:
-        """Delete a segment that was dropped."""
-        files.remove(self.chunk_path(segment, env))
-        if self.field.packed:
-            files.remove(self.tail_path(segment, env))
-
-    def close(self) -> None:
-        """Unmap everything and remove the spares."""
-        for key in list(self._mapped):
-            self.drop(*key)
-        for spare in self._spares:
-            with contextlib.suppress(StorageError):  # the next opening removes it
-                files.remove(spare.path)
-        self._spares.clear()
-
-    def abandon_spares(self) -> None:
-        """Leave the spares to whoever removes the directory."""
-        self._spares.clear()
+        kernels.scatter(self.table, envs, rows, values.reshape(-1).view(np.uint8))
 
     # -- reading
 
-    def is_tail(self, segment: int, env: int) -> bool:
-        """Whether a mapped segment's memory may be reused for another one."""
-        return self._mapped[segment, env].path.parent == self.tails
-
     def scratch(self, reads: int) -> np.ndarray:
         """Memory that kernels want for so many reads: two a transition, one an id."""
-        return np.empty(_READ * reads + self._block_words, np.int64)
+        return np.empty(_READ * reads + self._scratch_words, np.int64)
 
     def read(self, env: int, start: int, stop: int) -> np.ndarray:
         """A copy of rows ``start..stop`` of one env, shape ``(stop - start, *field.shape)``."""
-        field = self.field
-        out = np.empty((max(stop - start, 0), *field.shape), field.dtype)
-        row = start
-        while row < stop:
-            segment, at = divmod(row, field.segment_rows)
-            rows = min(stop - row, field.segment_rows - at)
-            mapping = self._mapped.get((segment, env))
-            if mapping is None:
-                raise CorruptSegmentError(
-                    f"{self.chunk_path(segment, env)}: rows {row} to {row + rows - 1} are needed "
-                    "and their segment is not there"
-                )
-            if self._is_shard(mapping):
-                self._decode(env, row, row + rows, out[row - start :])
-            else:
-                out[row - start : row - start + rows] = self.rows(segment, env)[at : at + rows]
-            row += rows
-        return out
+        raise NotImplementedError
 
     def take(self, ids: np.ndarray, out: np.ndarray) -> None:
         """The row of each id (``row * num_envs + env``) into ``out``, zeros for negative ones.
@@ -472,94 +269,56 @@ class Column:
             Of rows whose segments are mapped.
         out : ndarray of uint8, shape (n * field.row_bytes,)
         """
-        envs = self.num_envs
-        if not self._is_packed and len(ids) > 1 and ids[1] - ids[0] == envs and ids[0] >= 0:
-            if (ids[1:] - ids[:-1] == envs).all():  # one range, for which Numba is not loaded
-                env, row = int(ids[0]) % envs, int(ids[0]) // envs
-                out[:] = self.read(env, row, row + len(ids)).reshape(-1).view(np.uint8)
-                return
         from diskreplay.store import kernels
 
         failed = kernels.take(self.table, ids, out, self.scratch(min(len(ids), kernels.READS)))
         if failed:
             self.complain(*divmod(-(1 + failed), self.num_envs))
 
-    def _decode(self, env: int, start: int, stop: int, out: np.ndarray) -> None:
-        ids = np.arange(start, stop) * self.num_envs + env
-        self.take(ids, out.reshape(-1).view(np.uint8))
+    def missing(self, env: int, start: int, stop: int) -> CorruptSegmentError:
+        """The error for rows whose segment is not there."""
+        number, group = start // self.field.segment_rows, env // self.field.env_group
+        return CorruptSegmentError(
+            f"{self.path(number, group)}: rows {start} to {stop - 1} of env {env} are needed and "
+            "their segment is not there"
+        )
 
     def complain(self, row: int, env: int) -> None:
         """Raise the error for a row that a kernel could not read."""
-        segment = row // self.field.segment_rows
-        path = self.chunk_path(segment, env)
-        block = row % self.field.segment_rows // BLOCK_ROWS
-        first = segment * self.field.segment_rows + block * BLOCK_ROWS
-        raise CorruptSegmentError(
-            f"{path}: field {self.field.name!r}, env {env}, rows {first} to "
-            f"{first + BLOCK_ROWS - 1} cannot be read: the block is rotten or missing; restore "
-            "the file, or load a checkpoint"
-        )
+        raise self.missing(env, row, row + 1)
 
     # -- metadata
 
-    def document(self, rows: int, *, closing: np.ndarray | None = None) -> dict:
-        """The field's ``zarr.json``.
+    def document(self, rows: int, *, closing: bool = False) -> dict:
+        """The field's ``zarr.json``, with the seals of what does not change.
 
-        `closing` are the rows of each env that will be there while the store is closed: with them,
-        what has no seal gets checksums that hold until then. Costs reading the open segments.
+        If `closing`, of all that is there, which does not change while the store is closed. Costs
+        reading the open segments of raw columns.
         """
-        seals = {f"{s}/{e}": seal.entry for (s, e), seal in sorted(self.seals.items())}
-        attributes = {"sealed": self.sealed.tolist(), "seals": seals}
-        if closing is not None and not self.field.packed:  # a packed one's shard has checksums
-            attributes["open"] = self._open_sums(closing)
-        return array_document(self.field, rows, self.num_envs, attributes)
+        seals = {
+            f"{number}/{group}": self.seal_of(segment).entry
+            for (number, group), segment in sorted(self.segments.items())
+            if segment.seal is not None
+        }
+        return array_document(
+            self.field, rows, self.num_envs, {"seals": seals, **self._more_seals(closing)}
+        )
 
-    def _open_sums(self, count: np.ndarray) -> dict[str, list[int]]:
-        sums = {}
-        for segment, env in self.mapped():
-            used = int(count[env]) - segment * self.field.segment_rows
-            if segment >= self.sealed[env] and used > 0:
-                rows = self._mapped[segment, env].array[: used * self.field.row_bytes]
-                sums[f"{segment}/{env}"] = codec.piece_sums(self.field, rows)
-        return sums
+    def _more_seals(self, closing: bool) -> dict[str, Any]:
+        return {}
 
     def load_seals(self, document: dict) -> None:
         """Take over what a ``zarr.json`` says of sealed segments."""
-        sealed, seals = parse_seals(self.field, document["attributes"]["diskreplay"], self.num_envs)
-        self.sealed[:] = sealed
-        self.seals.update(seals)
+        attributes = document["attributes"]["diskreplay"]
+        self.seals.update(parse_seals(self.field, attributes["seals"], self.num_envs))
 
 
-def parse_seals(
-    field: Field, attributes: dict[str, Any], num_envs: int
-) -> tuple[np.ndarray, dict[tuple[int, int], Seal]]:
-    """``sealed`` and ``seals`` of a field's attributes, if they can be.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError, AttributeError
-        They are damaged.
-    """
-    sealed = numbers.integers("sealed", attributes["sealed"], num_envs, 0, numbers.MOST_ROWS)
-    seals = {}
-    for key, (size, crc, *pieces) in attributes["seals"].items():
-        found = _SEAL_KEY.fullmatch(key)
-        if not found:
-            raise ValueError(f"seal {key!r:.60} is damaged")
-        segment, env = int(found[1]), int(found[2])
-        if env >= num_envs or segment >= sealed[env]:
-            raise ValueError(f"seal {key!r:.60} is of no sealed segment")
-        if pieces and not _are_sums(field, pieces):
-            raise ValueError(f"the checksums of the pieces of seal {key!r:.60} are damaged")
-        seals[segment, env] = Seal.checked(f"seal {key!r:.60}", size, crc, *pieces)
-    return sealed, seals
-
-
-def _are_sums(field: Field, pieces: list) -> bool:
-    """Whether this is what `Seal.pieces` says of a segment."""
-    try:
-        (text,) = pieces
-        found = len(codec.unpacked_sums(text))
-    except (TypeError, ValueError):
-        return False
-    return not field.packed and found == -(-field.segment_bytes // codec.piece_bytes(field))
+def groups_of(field: Field, envs: np.ndarray) -> Iterable[tuple[int, np.ndarray]]:
+    """Each group that some of these envs are in, and those."""
+    if field.env_group >= envs.max(initial=0) + 1:
+        if len(envs):
+            yield 0, envs
+        return
+    groups = envs // field.env_group
+    for group in np.unique(groups).tolist():
+        yield group, envs[groups == group]

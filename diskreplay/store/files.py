@@ -16,6 +16,7 @@ import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diskreplay.errors import (
     DiskFullError,
@@ -23,6 +24,9 @@ from diskreplay.errors import (
     StorageError,
     StorePermissionError,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -246,6 +250,32 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], *, length: int | Non
                 file.write(piece)
             if length is not None:
                 file.truncate(length)
+
+
+def open_to_write(path: Path) -> int:
+    """Open a regular file that is there, for `write_at`; return its descriptor."""
+    with explained(path, "cannot open the file"):
+        return open_plain(path, os.O_RDWR)
+
+
+def write_at(fd: int, path: Path, data: "np.ndarray", offset: int) -> None:
+    """Write all of `data` into an open file. Not synced."""
+    with explained(path, "cannot write to the file"):
+        view = memoryview(data).cast("B")
+        while len(view):
+            done = os.pwrite(fd, view, offset)
+            view, offset = view[done:], offset + done
+
+
+def close(fd: int) -> None:
+    """Close what `open_to_write` opened."""
+    os.close(fd)
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes."""
+    with explained(path, "cannot cut the file"):
+        os.truncate(path, size)
 
 
 def replace(contents: dict[Path, bytes], *, build: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Format version 1: names, metadata documents and segment sizes. `docs/format.md` specifies it."""
+"""Format version 2: names, metadata documents and segment sizes. `docs/format.md` specifies it."""
 
 import json
 import math
@@ -12,8 +12,8 @@ import numpy as np
 from diskreplay.errors import DtypeError, FormatError, InvalidInputError
 from diskreplay.store import files, numbers
 
-VERSION = 1
-BLOCK_ROWS = 8
+VERSION = 2
+BLOCK_ROWS = 8  # rows of one env that are compressed together, unless a field says otherwise
 CODECS = ("raw", "lz4", "zstd")
 _LEVELS = {"lz4": 9, "zstd": 1}  # see design/0008
 DTYPES = frozenset(
@@ -34,7 +34,12 @@ DTYPES = frozenset(
 )
 
 _LARGE_SEGMENT = 32 << 20
-_ALL_NEWEST = 256 << 20
+_LARGE_SEGMENT_OF_MANY = 64 << 20  # of several envs
+_MOST_GROUPED = 4096  # envs whose rows share files, unless asked otherwise
+_WIDE = 1 << 10  # bytes of a row
+_LARGE_TAIL = 1 << 20
+_MOST_TAIL_BLOCKS = 16
+_LONGEST_BLOCK = 1 << 10  # rows
 _SMALL_SEGMENT = 64 << 10  # a file costs more than these bytes do
 _MOST_ROWS = 131_072
 _PAGE, _LARGE_PAGE = 4096, 16_384
@@ -66,7 +71,11 @@ class Field:
     dtype : numpy.dtype
     compressor : {"raw", "lz4", "zstd"}
     segment_rows : int
-        Rows in one file; 0 until `sized` chooses it.
+        Rows of each env in one file; 0 until `sized` chooses it.
+    env_group : int
+        Envs whose rows share files.
+    block_rows : int
+        Rows of one env that are compressed together; of no meaning for a raw field.
     """
 
     name: str
@@ -74,6 +83,8 @@ class Field:
     dtype: np.dtype
     compressor: str = "raw"
     segment_rows: int = 0
+    env_group: int = 1
+    block_rows: int = BLOCK_ROWS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
@@ -108,7 +119,24 @@ class Field:
     @property
     def segment_bytes(self) -> int:
         """Bytes of one segment before compression."""
-        return self.segment_rows * self.row_bytes
+        return self.segment_rows * self.env_group * self.row_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block before compression."""
+        return self.block_rows * self.row_bytes
+
+    @property
+    def env_major(self) -> bool:
+        """Whether a raw segment has the rows of one env one behind the other, and then those of the
+        next env; else it has those of one moment. See design/0011."""
+        return not self.packed and self.env_group > 1 and self.row_bytes >= _WIDE
+
+    @property
+    def stride(self) -> int:
+        """Bytes from a row to the next one of that env in a raw segment."""
+        grouped = 1 if self.packed or self.env_major else self.env_group
+        return grouped * self.row_bytes
 
     @property
     def packed(self) -> bool:
@@ -121,35 +149,71 @@ class Field:
 
     @property
     def blocks(self) -> int:
-        """Blocks in one segment."""
-        return -(-self.segment_rows // BLOCK_ROWS)
+        """Blocks of each env in one segment."""
+        return self.segment_rows // self.block_rows
 
-    def sized(self, rows_per_env: int | None, num_envs: int, asked: int | None) -> "Field":
-        """The same field with its `segment_rows`: chosen, or `asked` rounded up to what fits.
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of a shard's index, without its checksum: 16 for each block."""
+        return 16 * self.blocks * self.env_group
 
-        About 32 MiB, at most 256 MiB over all envs, and at most an eighth of the capacity where
-        that is not a file of next to nothing. Raw segments are whole pages (of 16 KiB where the
-        budget allows), packed ones whole blocks.
+    @property
+    def shard_bytes(self) -> int:
+        """The most bytes that a shard can have: a block that does not compress takes as much as its
+        rows, a header and a checksum."""
+        return self.index_bytes + 4 + self.blocks * self.env_group * (self.block_bytes + 20)
+
+    def groups(self, num_envs: int) -> int:
+        """How many groups so many envs make."""
+        return -(-num_envs // self.env_group)
+
+    def tail_rows(self, num_envs: int) -> int:
+        """Rows of each env that the tail of a packed field has room for: whole blocks, a power of 2
+        of them and at least two, of which one is written to while another is compressed."""
+        fit = _LARGE_TAIL // (num_envs * self.block_bytes)
+        blocks = 1 << max(min(fit, _MOST_TAIL_BLOCKS), 2).bit_length() - 1
+        return blocks * self.block_rows
+
+    def tail_bytes(self, num_envs: int) -> int:
+        """Length of the tail of a packed field, whole pages."""
+        return -(-num_envs * self.tail_rows(num_envs) * self.row_bytes // _PAGE) * _PAGE
+
+    def sized(
+        self, rows_per_env: int | None, num_envs: int, asked: int | None, env_group: int | None
+    ) -> "Field":
+        """The same field with its `env_group` and `segment_rows`: chosen, or what was asked for,
+        `asked` rounded up to what fits.
+
+        A segment has about 32 MiB before compression, 64 where it has several envs, and at most an
+        eighth of the rows that an env keeps where that is not a file of next to nothing. Raw
+        segments are whole pages (of 16 KiB where the budget allows), packed ones whole blocks.
         """
+        if env_group is None:
+            groups = -(-num_envs // _MOST_GROUPED)
+            env_group = -(-num_envs // groups)
+        env_group = min(env_group, num_envs)
+        bytes_ = env_group * self.row_bytes  # of one moment
         if self.packed:
-            granule = BLOCK_ROWS
+            granule = self.block_rows
         else:
-            granule = _PAGE // math.gcd(self.row_bytes, _PAGE)
+            granule = _PAGE // math.gcd(bytes_, _PAGE)
         if asked is not None:
-            return replace(self, segment_rows=-(-asked // granule) * granule)
-        budget = min(_LARGE_SEGMENT, _ALL_NEWEST // num_envs) // self.row_bytes
+            rows = -(-asked // granule) * granule
+            return replace(self, segment_rows=rows, env_group=env_group)
+        budget = (_LARGE_SEGMENT if env_group == 1 else _LARGE_SEGMENT_OF_MANY) // bytes_
         if rows_per_env is not None:
-            small = 0 if self.packed else min(rows_per_env, _SMALL_SEGMENT // self.row_bytes)
+            small = 0 if self.packed else min(rows_per_env, _SMALL_SEGMENT // bytes_)
             budget = min(budget, max(rows_per_env // 8, small))
         budget = min(budget, _MOST_ROWS)
         if self.packed:
             rows = 1 << max(budget, granule).bit_length() - 1
+            rows = max(rows // granule, 1) * granule
         else:
-            large = _LARGE_PAGE // math.gcd(self.row_bytes, _LARGE_PAGE)
+            large = _LARGE_PAGE // math.gcd(bytes_, _LARGE_PAGE)
             if budget >= large:
                 granule = large
             rows = max(granule, budget // granule * granule)
-        return replace(self, segment_rows=rows)
+        return replace(self, segment_rows=rows, env_group=env_group)
 
     def describe(self) -> dict[str, Any]:
         """As JSON, for the group's attributes."""
@@ -159,6 +223,8 @@ class Field:
             "dtype": self.dtype.name,
             "compressor": self.compressor,
             "segment_rows": self.segment_rows,
+            "env_group": self.env_group,
+            "block_rows": self.block_rows,
         }
 
     @classmethod
@@ -172,19 +238,21 @@ class Field:
             np.dtype(str(document["dtype"])),
             str(document["compressor"]),
             numbers.integer("segment_rows", document["segment_rows"], 1, _LARGEST_SEGMENT),
+            numbers.integer("env_group", document["env_group"], 1, _MOST_ENVS),
+            numbers.integer("block_rows", document["block_rows"], 1, _LONGEST_BLOCK),
         )
-        if field.packed and field.segment_rows % BLOCK_ROWS:
+        if field.packed and field.segment_rows % field.block_rows:
             raise ValueError(f"field {field.name!r}: its segments are no whole blocks")
         # Blosc takes less than 2 GiB at once.
-        if field.segment_bytes > _LARGEST_SEGMENT or (
-            field.packed and BLOCK_ROWS * field.row_bytes > _LARGEST_BLOCK
+        if field.shard_bytes > _LARGEST_SEGMENT or (
+            field.packed and field.block_bytes > _LARGEST_BLOCK
         ):
             raise ValueError(f"field {field.name!r}: rows of {field.row_bytes} bytes are too large")
         return field
 
-    def chunk_key(self, segment: int, env: int) -> str:
+    def chunk_key(self, segment: int, group: int) -> str:
         """The Zarr key of a segment, below the field's directory."""
-        return ".".join(["c", str(segment), str(env), *("0" for _ in self.shape)])
+        return ".".join(["c", str(segment), str(group), *("0" for _ in self.shape)])
 
 
 def is_part(name: str) -> bool:
@@ -194,7 +262,7 @@ def is_part(name: str) -> bool:
 
 
 def parse_chunk_key(name: str) -> tuple[int, int] | None:
-    """Segment and env of what `Field.chunk_key` made; None for another name."""
+    """Segment and group of what `Field.chunk_key` made; None for another name."""
     found = _CHUNK_KEY.fullmatch(name)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -227,6 +295,10 @@ def parse_head(attributes: dict[str, Any]) -> tuple[int, int | None, list[Field]
     fields = [Field.parse(document) for document in attributes["fields"]]
     if len({field.name for field in fields}) < len(fields):
         raise ValueError("two fields have one name")
+    if len({min(field.env_group, num_envs + 1) for field in fields}) > 1 or (
+        fields[0].env_group > num_envs
+    ):
+        raise ValueError(f"env_group: one for all fields expected, of 1 to {num_envs} envs")
     return num_envs, capacity, fields
 
 
@@ -268,6 +340,10 @@ def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> 
     endian = {"name": "bytes", "configuration": {"endian": "little"}}
     checksum = {"name": "crc32c"}
     codecs: list[dict] = [endian]
+    if field.env_major:
+        axes = list(range(2 + len(field.shape)))
+        order = {"order": [1, 0, *axes[2:]]}
+        codecs = [{"name": "transpose", "configuration": order}, endian]
     if field.packed:
         blosc = {
             "name": "blosc",
@@ -283,10 +359,10 @@ def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> 
             {
                 "name": "sharding_indexed",
                 "configuration": {
-                    "chunk_shape": [BLOCK_ROWS, 1, *field.shape],
+                    "chunk_shape": [field.block_rows, 1, *field.shape],
                     "codecs": [endian, blosc, checksum],
                     "index_codecs": [endian, checksum],
-                    "index_location": "end",
+                    "index_location": "start",
                 },
             }
         ]
@@ -298,7 +374,9 @@ def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> 
         "data_type": field.dtype.name,
         "chunk_grid": {
             "name": "regular",
-            "configuration": {"chunk_shape": [field.segment_rows, 1, *field.shape]},
+            "configuration": {
+                "chunk_shape": [field.segment_rows, field.env_group, *field.shape]
+            },
         },
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": False if field.dtype == np.bool_ else 0,
@@ -387,6 +465,12 @@ def read_attributes(path: Path) -> dict[str, Any]:
         raise FormatError(f"{path}: an array of a store; the directory of the store expected")
     if not isinstance(version, int) or version < 1:
         raise FormatError(f"{metadata}: format version {version!r} is no version of this format")
+    if version < VERSION:
+        raise FormatError(
+            f"{path}: format version {version}, which was given up before the first release; this "
+            f"diskreplay reads version {VERSION}: record it anew, or convert it with the version "
+            "that wrote it (`diskreplay export`)"
+        )
     if version > VERSION:
         raise FormatError(
             f"{path}: format version {version}; this diskreplay reads up to {VERSION}: upgrade it"

@@ -1,9 +1,17 @@
 """Numba kernels that move rows between segments and arrays, holding no GIL.
 
 The segment table of a field says what its rows are like and where they are: the figures that have
-names below and then, for each env and slot, the address of the segment in that slot (of segment
-``s`` the slot ``s % slots``), 0 if there is none, and its size: 0 for plain rows, the length of the
-shard for packed ones.
+names below and then, for each env and slot, two numbers of the segment in that slot (of segment
+``s`` the slot ``s % slots``), both 0 if there is none. Of a raw one they are the address of the
+env's first row in it, and 0; of a packed one the address of the shard, and that of the env's first
+entry in a copy of its index, which was checked.
+
+Of a packed field the rows of env ``e`` from ``packed[e]`` on are in the tail. Its places are used
+in turn: before one gets another row, the block of the row that is there was put into a shard, and
+``packed[e]`` was raised past it. So what was copied from the tail holds if ``packed[e]`` has not
+passed it afterwards, and nobody has to wait for anybody. A reader in another process goes by a
+copy of these numbers, to which its copies of the indexes belong, and holds what it copied against
+the live ones.
 
 Kernels that read return 0, or ``-(1 + row * num_envs + env)`` of the first row that could not be
 read. Their `scratch` is made by `Column.scratch`: room for reads and, of packed fields, for one
@@ -24,9 +32,10 @@ from diskreplay.jit import (
 )
 from diskreplay.store.native import (
     blosc_decode,
-    blosc_encode,
     crc32c_extend,
+    fence,
     getrusage,
+    load_acquire,
     load_i64,
     load_u32,
     lz4_decode,
@@ -34,11 +43,14 @@ from diskreplay.store.native import (
     madvise,
     memcpy,
     memset,
-    store_i64,
-    store_u32,
 )
 
-SLOTS, SEGMENT_ROWS, ROW_BYTES, BLOCK_ROWS, BLOCKS, ENVS, FIGURES = 0, 1, 2, 3, 4, 5, 6
+SLOTS, SEGMENT_ROWS, ROW_BYTES, BLOCK_ROWS, ENVS = 0, 1, 2, 3, 4
+STRIDE = 5  # bytes from a row of a raw segment to the next one of that env
+STEP = 6  # bytes from the entry of a block in an index to that of the next block of that env
+TAIL, TAIL_ROWS = 7, 8  # its address, and its rows of each env
+PACKED, LIVE = 9, 10  # addresses of `packed`: of what is gone by, and of what is raised meanwhile
+FIGURES = 11
 
 ENV, ROW, BEFORE, AHEAD, BEFORE_NEXT = 0, 1, 2, 3, 4  # columns of a plan
 _PLAN = 5  # columns
@@ -70,10 +82,13 @@ def _segment(table, env, row):
 @kernel("int64[::1], int64[::1], int64[::1], uint8[::1]")
 def scatter(table, envs, rows, source):
     """Write ``source[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``."""
-    row_bytes = table[ROW_BYTES]
+    row_bytes, tail, tail_rows = table[ROW_BYTES], table[TAIL], table[TAIL_ROWS]
     for i in range(len(envs)):
-        at = rows[i] % table[SEGMENT_ROWS] * row_bytes
-        target = table[_segment(pointer(table), envs[i], rows[i])] + at
+        if tail_rows:
+            target = tail + (envs[i] * tail_rows + rows[i] % tail_rows) * row_bytes
+        else:
+            at = rows[i] % table[SEGMENT_ROWS] * table[STRIDE]
+            target = table[_segment(pointer(table), envs[i], rows[i])] + at
         memcpy(target, address(source) + envs[i] * row_bytes, row_bytes)
     return 0
 
@@ -118,47 +133,42 @@ def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
 
 
 @inner
-def _locate(index, block, blocks, size):
-    """Where a block is in its shard, and its length without the checksum; -1 if the index, which
-    was whole when it was mapped, is not any more.
-
-    Blocks lie one after the other. An entry that has rotted and names another block would pass that
-    block's checksum, but not be where its neighbours end and begin.
-    """
-    entry = index + 16 * block
-    offset, length = load_i64(entry), load_i64(entry + 8)
-    if offset < 0 or length < 4 or offset > size - length:
-        return 0, -1
-    before = load_i64(entry - 16) + load_i64(entry - 8) if block else 0
-    behind = load_i64(entry + 16) if block + 1 < blocks else -1
-    if behind == -1:  # that block is not there, so this one is the last
-        behind = size - 4 - 16 * blocks
-    if before != offset or behind != offset + length:
-        return 0, -1
-    return offset, length - 4
-
-
-@inner
 def _copy(table, env, start, stop, target, scratch_end):
     """Rows start..stop of one env to the memory at `target`, across segments and blocks."""
-    segment_rows, row_bytes = table[SEGMENT_ROWS], table[ROW_BYTES]
-    block_rows, blocks = table[BLOCK_ROWS], table[BLOCKS]
+    segment_rows, row_bytes, stride = table[SEGMENT_ROWS], table[ROW_BYTES], table[STRIDE]
+    block_rows, tail_rows = table[BLOCK_ROWS], table[TAIL_ROWS]
+    packed, live = table[PACKED] + 8 * env, table[LIVE] + 8 * env
     row = start
     while row < stop:
+        edge = load_acquire(packed) if block_rows else stop
+        if row >= edge:
+            place = row % tail_rows if tail_rows else 0
+            rows = smaller(stop - row, tail_rows - place)
+            if rows <= 0:
+                return -(1 + row)
+            memcpy(target, table[TAIL] + (env * tail_rows + place) * row_bytes, rows * row_bytes)
+            fence()
+            if load_acquire(live) > row:
+                if packed == live:
+                    continue  # it is in a shard by now
+                return -(1 + row)  # which this reader has not seen yet
+            row += rows
+            target += rows * row_bytes
+            continue
         place = _segment(table, env, row)
-        base, size = table[place], table[place + 1]
+        base, index = table[place], table[place + 1]
         if base == 0:
             return -(1 + row)
         at = row % segment_rows
-        rows = smaller(stop - row, segment_rows - at)
-        if size == 0:
-            memcpy(target, base + at * row_bytes, rows * row_bytes)
+        rows = smaller(smaller(stop, edge) - row, segment_rows - at)
+        if index == 0:
+            _copy_rows(base + at * stride, stride, rows, row_bytes, target)
         else:
             block = at // block_rows
             low = at - block * block_rows
             rows = smaller(rows, block_rows - low)
-            offset, length = _locate(base + size - 4 - 16 * blocks, block, blocks, size)
-            source = base + offset
+            entry = index + table[STEP] * block
+            source, length = base + load_i64(entry), load_i64(entry + 8) - 4
             # Each time: memory may leave the page cache, and come back otherwise from a disk.
             if length < 0 or crc32c_extend(0, source, length) != load_u32(source + length):
                 return -(1 + row)
@@ -170,28 +180,41 @@ def _copy(table, env, start, stop, target, scratch_end):
     return 0
 
 
+@inner
+def _copy_rows(source, stride, rows, row_bytes, target):
+    """So many rows of a raw segment, each `stride` bytes behind the one before."""
+    if stride == row_bytes:
+        memcpy(target, source, rows * row_bytes)
+    else:
+        for i in range(rows):
+            memcpy(target + i * row_bytes, source + i * stride, row_bytes)
+    return 0
+
+
 @part(int64, int64s, int64s, int64, int64)
 def _fetch(table, reads, count, scratch_end):
     """Copy what `reads` lists.
 
     Where each begins is found first, so that its memory can be on the way while others are copied:
-    plain rows of one segment; of packed ones the index, and then the first block. All else is found
-    when its turn comes.
+    plain rows of one segment; of packed ones the entry in the index, and then the first block. All
+    else is found when its turn comes.
     """
     envs, segment_rows, row_bytes = table[ENVS], table[SEGMENT_ROWS], table[ROW_BYTES]
+    stride, block_rows = table[STRIDE], table[BLOCK_ROWS]
     largest = row_bytes
     for i in range(count):
         read = READ * i
-        start, rows = reads[read + _START], reads[read + _STOP] - reads[read + _START]
-        place = _segment(table, reads[read + _ENV], start)
-        base, size, at = table[place], table[place + 1], start % segment_rows
+        env, start = reads[read + _ENV], reads[read + _START]
+        rows = reads[read + _STOP] - start
+        place = _segment(table, env, start)
+        base, index, at = table[place], table[place + 1], start % segment_rows
         source = entry = 0
-        if base and size:
-            entry = base + size - 4 - 16 * (table[BLOCKS] - at // table[BLOCK_ROWS])
-            expect(entry)
-            source = base
+        if block_rows:
+            if base and start < load_acquire(table[PACKED] + 8 * env):
+                source, entry = base, index + table[STEP] * (at // block_rows)
+                expect(entry)
         elif base and at + rows <= segment_rows:
-            source = base + at * row_bytes
+            source = base + at * stride
             largest = larger(largest, rows * row_bytes)
         reads[read + _SOURCE], reads[read + _ENTRY] = source, entry
     lead = smaller(_AHEAD // largest + 1, count)
@@ -200,21 +223,28 @@ def _fetch(table, reads, count, scratch_end):
         if i + lead < count and reads[coming + _SOURCE] and not reads[coming + _ENTRY]:
             rows = reads[coming + _STOP] - reads[coming + _START]
             at = reads[coming + _SOURCE]
-            stop = at + rows * row_bytes
-            while at < stop:  # from a page's first line on the processor fetches ahead by itself
-                expect(at)
-                at += _PAGE - at % _PAGE
+            if stride == row_bytes:
+                stop = at + rows * row_bytes
+                while at < stop:  # from a page's first line on the processor goes on by itself
+                    expect(at)
+                    at += _PAGE - at % _PAGE
+            else:
+                for _ in range(rows):
+                    expect(at)
+                    at += stride
         if i < 0:
             continue
         read = READ * i
         entry = reads[read + READ + _ENTRY] if i + 1 < count else 0
-        if entry:  # of an index that has rotted too: any address may be expected
+        if entry:
             at = reads[read + READ + _SOURCE] + load_i64(entry)
             for line in range(0, smaller(load_i64(entry + 8), _BLOCK_AHEAD), _LINE):
                 expect(at + line)
         env, start, stop = reads[read + _ENV], reads[read + _START], reads[read + _STOP]
         if reads[read + _SOURCE] and not reads[read + _ENTRY]:
-            memcpy(reads[read + _TARGET], reads[read + _SOURCE], (stop - start) * row_bytes)
+            _copy_rows(
+                reads[read + _SOURCE], stride, stop - start, row_bytes, reads[read + _TARGET]
+            )
             continue
         failed = _copy(table, env, start, stop, reads[read + _TARGET], scratch_end)
         if failed:
@@ -261,22 +291,26 @@ def take(table, ids, out, scratch):
 def advise(table, plan):
     """Ask the system for the pages of all windows of a plan, without waiting for them. Pages that
     are at hand need no asking, which costs a system call a window."""
-    segment_rows, row_bytes = table[SEGMENT_ROWS], table[ROW_BYTES]
-    block_rows, blocks = table[BLOCK_ROWS], table[BLOCKS]
+    segment_rows, block_rows = table[SEGMENT_ROWS], table[BLOCK_ROWS]
+    stride, row_bytes = table[STRIDE], table[ROW_BYTES]
     for i in range(len(plan)):
+        env = plan[i, ENV]
         row, stop = plan[i, ROW] - plan[i, BEFORE], plan[i, ROW] + plan[i, AHEAD] + 1
+        if block_rows:  # those behind are in the tail
+            stop = smaller(stop, load_acquire(table[PACKED] + 8 * env))
         while row < stop:
             at = row % segment_rows
             rows = smaller(stop - row, segment_rows - at)
-            place = _segment(pointer(table), plan[i, ENV], row)
-            base, size = table[place], table[place + 1]
+            place = _segment(pointer(table), env, row)
+            base, index = table[place], table[place + 1]
             if base != 0:
-                low, high = base + at * row_bytes, base + (at + rows) * row_bytes
-                if size != 0:
-                    entry = base + size - 4 - 16 * blocks
-                    first, last = at // block_rows, (at + rows - 1) // block_rows
-                    low = base + load_i64(entry + 16 * first)
-                    high = base + load_i64(entry + 16 * last) + load_i64(entry + 16 * last + 8)
+                low = base + at * stride
+                high = low + (rows - 1) * stride + row_bytes
+                if index != 0:  # blocks of many envs lie between those of this one
+                    rows = smaller(rows, block_rows - at % block_rows)
+                    entry = index + table[STEP] * (at // block_rows)
+                    low = base + load_i64(entry)
+                    high = low + load_i64(entry + 8)
                 if base <= low < high:
                     low -= low % _PAGE
                     madvise(low, high - low, _WILLNEED)
@@ -368,52 +402,3 @@ def next_stacks(table, plan, stack, horizon, window, out, scratch):
             target,
         )  # fmt: skip
     return _fetch(pointer(table), reads, count, address(scratch) + 8 * len(scratch))
-
-
-@kernel(
-    "uint8[::1], int64, int64, int64, int64, uint8[::1], int64, int64[::1], uint8[::1], uint8[::1]"
-)
-def encode(rows, used, row_bytes, block_rows, blocks, name, level, zeros, scratch, out):
-    """A shard of the first `used` rows, of which each block has so many known `zeros`; returns its
-    length, or -1 if Blosc failed.
-
-    Blocks that hold no used row are marked missing; the rest of the last one is zeros.
-    """
-    whole = block_rows * row_bytes
-    target = address(out)
-    room = len(out)
-    index = 0
-    entries = target + room - 16 * blocks - 4  # moved down behind the blocks at the end
-    blank = blank_size = 0  # where a block of zeros is, from the first on
-    for block in range(blocks):
-        entry = entries + 16 * block
-        if block * block_rows >= used:
-            memset(entry, 0xFF, 16)
-            continue
-        if blank_size and zeros[block] == block_rows:
-            memcpy(target + index, target + blank, blank_size)
-            store_i64(entry, index)
-            store_i64(entry + 8, blank_size)
-            index += blank_size
-            continue
-        source = address(rows) + block * whole
-        here = (used - block * block_rows) * row_bytes
-        if here < whole:  # behind the last row a recycled tail holds rows of another segment
-            memset(address(scratch), 0, whole)
-            memcpy(address(scratch), source, here)
-            source = address(scratch)
-        size = blosc_encode(
-            level, 0, 1, whole, source, target + index, whole + 16, address(name), 0, 1
-        )
-        if size <= 0:
-            return -1
-        store_u32(target + index + size, crc32c_extend(0, target + index, size))
-        store_i64(entry, index)
-        store_i64(entry + 8, size + 4)
-        if zeros[block] == block_rows:
-            blank, blank_size = index, size + 4
-        index += size + 4
-    length = 16 * blocks
-    store_u32(entries + length, crc32c_extend(0, entries, length))
-    memcpy(target + index, entries, length + 4)
-    return index + length + 4

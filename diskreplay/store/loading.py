@@ -20,11 +20,12 @@ from diskreplay.errors import (
 )
 from diskreplay.store import files, format, manifest, private, segment_check, tempfiles
 from diskreplay.store.checkpoint import Copies, write_documents
+from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column
+from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
 from diskreplay.store.segment_check import Unreadable
-from diskreplay.store.state import State
 from diskreplay.store.store import Store
 
 
@@ -69,7 +70,7 @@ def _needed(saved: Store) -> tuple[set[str], set[str]]:
     for column in saved.columns.values():
         field = column.field
         needed.add(f"{field.name}/zarr.json")
-        chunks = {f"{field.name}/{field.chunk_key(*key)}" for key in column.mapped()}
+        chunks = {f"{field.name}/{field.chunk_key(*key)}" for key in column.segments}
         needed |= chunks
         if field.packed:
             shards |= chunks
@@ -108,8 +109,8 @@ def _check_document(column: Column, count: np.ndarray, contents: Manifest) -> No
         if document != format.array_document(field, int(count.max()), len(count), attributes):
             raise ValueError("it does not describe the field that the group names")
         column.load_seals(document)
-        if (column.sealed != count // field.segment_rows).any():
-            raise ValueError(f"{column.sealed.tolist()} are sealed of {count.tolist()} rows")
+        if column.seals.keys() - column.segments.keys():
+            raise ValueError("a segment without rows is said to be sealed")
         for key, seal in column.seals.items():
             if contents.files.get(f"{field.name}/{field.chunk_key(*key)}", seal) != seal:
                 raise ValueError(f"the seal of segment {key[0]} is not that of the manifest")
@@ -176,9 +177,9 @@ class Replacement:
             then, for the next opening to remove.
         """
         place, build, doubt = live.path, self.store.path, None
-        with live.maintenance:
+        with live.maintenance.lock:
             live.place.check()  # else another store is exchanged
-            live.state.replaced[0] = 1  # first: a reader that opens the old one again looks again
+            live.page.replaced[0] = 1  # first: a reader that opens the old one again looks again
             try:
                 self._room.exchange(build)
                 try:
@@ -191,10 +192,10 @@ class Replacement:
                     else:
                         raise
             except BaseException:
-                live.state.replaced[0] = 0
+                live.page.replaced[0] = 0
                 raise
             self.store.move(place)
-            live.stop_maintenance()
+            live.maintenance.stop()
         self.store.clear_away(live, self._room, keep=doubt is not None)
         return doubt
 
@@ -211,50 +212,43 @@ def _write(
     copies = Copies()
     for column in saved.columns.values():
         _link_column(column, build, first, count, copies)
-        write_documents(build, column.field, _document(column, first, count, contents))
+        write_documents(build, column.field, _document(column, first, count))
     for key in contents.files:
         if key.startswith("priority/"):
             files.make_dirs(build / "priority")
             copies.link(saved.path / key, build / key)
     copies.run()
     files.make_dirs(private.directory(build))
-    State.create(private.commit_page(build), count, len(saved.columns))
+    packed = sum(column.field.packed for column in saved.columns.values())
+    CommitPage.create(private.commit_page(build), count, packed)
     files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
     files.sync(_files_below(build))
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
 
 
-def _document(column: Column, first: np.ndarray, count: np.ndarray, contents: Manifest) -> dict:
-    """A field's ``zarr.json``: what is full is sealed, with the seal that its save gave it."""
-    field, rows = column.field, column.field.segment_rows
-    seals = {}
-    for env in range(column.num_envs):
-        for segment in range(int(first[env]) // rows, int(count[env]) // rows):
-            seal = contents.files[f"{field.name}/{field.chunk_key(segment, env)}"]
-            seals[f"{segment}/{env}"] = column.seals.get((segment, env), seal).entry
-    attributes = {"sealed": (count // rows).tolist(), "seals": seals}
-    return format.array_document(field, int(count.max()), column.num_envs, attributes)
+def _document(column: Column, first: np.ndarray, count: np.ndarray) -> dict:
+    """A field's ``zarr.json``: what was sealed when it was saved still is."""
+    field = column.field
+    seals = {
+        "{}/{}".format(*key): column.seals[key].entry
+        for key, _envs in segments_of(field, first, count)
+        if key in column.seals
+    }
+    return format.array_document(field, int(count.max()), column.num_envs, {"seals": seals})
 
 
 def _link_column(
     column: Column, build: Path, first: np.ndarray, count: np.ndarray, copies: Copies
 ) -> None:
-    rows = column.field.segment_rows
-    files.make_dirs(build / column.field.name)
-    for env in range(column.num_envs):
-        for segment in range(int(first[env]) // rows, -(-int(count[env]) // rows)):
-            chunk = column.chunk_path(segment, env)
-            target = build / column.field.name / column.field.chunk_key(segment, env)
-            used = int(count[env]) - segment * rows
-            if used >= rows:
-                copies.link(chunk, target)
-            elif column.field.packed:
-                files.copy(chunk, target)
-            else:  # allocated in full, not a file with holes: rows will be written to it
-                memory = Memory.create(target, column.field.segment_bytes)
-                memory.array[: used * column.field.row_bytes] = column.mapping(segment, env).array[
-                    : used * column.field.row_bytes
-                ]
+    field = column.field
+    files.make_dirs(build / field.name)
+    for key, _envs in segments_of(field, first, count):
+        source, target = column.path(*key), build / field.name / field.chunk_key(*key)
+        if field.packed or key in column.seals:
+            copies.link(source, target)
+        else:  # allocated in full, not a file with holes: rows will be written to it
+            memory = Memory.create(target, field.segment_bytes)
+            memory.array[:] = column.segments[key].mapping.array
 
 
 def _files_below(directory: Path) -> Iterator[Path]:

@@ -39,13 +39,9 @@ class Mapping:
         Where the bytes are, and how many.
     array : ndarray of uint8
         The bytes. Views of it keep the mapping alive.
-    blank : bool
-        Whether what was not written to since is known to be zeros.
-    zeros : set of int or None
-        Of a packed field's tail: rows that were left out, and are zeros.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "address", "blank", "path", "size", "zeros")
+    __slots__ = ("__array_interface__", "__weakref__", "address", "path", "size")
 
     def __init__(self, path: Path, fd: int, size: int, *, writable: bool) -> None:
         self.address = 0
@@ -56,7 +52,6 @@ class Mapping:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))
         self.path, self.address, self.size = path, address, size
-        self.blank, self.zeros = False, None
         self.__array_interface__ = {
             "data": (address, not writable), "shape": (size,), "typestr": "|u1", "version": 3,
         }  # fmt: skip
@@ -70,15 +65,22 @@ class Mapping:
         finally:
             os.close(fd)
         mapping.prepare()
-        mapping.blank = True
         return mapping
 
     @classmethod
-    def open(cls, path: Path, *, size: int | None = None, writable: bool = False) -> "Mapping":
+    def open(
+        cls,
+        path: Path,
+        *,
+        size: int | None = None,
+        most: int | None = None,
+        writable: bool = False,
+    ) -> "Mapping":
         """Map a file that exists; with `size`, refuse one of another length.
 
-        One that is to be written to is allocated first: a write into a hole kills the process where
-        the disk is full.
+        With `most`, so many bytes are mapped of one that is going to grow: to touch those behind
+        its end kills the process. One that is to be written to is allocated first: a write into a
+        hole kills the process too where the disk is full.
         """
         with files.explained(path, "cannot open the segment"):
             fd = files.open_plain(path, os.O_RDWR if writable else os.O_RDONLY)
@@ -93,7 +95,7 @@ class Mapping:
             if writable:
                 with files.explained(path, "cannot allocate the segment"):
                     files.promise(fd, found)
-            return cls(path, fd, found, writable=writable)
+            return cls(path, fd, found if most is None else max(most, found), writable=writable)
         finally:
             os.close(fd)
 
@@ -110,11 +112,13 @@ class Mapping:
         if sys.platform == "linux":  # older kernels refuse the advice: the pages come when touched
             _libc.madvise(self.address, self.size, _MADV_POPULATE_WRITE)
 
-    def soil(self) -> None:
-        """It is not known any more what is zeros."""
-        self.blank = False
-        if self.zeros is not None:
-            self.zeros.clear()
+    def shrink(self, size: int) -> None:
+        """Give back the addresses behind the first `size` bytes, which nobody uses."""
+        page = mmap.PAGESIZE
+        kept = -(-size // page) * page
+        if kept < self.size:
+            _libc.munmap(self.address + kept, self.size - kept)
+            self.size = kept
 
     def protect(self) -> None:
         """No more writes through this mapping: the file is sealed."""

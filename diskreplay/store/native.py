@@ -81,5 +81,40 @@ def _storer(kind: types.Type):
     return store
 
 
+@intrinsic
+def load_acquire(_typing, address):
+    """An int64 that another thread, or process, may be storing with `store_release`: what that had
+    stored before it is seen by what is loaded after this."""
+
+    def emit(context, builder, _signature, arguments):
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.intp), emit
+
+
+@intrinsic
+def store_release(_typing, address, value):
+    """Store an aligned int64 after all that was stored before it."""
+
+    def emit(context, builder, _signature, arguments):
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        builder.store_atomic(arguments[1], pointer, "release", 8)
+        return cgutils.get_null_value(cgutils.intp_t)
+
+    return types.intp(types.intp, types.int64), emit
+
+
+@intrinsic
+def fence(_typing):
+    """What was loaded or stored before it was so before all that comes after it."""
+
+    def emit(context, builder, _signature, _arguments):
+        builder.fence("seq_cst")
+        return cgutils.get_null_value(cgutils.intp_t)
+
+    return types.intp(), emit
+
+
 store_u32 = _storer(types.uint32)
 store_i64 = _storer(types.int64)

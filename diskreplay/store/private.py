@@ -30,14 +30,19 @@ def commit_page(root: Path) -> Path:
     return root / PLACE / "state"
 
 
-def tails(root: Path, number: int) -> Path:
-    """The directory of a packed field's tails."""
+def tail(root: Path, number: int) -> Path:
+    """The tail of a packed field."""
     return root / PLACE / f"tail.{number}"
 
 
-def tail(root: Path, number: int, segment: int, env: int) -> Path:
-    """The tail of one segment."""
-    return tails(root, number) / f"{segment}.{env}"
+def open_shards(root: Path, number: int) -> Path:
+    """The directory of a packed field's shards that are still appended to."""
+    return root / PLACE / f"open.{number}"
+
+
+def open_shard(root: Path, number: int, segment: int, group: int) -> Path:
+    """One of them."""
+    return open_shards(root, number) / f"{segment}.{group}"
 
 
 def spare(root: Path, number: int, made: int) -> Path:
@@ -46,7 +51,7 @@ def spare(root: Path, number: int, made: int) -> Path:
 
 
 def unsealed(root: Path) -> Path:
-    """A new tail that is still being written."""
+    """A copy of a sealed segment, to go on in, that is not whole yet."""
     return root / PLACE / "unsealed"
 
 
@@ -61,8 +66,17 @@ def old_priorities(root: Path) -> Path:
 
 
 def begun(root: Path) -> list[Path]:
-    """Spares, and a tail that is not whole: of no use to the next writer."""
+    """Spares, and a copy that is not whole: of no use to the next writer."""
     return [unsealed(root), *directory(root).glob("spare.*")]
+
+
+def clear(root: Path) -> None:
+    """Remove what is of use only while rows come: of a store that was closed, whose shards are all
+    in their places."""
+    for path in [*directory(root).glob("tail.*"), *directory(root).glob("open.*/*"), *begun(root)]:
+        files.remove(path)
+    for path in directory(root).glob("open.*"):
+        files.remove_empty_dir(path)
 
 
 def hold(root: Path) -> int:

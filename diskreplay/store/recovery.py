@@ -1,6 +1,13 @@
-"""Opening a store: which rows count, which files hold them, what is left over from a crash."""
+"""Opening a store to write: which rows count, which files hold them, what a crash has left over.
 
-import errno
+=================  ==================================================================================
+it was closed      the record says which rows count, and shards in their places have them all
+killed, same boot  the commit page does: open shards have the rows below ``packed``, the tail the rest
+a power cut        the record does: open shards were synced before it, and what a flush had of the
+                   tail is in shards in their places; the tail itself is worth nothing
+=================  ==================================================================================
+"""
+
 import os
 import re
 import warnings
@@ -9,24 +16,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError, StorageError
-from diskreplay.store import files, format, manifest, numbers, priorities, private
+from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError
+from diskreplay.store import codec, files, format, numbers, priorities, private
+from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column
+from diskreplay.store.commit_page import CommitPage, finals_in, rows_behind
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.state import State, finals_in, rows_behind
+from diskreplay.store.missing import all_there
+from diskreplay.store.packed_column import PackedColumn
+from diskreplay.store.raw_column import RawColumn
+from diskreplay.store.segment import Shard
 
 if TYPE_CHECKING:
     from diskreplay.store.store import Store
-
-_TRIES = 50  # of a reader that finds the writer sealing or deleting under its hands
 
 
 def recover(store: "Store", *, shrink: bool = False) -> None:
     """Bring a store that the caller has locked into a state that can be written to.
 
-    After a clean close the record says which rows count. After a kill in the same run of the
-    kernel all writes are there, and the counts in ``state`` do. After a power cut they may be ahead
-    of the data, so the record does again, and what is dropped is said.
+    After a power cut the commit page may be ahead of the data, and what is dropped is said.
 
     Raises
     ------
@@ -34,19 +42,19 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
         The capacity that it was opened with does not hold all rows, and `shrink` does not say that
         the oldest may go. Nothing was changed.
     """
-    for column in store.columns.values():
-        column.check_directories()  # before anything is removed or written
-    page = private.commit_page(store.path)
-    state = State(page, store.num_envs, len(store.columns), writable=False)
-    seen = np.array(state.count)
-    clean = state.closed
+    _check_directories(store)  # before anything is removed or written
+    path = private.commit_page(store.path)
+    packed = [c for c in store.columns.values() if isinstance(c, PackedColumn)]
+    page = CommitPage(path, store.num_envs, len(packed), writable=False)
+    seen = np.array(page.count)
+    clean = page.closed
     # Removals are not synced: after a power cut, files that were removed before it may be back.
-    tidy = clean and state.same_boot
-    by_record = clean or not state.same_boot
+    tidy = clean and page.same_boot
+    by_record = clean or not page.same_boot
     if not by_record and (seen > numbers.MOST_ROWS // store.num_envs).any():
         raise FormatError(
-            f"{page}: damaged ({seen.max()} rows of an env are counted); restore it, or load a "
-            "checkpoint into a new store"
+            f"{path}: damaged ({seen.max()} rows of an env are counted); restore it, or load a "
+            "checkpoint"
         )
     count = store.recorded.copy() if by_record else np.maximum(seen, store.recorded)
     if not shrink:
@@ -61,38 +69,57 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        sealed = np.zeros_like(state.sealed)
-    else:
-        sealed = np.array(state.sealed)
-    words = np.array(state.finals)
-    del state
+    in_shards = [np.array(numbers_) for numbers_ in page.packed]
+    words = np.array(page.finals)
+    del page
     if not tidy:
         _sweep(store.path)
         priorities.settle(store.path)
     # Also of a clean store: a kill may come after it was marked so, or before it is marked open.
+    if clean:
+        private.clear(store.path)
     for leftover in private.begun(store.path):
         files.remove(leftover)
-    # What had left a smaller store does not come back: it may have left without being sealed.
+    # Rows that a smaller capacity let go of stay away when it is opened with a larger one.
     for kept in (store.rows_per_env_before, store.rows_per_env):
         if kept is not None:
             store.first = np.maximum(store.first, count - kept)
-    for column, further in zip(store.columns.values(), sealed, strict=True):
+    for column in store.columns.values():
         _read_seals(column)
-        np.maximum(column.sealed, further, out=column.sealed)
-        for env in range(store.num_envs):
-            _adopt_env(column, env, int(store.first[env]), int(count[env]), clean)
+        if isinstance(column, RawColumn):
+            _open_raw(column, store.first, count, clean)
+        else:
+            known = None if by_record else in_shards[packed.index(column)]
+            _open_packed(column, store.first, count, known, store.recorded)
+            if clean:
+                store.note_flushed(column, count)
         if not tidy or (store.first > store.recorded_first).any():
-            _sort_strays(column, store.recorded_first)
+            _sort_strays(column, store.recorded_first, store.recorded)
     finals = store.recorded - store.recorded_transitions
     for env in np.flatnonzero(count > store.recorded).tolist():
-        word, high = int(words[env]), int(count[env])
-        low = high - rows_behind(word, high, int(store.first[env]))
+        word, high = words[env], int(count[env])
+        low = high - int(rows_behind(word, np.int64(high), store.first[env]))
         if 0 <= finals_in(word) <= low:
             finals[env] = finals_in(word)
         else:  # rot: by the record, which does not know of rows that came and left since
             low = max(int(store.recorded[env]), int(store.first[env]))
         finals[env] += store.read("is_final", env, low, high).sum()
     store.begin_writing(count, finals)
+
+
+def _check_directories(store: "Store") -> None:
+    """Refuse directories of segments that are links, and may lead out of the store."""
+    real = os.path.realpath(store.path)
+    for column in store.columns.values():
+        shards = private.open_shards(store.path, column.number)
+        for directory in (shards, column.directory):
+            if os.path.realpath(directory) != os.path.join(
+                real, directory.relative_to(store.path)
+            ):
+                raise CorruptSegmentError(
+                    f"{directory}: it is, or is in, a link to another directory; move the files "
+                    "themselves there"
+                )
 
 
 def _check_capacity(store: "Store", count: np.ndarray) -> None:
@@ -120,99 +147,140 @@ def _read_seals(column: Column) -> None:
         raise FormatError(f"{path}: damaged attributes ({error})") from error
 
 
-def _adopt_env(column: Column, env: int, first: int, count: int, clean: bool) -> None:
-    rows = column.field.segment_rows
-    for segment in range(first // rows, -(-count // rows)):
-        used = min(rows, count - segment * rows)
-        if segment < column.sealed[env] and used == rows:
-            with _all_there(column, segment, env, count):
-                column.adopt_sealed(segment, env)
-            column.complete_seal(segment, env)
-        else:
-            with _all_there(column, segment, env, count):
-                _make_writable(column, segment, env, used)
-            if not clean:
-                # A row that was being written when the process died was never added.
-                memory = column.mapping(segment, env).array
-                memory[used * column.field.row_bytes :] = 0
-            column.sealed[env] = min(column.sealed[env], segment)
-    # A field may name segments that the record does not (a power cut between the two): their rows
-    # do not count, and others will be written in their place.
-    column.sealed[env] = max(min(column.sealed[env], count // rows), first // rows)
-    for key in [k for k in column.seals if k[1] == env and k[0] >= column.sealed[env]]:
-        del column.seals[key]
+def _open_raw(column: RawColumn, first: np.ndarray, count: np.ndarray, clean: bool) -> None:
+    for key, envs in segments_of(column.field, first, count):
+        with all_there(column, key, envs, count):
+            column.open_segment(*key, envs, writable=True)
+    if not clean:
+        column.clear_behind(count)
+    _forget_seals(column)
 
 
-class _all_there:
-    """Turns the error that a segment's file is missing into one that names its rows.
+def _forget_seals(column: Column) -> None:
+    """What the record says of segments that are not there, or written to again."""
+    for key in list(column.seals):
+        segment = column.segments.get(key)
+        if segment is None or segment.seal is None:
+            del column.seals[key]
 
-    Not a generator, as `files.explained` is none.
-    """
 
-    __slots__ = ("_at",)
-
-    def __init__(self, column: Column, segment: int, env: int, count: int) -> None:
-        self._at = column, segment, env, count
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, StorageError) or error.errno != errno.ENOENT:
-            return
-        column, segment, env, count = self._at
-        path, root = column.chunk_path(segment, env), column.root
-        if error.filename != os.fspath(path):
-            return
-        start = segment * column.field.segment_rows
-        stop = min(start + column.field.segment_rows, count)
-        if (root / manifest.NAME).exists():
-            remedy = "or load another checkpoint"
-        else:
-            remedy = (
-                "load a checkpoint, or go on without these rows after "
-                f"`diskreplay verify {root} --repair`"
+def _open_packed(
+    column: PackedColumn,
+    first: np.ndarray,
+    count: np.ndarray,
+    in_shards: np.ndarray | None,
+    recorded: np.ndarray,
+) -> None:
+    """Open the shards of a packed field, and its tail: as they are after a kill, with `in_shards`
+    of the commit page; else the tail is made anew from shards."""
+    field, size = column.field, column.field.tail_bytes(column.num_envs)
+    whole = count // field.block_rows * field.block_rows
+    if in_shards is not None:
+        if (in_shards < 0).any() or (count - np.minimum(in_shards, whole) > column.tail_rows).any():
+            raise FormatError(
+                f"{private.commit_page(column.root)}: damaged (field {field.name!r}: "
+                f"{in_shards.min()} of {count.max()} rows in shards); restore it, or load a "
+                "checkpoint"
             )
-        raise CorruptSegmentError(
-            f"{path}: missing, and with it rows {start} to {stop - 1} of env {env}; restore the "
-            f"file, {remedy}"
-        ) from error
+        packed = np.minimum(in_shards, whole)
+        tail = Mapping.open(column.tail_path, size=size, writable=True)
+    else:
+        packed = whole
+        tail = None
+    for key, envs in segments_of(field, first, count if tail is None else packed):
+        with all_there(column, key, envs, count):
+            shard = _open_shard(column, key, packed, salvage=tail is None)
+        column.adopt(shard, envs)
+    if tail is None:
+        tail = _new_tail(column, np.maximum(first, packed), count, size)
+    column.bind(tail, packed, None)
+    for segment in column.open_segments():
+        _drop_behind(segment, packed)
+    _forget_seals(column)
 
 
-def _make_writable(column: Column, segment: int, env: int, used: int) -> None:
-    """Map a segment that is not full, or not sealed yet, so that rows can go on.
+def _open_shard(
+    column: PackedColumn, key: tuple[int, int], packed: np.ndarray, *, salvage: bool
+) -> Shard:
+    """The shard of a segment: one that was still appended to, or else one in its place.
 
-    A packed one has its rows in the tail. Where there is none (a checkpoint that was loaded), or
-    where its shard was named by a field but not by the record (a power cut between the two), the
-    shard is unpacked into a new tail. A raw chunk that a checkpoint shares is copied.
+    After a power cut (`salvage`), blocks of the first that were not synced are taken from the other
+    one, which a flush may have written.
     """
-    chunk, tail = column.chunk_path(segment, env), column.tail_path(segment, env)
-    if column.field.packed:
-        if segment >= column.sealed[env] and tail.exists():
-            column.adopt(segment, env, writable=True)
-            return
-    elif chunk.exists() and _is_ours_alone(chunk):
-        column.adopt(segment, env, writable=True)
-        return
-    column.adopt_sealed(segment, env)
-    start = segment * column.field.segment_rows
-    values = column.read(env, start, start + used)
-    column.drop(segment, env)
-    path = column.open_path(segment, env)
-    files.make_dirs(path.parent)
-    beside = private.unsealed(column.root)
-    mapping = Mapping.create(beside, column.open_bytes)
-    flat = values.reshape(-1).view(np.uint8)
-    mapping.array[: len(flat)] = flat
-    files.sync([beside])
-    files.rename(beside, path)
-    files.sync_dirs([path.parent])
-    column.adopt(segment, env, writable=True)
+    field = column.field
+    path = private.open_shard(column.root, column.number, *key)
+    if not path.exists():
+        return Shard.open_whole(field, *key, column.path(*key))
+    mapping = Mapping.open(path)
+    if mapping.size < field.index_bytes + 4:
+        if salvage:
+            files.remove(path)
+            return Shard.open_whole(field, *key, column.path(*key))
+        raise CorruptSegmentError(
+            f"{path}: {mapping.size} bytes are too few for its index; restore the file, or load a "
+            "checkpoint"
+        )
+    index = mapping.array[: field.index_bytes].copy().view("<i8").reshape(-1, 2)
+    index[codec.misplaced(field, index, mapping.size)] = codec.MISSING
+    begun = Shard(field, *key, mapping, index)
+    if salvage:
+        index[begun.rotten()] = codec.MISSING
+        if column.path(*key).exists():
+            return _combined(column, begun, Shard.open_whole(field, *key, column.path(*key)))
+    envs, blocks = column.envs_and_blocks(begun)
+    stops = begun.start + (blocks + 1) * field.block_rows
+    behind = stops > packed[envs]
+    if not salvage:
+        index[behind] = codec.MISSING
+    there = index[:, 0] != codec.MISSING
+    if int(index[there, 1].sum()) != mapping.size - field.index_bytes - 4:
+        return column.copied(begun, index, path)  # without what nothing names
+    return Shard.open_to_append(field, *key, path, index)
 
 
-def _is_ours_alone(path: Path) -> bool:
-    found = path.stat()
-    return found.st_nlink == 1 and bool(found.st_mode & 0o200)
+def _combined(column: PackedColumn, begun: Shard, whole: Shard) -> Shard:
+    """One open shard with the blocks of two, rather those of the first."""
+    lacking = (begun.index[:, 0] == codec.MISSING) & (whole.index[:, 0] != codec.MISSING)
+    path = private.open_shard(column.root, column.number, *begun.key)
+    if not lacking.any():
+        return column.copied(begun, begun.index, path)
+    shard = column.copied(begun, begun.index, path)
+    places = np.flatnonzero(lacking)
+    blocks = [whole.mapping.array[at : at + size] for at, size in whole.index[places].tolist()]
+    shard.write(np.concatenate(blocks))
+    nobody = np.empty(0, np.int64)
+    shard.enter(places, whole.index[places, 1].copy(), 0, nobody, nobody)
+    return shard
+
+
+def _new_tail(
+    column: PackedColumn, start: np.ndarray, count: np.ndarray, size: int
+) -> Mapping:
+    """A tail with the rows from `start` on, which are in blocks that are not full."""
+    files.remove(column.tail_path)
+    tail = Mapping.create(column.tail_path, size)
+    column.bind(tail, column.packed, None)
+    field = column.field
+    for env in np.flatnonzero(count > start).tolist():
+        row = int(start[env]) // field.block_rows * field.block_rows
+        key = row // field.segment_rows, env // field.env_group
+        entry = column.entry(column.segments[key], env, row)
+        rows = column.segments[key].block(entry)
+        if rows is None:
+            column.complain(row, env)
+        column.write(env, row, rows[: int(count[env]) - row])
+    return tail
+
+
+def _drop_behind(segment: Shard, packed: np.ndarray) -> None:
+    """Forget blocks that are said to hold rows which are in the tail: others come in their place.
+    """
+    field = segment.field
+    blocks, places = np.divmod(np.arange(len(segment.index)), field.env_group)
+    envs = np.minimum(segment.envs.start + places, len(packed) - 1)
+    segment.index[segment.start + (blocks + 1) * field.block_rows > packed[envs]] = codec.MISSING
+    head = segment.index.reshape(-1).view(np.uint8)
+    segment.mapping.array[: len(head)] = head
 
 
 def _sweep(root: Path) -> None:
@@ -223,102 +291,33 @@ def _sweep(root: Path) -> None:
                 files.remove(Path(base, name))
 
 
-def _sort_strays(column: Column, recorded_first: np.ndarray) -> None:
-    """Remove tails and chunks that no retained row is in.
+def _sort_strays(column: Column, recorded_first: np.ndarray, recorded: np.ndarray) -> None:
+    """Remove files of segments that no retained row is in.
 
     Those of rows that have left since the record are only listed: a power cut would go back to that
     record, which counts on them. They are deleted after the next one.
     """
-    kept = set(column.mapped())
+    counted_on = {key for key, _envs in segments_of(column.field, recorded_first, recorded)}
+    shards = private.open_shards(column.root, column.number)
+    found = [(shards / f"{number}.{group}", (number, group)) for number, group in _pairs(shards)]
+    found += [(column.path(*key), key) for key in _numbered(column.directory)]
+    for path, key in found:
+        if key in column.segments:
+            continue
+        if key in counted_on:
+            column.strays.append(path)
+        else:
+            files.remove(path)
 
-    def is_counted_on(segment: int, env: int) -> bool:
-        """Whether it has left since the record. A reader that goes by that record needs it too."""
-        if (segment, env) in kept or env >= column.num_envs or segment >= column.sealed[env]:
-            return False
-        return segment >= recorded_first[env] // column.field.segment_rows
 
-    if column.tails.is_dir():
-        for path in column.tails.iterdir():
-            found = re.fullmatch(r"(\d+)\.(\d+)", path.name)
-            if found is None:
-                continue
-            segment, env = int(found[1]), int(found[2])
-            if is_counted_on(segment, env):
-                column.strays.append((segment, env))
-            elif (segment, env) not in kept or segment < column.sealed[env]:
-                files.remove(path)
-    for segment, env in _numbered(column.directory):
-        if is_counted_on(segment, env):
-            column.strays.append((segment, env))
-        elif (segment, env) not in kept:
-            column.remove_files(segment, env)
+def _pairs(directory: Path) -> list[tuple[int, int]]:
+    names = os.listdir(directory) if directory.is_dir() else []
+    matches = (re.fullmatch(r"(\d+)\.(\d+)", name) for name in names)
+    return [(int(match[1]), int(match[2])) for match in matches if match]
 
 
 def _numbered(directory: Path) -> list[tuple[int, int]]:
-    """Segment and env of every chunk file."""
+    """Segment and group of every chunk file."""
     names = os.listdir(directory) if directory.is_dir() else []
     keys = (format.parse_chunk_key(name) for name in names)
     return [key for key in keys if key is not None]
-
-
-# -- readers
-
-
-def catch_up(store: "Store") -> None:
-    """Map what a reader needs by now; start over when the writer seals or deletes in between."""
-    for attempt in range(_TRIES):
-        epoch = store.tail_epoch()
-        try:
-            store.look()
-            _let_go(store, tails=epoch != store.mapped_epoch)
-            store.place.check()  # else the segments of another store may be mapped
-            for column in store.columns.values():
-                for env in range(store.num_envs):
-                    _map_env(store, column, env)
-            if store.state is None:  # and of a checkpoint that was replaced meanwhile
-                store.place.check()
-        except (StorageError, CorruptSegmentError, FormatError):
-            if attempt == _TRIES - 1 or store.state is None:
-                raise
-            if not store.follows:
-                _check_place(store)
-                store.give_up()
-            continue
-        if not store.follows:
-            _check_place(store)  # after mapping: it is marked before the other store is there
-        if epoch == store.tail_epoch():
-            store.mapped_epoch = epoch
-            return
-        store.mapped_epoch = -1  # what was mapped meanwhile may be a tail with other rows
-    raise StorageError(f"{store.path}: the writer is too fast to follow")
-
-
-def _check_place(store: "Store") -> None:
-    """Refuse to map files of another store as those of one that a reader holds."""
-    if store.replaced():
-        raise StorageError(
-            f"{store.path}: another store was loaded in its place while it was read; open it again"
-        )
-
-
-def _let_go(store: "Store", *, tails: bool) -> None:
-    """Forget what has left and, if asked, all tails: any of them may have got other rows."""
-    gone = [
-        (column, segment, env)
-        for column in store.columns.values()
-        for segment, env in column.mapped()
-        if segment < store.first[env] // column.field.segment_rows
-        or (tails and column.is_tail(segment, env))
-    ]
-    if gone:
-        with store.gate:
-            for column, segment, env in gone:
-                column.drop(segment, env)
-
-
-def _map_env(store: "Store", column: Column, env: int) -> None:
-    rows, first, count = column.field.segment_rows, int(store.first[env]), int(store.count[env])
-    for segment in range(first // rows, -(-count // rows) if first < count else 0):
-        if not column.has(segment, env):
-            with _all_there(column, segment, env, count):
-                column.adopt(segment, env, writable=False)

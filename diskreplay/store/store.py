@@ -5,10 +5,11 @@ What happens when, and why it is safe:
 =====================  =====================================================================
 a row is added         all its fields are written to mapped segments, then its env's count in
                        ``state`` is raised: a killed process leaves whole rows only
-a segment is full      the keeper thread packs it, renames it into place, says so in ``state``, and
-                       only then uses the tail again
-every two seconds,     sealed segments are synced, then named by the record (``zarr.json``)
-or when slots run out
+a block is full        it is compressed into its segment's shard and named in the index, ``packed``
+                       is raised past it, and only then are its places in the tail used again
+a segment is full      the keeper thread seals it: it never changes again
+every two seconds      sealed segments and open shards are synced, then named by the record
+                       (``zarr.json``)
 rows leave             the record says so first; only then are their segments deleted, so a power
                        cut never finds a record that counts on files that are gone
 after a power cut      the record is the truth; after a kill ``state`` is
@@ -31,15 +32,22 @@ from diskreplay.errors import (
     StorageError,
 )
 from diskreplay.process import undisturbed
-from diskreplay.store import files, format, priorities, private, recovery, tempfiles
-from diskreplay.store.column import Column
+from diskreplay.store import files, follow, format, priorities, private, recovery, tempfiles
+from diskreplay.store.column import Column, groups_of
+from diskreplay.store.commit_page import (
+    MOST_AT_ONCE,
+    CommitPage,
+    finals_in,
+    finals_word,
+    rows_behind,
+)
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
-from diskreplay.store.keeping import Keeping
-from diskreplay.store.mapping import Mapping
+from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.numbers import MOST_ROWS
+from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.place import Place, read_steadily
-from diskreplay.store.state import MOST_AT_ONCE, State, finals_in, finals_word, rows_behind
+from diskreplay.store.raw_column import RawColumn
 from diskreplay.store.usage import sizes
 
 _OWN_KEYS = frozenset(
@@ -48,7 +56,6 @@ _OWN_KEYS = frozenset(
         "created_by",
         "num_envs",
         "capacity",
-        "block_rows",
         "fields",
         "first",
         "count",
@@ -56,9 +63,10 @@ _OWN_KEYS = frozenset(
     ]
 )
 _LARGEST_TABLE = 1 << 30  # bytes of a segment table
+_WAKE_EVERY = 4  # so many times is the keeper woken while the tail of a single env is filled
 
 
-class Store(Keeping):
+class Store:
     """A directory of columns. Knows rows, envs and fields; nothing of episodes.
 
     Use `create` or `open`. All methods but `read` belong to one writing thread at a time (the
@@ -85,6 +93,9 @@ class Store(Keeping):
         What the buffer keeps in the group's attributes; opaque here, JSON.
     gate : Gate
         Entered while batches are copied.
+    page : CommitPage or None
+        Of a live store; None of a checkpoint, and once it is closed.
+    maintenance : Maintenance
     """
 
     def __init__(
@@ -113,7 +124,7 @@ class Store(Keeping):
             )
             for field in fields:
                 segments = (self.rows_per_env or 0) // field.segment_rows * self.num_envs
-                if segments * (16 + field.blocks * field.packed) > _LARGEST_TABLE:
+                if segments * (24 + 16 * field.blocks * field.packed) > _LARGEST_TABLE:
                     raise ValueError(f"{segments} segments of {field.name!r} are too many")
             recorded, self.first = format.parse_rows(attributes, self.num_envs)
             self.recorded_transitions = format.parse_transitions(attributes, recorded)
@@ -124,21 +135,25 @@ class Store(Keeping):
         self.recorded, self.recorded_first = recorded, self.first.copy()
         self.gate = Gate()
         self.columns = {
-            field.name: Column(path, number, field, self.num_envs, self.rows_per_env, self.gate)
+            field.name: (PackedColumn if field.packed else RawColumn)(
+                path, number, field, self.num_envs, self.rows_per_env, self.gate
+            )
             for number, field in enumerate(fields)
             if only is None or field.name in only
         }
-        self._fields = fields  # in the order of the attributes and of `state`
+        self._fields = fields  # in the order of the attributes and of the commit page
         self.lock = lock
         self._ready = np.zeros(self.num_envs, np.int64)
-        self._hand: list[tuple[np.ndarray | memoryview, int, Mapping]] = []
+        self._hand: list[tuple[np.ndarray | memoryview, int]] = []
         self._hand_until = 0
         self._clearing: threading.Thread | None = None
-        self._begin_keeping()
-        self._flushed: dict[tuple[str, int], tuple[int, int]] = {}
-        self._state: State | None = None
-        self._words: np.ndarray | None = None  # of a reader: state.finals, seen together with count
-        self.mapped_epoch = 0  # of a reader: the tail epoch its mappings belong to
+        self.maintenance = Maintenance(self, self._write_record)
+        self._flushed: dict[tuple[str, int, int], bytes] = {}
+        self._written: dict[str, bytes] = {}  # seals in the documents of fields
+        self.page: CommitPage | None = None
+        self.words: np.ndarray | None = None  # of a reader: page.finals, seen together with count
+        self.mapped_epoch = 0  # of a reader: the epoch its mappings belong to
+        self.looks = 0  # of a reader: how often it has caught up
         self.follows = True  # of a reader: whether it takes over what the writer does
         if check is not None:
             check(self)
@@ -159,6 +174,7 @@ class Store(Keeping):
         capacity: int | None,
         segment_rows: int | None,
         meta: MappingType[str, Any],
+        env_group: int | None = None,
     ) -> "Store":
         """Make an empty store at `path`, which is missing, empty or a creation that was cut."""
         files.make_lasting_dirs(path)
@@ -178,16 +194,17 @@ class Store(Keeping):
                     f"{path}: another process has just created a store here; try again"
                 )
             rows_per_env = None if capacity is None else capacity // num_envs
-            fields = [f.sized(rows_per_env, num_envs, segment_rows) for f in fields]
+            fields = [f.sized(rows_per_env, num_envs, segment_rows, env_group) for f in fields]
             zeros = [0] * num_envs
-            State.create(private.commit_page(path), np.zeros(num_envs, np.int64), len(fields))
+            nothing = np.zeros(num_envs, np.int64)
+            CommitPage.create(private.commit_page(path), nothing, sum(f.packed for f in fields))
             files.sync_dirs([private.directory(path)])
             documents = {}
             for field in fields:
                 for depth in range(1, field.name.count("/") + 1):
                     parent = path.joinpath(*field.name.split("/")[:depth])
                     documents[parent / "zarr.json"] = format.group_document()
-                attributes = {"sealed": zeros, "seals": {}}
+                attributes = {"seals": {}}
                 documents[path / field.name / "zarr.json"] = format.array_document(
                     field, 0, num_envs, attributes
                 )
@@ -248,39 +265,48 @@ class Store(Keeping):
     def begin_writing(self, count: np.ndarray, finals: np.ndarray) -> None:
         """Called by recovery: from here on `count` rows are there, `finals` of them final ones, and
         more may come."""
-        self._state = State(
-            private.commit_page(self.path), self.num_envs, len(self.columns), writable=True
+        packed = [c for c in self._columns_as_stored() if isinstance(c, PackedColumn)]
+        page = CommitPage(
+            private.commit_page(self.path), self.num_envs, len(packed), writable=True
         )
-        self._state.count[:] = count
-        self._state.finals[:] = finals_word(finals, count)
-        self._state.sealed[:] = [column.sealed for column in self.columns.values()]
-        # The buffer may put the columns into another order; the page keeps this one.
-        self._sealed_rows = list(zip(self.columns.values(), self._state.sealed, strict=True))
-        self._state.mark_open()
-        self.count = self._state.count
+        page.count[:] = count
+        page.finals[:] = finals_word(finals, count)
+        for column, numbers in zip(packed, page.packed, strict=True):
+            numbers[:] = column.packed
+            column.bind(column.tail, numbers, None)
+        for column in self.columns.values():
+            column.tell_readers = self._tell_readers
+        page.mark_open()
+        page.epoch[0] += 1  # for readers that followed the writer before
+        self.page, self.count = page, page.count
 
-    @property
-    def state(self) -> State | None:
-        return self._state
+    def _tell_readers(self) -> None:
+        if self.page is not None:
+            self.page.epoch[0] += 1
+
+    def packed_rows(self, column: PackedColumn) -> np.ndarray:
+        """What the commit page says of the rows of a field that are in shards."""
+        return self.page.packed[sum(field.packed for field in self._fields[: column.number])]
+
+    def _columns_as_stored(self) -> list[Column]:
+        """In the order of the attributes; the buffer may put `columns` into another one."""
+        return [self.columns[f.name] for f in self._fields if f.name in self.columns]
 
     def close(self) -> None:
         """Stop the keeper, unmap everything, release the lock. Rows are safe from kills, and from
         power cuts up to the last `record`; call that first. Also of a directory that was moved."""
-        self._closing = True
-        self._wake.set()
-        if self._keeper is not None:
-            self._keeper.join()
+        self.maintenance.join()
         self.finish_clearing()
         self.count = np.array(self.count)
         self._hand = []
-        with self.maintenance, self.gate:
+        with self.maintenance.lock, self.gate:
             is_there = self._holds_place()
             for column in self.columns.values():
-                if not is_there:  # another store's spares may have these names
-                    column.abandon_spares()
+                if not is_there:  # another store's private files may have these names
+                    column.abandon()
                 column.close()
             self.place.close()
-        self._state = None
+        self.page = None
         if self.lock is not None:
             files.unlock(self.lock)
             self.lock = None
@@ -296,7 +322,7 @@ class Store(Keeping):
         self.path = self.place.path = path
         for column in self.columns.values():
             column.move(path)
-        self._state.mapping.path = private.commit_page(path)
+        self.page.mapping.path = private.commit_page(path)
 
     def clear_away(self, replaced: "Store", room: tempfiles.Workspace, *, keep: bool) -> None:
         """Close the store that this one has replaced, and remove its files, which are in `room`
@@ -306,7 +332,7 @@ class Store(Keeping):
         the next `load` wait for; after a kill the next opening removes the files.
         """
         for column in replaced.columns.values():
-            column.abandon_spares()
+            column.abandon()
 
         def clear() -> None:
             replaced.close()
@@ -331,37 +357,29 @@ class Store(Keeping):
 
     def reserve(self, envs: np.ndarray, stop: np.ndarray) -> None:
         """See to it that rows below ``stop[i]`` of ``envs[i]`` can be written; all or an error."""
-        if (stop <= self._ready[envs]).all():
+        late = stop > self._ready[envs]
+        if not late.any():
             return
         self.place.check()
-        for env, last in zip(envs.tolist(), (stop - 1).tolist(), strict=True):
-            self._reserve_env(env, last)
+        envs, last = envs[late], stop[late] - 1
+        with undisturbed():
+            ready = np.full(len(envs), MOST_ROWS)
+            for column in self.columns.values():
+                if isinstance(column, PackedColumn):
+                    column.reserve(envs, last, self.count)
+                else:
+                    column.reserve(envs, np.maximum(self.count[envs], self._ready[envs]))
+                    column.reserve(envs, last)
+                    for group, _some in groups_of(column.field, envs):
+                        self._ready[column.hand_over(self.count, group)] = 0
+                ready = np.minimum(ready, column.ready(envs, last))
+            self._ready[envs] = ready
+            self.maintenance.wake()
 
     def reserve_env(self, env: int, last: int) -> None:
         """`reserve` for one env, up to and including row `last`."""
-        if last < self._ready[env]:
-            return
-        self.place.check()
-        self._reserve_env(env, last)
-
-    def _reserve_env(self, env: int, last: int) -> None:
-        if last < self._ready[env]:
-            return
-        with undisturbed():
-            for column in self.columns.values():
-                rows = column.field.segment_rows
-                for segment in range(int(self.count[env]) // rows, last // rows + 1):
-                    if not column.has(segment, env):
-                        if column.lacks_tails:
-                            self.maintain()
-                        if not column.has_room(segment, env):
-                            self._make_room(column, segment, env)
-                        column.open_segment(segment, env)
-            self._ready[env] = min(
-                (last // c.field.segment_rows + 1) * c.field.segment_rows
-                for c in self.columns.values()
-            )
-            self._wake_keeper()
+        if last >= self._ready[env]:
+            self.reserve(np.array([env]), np.array([last + 1]))
 
     def append_row(
         self, values: Sequence[Any], final: Sequence[Any] | None, *, is_final: bool = False
@@ -389,39 +407,24 @@ class Store(Keeping):
                 self._put(row + 1, final)
             self.count[0] = row + rows  # the commit
         except BaseException:
-            self._soil(0, row, rows)
             self._hand_until = 0  # the next row may go to the segment before
             raise
         if final is not None or is_final:
             self._count_finals(np.zeros(1, np.int64))
 
     def _put(self, row: int, values: Sequence[Any]) -> None:
-        for (rows_of, first, mapping), value in zip(self._hand, values, strict=True):
-            if value is not None:
-                rows_of[row - first] = value
-                continue
-            if not mapping.blank:
-                rows_of[row - first] = 0
-            if mapping.zeros is not None:
-                mapping.zeros.add(row - first)
-
-    def _soil(self, env: int, row: int, rows: int) -> None:
-        """So many rows may have been written and not committed: they are zeros no more."""
-        for column in self.columns.values():
-            size = column.field.segment_rows
-            for segment in range(row // size, (row + rows - 1) // size + 1):
-                if column.has(segment, env):
-                    column.mapping(segment, env).soil()
+        for (rows_of, first), value in zip(self._hand, values, strict=True):
+            rows_of[row - first] = 0 if value is None else value
 
     def _count_finals(self, envs: np.ndarray, more: int = 1) -> None:
-        finals = finals_in(self._state.finals[envs]) + more
-        self._state.finals[envs] = finals_word(finals, self.count[envs])
+        finals = finals_in(self.page.finals[envs]) + more
+        self.page.finals[envs] = finals_word(finals, self.count[envs])
 
     def recount(self) -> None:
         """After a commit that was not followed up: count its final rows, and let go of the rows
         that have left for it."""
         count = self.count.copy()
-        self._state.finals[:] = finals_word(self._finals(count), count)
+        self.page.finals[:] = finals_word(self._finals(count), count)
         self.first = self.first.copy()  # not that of an index which somebody still looks at
         self.evict()
 
@@ -435,18 +438,25 @@ class Store(Keeping):
             self.first[0] = oldest
 
     def _take_in_hand(self, row: int) -> None:
-        """Hold the segments that `row` of the only env goes to: writing it is then an assignment
-        for each column, until the first of them is full."""
+        """Hold the places that `row` of the only env goes to: writing it is then an assignment for
+        each column, until the first of them is full."""
         self._hand, until = [], []
         for column in self.columns.values():
-            segment = row // column.field.segment_rows
-            rows, mapping = column.rows(segment, 0), column.mapping(segment, 0)
-            # Setting one number takes a memoryview half as long as an array.
-            plain = column.field.shape == () and column.field.dtype != np.float16
-            first = segment * column.field.segment_rows
-            self._hand.append((memoryview(rows) if plain else rows, first, mapping))
-            until.append((segment + 1) * column.field.segment_rows)
+            size = column.field.segment_rows
+            if isinstance(column, PackedColumn):
+                size = column.tail_rows
+                self._hand.append((column.places[0], row // size * size))
+                until.append(column.packed.item(0) + size)
+                until.append(row + max(size // _WAKE_EVERY, 1))
+            else:
+                rows = column.rows(row // size, 0)
+                # Setting one number takes a memoryview half as long as an array.
+                plain = column.field.shape == () and column.field.dtype != np.float16
+                self._hand.append((memoryview(rows) if plain else rows, row // size * size))
+            until.append((row // size + 1) * size)
         self._hand_until = min(until)
+        if any(isinstance(column, PackedColumn) for column in self.columns.values()):
+            self.maintenance.wake()
 
     def append(
         self,
@@ -467,8 +477,6 @@ class Store(Keeping):
         ndarray of int64
             The rows' numbers, in the order of `envs`.
         """
-        from diskreplay.store import kernels
-
         rows = self.count[envs]
         stop = self.count.copy()
         stop[envs] += 1
@@ -476,10 +484,10 @@ class Store(Keeping):
         stop[final_envs] += 1
         self.reserve(envs, stop[envs])
         for column, value in zip(self.columns.values(), values, strict=True):
-            kernels.scatter(column.table, envs, rows, _bytes(value))
+            column.scatter(envs, rows, value)
         if len(final_envs):
             for column, value in zip(self.columns.values(), final, strict=True):
-                kernels.scatter(column.table, final_envs, final_rows, _bytes(value))
+                column.scatter(final_envs, final_rows, value)
         self.count[:] = stop  # the commit: each env's count is raised by one store
         if len(final_envs):
             self._count_finals(final_envs)
@@ -495,21 +503,19 @@ class Store(Keeping):
         """
         row, rows = int(self.count[env]), len(values[0])
         self.reserve_env(env, row + rows - 1)
-        try:
-            for column, value in zip(self.columns.values(), values, strict=True):
-                column.write(env, row, value)
-            self.count[env] = row + rows  # the commit
-        except BaseException:
-            self._soil(env, row, rows)
-            raise
+        self._hand_until = 0
+        for column, value in zip(self.columns.values(), values, strict=True):
+            column.write(env, row, value)
+        self.count[env] = row + rows  # the commit
         finals = np.count_nonzero(values[list(self.columns).index("is_final")])
         self._count_finals(np.array([env]), finals)
 
     @property
     def most_at_once(self) -> int:
         """Rows of one env that one `extend` takes: not more than a segment of any column, so that
-        there is always a place for the next one, nor than are kept."""
-        rows = min(column.field.segment_rows for column in self.columns.values())
+        there is always a place for the next one, nor than a tail has besides a block that is not
+        full, nor than are kept."""
+        rows = min(column.most_at_once for column in self.columns.values())
         return min(MOST_AT_ONCE, rows, self.rows_per_env or rows)
 
     def take(self, name: str, ids: np.ndarray, out: np.ndarray) -> None:
@@ -540,36 +546,37 @@ class Store(Keeping):
 
     def _finals(self, count: np.ndarray) -> np.ndarray:
         """Final rows among each env's first `count` rows."""
-        if self._words is None and self.mode == "r":
+        if self.words is None and self.mode == "r":
             return self.recorded - self.recorded_transitions
-        now, words = (self.count, self._words) if self.mode == "r" else self._state.snapshot()
-        finals = np.empty(self.num_envs, np.int64)
-        for env, (word, high, asked) in enumerate(
-            zip(words.tolist(), now.tolist(), count.tolist(), strict=True)
-        ):
-            unknown = high - rows_behind(word, high, int(self.first[env]))
-            low = min(asked, unknown)
-            later = self.read("is_final", env, low, high)
-            finals[env] = finals_in(word) + np.count_nonzero(later[unknown - low :])
-            finals[env] -= np.count_nonzero(later[asked - low :])
+        now, words = (self.count, self.words) if self.mode == "r" else self.page.snapshot()
+        finals = np.array(finals_in(words))
+        unknown = now - rows_behind(words, now, self.first)
+        low = np.minimum(count, unknown)
+        for env in np.flatnonzero(now > low).tolist():
+            start, asked = int(low[env]), int(count[env])
+            later = self.read("is_final", env, start, int(now[env]))
+            finals[env] += np.count_nonzero(later[int(unknown[env]) - start :])
+            finals[env] -= np.count_nonzero(later[asked - start :])
         return finals
 
     def _write_record(self, count: np.ndarray, first: np.ndarray, *, closing: bool = False) -> None:
         """Name `count` rows as durable. Their data and names are synced already."""
         self.place.check()
-        rows, last = int(count.max(initial=0)), count if closing else None
-        files.replace(
-            {
-                column.directory / "zarr.json": format.encode(column.document(rows, closing=last))
-                for column in self.columns.values()
-            }
-        )
+        rows = int(count.max(initial=0))
+        documents = {}
+        for name, column in self.columns.items():
+            document = column.document(rows, closing=closing)
+            seals = format.encode(document["attributes"])
+            if seals != self._written.get(name) or closing:
+                documents[column.directory / "zarr.json"] = format.encode(document)
+                self._written[name] = seals
+        self._written = {} if closing else self._written
+        files.replace(documents)
         attributes = self.attributes(count, first)
         self.place.check()
         _write_group(self.path, attributes)
         self.recorded_transitions = np.array(attributes["transitions"], np.int64)
         self.recorded, self.recorded_first = count, first
-        self._unsynced = []
 
     def record(
         self,
@@ -589,22 +596,35 @@ class Store(Keeping):
         closing : bool
             Whether `mark_closed` follows: open segments get checksums then, for `verify`.
         """
-        with undisturbed(), self.maintenance:
+        with undisturbed(), self.maintenance.lock:
             self.place.check()
-            self.maintain(durable=True)
+            self.maintenance.run()
             count, first = self.count.copy(), self.first.copy()
             written, flushed = self._write_partial_shards(count)
-            files.sync(written + self._open_files(self.columns.values()))
+            files.sync([*written, *self.maintenance.unsynced(), *self._open_raw_files()])
             for beside in written:
                 files.rename(beside, beside.with_suffix(""))
             self._flushed = flushed  # not before: a flush that failed writes them again
-            self._sync_names(written)
+            self.maintenance.sync_names(written)
             if leaves is not None:
                 priorities.replace(self.path, leaves, int(first.min()), meta.get("alpha"))
             self.meta = dict(meta)
+            self._written = {}  # a plain reader goes by the shape, which says how many rows there are
             self._write_record(count, first, closing=closing)
-            # The record of `maintain` may have kept them: it counts on fewer rows of large columns.
-            self._delete_left()
+            self.maintenance.recorded()
+
+    def note_flushed(self, column: PackedColumn, count: np.ndarray) -> None:
+        """The shards in their places have all these rows."""
+        for key in column.unfinished(count):
+            self._flushed[column.field.name, *key] = _used(column, key, count).tobytes()
+
+    def _open_raw_files(self) -> list[Path]:
+        return [
+            segment.path
+            for column in self.columns.values()
+            if isinstance(column, RawColumn)
+            for segment in column.open_segments()
+        ]
 
     def keep_priorities(self, written: Path, meta: MappingType[str, Any]) -> None:
         """Take over the priorities of a checkpoint, so that a kill costs those since then only.
@@ -618,23 +638,32 @@ class Store(Keeping):
         _write_group(self.path, attributes)
 
     def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
-        """Shards of segments not full yet, beside their places, and what `_flushed` is then."""
-        written, flushed = [], dict(self._flushed)
+        """Shards of segments that are not sealed, beside their places, and what `_flushed` is then.
+        """
+        written, flushed = [], {}
         for column in self.columns.values():
-            if not column.field.packed:
+            if not isinstance(column, PackedColumn):
                 continue
-            for env, rows in enumerate(count.tolist()):
-                segment, used = divmod(rows, column.field.segment_rows)
-                key = column.field.name, env
-                if used and self._flushed.get(key) != (segment, used):
-                    written.append(column.write_partial(segment, env, used))
-                    flushed[key] = segment, used
+            for key in column.unfinished(count):
+                used, name = _used(column, key, count), (column.field.name, *key)
+                if not used.any():
+                    continue
+                flushed[name] = used.tobytes()
+                if self._flushed.get(name) != flushed[name]:
+                    column.reopen_sealed(key)
+                    path = column.path(*key)
+                    beside = path.with_name(path.name + ".tmp")
+                    column.partial[key] = column.write_partial(key, count, beside)
+                    written.append(beside)
         return written, flushed
 
     def mark_closed(self) -> None:
-        """Say that the record is the whole truth; only after `record`."""
+        """Say that the record is the whole truth; only after `record`. What is needed only while
+        rows come is removed."""
         self.place.check()
-        self._state.mark_closed()
+        self.page.mark_closed()
+        self.page.epoch[0] += 1  # readers go by the shards in their places from here on
+        private.clear(self.path)
 
     # -- reading
 
@@ -649,22 +678,28 @@ class Store(Keeping):
     def _open_for_reading(self) -> None:
         path = private.commit_page(self.path)
         if path.exists():
-            self._state = State(path, self.num_envs, len(self._fields), writable=False)
+            packed = sum(field.packed for field in self._fields)
+            self.page = CommitPage(path, self.num_envs, packed, writable=False)
         self.count = self.recorded.copy()
-        recovery.catch_up(self)
+        follow.catch_up(self)
+
+    @property
+    def is_live(self) -> bool:
+        """Of a reader: whether a writer has the store open, or was killed since the last boot."""
+        return self.page is not None and not self.page.closed and self.page.same_boot
 
     def look(self) -> None:
         """For a reader that follows: take over which rows count now."""
         if not self.follows:
             return
-        if self._state is not None and not self._state.closed and self._state.same_boot:
-            count, words = self._state.snapshot()
+        if self.is_live:
+            count, words = self.page.snapshot()
             if (count < self.recorded).any() or (count > MOST_ROWS // self.num_envs).any():
                 raise FormatError(
-                    f"{self._state.mapping.path}: {count.tolist()} rows are counted and "
+                    f"{self.page.mapping.path}: {count.tolist()} rows are counted and "
                     f"{self.recorded.tolist()} recorded; restore it, or let a writer open the store"
                 )
-            self.count, self._words = count, words
+            self.count, self.words = count, words
         if self.rows_per_env is not None:  # the record may be a little older than the count
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
 
@@ -672,7 +707,7 @@ class Store(Keeping):
         """For a reader that does not follow: do without rows whose files are gone. All were mapped
         when it was opened, but one had its rows in a tail, and has left since."""
         if self.rows_per_env is not None:
-            left = np.minimum(self._state.snapshot()[0] - self.rows_per_env, self.count)
+            left = np.minimum(self.page.snapshot()[0] - self.rows_per_env, self.count)
             self.first = np.maximum(self.first, left)
 
     def outdated(self) -> bool:
@@ -686,21 +721,36 @@ class Store(Keeping):
 
     def replaced(self) -> bool:
         """For a reader: whether `load` has put another store in this one's place."""
-        return self._state is not None and bool(self._state.replaced[0])
+        return self.page is not None and bool(self.page.replaced[0])
 
-    def tail_epoch(self) -> int:
-        """Changes whenever a tail that a reader may have mapped gets new rows."""
-        return 0 if self._state is None else int(self._state.tail_epoch[0])
+    def epoch(self) -> int:
+        """Changes whenever a file that a reader may have mapped is not the one to read any more."""
+        return 0 if self.page is None else int(self.page.epoch[0])
+
+    def is_behind(self) -> bool:
+        """For a reader: whether rows that it looks for in the tail may be in a shard by now, or in
+        another file."""
+        if self.page is None:
+            return False
+        return self.epoch() != self.mapped_epoch or any(
+            column.is_passed
+            for column in self.columns.values()
+            if isinstance(column, PackedColumn)
+        )
+
+    def has_moved_on(self, looks: int) -> bool:
+        """For a reader that could not read a row, having caught up so many times: whether it may
+        find that now."""
+        return self.mode == "r" and (self.looks != looks or self.is_behind())
 
     def refresh(self) -> bool:
         """For a reader: follow the writer; True if there are new rows."""
         before = self.count
-        if self._state is None or (
-            self.tail_epoch() == self.mapped_epoch
-            and (not self.follows or (self._state.count <= before).all())
+        if not self.is_behind() and (
+            self.page is None or not self.follows or (self.page.count <= before).all()
         ):
             return False
-        recovery.catch_up(self)
+        follow.catch_up(self)
         return bool((self.count > before).any())
 
     # -- figures
@@ -708,9 +758,12 @@ class Store(Keeping):
     def disk_usage(self) -> dict[str, tuple[int, int]]:
         """For each field the bytes its files take on disk, tails included, and its segments."""
         usage = {}
+        live = sizes(private.directory(self.path))
         for name, column in self.columns.items():
-            files_ = *sizes(column.directory).values(), *sizes(column.tails).values()
-            usage[name] = sum(files_), len(column.mapped())
+            shards = sizes(private.open_shards(self.path, column.number))
+            files_ = *sizes(column.directory).values(), *shards.values()
+            tail = live.get(private.tail(self.path, column.number).name, 0)
+            usage[name] = sum(files_) + tail, len(column.segments)
         return usage
 
 
@@ -719,6 +772,13 @@ def _write_group(path: Path, attributes: dict[str, Any]) -> None:
     other name in a group."""
     document = format.encode(format.group_document(attributes))
     files.replace({path / "zarr.json": document}, build=private.directory(path))
+
+
+def _used(column: Column, key: tuple[int, int], count: np.ndarray) -> np.ndarray:
+    """Rows of each env of a group in a segment."""
+    field, (number, group) = column.field, key
+    envs = slice(group * field.env_group, (group + 1) * field.env_group)
+    return np.clip(count[envs] - number * field.segment_rows, 0, field.segment_rows)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
@@ -733,6 +793,5 @@ def _head(fields: Sequence[Field], num_envs: int, capacity: int | None) -> dict[
         "created_by": f"diskreplay {__version__}",
         "num_envs": num_envs,
         "capacity": capacity,
-        "block_rows": format.BLOCK_ROWS,
         "fields": [field.describe() for field in fields],
     }

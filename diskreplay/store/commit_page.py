@@ -8,13 +8,13 @@ from diskreplay.errors import FormatError
 from diskreplay.store import files
 from diskreplay.store.mapping import Mapping
 
-_MAGIC = b"DREPLAY1"
+_MAGIC = b"DREPLAY2"
 _HEADER = np.dtype(
     [
         ("magic", "S8"),
         ("closed", "<u8"),
         ("boot_id", "S48"),
-        ("tail_epoch", "<u8"),
+        ("epoch", "<u8"),
         ("replaced", "<u8"),
     ]
 )
@@ -35,61 +35,65 @@ def finals_in(word: np.ndarray | int) -> np.ndarray | int:
     return word >> _COUNT_BITS
 
 
-def rows_behind(word: int, count: int, first: int) -> int:
+def rows_behind(
+    word: np.ndarray, count: np.ndarray, first: np.ndarray
+) -> np.ndarray:
     """How many of the newest of `count` rows, `first` being the oldest one there, a word may not
     know of. It is written after the rows are committed, so that is one commit's at most."""
-    return min((count - word) & (1 << _COUNT_BITS) - 1, MOST_AT_ONCE, count - first)
+    unknown = np.minimum((count - word) & (1 << _COUNT_BITS) - 1, MOST_AT_ONCE)
+    return np.minimum(unknown, count - first)
 
 
-class State:
-    """Committed row counts, the boot they were written in, and the tail epoch.
+class CommitPage:
+    """Committed row counts, the boot they were written in, and what readers have to know.
 
     Attributes
     ----------
     count : ndarray of int64, shape (num_envs,)
         A view of the mapped file: raising an element is the commit of a row, one aligned
         8-byte store after all fields of the row are written.
-    sealed : ndarray of int64, shape (fields, num_envs)
-        For each field, in the order of the group's attributes, the first segment not sealed.
-        Ahead of the fields' own metadata, which says which sealed segments are durable.
+    packed : ndarray of int64, shape (packed fields, num_envs)
+        For each packed field, in the order of the group's attributes, the rows that are in shards:
+        those from there on are in its tail.
     finals : ndarray of int64, shape (num_envs,)
         Final rows of each env, and which count that was true at. Written after the commit, so it
         may be behind when the process dies; see `rows_behind`.
-    tail_epoch, replaced : ndarray of uint64, shape (1,)
-        What readers in other processes look at: the first changes whenever a tail that they may
-        have mapped gets other rows, the second is set when `load` puts another store here.
+    epoch, replaced : ndarray of uint64, shape (1,)
+        What readers in other processes look at: the first changes whenever a file that they may
+        have mapped is no longer the one to read, the second is set when `load` puts another store
+        here.
     """
 
-    def __init__(self, path: Path, num_envs: int, fields: int, *, writable: bool) -> None:
-        self.mapping = Mapping.open(path, size=self.size(num_envs, fields), writable=writable)
+    def __init__(self, path: Path, num_envs: int, packed: int, *, writable: bool) -> None:
+        self.mapping = Mapping.open(path, size=self.size(num_envs, packed), writable=writable)
         bytes_ = self.mapping.array
         self._header = bytes_[: _HEADER.itemsize].view(_HEADER)
         if self._header["magic"][0] != _MAGIC:
-            raise FormatError(f"{path}: not a diskreplay state page (its first bytes differ)")
+            raise FormatError(f"{path}: not a diskreplay commit page (its first bytes differ)")
         self.count = bytes_[_COUNTS_AT : _COUNTS_AT + 8 * num_envs].view("<i8")
         finals_at = _COUNTS_AT + 8 * num_envs
         self.finals = bytes_[finals_at : finals_at + 8 * num_envs].view("<i8")
-        sealed_at = finals_at + 8 * num_envs
-        self.sealed = (
-            bytes_[sealed_at : sealed_at + 8 * num_envs * fields]
+        packed_at = finals_at + 8 * num_envs
+        self.packed = (
+            bytes_[packed_at : packed_at + 8 * num_envs * packed]
             .view("<i8")
-            .reshape(fields, num_envs)
+            .reshape(packed, num_envs)
         )
         # Views made once: reading a field of a structured array costs a microsecond.
-        self.tail_epoch, self.replaced = (
+        self.epoch, self.replaced = (
             bytes_[at : at + 8].view("<u8")
-            for at in (_HEADER.fields[name][1] for name in ("tail_epoch", "replaced"))
+            for at in (_HEADER.fields[name][1] for name in ("epoch", "replaced"))
         )
 
     @staticmethod
-    def size(num_envs: int, fields: int) -> int:
+    def size(num_envs: int, packed: int) -> int:
         """Bytes of the file: a header page, then whole pages of figures for each env."""
-        return _COUNTS_AT + -(-8 * num_envs * (2 + fields) // 4096) * 4096
+        return _COUNTS_AT + -(-8 * num_envs * (2 + packed) // 4096) * 4096
 
     @classmethod
-    def create(cls, path: Path, count: np.ndarray, fields: int) -> None:
+    def create(cls, path: Path, count: np.ndarray, packed: int) -> None:
         """Write the page of a store that was closed in good order with `count` rows."""
-        page = np.zeros(cls.size(len(count), fields), np.uint8)
+        page = np.zeros(cls.size(len(count), packed), np.uint8)
         header = page[: _HEADER.itemsize].view(_HEADER)
         header["magic"], header["closed"] = _MAGIC, 1
         header["boot_id"] = files.boot_id().encode()

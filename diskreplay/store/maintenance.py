@@ -1,0 +1,242 @@
+"""What is done beside adding: blocks are compressed, segments sealed, recorded, and deleted."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diskreplay.errors import DiskReplayError
+from diskreplay.process import undisturbed
+from diskreplay.store import files
+from diskreplay.store.packed_column import PackedColumn
+from diskreplay.store.raw_column import RawColumn
+
+if TYPE_CHECKING:
+    from diskreplay.store.store import Store
+
+_WORTH_A_SPARE = 1 << 20
+_RECORD_EVERY = 2.0  # seconds
+
+
+class Maintenance:
+    """The upkeep of a store that is written to: mostly on a thread of its own, the keeper.
+
+    Parameters
+    ----------
+    store : Store
+    write_record : callable
+        ``write_record(count, first)`` names these rows as durable.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held by whoever touches files of segments that are there.
+    """
+
+    def __init__(self, store: "Store", write_record: Callable[..., None]) -> None:
+        self.lock = threading.RLock()
+        self._store = store
+        self._write_record = write_record
+        self._wake = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._closing = False
+        self._unsynced: list[Path] = []  # files sealed since the last record
+        self._record_due = time.monotonic() + _RECORD_EVERY
+
+    @property
+    def _raw(self) -> list[RawColumn]:
+        return [c for c in self._store.columns.values() if isinstance(c, RawColumn)]
+
+    @property
+    def _packed(self) -> list[PackedColumn]:
+        return [c for c in self._store.columns.values() if isinstance(c, PackedColumn)]
+
+    # -- the keeper
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        if self._keeper is None:
+            name = f"diskreplay keeper {self._store.path.name}"
+            self._keeper = threading.Thread(target=self._keep, name=name, daemon=True)
+            self._keeper.start()
+        self._wake.set()
+
+    def _keep(self) -> None:
+        wait = None
+        while True:
+            self._wake.wait(wait)
+            self._wake.clear()
+            if self._closing:
+                return
+            try:
+                wait = self.run(spares=True)
+            except DiskReplayError:
+                # What was not done is tried again with the next pass; flush and save raise.
+                wait = _RECORD_EVERY
+
+    def stop(self) -> None:
+        """From here on the keeper touches no file: they are about to be another store's."""
+        self._closing = True
+
+    def join(self) -> None:
+        """Stop, and wait until the keeper has."""
+        self._closing = True
+        self._wake.set()
+        if self._keeper is not None:
+            self._keeper.join()
+
+    # -- one pass
+
+    def run(self, *, durable: bool = False, spares: bool = False) -> float | None:
+        """Compress what is to be compressed, and seal what is full. Every two seconds or so, or if
+        `durable`, record it, and delete what has left.
+
+        What was done survives the process at once. Syncing it, and naming it in the record, is put
+        off a little: one sync does for much.
+
+        Returns
+        -------
+        float or None
+            In how many seconds the next pass is due; None if it is not, before more rows come.
+        """
+        store = self._store
+        with undisturbed(), self.lock:
+            if self._closing:
+                return None
+            store.place.check()
+            count = store.count.copy()
+            self._pack(count)
+            self._seal(count)
+            crowded = any(c.is_crowded(store.first) for c in store.columns.values())
+            durable = durable or crowded or time.monotonic() >= self._record_due
+            if durable:
+                self._record(count)
+            if spares:  # last: a full disk may have got room by what was deleted
+                self._keep_spares()
+            waits = self._unsynced or (self._durable(count) > store.recorded).any()
+            return max(self._record_due - time.monotonic(), 0.01) if waits else None
+
+    def _pack(self, count: np.ndarray) -> None:
+        for column in self._packed:
+            column.pack(count)
+
+    def _seal(self, count: np.ndarray) -> None:
+        """Bring full segments into their final form."""
+        store = self._store
+        for column in self._packed:
+            progress = column.packed.copy()
+            full = column.full(progress)
+            for segment in column.open_segments():
+                if segment in full or column.outrun(segment, progress):
+                    self._unsynced.append(column.seal(segment, count, store.recorded))
+        for column in self._raw:
+            full = column.full(count)
+            for segment in full:
+                if segment not in column.handed:
+                    column.seal(segment)
+            done = [s for s in full if s.seal is not None] + column.seal_handed()
+            self._unsynced += [segment.path for segment in done]
+
+    def _keep_spares(self) -> None:
+        """Have a file ready for each raw segment that is opened soon: when the one before is half
+        full."""
+        for column in self._raw:
+            field, count = column.field, self._store.count
+            if not self._closing and field.segment_bytes >= _WORTH_A_SPARE:
+                starts = np.arange(0, len(count), field.env_group)
+                fastest = np.maximum.reduceat(count, starts)
+                soon = fastest % field.segment_rows >= field.segment_rows // 2
+                column.keep_spares(np.count_nonzero(soon))
+
+    # -- records
+
+    def _durable(self, count: np.ndarray) -> np.ndarray:
+        """The rows of each env that a record may name after `_seal`: what is in shards, in sealed
+        segments of large raw columns, or in any of small ones; or what was named before."""
+        for column in self._store.columns.values():
+            count = column.durable(count)
+        return np.maximum(count, self._store.recorded)
+
+    def _record(self, count: np.ndarray) -> None:
+        """Make sealed segments and open shards durable, name their rows, and delete those that have
+        left.
+
+        The open segments of large raw columns are not synced here: the adding thread is writing to
+        them, and would have to wait for the disk whenever it touches a page that is being synced.
+        """
+        store = self._store
+        columns = store.columns.values()
+        named = self._durable(count)
+        first = np.minimum(store.first, named)
+        if not (
+            self._unsynced or (named > store.recorded).any() or (first > store.recorded_first).any()
+            or any(column.strays for column in columns)
+        ):  # fmt: skip
+            self._record_due = time.monotonic() + _RECORD_EVERY
+            return
+        began = time.monotonic()
+        there = self.unsynced()
+        raw = [s.path for c in self._raw if not c.large for s in c.open_segments()]
+        shards = [path for column in self._packed for path in column.open_paths()]
+        files.sync([*there, *raw, *shards])
+        self.sync_names(there)
+        self._write_record(named, first)
+        self._unsynced = []
+        self.delete_left()
+        # A slow disk, or a thousand files, is not kept busy with records alone, if there is room.
+        ended = time.monotonic()
+        self._record_due = ended + max(_RECORD_EVERY, 10 * (ended - began))
+
+    def unsynced(self) -> list[Path]:
+        """Files that were sealed since the last record, and are not known to be durable."""
+        return [path for path in self._unsynced if path.exists()]
+
+    def recorded(self) -> None:
+        """A record has named all rows."""
+        self._unsynced = []
+        self._record_due = time.monotonic() + _RECORD_EVERY
+        self.delete_left()
+
+    def settle(self) -> None:
+        """Make sealed segments durable, which a checkpoint is about to share."""
+        there = self.unsynced()
+        files.sync(there)
+        self.sync_names(there)
+
+    def delete_left(self) -> None:
+        """Delete segments that the record does not name any more. Not `first`: rows that were
+        added while the record was written may have advanced that further."""
+        store, columns = self._store, self._store.columns.values()
+        first = store.recorded_first
+        if any(len(column.left(first)[0]) for column in columns):
+            with store.gate:
+                gone = [(column, column.forget(first)) for column in columns]
+            for column, segments in gone:
+                for segment in segments:
+                    column.strays += column.files_of(segment)
+        if any(column.strays for column in columns):
+            store.place.check()
+        for column in columns:
+            while column.strays:
+                files.remove(column.strays[-1])
+                column.strays.pop()
+
+    def sync_names(self, paths: Iterable[Path]) -> None:
+        """Make the names of these files, and of segments opened since, durable up to the root."""
+        columns = self._store.columns.values()
+        opened = {column: list(column.new_files) for column in columns}
+        new = [*paths, *(path for files_ in opened.values() for path in files_)]
+        names, root = set(), os.fspath(self._store.path)
+        for path in map(os.fspath, new):  # as text: there may be thousands
+            while path != root:
+                path = os.path.dirname(path)
+                if path in names:
+                    break
+                names.add(path)
+        files.sync_dirs(map(Path, names))
+        for column, known in opened.items():
+            del column.new_files[: len(known)]  # more may have been opened meanwhile

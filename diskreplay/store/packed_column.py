@@ -1,0 +1,383 @@
+"""A field whose rows are compressed: the newest are in its tail, the others in shards."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import CorruptSegmentError
+from diskreplay.store import codec, files, private
+from diskreplay.store.column import Column
+from diskreplay.store.mapping import Mapping
+from diskreplay.store.segment import Seal, Segment, Shard
+
+_AT_ONCE = 4 << 20  # bytes of rows that are compressed before others may do so
+
+
+class PackedColumn(Column):
+    """Rows are written to the tail, and compressed from there, a block at a time.
+
+    The tail is one mapped file, with places for some blocks of each env that are used in turn. A
+    full block is compressed and appended to its segment's shard, named in the index, and said to be
+    there by `packed`; then its places may get other rows.
+
+    Attributes
+    ----------
+    packed : ndarray of int64, shape (num_envs,)
+        Rows of each env that are in shards, always whole blocks. Of a writer a view of the commit
+        page; of a reader a copy, or all rows where there is no tail.
+    tail_rows : int
+        Rows of each env that the tail has room for.
+    partial : dict of (number, group) to Seal
+        Of shards in their places that the last flush wrote of segments which are not sealed.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        self.tail: Mapping | None = None
+        self._live: np.ndarray | None = None
+        self._wanted = np.zeros(arguments[3], np.int64)
+        self.packed = np.zeros(arguments[3], np.int64)
+        self.partial: dict[tuple[int, int], Seal] = {}
+        self.tail_rows = arguments[2].tail_rows(arguments[3])
+        self.block_rows = arguments[2].block_rows
+        super().__init__(*arguments)
+        # Held by who compresses: the keeper mostly, or an adding thread that needs the places.
+        self._packing = threading.Lock()
+
+    def _words_of_scratch(self) -> int:
+        return -(-self.field.block_bytes // 8)
+
+    def _fill_figures(self, table: np.ndarray) -> None:
+        field = self.field
+        live = self.packed if self._live is None else self._live
+        table[3] = field.block_rows
+        table[6] = 16 * field.env_group
+        table[7:9] = (0, 0) if self.tail is None else (self.tail.address, self.tail_rows)
+        table[9], table[10] = self.packed.ctypes.data, live.ctypes.data
+
+    def _addresses(self, segment: Shard, places: np.ndarray) -> tuple[Any, Any]:
+        return segment.mapping.address, segment.entries(places)
+
+    def bind(self, tail: Mapping | None, packed: np.ndarray, live: np.ndarray | None) -> None:
+        """Go by this tail and these numbers from now on, and hold what is copied from the tail
+        against `live` ones, if given."""
+        self.tail, self.packed, self._live = tail, packed, live
+        self._fill_figures(self.table)
+
+    def follow(self, packed: np.ndarray, count: np.ndarray) -> None:
+        """For a reader of `count` rows, whose indexes name all blocks of rows below `packed`."""
+        self.packed[:], self._wanted = packed, count
+
+    @property
+    def is_passed(self) -> bool:
+        """For a reader: whether rows that it looks for in the tail are in a shard by now."""
+        if self._live is None:
+            return False
+        return bool((np.minimum(self._live, self._wanted) > self.packed).any())
+
+    @property
+    def tail_path(self) -> Path:
+        return private.tail(self.root, self.number)
+
+    @property
+    def places(self) -> np.ndarray:
+        """The tail's memory, shape ``(num_envs, tail_rows, *field.shape)``: row ``t`` of an env is
+        at ``t % tail_rows``."""
+        field = self.field
+        size = self.num_envs * self.tail_rows * field.row_bytes
+        flat = self.tail.array[:size].view(field.dtype)
+        return flat.reshape(self.num_envs, self.tail_rows, *field.shape)
+
+    # -- writing
+
+    def ready(self, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Below which row each of `envs` can be written to."""
+        return self.packed[envs] + self.tail_rows
+
+    def reserve(self, envs: np.ndarray, rows: np.ndarray, count: np.ndarray) -> None:
+        """See to it that these rows, one of each of `envs`, can be written, of which `count` were
+        committed: those whose places they take are compressed."""
+        while True:
+            short = rows >= self.packed[envs] + self.tail_rows
+            if not short.any():
+                return
+            if not self._pack(envs[short], count):
+                raise CorruptSegmentError(
+                    f"{self.tail_path}: rows {rows.max()} are too far ahead of {count.max()}"
+                )
+
+    @property
+    def most_at_once(self) -> int:
+        return self.tail_rows - self.block_rows
+
+    def write(self, env: int, start: int, values: np.ndarray) -> None:
+        """Write consecutive rows of one env from `start` on; there is room for them."""
+        places = self.places[env]
+        at = start % self.tail_rows
+        first = min(len(values), self.tail_rows - at)
+        places[at : at + first] = values[:first]
+        places[: len(values) - first] = values[first:]
+
+    # -- packing
+
+    def pack(self, count: np.ndarray) -> None:
+        """Compress all blocks of committed rows."""
+        everybody = np.arange(self.num_envs)
+        while self._pack(everybody, count):
+            pass
+
+    def is_behind(self, count: np.ndarray) -> bool:
+        """Whether there are blocks to compress."""
+        return bool((count - self.packed >= self.block_rows).any())
+
+    def _pack(self, envs: np.ndarray, count: np.ndarray) -> bool:
+        """Compress the oldest blocks of some envs, some megabytes at most; whether there were any.
+
+        Not for long at once: an adding thread may wait for its turn.
+        """
+        field, size = self.field, self.block_rows
+        with self._packing:
+            packed = self.packed[envs]
+            ahead = (count[envs] - packed) // size
+            most = max(_AT_ONCE // (field.block_bytes * len(envs)), 1)  # of one env
+            numbers = packed // field.segment_rows
+            # Only blocks of one segment at a time.
+            ahead = np.minimum(ahead, (field.segment_rows - packed % field.segment_rows) // size)
+            ahead = np.minimum(ahead, most)
+            where = np.flatnonzero(ahead > 0)
+            if not len(where):
+                return False
+            groups = envs // field.env_group
+            key = numbers[where[0]], groups[where[0]]
+            where = where[(numbers[where] == key[0]) & (groups[where] == key[1])]
+            where = where[: max(_AT_ONCE // field.block_bytes, 1)]
+            times = ahead[where]
+            which = np.repeat(envs[where], times)
+            step = np.arange(len(which)) - np.repeat(np.cumsum(times) - times, times)
+            starts = self.packed[which] + step * size
+            segment = self._shard(int(key[0]), int(key[1]), envs[where])
+            data, lengths = codec.encode(
+                field, self._sources(which, starts), np.full(len(which), size)
+            )
+            segment.write(data)
+            segment.enter(
+                self._entries_of(segment, which, starts), lengths, self.packed.ctypes.data, which,
+                starts + size,
+            )  # fmt: skip
+            return True
+
+    def _sources(self, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Where these rows of these envs are in the tail."""
+        places = envs * self.tail_rows + rows % self.tail_rows
+        return self.tail.address + places * self.field.row_bytes
+
+    def entry(self, segment: Segment, env: int, row: int) -> int:
+        """The number of the entry for the block of a row."""
+        return int(self._entries_of(segment, np.array([env]), np.array([row]))[0])
+
+    def _entries_of(self, segment: Segment, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The numbers of the index's entries for the blocks of these rows."""
+        group = self.field.env_group
+        blocks = (rows - segment.start) // self.block_rows
+        return blocks * group + envs - segment.group * group
+
+    def _shard(self, number: int, group: int, envs: np.ndarray) -> Shard:
+        """The open shard of a segment, which these envs find afterwards."""
+        segment = self.segments.get((number, group))
+        if segment is None:
+            path = private.open_shard(self.root, self.number, number, group)
+            files.make_dirs(path.parent)
+            segment = Shard.create(self.field, number, group, path)
+            self.new_files.append(path)
+            self.adopt(segment, envs)
+        else:
+            if segment.seal is not None:
+                segment = self._reopen(segment)
+            lacking = envs[~self.has(number, envs)]
+            if len(lacking):
+                self.point(segment, lacking)
+        return segment
+
+    def reopen_sealed(self, key: tuple[int, int]) -> None:
+        """If a segment is sealed, go on in a copy: its place is about to get another file."""
+        segment = self.segments.get(key)
+        if segment is not None and segment.seal is not None:
+            with self._packing:
+                self._reopen(segment)
+
+    def _reopen(self, old: Shard) -> Shard:
+        """A copy of a sealed shard among the private files, to go on in."""
+        path = private.open_shard(self.root, self.number, *old.key)
+        files.make_dirs(path.parent)
+        index = old.index.copy()
+        envs, blocks = self.envs_and_blocks(old)
+        index[old.start + (blocks + 1) * self.block_rows > self.packed[envs]] = codec.MISSING
+        segment = self.copied(old, index, path)
+        segment.reopened_at = max(s.stop for s in self.segments.values() if s.group == old.group)
+        self.new_files.append(path)
+        self.seals.pop(old.key, None)
+        self.replace(old, segment)
+        return segment
+
+    def copied(self, old: Shard, index: np.ndarray, path: Path) -> Shard:
+        """An open shard at `path` with those blocks of another one that `index` names there."""
+        field, beside = self.field, private.unsealed(self.root)
+        where = np.flatnonzero(index[:, 0] != codec.MISSING)
+        blocks = [old.mapping.array[at : at + size] for at, size in index[where].tolist()]
+        made = codec.blank_index(field)
+        made[where, 1] = index[where, 1]
+        made[where, 0] = field.index_bytes + 4 + np.cumsum(index[where, 1]) - index[where, 1]
+        files.write(beside, [made.tobytes(), bytes(4), *(block.data for block in blocks)])
+        files.rename(beside, path)
+        return Shard.open_to_append(field, old.number, old.group, path, made)
+
+    def envs_and_blocks(self, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+        """The env and the block, from 0 in the segment, of each entry of its index, without entries
+        of envs that the last group has not."""
+        size = self.field.env_group
+        blocks, places = np.divmod(np.arange(self.field.blocks * size), size)
+        envs = segment.group * size + places
+        return np.minimum(envs, self.num_envs - 1), blocks
+
+    # -- sealing
+
+    def durable(self, count: np.ndarray) -> np.ndarray:
+        """How many rows of each env are in shards."""
+        return np.minimum(count, self.packed)
+
+    def open_paths(self) -> list[Path]:
+        """The shards that are appended to."""
+        return [segment.path for segment in self.open_segments()]
+
+    def seal(self, segment: Shard, count: np.ndarray, recorded: np.ndarray) -> Path:
+        """Bring an open shard into its place and final form; returns that.
+
+        What the tail has of its rows is put into it too, for plain readers, and because the record
+        may count on it.
+        """
+        with self._packing:
+            path = self.path(*segment.key)
+            index, more = self.with_tail(segment, count)
+            segment.write(more)
+            segment.index[:] = index
+            segment.end += len(more)
+            segment.mapping.array[: self.field.index_bytes] = index.reshape(-1).view(np.uint8)
+            segment.close_file()
+            if (segment.start < recorded[segment.envs]).any():
+                files.sync([segment.path])  # it replaces a shard that the record counts on
+            files.make_dirs(path.parent)
+            files.rename(segment.path, path)
+            segment.mapping.path = path
+            segment.mapping.shrink(segment.end)
+            segment.mapping.protect()
+            segment.mapping.expect_random_access()
+            files.seal(path)
+            self.partial.pop(segment.key, None)
+            self.note_sealed(segment, segment.sum())
+            return path
+
+    def with_tail(self, segment: Shard, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What a shard is with the rows that the tail has of its segment, of `count`: its index, and
+        the blocks that are appended. The caller sees to it that nothing is packed meanwhile."""
+        index, envs, starts, used = segment.index.copy(), *self._in_tail(segment, count)
+        data, lengths = codec.encode(self.field, self._sources(envs, starts), used)
+        places = self._entries_of(segment, envs, starts)
+        index[places, 0] = segment.end + np.cumsum(lengths) - lengths
+        index[places, 1] = lengths
+        return index, data
+
+    def _in_tail(
+        self, segment: Segment, count: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The blocks of a segment with rows in the tail: their envs, first rows, and rows."""
+        size = self.block_rows
+        packed = np.maximum(self.packed[segment.envs], segment.start)
+        rows = np.minimum(count[segment.envs], segment.stop) - packed
+        blocks = np.maximum(-(-rows // size), 0)
+        places = np.repeat(np.arange(len(rows)), blocks)
+        step = np.arange(len(places)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+        starts = packed[places] + step * size
+        used = np.minimum(packed[places] + rows[places] - starts, size)
+        return segment.envs.start + places, starts, used
+
+    # -- checkpoints, and flushes for plain readers
+
+    def unfinished(self, count: np.ndarray) -> list[tuple[int, int]]:
+        """``(number, group)`` of segments that are not sealed, or have rows in the tail."""
+        keys, field = {segment.key for segment in self.open_segments()}, self.field
+        for group in range(field.groups(self.num_envs)):
+            envs = slice(group * field.env_group, (group + 1) * field.env_group)
+            waiting = count[envs] > self.packed[envs]
+            low, high = self.packed[envs][waiting], count[envs][waiting] - 1
+            for numbers in (low // field.segment_rows, high // field.segment_rows):
+                keys.update((number, group) for number in np.unique(numbers).tolist())
+        return sorted(keys)
+
+    def is_linkable(self, segment: Shard, count: np.ndarray) -> bool:
+        """Whether the file of a segment is as it will be for ever."""
+        return segment.seal is not None and not len(self._in_tail(segment, count)[0])
+
+    def write_partial(self, key: tuple[int, int], count: np.ndarray, path: Path) -> Seal:
+        """Write a copy of a segment that is not sealed, with the first `count` rows of each env.
+        Of one of which all is in the tail there is no shard yet."""
+        with self._packing:
+            segment = self.segments.get(key) or _NoShard(self.field, *key)
+            index, more = self.with_tail(segment, count)
+            pieces = segment.contents(index, more)
+        files.write(path, pieces)
+        written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
+        return Seal(len(written), codec.checksum(written, index))
+
+    def _more_seals(self, closing: bool) -> dict[str, Any]:
+        if not closing:
+            return {}
+        partial = {f"{number}/{group}": s.entry for (number, group), s in self.partial.items()}
+        return {"open": partial}
+
+    # -- opening and leaving
+
+    def files_of(self, segment: Segment) -> list[Path]:
+        return [self.path(*segment.key), private.open_shard(self.root, self.number, *segment.key)]
+
+    def close(self) -> None:
+        super().close()
+        self.tail = None
+
+    def move(self, root: Path) -> None:
+        before = self.root
+        super().move(root)
+        if self.tail is not None:
+            self.tail.path = root / self.tail.path.relative_to(before)
+
+    # -- reading
+
+    def read(self, env: int, start: int, stop: int) -> np.ndarray:
+        out = np.empty((max(stop - start, 0), *self.field.shape), self.field.dtype)
+        ids = np.arange(start, max(start, stop)) * self.num_envs + env
+        self.take(ids, out.reshape(-1).view(np.uint8))
+        return out
+
+    def complain(self, row: int, env: int) -> None:
+        field, size = self.field, self.block_rows
+        number, group = row // field.segment_rows, env // field.env_group
+        if (number, group) not in self.segments:
+            raise self.missing(env, row, row + 1)
+        first = row // size * size
+        raise CorruptSegmentError(
+            f"{self.segments[number, group].path}: field {field.name!r}, env {env}, rows {first} to "
+            f"{first + size - 1} cannot be read: the block is rotten or missing; restore the file, "
+            "or load a checkpoint"
+        )
+
+
+class _NoShard(Shard):
+    """A segment without a shard: all of its rows are in the tail."""
+
+    def __init__(self, field: Any, number: int, group: int) -> None:
+        Segment.__init__(self, field, number, group, None)
+        self.index, self._fd = codec.blank_index(field), None
+        self.end = field.index_bytes + 4
+
+    def contents(self, index: np.ndarray, more: np.ndarray) -> list[Any]:
+        return [codec.index_bytes(index), more.data]

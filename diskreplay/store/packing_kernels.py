@@ -1,0 +1,59 @@
+"""Numba kernels that compress rows and enter the blocks into a shard's index, holding no GIL."""
+
+from diskreplay.jit import address, kernel
+from diskreplay.store.native import (
+    blosc_encode,
+    crc32c_extend,
+    memcpy,
+    memset,
+    store_i64,
+    store_release,
+    store_u32,
+)
+
+ROOM = 20  # bytes more than its rows that a block takes at most: a header and a checksum
+
+
+@kernel("int64[::1], int64[::1], int64, uint8[::1], int64, uint8[::1], uint8[::1], int64[::1]")
+def encode(sources, used, whole, name, level, scratch, out, lengths):
+    """Blocks of `whole` bytes each, one behind the other, into `out`, and their lengths.
+
+    ``sources[i]`` is the address of a block's rows and ``used[i]`` says how many of its bytes
+    count; the others are zeros in the block. Each is followed by its CRC-32C, which is part of its
+    length. Returns how many bytes they are, or -1 if Blosc failed.
+    """
+    at = address(out)
+    for i in range(len(sources)):
+        source = sources[i]
+        if used[i] < whole:  # behind the last row a tail holds rows of another block
+            memset(address(scratch) + used[i], 0, whole - used[i])
+            memcpy(address(scratch), source, used[i])
+            source = address(scratch)
+        size = blosc_encode(level, 0, 1, whole, source, at, whole + 16, address(name), 0, 1)
+        if size <= 0:
+            return -1
+        store_u32(at + size, crc32c_extend(0, at, size))
+        lengths[i] = size + 4
+        at += size + 4
+    return at - address(out)
+
+
+@kernel("int64[::1], int64, int64[::1], int64, int64[::1], int64, int64[::1], int64[::1]")
+def enter(index, file_index, places, offset, lengths, packed, envs, stops):
+    """Enter blocks that lie one behind the other from `offset` on, and then say that the rows of
+    ``envs[i]`` below ``stops[i]`` are in shards.
+
+    ``places[i]`` is the number of a block's entry: in `index`, which kernels read, and in the file
+    at the address `file_index`. `packed` is the address of the numbers to raise.
+    """
+    for i in range(len(places)):
+        entry = 16 * places[i]
+        store_i64(file_index + entry, offset)
+        store_i64(file_index + entry + 8, lengths[i])
+        store_i64(address(index) + entry, offset)
+        store_i64(address(index) + entry + 8, lengths[i])
+        offset += lengths[i]
+    # Last: a thread that sees a number raised looks for the block in the index.
+    for i in range(len(envs)):
+        store_release(packed + 8 * envs[i], stops[i])
+    return 0

@@ -1,0 +1,308 @@
+"""A field whose rows are in the files as they are in memory."""
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import StorageError
+from diskreplay.store import files, private
+from diskreplay.store.column import Column, groups_of
+from diskreplay.store.mapping import Mapping
+from diskreplay.store.segment import RawSegment, Seal
+
+_LARGE = 1 << 20  # bytes
+_WIDE = 1 << 10  # bytes of a row
+
+
+class RawColumn(Column):
+    """Rows are written in place, into files of their full length.
+
+    Attributes
+    ----------
+    handed : list of RawSegment
+        Open segments that the adding thread gives up, so that they are sealed: it opens a copy
+        before it writes to one of them again.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._spares: list[Mapping] = []
+        self._spares_made = 0
+        self.handed: list[RawSegment] = []
+        # Held while one that may be written to again is sealed, and by who is about to write to it.
+        self._sealing = threading.Lock()
+
+    def _addresses(self, segment: RawSegment, places: np.ndarray) -> tuple[Any, Any]:
+        return segment.addresses(places), 0
+
+    # -- writing
+
+    def ready(self, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Below which row each of `envs` can be written to, `rows` being ready."""
+        size = self.field.segment_rows
+        return (rows // size + 1) * size
+
+    def reserve(self, envs: np.ndarray, rows: np.ndarray) -> None:
+        """See to it that these rows, one of each of `envs`, can be written."""
+        numbers = rows // self.field.segment_rows
+        for number in np.unique(numbers).tolist():
+            here = envs[numbers == number]
+            for group, some in groups_of(self.field, here):
+                segment = self.segments.get((number, group))
+                if segment is None:
+                    self.adopt(self._create(number, group), some)
+                    continue
+                if segment in self.handed or segment.seal is not None:
+                    with self._sealing:
+                        if segment.seal is None:
+                            self.handed.remove(segment)
+                        else:
+                            segment = self._reopen(segment)
+                self.point(segment, some)
+
+    def _create(self, number: int, group: int) -> RawSegment:
+        path = self.path(number, group)
+        files.make_dirs(path.parent)
+        if self._spares:
+            mapping = self._spares.pop()
+            try:
+                files.rename(mapping.path, path)
+            except BaseException:
+                self._spares.append(mapping)
+                raise
+            mapping.path = path
+        else:
+            mapping = Mapping.create(path, self.field.segment_bytes)
+        self.new_files.append(path)
+        return RawSegment(self.field, number, group, mapping)
+
+    def _reopen(self, old: RawSegment) -> RawSegment:
+        """A copy of a sealed segment in its place, to go on in."""
+        beside, path = private.unsealed(self.root), old.path
+        mapping = Mapping.create(beside, self.field.segment_bytes)
+        mapping.array[:] = old.mapping.array
+        files.sync([beside])  # the record counts on rows that are in the old one
+        files.rename(beside, path)
+        mapping.path = path
+        segment = RawSegment(self.field, old.number, old.group, mapping)
+        segment.reopened_at = max(s.stop for s in self.segments.values() if s.group == old.group)
+        self.new_files.append(path)
+        self.seals.pop(old.key, None)
+        self.replace(old, segment)
+        return segment
+
+    def hand_over(self, progress: np.ndarray, group: int) -> np.ndarray:
+        """Give up the segments of a group that its fastest env has left far behind; returns the
+        envs that may come to write to one of them, or have begun to."""
+        slow = []
+        for segment in self.open_segments():
+            if segment.group == group and segment not in self.handed:
+                if self.outrun(segment, progress):
+                    envs = np.arange(self.num_envs)[segment.envs]
+                    slow.append(envs[progress[envs] < segment.stop])
+                    self.handed.append(segment)
+        return np.concatenate(slow) if slow else np.empty(0, np.int64)
+
+    def keep_spares(self, wanted: int) -> None:
+        """Have that many files ready, so that to open a segment is a rename."""
+        while len(self._spares) < wanted:
+            self._spares_made += 1
+            path = private.spare(self.root, self.number, self._spares_made)
+            self._spares.append(Mapping.create(path, self.field.segment_bytes))
+
+    def write(self, env: int, start: int, values: np.ndarray) -> None:
+        """Write consecutive rows of one env from `start` on; their segments are open."""
+        size, row = self.field.segment_rows, start
+        while row < start + len(values):
+            number, at = divmod(row, size)
+            part = values[row - start : row - start + size - at]
+            self.rows(number, env)[at : at + len(part)] = part
+            row += len(part)
+
+    @property
+    def most_at_once(self) -> int:
+        return self.field.segment_rows
+
+    def scatter(self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+        row = int(rows[0]) if len(rows) else 0
+        if self.field.stride > self.field.row_bytes and len(envs) == self.num_envs:
+            if (rows == row).all():  # one row of each env, side by side
+                self._write_moment(row, values)
+                return
+        super().scatter(envs, rows, values)
+
+    def _write_moment(self, row: int, values: np.ndarray) -> None:
+        number, at = divmod(row, self.field.segment_rows)
+        rows, size = values.reshape(self.num_envs, -1).view(np.uint8), self.field.env_group
+        for group in range(self.field.groups(self.num_envs)):
+            some = rows[group * size : (group + 1) * size]
+            self.segments[number, group].every_row()[at, : len(some)] = some
+
+    def rows(self, number: int, env: int) -> np.ndarray:
+        """A view of an env's rows in a segment, shape ``(segment_rows, *field.shape)``."""
+        group, place = divmod(env, self.field.env_group)
+        return self.segments[number, group].rows(place)
+
+    # -- sealing
+
+    @property
+    def large(self) -> bool:
+        """Whether open segments are too large to be synced again and again while they are written
+        to. Of narrow rows only a page or two are new each time.
+
+        Never of a column whose segments are longer than what is kept: the rows that are durable, of
+        which a record counts none more than are in its sealed segments, would fall behind the rows
+        that are retained, and nothing could be deleted.
+        """
+        if self.kept is not None and self.field.segment_rows > self.kept:
+            return False
+        return self.field.row_bytes >= _WIDE and self.field.segment_bytes >= _LARGE
+
+    def durable(self, count: np.ndarray) -> np.ndarray:
+        """How many rows of each env are in files that are synced when they are sealed."""
+        if not self.large:
+            return count
+        count = count.copy()
+        for segment in self.open_segments():
+            count[segment.envs] = np.minimum(count[segment.envs], segment.start)
+        return count
+
+    def seal(self, segment: RawSegment) -> None:
+        """Bring a segment that is not written to any more into its final form."""
+        seal = segment.sum()
+        segment.close_file()
+        self.note_sealed(segment, seal)
+
+    def seal_handed(self) -> list[RawSegment]:
+        """Seal what was handed over, but for what is written to again by now."""
+        done = []
+        while self.handed:
+            with self._sealing:
+                if self.handed:
+                    self.seal(self.handed[-1])
+                    done.append(self.handed.pop())
+        return done
+
+    def _more_seals(self, closing: bool) -> dict[str, Any]:
+        if not closing:
+            return {}
+        sums = {
+            f"{segment.number}/{segment.group}": segment.sum().entry
+            for segment in sorted(self.open_segments(), key=lambda segment: segment.key)
+        }
+        return {"open": sums}
+
+    # -- opening and leaving
+
+    def open_segment(self, number: int, group: int, envs: np.ndarray, *, writable: bool) -> None:
+        """Map a segment that is on disk."""
+        path = self.path(number, group)
+        self.adopt(RawSegment.open(self.field, number, group, path, writable=writable), envs)
+
+    def clear_behind(self, count: np.ndarray) -> None:
+        """Zeros behind the rows that count: one that was being written when the process died was
+        never added."""
+        size = self.field.segment_rows
+        for segment in self.open_segments():
+            used = np.clip(count[segment.envs] - segment.start, 0, size)
+            every = segment.every_row()
+            for place, rows in enumerate(used.tolist()):
+                if every[rows:, place].any():
+                    every[rows:, place] = 0
+
+    def move(self, root: Path) -> None:
+        before = self.root
+        super().move(root)
+        for mapping in self._spares:
+            mapping.path = root / mapping.path.relative_to(before)
+
+    def close(self) -> None:
+        super().close()
+        for spare in self._spares:
+            with contextlib.suppress(StorageError):  # the next opening removes it
+                files.remove(spare.path)
+        self._spares.clear()
+
+    def abandon(self) -> None:
+        self._spares.clear()
+
+    # -- reading
+
+    def read(self, env: int, start: int, stop: int) -> np.ndarray:
+        field, size = self.field, self.field.segment_rows
+        group, place = divmod(env, field.env_group)
+        out = np.empty((max(stop - start, 0), *field.shape), field.dtype)
+        row = start
+        while row < stop:
+            number, at = divmod(row, size)
+            rows = min(stop - row, size - at)
+            segment = self.segments.get((number, group))
+            if segment is None:
+                raise self.missing(env, row, row + rows)
+            out[row - start : row - start + rows] = segment.rows(place)[at : at + rows]
+            row += rows
+        return out
+
+    def take(self, ids: np.ndarray, out: np.ndarray) -> None:
+        envs = self.num_envs
+        if len(ids) > 1 and ids[1] - ids[0] == envs and ids[0] >= 0:
+            if (ids[1:] - ids[:-1] == envs).all():  # one range, for which Numba is not loaded
+                env, row = int(ids[0]) % envs, int(ids[0]) // envs
+                out[:] = self.read(env, row, row + len(ids)).reshape(-1).view(np.uint8)
+                return
+        super().take(ids, out)
+
+    # -- checkpoints
+
+    def is_linkable(self, segment: RawSegment, count: np.ndarray) -> bool:
+        """Whether the file of a segment is as it will be for ever."""
+        return segment.seal is not None
+
+    def unfinished(self, count: np.ndarray) -> list[tuple[int, int]]:
+        """``(number, group)`` of segments that are not sealed and have rows."""
+        return sorted(
+            segment.key
+            for segment in self.open_segments()
+            if (count[segment.envs] > segment.start).any()
+        )
+
+    def write_partial(self, key: tuple[int, int], count: np.ndarray, path: Path) -> Seal:
+        """Write a copy of an open segment with the first `count` rows of each env."""
+        segment = self.segments[key]
+        field, size = self.field, self.field.segment_rows
+        used = np.clip(count[segment.envs] - segment.start, 0, size)
+        if field.env_group == 1:
+            data = segment.mapping.array[: int(used[0]) * field.row_bytes]
+        else:
+            copy = np.zeros(field.segment_bytes, np.uint8)
+            copied = RawSegment(field, segment.number, segment.group, _Memory(path, copy))
+            rows, there = segment.every_row(), copied.every_row()
+            if field.env_major:
+                for place, number in enumerate(used.tolist()):
+                    there[:number, place] = rows[:number, place]
+            else:
+                most = int(used.max(initial=0))
+                there[:most, : len(used)] = rows[:most, : len(used)]
+                behind = np.arange(most)[:, None] >= used
+                there[:most, : len(used)][behind] = 0
+            data = copy
+        length = field.segment_bytes
+        files.write(path, [data.data], length=length)
+        # The zeros behind the used rows are a hole in the file but part of its checksum.
+        return _sum_with_zeros(field, data, length)
+
+
+class _Memory:
+    """Bytes that are in no file, where a mapping is expected."""
+
+    def __init__(self, path: Path, array: np.ndarray) -> None:
+        self.path, self.array = path, array
+
+
+def _sum_with_zeros(field: Any, data: np.ndarray, length: int) -> Seal:
+    from diskreplay.store import codec
+
+    return Seal(length, codec.crc32c(data, zeros=length - len(data)))
