@@ -98,14 +98,8 @@ class PackedColumn(Column):
     def reserve(self, envs: np.ndarray, rows: np.ndarray, count: np.ndarray) -> None:
         """See to it that these rows, one of each of `envs`, can be written, of which `count` were
         committed: those whose places they take are compressed."""
-        while True:
-            short = rows >= self.packed[envs] + self.tail_rows
-            if not short.any():
-                return
-            if not self._pack(envs[short], count):
-                raise CorruptSegmentError(
-                    f"{self.tail_path}: rows {rows.max()} are too far ahead of {count.max()}"
-                )
+        while (short := rows >= self.packed[envs] + self.tail_rows).any():
+            self._pack(envs[short], count)  # or the keeper has just done it
 
     @property
     def most_at_once(self) -> int:

@@ -94,17 +94,14 @@ class RawColumn(Column):
         self.replace(old, segment)
         return segment
 
-    def hand_over(self, progress: np.ndarray, group: int) -> np.ndarray:
-        """Give up the segments of a group that its fastest env has left far behind; returns the
-        envs that may come to write to one of them, or have begun to."""
-        slow = []
+    def hand_over(self, progress: np.ndarray, ready: np.ndarray) -> None:
+        """Give up segments that the fastest env of their group has left far behind. Envs that may
+        come to write to one, or have begun to, have nothing `ready` any more: they ask for it."""
         for segment in self.open_segments():
-            if segment.group == group and segment not in self.handed:
-                if self.outrun(segment, progress):
-                    envs = np.arange(self.num_envs)[segment.envs]
-                    slow.append(envs[progress[envs] < segment.stop])
-                    self.handed.append(segment)
-        return np.concatenate(slow) if slow else np.empty(0, np.int64)
+            if segment not in self.handed and self.outrun(segment, progress):
+                slow = progress[segment.envs] < segment.stop
+                ready[segment.envs][slow] = 0
+                self.handed.append(segment)
 
     def keep_spares(self, wanted: int) -> None:
         """Have that many files ready, so that to open a segment is a rename."""

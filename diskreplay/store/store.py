@@ -33,7 +33,7 @@ from diskreplay.errors import (
 )
 from diskreplay.process import undisturbed
 from diskreplay.store import files, follow, format, priorities, private, recovery, tempfiles
-from diskreplay.store.column import Column, groups_of
+from diskreplay.store.column import Column
 from diskreplay.store.commit_page import (
     MOST_AT_ONCE,
     CommitPage,
@@ -357,12 +357,16 @@ class Store:
 
     def reserve(self, envs: np.ndarray, stop: np.ndarray) -> None:
         """See to it that rows below ``stop[i]`` of ``envs[i]`` can be written; all or an error."""
-        late = stop > self._ready[envs]
-        if not late.any():
+        if (stop <= self._ready[envs]).all():
             return
         self.place.check()
-        envs, last = envs[late], stop[late] - 1
         with undisturbed():
+            # First: an env of this call may be in one of them, and takes it back below.
+            for column in self.columns.values():
+                if isinstance(column, RawColumn):
+                    column.hand_over(self.count, self._ready)
+            late = stop > self._ready[envs]
+            envs, last = envs[late], stop[late] - 1
             ready = np.full(len(envs), MOST_ROWS)
             for column in self.columns.values():
                 if isinstance(column, PackedColumn):
@@ -370,8 +374,6 @@ class Store:
                 else:
                     column.reserve(envs, np.maximum(self.count[envs], self._ready[envs]))
                     column.reserve(envs, last)
-                    for group, _some in groups_of(column.field, envs):
-                        self._ready[column.hand_over(self.count, group)] = 0
                 ready = np.minimum(ready, column.ready(envs, last))
             self._ready[envs] = ready
             self.maintenance.wake()
