@@ -15,6 +15,8 @@ from diskreplay.store.mapping import Mapping
 _PIECES, _LEAST_PIECE = 256, 4096  # of a raw segment; bytes
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits reversed
 
+# As C has them.
+_NAMES = {name: np.frombuffer(bytearray(f"{name}\0".encode()), np.uint8) for name in ("lz4", "zstd")}
 MISSING = -1  # offset and length of a block that is not there, as int64
 
 _extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
@@ -123,10 +125,9 @@ def encode(field: Field, sources: np.ndarray, used: np.ndarray) -> tuple[np.ndar
     whole = field.block_bytes
     lengths = np.empty(len(sources), np.int64)
     out = np.empty(len(sources) * (whole + packing_kernels.ROOM), np.uint8)
-    name = np.frombuffer(bytearray(field.compressor.encode() + b"\0"), np.uint8)
     size = packing_kernels.encode(
-        sources, used * field.row_bytes, whole, name, field.level, np.empty(whole, np.uint8), out,
-        lengths,
+        sources, used * field.row_bytes, whole, _NAMES[field.compressor], field.level,
+        np.empty(whole, np.uint8), out, lengths,
     )  # fmt: skip
     if size < 0:
         raise StoreError(f"field {field.name!r}: C-Blosc cannot compress with {field.compressor}")

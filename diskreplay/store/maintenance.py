@@ -66,7 +66,7 @@ class Maintenance:
         self._wake.set()
 
     def _keep(self) -> None:
-        wait = None
+        wait = _RECORD_EVERY
         while True:
             self._wake.wait(wait)
             self._wake.clear()
@@ -91,7 +91,7 @@ class Maintenance:
 
     # -- one pass
 
-    def run(self, *, durable: bool = False, spares: bool = False) -> float | None:
+    def run(self, *, durable: bool = False, spares: bool = False) -> float:
         """Compress what is to be compressed, and seal what is full. Every two seconds or so, or if
         `durable`, record it, and delete what has left.
 
@@ -100,13 +100,13 @@ class Maintenance:
 
         Returns
         -------
-        float or None
-            In how many seconds the next pass is due; None if it is not, before more rows come.
+        float
+            In how many seconds the next pass is due, if nobody wakes the keeper before.
         """
         store = self._store
         with undisturbed(), self.lock:
             if self._closing:
-                return None
+                return _RECORD_EVERY
             store.place.check()
             count = store.count.copy()
             self._pack(count)
@@ -117,8 +117,7 @@ class Maintenance:
                 self._record(count)
             if spares:  # last: a full disk may have got room by what was deleted
                 self._keep_spares()
-            waits = self._unsynced or (self._durable(count) > store.recorded).any()
-            return max(self._record_due - time.monotonic(), 0.01) if waits else None
+            return max(self._record_due - time.monotonic(), 0.01)
 
     def _pack(self, count: np.ndarray) -> None:
         for column in self._packed:

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ class RawColumn(Column):
 
     # -- writing
 
-    def ready(self, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Below which row each of `envs` can be written to, `rows` being ready."""
+    def ready(self, rows: np.ndarray) -> np.ndarray:
+        """Below which row an env can be written to for which such a row was reserved."""
         size = self.field.segment_rows
         return (rows // size + 1) * size
 
@@ -94,17 +95,17 @@ class RawColumn(Column):
         self.replace(old, segment)
         return segment
 
-    def hand_over(self, progress: np.ndarray, group: int) -> np.ndarray:
-        """Give up the segments of a group that its fastest env has left far behind; returns the
-        envs that may come to write to one of them, or have begun to."""
-        slow = []
+    def hand_over(self, progress: np.ndarray, ready: np.ndarray) -> Iterator[np.ndarray]:
+        """Give up segments that the fastest env of their group has left far behind. Envs that may
+        come to write to one, or have begun to, are returned and have nothing `ready` any more: they
+        ask for it."""
         for segment in self.open_segments():
-            if segment.group == group and segment not in self.handed:
-                if self.outrun(segment, progress):
-                    envs = np.arange(self.num_envs)[segment.envs]
-                    slow.append(envs[progress[envs] < segment.stop])
-                    self.handed.append(segment)
-        return np.concatenate(slow) if slow else np.empty(0, np.int64)
+            if segment not in self.handed and self.outrun(segment, progress):
+                slow = progress[segment.envs] < segment.stop
+                envs = segment.envs.start + np.flatnonzero(slow)
+                ready[envs] = 0
+                yield envs
+                self.handed.append(segment)
 
     def keep_spares(self, wanted: int) -> None:
         """Have that many files ready, so that to open a segment is a rename."""

@@ -33,7 +33,7 @@ from diskreplay.errors import (
 )
 from diskreplay.process import undisturbed
 from diskreplay.store import files, follow, format, priorities, private, recovery, tempfiles
-from diskreplay.store.column import Column, groups_of
+from diskreplay.store.column import Column
 from diskreplay.store.commit_page import (
     MOST_AT_ONCE,
     CommitPage,
@@ -63,7 +63,7 @@ _OWN_KEYS = frozenset(
     ]
 )
 _LARGEST_TABLE = 1 << 30  # bytes of a segment table
-_WAKE_EVERY = 4  # so many times is the keeper woken while the tail of a single env is filled
+_PACKED_IN = 2  # so many times are blocks compressed while the tail of a single env is filled
 
 
 class Store:
@@ -143,7 +143,8 @@ class Store:
         }
         self._fields = fields  # in the order of the attributes and of the commit page
         self.lock = lock
-        self._ready = np.zeros(self.num_envs, np.int64)
+        # Below which row each env can be written to, in all columns and in the raw ones.
+        self._ready, self._raw_ready = np.zeros((2, self.num_envs), np.int64)
         self._hand: list[tuple[np.ndarray | memoryview, int]] = []
         self._hand_until = 0
         self._clearing: threading.Thread | None = None
@@ -357,24 +358,37 @@ class Store:
 
     def reserve(self, envs: np.ndarray, stop: np.ndarray) -> None:
         """See to it that rows below ``stop[i]`` of ``envs[i]`` can be written; all or an error."""
-        late = stop > self._ready[envs]
-        if not late.any():
+        if (stop <= self._ready[envs]).all():
             return
         self.place.check()
-        envs, last = envs[late], stop[late] - 1
         with undisturbed():
-            ready = np.full(len(envs), MOST_ROWS)
+            if (stop > self._raw_ready[envs]).any():
+                self._reserve_raw(envs, stop)
+            ready = self._raw_ready[envs]
             for column in self.columns.values():
                 if isinstance(column, PackedColumn):
-                    column.reserve(envs, last, self.count)
-                else:
-                    column.reserve(envs, np.maximum(self.count[envs], self._ready[envs]))
-                    column.reserve(envs, last)
-                    for group, _some in groups_of(column.field, envs):
-                        self._ready[column.hand_over(self.count, group)] = 0
-                ready = np.minimum(ready, column.ready(envs, last))
+                    column.reserve(envs, stop - 1, self.count)
+                    ready = np.minimum(ready, column.packed[envs] + column.tail_rows)
             self._ready[envs] = ready
-            self.maintenance.wake()
+            if self.num_envs > 1:
+                self.maintenance.wake()
+
+    def _reserve_raw(self, envs: np.ndarray, stop: np.ndarray) -> None:
+        """`reserve` in columns whose rows go straight to the files."""
+        columns = [column for column in self.columns.values() if isinstance(column, RawColumn)]
+        # First: an env of this call may be in one of them, and takes it back below.
+        for column in columns:
+            for slow in column.hand_over(self.count, self._raw_ready):
+                self._ready[slow] = 0
+        late = stop > self._raw_ready[envs]
+        envs, last = envs[late], stop[late] - 1
+        ready = np.full(len(envs), MOST_ROWS)
+        for column in columns:
+            column.reserve(envs, np.maximum(self.count[envs], self._raw_ready[envs]))
+            column.reserve(envs, last)
+            ready = np.minimum(ready, column.ready(last))
+        self._raw_ready[envs] = ready
+        self.maintenance.wake()
 
     def reserve_env(self, env: int, last: int) -> None:
         """`reserve` for one env, up to and including row `last`."""
@@ -445,9 +459,10 @@ class Store:
             size = column.field.segment_rows
             if isinstance(column, PackedColumn):
                 size = column.tail_rows
+                column.pack_at_once(self.count)
                 self._hand.append((column.places[0], row // size * size))
                 until.append(column.packed.item(0) + size)
-                until.append(row + max(size // _WAKE_EVERY, 1))
+                until.append(row + max(size // _PACKED_IN, 1))
             else:
                 rows = column.rows(row // size, 0)
                 # Setting one number takes a memoryview half as long as an array.
@@ -455,8 +470,6 @@ class Store:
                 self._hand.append((memoryview(rows) if plain else rows, row // size * size))
             until.append((row // size + 1) * size)
         self._hand_until = min(until)
-        if any(isinstance(column, PackedColumn) for column in self.columns.values()):
-            self.maintenance.wake()
 
     def append(
         self,
