@@ -14,34 +14,29 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from diskreplay.check import segment_check
+from diskreplay.check.content import Content
+from diskreplay.check.report import Loss, Report, Span, spans
+from diskreplay.check.restoring import Source, restore_all, saved_priorities
+from diskreplay.check.row_check import FIELD_OF, RULES, Rows, faults, set_aside
+from diskreplay.check.survey import BOOKKEEPING
+from diskreplay.check.verify import Check
 from diskreplay.errors import FormatError, StorageError, StoreError
-from diskreplay.store import (
-    codec,
-    files,
-    format,
-    priorities,
-    private,
-    segment_check,
-    tempfiles,
-)
-from diskreplay.store.column import Seal
-from diskreplay.store.finding import Loss, Report, ranges
-from diskreplay.store.format import Field
+from diskreplay.store import codec, files, format, priorities, private, tempfiles
+from diskreplay.store.catalog import Entry, Key
+from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.restoring import Source, restore_all, saved_priorities
-from diskreplay.store.row_check import FIELD_OF, RULES, Rows, faults, set_aside
-from diskreplay.store.segment_check import Unreadable
-from diskreplay.store.state import State
+from diskreplay.store.plain_file import Unreadable
+from diskreplay.store.segment import Seal
 from diskreplay.store.store import Store
-from diskreplay.store.survey import BOOKKEEPING, Place
-from diskreplay.store.verify import Check
 
+_ROWS_AT_ONCE = 1 << 24  # of some envs, whose small columns are in memory together
 _UNSURE = "no checkpoint has them otherwise"
 _BEHIND = "the stack that is shown with them reaches into rows that are lost"
 
@@ -58,7 +53,7 @@ def repair(
     sources : sequence of Path
         Checkpoints of it, the one to ask first first: rows that are lost, and priorities, are taken
         from there as far as they are whole there and can be told to be the same, see
-        `store.restoring`.
+        `check.restoring`.
     advance : callable, optional
         As for `verify`.
 
@@ -129,15 +124,14 @@ class _Repair:
     set aside, `losses` why."""
 
     def __init__(self, check: Check, sources: list[Source]) -> None:
-        self.check, self.survey = check, check.survey
+        self.check, self.survey, self.catalog = check, check.survey, check.catalog
         self.path = check.path
         # All that was found to be wrong stays, with what the records said of it.
         self.kept = {finding.path for finding in check.findings}
         self.kept.add(self.path / "zarr.json")
-        self._salvaged: dict[tuple[str, int, int], np.ndarray] = {}
         self._rows: dict[int, Rows] = {}
-        self._finals = np.zeros(self.survey.num_envs, np.int64)
-        self.lost = np.zeros(self.survey.num_envs, np.int64)
+        self._finals = np.zeros(self.catalog.num_envs, np.int64)
+        self.lost = np.zeros(self.catalog.num_envs, np.int64)
         self.losses: list[Loss] = []
         self._sources = sources
         self._find_twins()
@@ -147,9 +141,10 @@ class _Repair:
 
     def run(self) -> Path:
         """Build, exchange, tidy up."""
-        survey = self.survey
-        for env in range(survey.num_envs):
-            self._set_aside(env)
+        self._note_losses()
+        for group in range(self.catalog.groups):
+            for envs in self._batches(group):
+                self._set_aside(group, envs)
         room = tempfiles.Workspace(self.path, "repair")
         self.build = room.path / self.path.name
         try:
@@ -172,66 +167,52 @@ class _Repair:
 
     # -- what can be had
 
+    def _entry(self, key: Key) -> Entry:
+        return self.catalog.entry(self.check.fields[key[0]], *key[1:])
+
     def _find_twins(self) -> None:
         """Find whole files for rotten segments, by their recorded checksums: segments that were
         exchanged, or that a checkpoint holds a good copy of."""
-        for field in self.survey.fields:
-            keys = [key for key in self.check.damaged if key[0] == field.name]
-            below = self.path / field.name
-            strays = [p for p in self.check.orphans if p.is_relative_to(below)]
-            strays += [self.survey.chunk(field, *key[1:]) for key in keys]
-            for key in keys:
-                others = [source.survey.chunk(field, *key[1:]) for source in self._sources]
-                for path in strays + others:
-                    with contextlib.suppress(Unreadable, FileNotFoundError):
-                        # Of another file system it cannot be linked: its rows are copied later.
-                        near = path.stat().st_dev == self.path.stat().st_dev
-                        if near and self._is_twin(field, *key[1:], path):
-                            self.check.sources[key] = path
-
-    def _is_twin(self, field: Field, segment: int, env: int, path: Path) -> bool:
-        """Whether a file holds what was recorded of a segment."""
-        seal = self.survey.seals[field.name].get((segment, env))
-        sums = self.survey.sums[field.name].get((segment, env))
-        if seal is not None:
-            return _whole_seal(field, path) == seal
-        if sums is None:
-            return False
-        used = self.survey.place(field, segment, env).used
-        return codec.piece_sums(field, segment_check.bytes_of(path, used * field.row_bytes)) == sums
+        chunks = {key: self.catalog.chunk(*self._entry(key)[:3]) for key in self.check.damaged}
+        for key in chunks:
+            entry, below = self._entry(key), self.path / key[0]
+            others = [path for path in self.check.orphans if path.is_relative_to(below)]
+            others += [path for other, path in chunks.items() if other[0] == key[0]]
+            others += [source.catalog.path / chunks[key].relative_to(self.path)
+                       for source in self._sources]  # fmt: skip
+            for path in others * (entry.seal is not None):
+                with contextlib.suppress(Unreadable, FileNotFoundError):
+                    # Of another file system it cannot be linked: its rows are copied later.
+                    near = path.stat().st_dev == self.path.stat().st_dev
+                    if near and _whole_seal(entry, path) == entry.seal:
+                        self.check.sources[key] = path
 
     def _salvage(self) -> None:
-        """Find the blocks that are whole in rotten shards, also if the index is lost."""
-        foreign = {f.path for f in self.check.findings if f.kind == "checksum"}
-        for field in self.survey.fields:
-            for place in self.survey.places(field):
-                key = field.name, place.segment, place.env
-                if not field.packed or key not in self.check.damaged or key in self.check.sources:
-                    continue
-                path = self.survey.chunk(field, *key[1:])
-                if not self.check.damaged[key].any() or path in foreign:
-                    continue
-                try:
-                    shard, lost = segment_check.mended(field, path, place.used)
-                except Unreadable:
-                    continue
-                seal = self.survey.seals[field.name].get(key[1:]) if place.sealed else None
-                whole = not lost[: place.used].any()
-                if whole and seal not in (None, Seal(len(shard), codec.checksum(field, shard))):
-                    continue  # whole, and another segment's
-                if self.check.damaged[key].sum() >= lost.sum():
-                    self._salvaged[key], self.check.damaged[key] = shard, lost
+        """Find the blocks that are whole in shards whose index is rotten."""
+        rotten = {f.path for f in self.check.findings if f.kind == "index"}
+        for key in self.check.damaged.keys() - self.check.sources.keys():
+            entry = self._entry(key)
+            chunk = self.catalog.chunk(*entry[:3])
+            if chunk not in rotten or self.catalog.shards(entry) != [chunk]:
+                continue
+            wanted = entry.counted & ~self.catalog.in_tail(entry)
+            index = segment_check.salvaged(entry.field, chunk, wanted, entry.seal)
+            if index is not None:
+                there = segment_check.rows_of_blocks(entry.field, index[:, 0] != codec.MISSING)
+                self.check.indexes[key] = index
+                self.check.damaged[key] = self.check.damaged[key] & ~(there & wanted)
 
     def _refuse_too_little(self) -> None:
         """A field of which nothing is whole and whose metadata do not fit: then the group's may be
         what is damaged."""
         doubtful = {f.path for f in self.check.findings if f.kind in ("metadata", "missing")}
-        for field in self.survey.fields:
-            lost = [
-                self.check.damaged.get((field.name, p.segment, p.env)) for p in
-                self.survey.places(field)
-            ]  # fmt: skip
-            nothing = lost and all(one is not None and one.all() for one in lost)
+        for field in self.catalog.fields:
+            entries = self.catalog.entries(field)
+            nothing = entries and all(
+                entry.key in self.check.damaged
+                and not (entry.retained & ~self.check.damaged[entry.key]).any()
+                for entry in entries
+            )
             if nothing and self.path / field.name / "zarr.json" in doubtful:
                 raise FormatError(
                     f"{self.path / field.name}: nothing in it is as {self.path / 'zarr.json'} "
@@ -240,87 +221,120 @@ class _Repair:
 
     # -- rows
 
-    def _set_aside(self, env: int) -> None:
+    def _batches(self, group: int) -> Iterator[list[int]]:
+        """The envs of a group, so many at once as have not too many rows."""
+        envs, rows = self.catalog.envs(group), 0
+        batch: list[int] = []
+        for env in range(envs.start, envs.stop):
+            own = int(self.catalog.count[env] - self.catalog.first[env])
+            if batch and rows + own > _ROWS_AT_ONCE:
+                yield batch
+                batch, rows = [], 0
+            batch.append(env)
+            rows += own
+        yield batch
+
+    def _read(self, group: int, envs: list[int]) -> dict[int, tuple[Rows, np.ndarray]]:
+        """The small columns of some envs, and which rows of them are known."""
+        parts: dict[int, list[tuple[Rows, np.ndarray]]] = {env: [] for env in envs}
+        begin = self.catalog.envs(group).start
+        for low, high in self.check.windows(group):
+            rows, known, counted = self.check.read_rows(group, low, high)
+            for env in envs:
+                here = counted[:, env - begin]
+                some = Rows(*(column[here, env - begin] for column in rows))
+                parts[env].append((some, known[here, env - begin]))
+        return {
+            env: (
+                Rows(*map(np.concatenate, zip(*(rows for rows, _known in its), strict=True))),
+                np.concatenate([known for _rows, known in its]),
+            )
+            for env, its in parts.items() if its
+        }  # fmt: skip
+
+    def _set_aside(self, group: int, envs: list[int]) -> None:
         """Find the rows that are lost, and make the small columns say so."""
-        survey = self.survey
-        first, stop = int(survey.first[env]), int(survey.count[env])
-        rows, known = self.check.read_rows(env, first, stop)
-        bad, wrong = ~known, {}
-        for start, after in ranges(np.flatnonzero(known)):
-            part = Rows(*(column[start:after] for column in rows))
-            for rule, places in faults(part).items():
-                wrong.setdefault(rule, []).append(start + places)
-                bad[start + places] = True
+        survey, catalog = self.survey, self.catalog
+        wrong: dict[str, list[Span]] = {}
+        behind: list[Span] = []
+        for env, (rows, known) in self._read(group, envs).items():
+            first = int(catalog.first[env])
+            bad = ~known | self._lost_rows(env)
+            for rule, where in faults(rows, known).items():
+                wrong.setdefault(rule, []).extend(spans(where[:, None], first, env))
+                bad |= where
+            recorded = int(catalog.recorded[env])
+            before = np.count_nonzero(rows.is_final[: max(recorded - first, 0)])
+            evicted = recorded - int(survey.transitions[env]) - before
+            if bad.any():
+                stack, was_final = survey.attributes.get("stack_size", 1), rows.is_final.copy()
+                set_aside(rows, bad, stack if isinstance(stack, int) else 1)
+                self._rows[env] = rows
+                cut_off = (rows.is_final > was_final) & ~bad
+                self.lost[env] = np.count_nonzero(bad | cut_off)
+                behind += spans(cut_off[:, None], first, env)
+            self._finals[env] = min(max(evicted, 0), first) + np.count_nonzero(rows.is_final)
+        for rule, where in wrong.items():
+            self.losses.append(Loss(tuple(where), FIELD_OF[rule], f"{RULES[rule]}; {_UNSURE}"))
+        if behind:
+            self.losses.append(Loss(tuple(behind), None, _BEHIND))
+
+    def _lost_rows(self, env: int) -> np.ndarray:
+        """Which retained rows of an env are lost in any field."""
+        first, count = int(self.catalog.first[env]), int(self.catalog.count[env])
+        bad = np.zeros(count - first, np.bool_)
+        for (name, number, group), lost in self.check.damaged.items():
+            field = self.check.fields[name]
+            if env // field.env_group == group and (name, number, group) not in self.check.sources:
+                of_env, start = lost[:, env % field.env_group], number * field.segment_rows - first
+                low, high = max(start, 0), min(start + len(of_env), count - first)
+                if low < high:
+                    bad[low:high] |= of_env[low - start : high - start]
+        return bad
+
+    def _note_losses(self) -> None:
+        """Say of each damaged segment why rows of it are set aside."""
+        meaning = {f.path: f.meaning for f in self.check.findings}
         for key, lost in self.check.damaged.items():
-            if key[2] == env and key not in self.check.sources:
-                start = key[1] * self._field(key[0]).segment_rows - first
-                low, high = max(start, 0), min(start + len(lost), stop - first)
-                bad[low:high] |= lost[low - start : high - start]
-                self._note_loss(key, first + low + np.flatnonzero(lost[low - start : high - start]))
-        for rule, places in wrong.items():
-            where = ranges(first + np.concatenate(places))
-            self.losses.append(Loss(env, where, FIELD_OF[rule], f"{RULES[rule]}; {_UNSURE}"))
-        before = np.count_nonzero(rows.is_final[: max(int(survey.recorded[env]) - first, 0)])
-        evicted = int(survey.recorded[env] - survey.transitions[env]) - before
-        if bad.any():
-            stack, was_final = self.survey.attributes.get("stack_size", 1), rows.is_final.copy()
-            set_aside(rows, bad, stack if isinstance(stack, int) else 1)
-            self._rows[env] = rows
-            behind = (rows.is_final > was_final) & ~bad
-            self.lost[env] = np.count_nonzero(bad | behind)
-            if behind.any():
-                where = ranges(first + np.flatnonzero(behind))
-                self.losses.append(Loss(env, where, None, _BEHIND))
-        self._finals[env] = min(max(evicted, 0), first) + np.count_nonzero(rows.is_final)
-
-    def _note_loss(self, key: tuple[str, int, int], rows: np.ndarray) -> None:
-        """Say why these rows of a segment are set aside."""
-        name, segment, env = key
-        field = self._field(name)
-        where = {self.survey.chunk(field, segment, env), self.survey.tail(field, segment, env)}
-        meanings = [f.meaning for f in self.check.findings if f.path in where and f.rows]
-        if len(rows):
+            entry = self._entry(key)
+            rows = spans(lost & entry.retained, entry.start, entry.first_env)
+            if not rows or key in self.check.sources:
+                continue
+            where = {self.catalog.chunk(*entry[:3]), self.catalog.open_shard(*entry[:3])}
+            meanings = [f.meaning for f in self.check.findings if f.path in where and f.rows]
+            if (lost & self.catalog.in_tail(entry)).any():
+                meanings.append(f"the tail: {meaning[self.catalog.tail(entry.field)]}")
             reason = "; ".join([*dict.fromkeys(meanings), self._verdicts.get(key, "")])
-            self.losses.append(Loss(env, ranges(rows), name, f"segment {segment}: {reason}"))
-
-    def _field(self, name: str) -> Field:
-        return next(field for field in self.survey.fields if field.name == name)
+            self.losses.append(Loss(rows, key[0], f"segment {key[1]}: {reason}"))
 
     # -- the new directory
 
     def _build(self) -> None:
-        survey, build = self.survey, self.build
+        catalog, build = self.catalog, self.build
         files.make_dirs(private.directory(build))
-        State.create(private.commit_page(build), survey.count, len(survey.fields))
-        rows = int(survey.count.max(initial=0))
+        packed = sum(field.packed for field in catalog.fields)
+        CommitPage.create(private.commit_page(build), catalog.count, packed)
+        rows = int(catalog.count.max(initial=0))
         documents = {}
-        for field in survey.fields:
+        for field in catalog.fields:
             files.make_dirs(build / field.name)
-            seals, sums = {}, {}
-            for place in survey.places(field):
-                seal = self._build_segment(place)
-                if seal is not None:
-                    seals[f"{place.segment}/{place.env}"] = seal.entry
-                elif not field.packed:
-                    chunk = build / field.name / field.chunk_key(place.segment, place.env)
-                    rows_there = segment_check.bytes_of(chunk, place.used * field.row_bytes)
-                    sums[f"{place.segment}/{place.env}"] = codec.piece_sums(field, rows_there)
-            sealed = np.maximum(survey.count, survey.first) // field.segment_rows
-            attributes = {"sealed": sealed.tolist(), "seals": seals}
-            if not field.packed:
-                attributes["open"] = sums
-            document = format.array_document(field, rows, survey.num_envs, attributes)
+            attributes: dict[str, dict] = {"seals": {}, "open": {}}
+            for entry in catalog.entries(field):
+                seal, is_sealed = self._build_segment(entry)
+                which = attributes["seals" if is_sealed else "open"]
+                which[f"{entry.number}/{entry.group}"] = seal.entry
+            document = format.array_document(field, rows, catalog.num_envs, attributes)
             documents[build / field.name / "zarr.json"] = document
             for parent in (build / field.name).relative_to(build).parents:
                 documents.setdefault(build / parent / "zarr.json", format.group_document())
         attributes = {
-            **survey.attributes,
-            "first": survey.first.tolist(),
-            "count": survey.count.tolist(),
-            "transitions": (survey.count - self._finals).tolist(),
+            **self.survey.attributes,
+            "first": catalog.first.tolist(),
+            "count": catalog.count.tolist(),
+            "transitions": (catalog.count - self._finals).tolist(),
         }
         if "next_step" in attributes:
-            attributes["next_step"] = [0] * survey.num_envs
+            attributes["next_step"] = [0] * catalog.num_envs
         documents[build / "zarr.json"] = format.group_document(attributes)
         for path, document in documents.items():
             files.make_dirs(path.parent)
@@ -337,88 +351,71 @@ class _Repair:
                 "store to one that can", str(source),
             )  # fmt: skip
 
-    def _build_segment(self, place: Place) -> Seal | None:
-        """One segment of the new store; the seal of a full one."""
-        field, segment, env, used, sealed = place
-        key = field.name, segment, env
-        old = self.survey.chunk(field, segment, env)
-        target = self.build / old.relative_to(self.path)
-        changed = field.name in BOOKKEEPING and env in self._rows
-        full = used == field.segment_rows
-        whole = key in self.check.sources or (
-            key not in self.check.damaged and key not in self.check.restored
+    def _build_segment(self, entry: Entry) -> tuple[Seal, bool]:
+        """One segment of the new store: its seal, and whether it never changes."""
+        field, key, check = entry.field, entry.key, self.check
+        chunk = self.catalog.chunk(*entry[:3])
+        target = self.build / chunk.relative_to(self.path)
+        changed = field.name in BOOKKEEPING and any(
+            env in self._rows for env in range(entry.first_env, entry.first_env + field.env_group)
         )
-        if whole and full and not changed and (field.packed <= sealed):
-            source = self.check.sources.get(key, old)
+        source = check.sources.get(key, chunk)
+        whole = key in check.sources or (key not in check.damaged and key not in check.restored)
+        if whole and not changed and self._is_linkable(entry, source):
             self._link(source, target)
             files.seal(target)
-            return _whole_seal(field, source)
+            return check.seals.get(source) or _whole_seal(entry, source), True
+        values = check.restored.get(key)
+        if values is None:
+            lost = check.damaged.get(key) if key not in check.sources else None
+            lost = segment_check.nothing(field) if lost is None else lost
+            values = Content(check, entry, lost).values
+            values[lost] = 0
+        values[~entry.counted] = 0
+        if changed:
+            self._change(entry, values)
+            self.kept.add(chunk)
         if field.packed:
-            data = self._shard(place, key)
+            data, seal = segment_check.shard(field, values, entry.used)
             files.write(target, [data.data])
         else:
-            data = self._raw(place, key, changed)
+            data = np.ascontiguousarray(segment_check.in_order(field, values)).reshape(-1)
             memory = Mapping.create(target, field.segment_bytes)
             memory.array[:] = data
-        if not full:
-            return None
-        files.seal(target)
-        if field.packed:
-            return Seal(len(data), codec.checksum(field, data))
-        return Seal(len(data), *codec.raw_sums(field, data))
+            seal = Seal(len(data), *codec.raw_sums(field, data))
+        if entry.is_full:
+            files.seal(target)
+        return seal, entry.is_full
 
-    def _shard(self, place: Place, key: tuple[str, int, int]) -> np.ndarray:
-        """The bytes of a packed segment that cannot be linked."""
-        field, segment, env, used, sealed = place
-        chunk, tail = self.survey.chunk(field, segment, env), self.survey.tail(field, segment, env)
-        if key in self.check.restored:
-            return codec.encode(field, self.check.restored[key].reshape(-1), used)
-        if key in self._salvaged:
-            return self._salvaged[key]
-        lost = self.check.damaged.get(key, np.zeros(field.segment_rows, np.bool_))
-        from_tail = not sealed and segment >= self.survey.sealed[field.name][env] and tail.exists()
-        if from_tail and self.survey.settled and chunk not in self.kept:
-            return segment_check.bytes_of(chunk)
-        if from_tail or lost.all():
-            rows = np.zeros((field.segment_rows, field.row_bytes), np.uint8)
-            if not lost.all():
-                rows[:used] = segment_check.bytes_of(tail, used * field.row_bytes).reshape(used, -1)
-            return codec.encode(field, rows.reshape(-1), used)
-        return segment_check.mended(field, chunk, used)[0]
+    def _is_linkable(self, entry: Entry, source: Path) -> bool:
+        """Whether a whole file has all rows of a segment, and will never change."""
+        if entry.field.packed and entry.key not in self.check.sources:
+            chunk = self.catalog.chunk(*entry[:3])
+            if self.catalog.shards(entry) != [chunk] or self.catalog.in_tail(entry).any():
+                return False
+        return entry.is_full or not source.stat().st_mode & 0o200
 
-    def _raw(self, place: Place, key: tuple[str, int, int], changed: bool) -> np.ndarray:
-        """The bytes of a raw segment: zeros where rows are lost and behind the last."""
-        field, segment, env, used, _sealed = place
-        data = np.zeros((field.segment_rows, field.row_bytes), np.uint8)
-        start = segment * field.segment_rows
-        lost = self.check.damaged.get(key)
-        if key in self.check.restored:
-            data[:used] = self.check.restored[key][:used]
-        elif key in self.check.sources or lost is None or not lost.all():
-            path = self.check.sources.get(key, self.survey.chunk(field, segment, env))
-            data[:used] = segment_check.bytes_of(path, used * field.row_bytes).reshape(used, -1)
-            if lost is not None and key not in self.check.sources:
-                data[lost] = 0
-        if changed:
-            first = int(self.survey.first[env])
-            low = max(start, first)
-            values = getattr(self._rows[env], field.name)[low - first : start + used - first]
-            new = values.view(np.uint8).reshape(-1, field.row_bytes)
-            data[low - start : used] = new
-            self.kept.add(self.survey.chunk(field, segment, env))
-        return data.reshape(-1)
+    def _change(self, entry: Entry, values: np.ndarray) -> None:
+        """Put the rows of envs that have rows set aside into a small column's segment."""
+        for place in np.flatnonzero(entry.low < entry.used).tolist():
+            env = entry.first_env + place
+            if env in self._rows:
+                low, used = int(entry.low[place]), int(entry.used[place])
+                start = entry.start - int(self.catalog.first[env])
+                column = getattr(self._rows[env], entry.field.name)[start + low : start + used]
+                values[low:used, place] = column.view(np.uint8).reshape(used - low, -1)
 
     def _build_priorities(self) -> None:
-        survey, found, alpha = self.survey, None, None
+        catalog, found, alpha = self.catalog, None, None
         if self.check.bad_priorities:
             self.kept.update((self.path / "priority").rglob("*"))
         else:
-            found = priorities.read(self.path / "priority", survey.num_envs)
-        saved = [found] if found is not None else saved_priorities(self._sources, survey.num_envs)
-        if not saved and survey.attributes.get("kind") != "prioritized":
+            found = priorities.read(self.path / "priority", catalog.num_envs)
+        saved = [found] if found is not None else saved_priorities(self._sources, catalog.num_envs)
+        if not saved and self.survey.attributes.get("kind") != "prioritized":
             return
-        first, stop = int(survey.first.min()), int(survey.count.max())
-        new = np.full((stop - first, survey.num_envs), np.nan)  # those rows get the largest
+        first, stop = int(catalog.first.min()), int(catalog.count.max())
+        new = np.full((stop - first, catalog.num_envs), np.nan)  # those rows get the largest
         for start, leaves, of in saved:
             alpha = of
             low, high = max(start, first), min(start + len(leaves), stop)
@@ -432,7 +429,8 @@ class _Repair:
     def _exchange(self, room: tempfiles.Workspace) -> None:
         with contextlib.suppress(StoreError, StorageError):  # what is rotten tells no reader
             path = private.commit_page(self.path)
-            page = State(path, self.survey.num_envs, len(self.survey.fields), writable=True)
+            packed = sum(field.packed for field in self.catalog.fields)
+            page = CommitPage(path, self.catalog.num_envs, packed, writable=True)
             page.replaced[0] = 1
             files.sync([path])
         room.exchange(self.build)
@@ -450,10 +448,8 @@ class _Repair:
         files.write(self.build / "findings.txt", [text.encode()])
 
 
-def _whole_seal(field: Field, path: Path) -> Seal | None:
-    """The seal of a full segment's file, None if it is not whole."""
-    if field.packed:
-        checked = segment_check.check_packed(field, path, field.segment_rows)
-    else:
-        checked = segment_check.check_raw(field, path, field.segment_rows, still=False)
+def _whole_seal(entry: Entry, path: Path) -> Seal | None:
+    """The seal of a file that is whole and has a segment's rows, None of another one."""
+    check = segment_check.check_shard if entry.field.packed else segment_check.check_raw
+    checked = check(entry.field, path, entry.counted)
     return None if checked.faults else checked.seal

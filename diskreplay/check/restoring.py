@@ -13,47 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from diskreplay.store import codec, priorities, priority_check, segment_check
+from diskreplay.check import priority_check, segment_check
+from diskreplay.check.content import Content
+from diskreplay.check.report import Span
+from diskreplay.check.survey import BOOKKEEPING
+from diskreplay.check.verify import Check
+from diskreplay.store import codec, priorities
+from diskreplay.store.catalog import Entry, Key
 from diskreplay.store.format import Field
-from diskreplay.store.segment_check import Unreadable
-from diskreplay.store.survey import BOOKKEEPING, Place
-from diskreplay.store.verify import Check
-
-
-class Content:
-    """The rows of one segment, as far as they can be relied on.
-
-    Attributes
-    ----------
-    values : ndarray of uint8, shape (segment_rows, row_bytes)
-        Of rows that are not known, what a raw file has there, or zeros.
-    known : ndarray of bool, shape (segment_rows,)
-        Rows that count and are whole.
-    """
-
-    def __init__(self, check: Check, place: Place, lost: np.ndarray) -> None:
-        field, segment, env, used = place[:4]
-        self.values = np.zeros((field.segment_rows, field.row_bytes), np.uint8)
-        self.known = np.arange(field.segment_rows) < used
-        start = segment * field.segment_rows
-        self.known[: max(int(check.survey.first[env]) - start, 0)] = False
-        self.known &= ~lost
-        try:
-            self._read(check, place)
-        except Unreadable:
-            self.known[:] = False
-
-    def _read(self, check: Check, place: Place) -> None:
-        field, segment, env, used = place[:4]
-        tail = check.survey.tail(field, segment, env)
-        if field.packed and not check.survey.has_tail(place):
-            shard, lost = segment_check.mended(field, check.survey.chunk(field, segment, env), used)
-            self.values[:] = segment_check.rows_of_shard(field, shard)
-            self.known &= ~lost
-            return
-        path = tail if field.packed else check.survey.chunk(field, segment, env)
-        data = segment_check.bytes_of(path, used * field.row_bytes)
-        self.values[:used] = data.reshape(used, -1)
+from diskreplay.store.segment import Seal
 
 
 class Source:
@@ -68,24 +36,23 @@ class Source:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.check = Check(path)
-        self.survey = self.check.survey
-        self._fields = {field.name: field for field in self.survey.fields}
+        self.catalog = self.check.catalog
 
-    def content(self, field: Field, segment: int, env: int) -> Content | str:
+    def content(self, field: Field, number: int, group: int) -> Content | str:
         """Its rows of a segment, or why it has none."""
-        own = self._fields.get(field.name)
-        if own != field or env >= self.survey.num_envs:
+        if self.check.fields.get(field.name) != field:
             return "has no such field, or in another layout"
-        place = self.survey.place(field, segment, env)
-        if place is None:
-            return f"has none of these rows, but rows up to {int(self.survey.count[env]) - 1}"
-        _faults, lost = self.check.inspect(place)
-        content = Content(self.check, place, lost)
+        entry = self.catalog.entry(field, number, group)
+        if entry is None:
+            count = self.catalog.count[self.catalog.envs(group)].max(initial=0)
+            return f"has none of these rows, but rows up to {count - 1}"
+        _faults, lost = self.check.inspect(entry)
+        content = Content(self.check, entry, lost)
         return content if content.known.any() else "its own file is damaged"
 
 
 def restore(
-    check: Check, place: Place, own: Content, wanted: np.ndarray, source: Source
+    check: Check, entry: Entry, own: Content, wanted: np.ndarray, source: Source
 ) -> tuple[np.ndarray, str]:
     """Take over rows of a segment from a source.
 
@@ -93,29 +60,28 @@ def restore(
     ----------
     own : Content
         Of the damaged store; the rows that were taken over are known afterwards.
-    wanted : ndarray of bool, shape (segment_rows,)
+    wanted : ndarray of bool, shape (segment_rows, env_group)
 
     Returns
     -------
-    ndarray of bool, shape (segment_rows,)
+    ndarray of bool, shape (segment_rows, env_group)
         The rows that were taken over.
     str
         Why not all that were wanted, empty if all were.
     """
-    field, segment, env = place[:3]
-    found = source.content(field, segment, env)
+    found = source.content(*entry[:3])
     if isinstance(found, str):
-        return np.zeros(len(wanted), np.bool_), found
+        return np.zeros_like(wanted), found
     candidates = wanted & found.known
     if not candidates.any():
         return candidates, "has none of these rows whole"
     trial = own.values.copy()
     trial[candidates] = found.values[candidates]
-    right, denied = _recorded(check, place, own, trial, candidates)
+    right, denied = _recorded(entry, own, trial, candidates)
     taken = wanted & right
     left = candidates & ~taken & ~denied
     if left.any():
-        taken |= _agreed(check, place, own, found, source, left)
+        taken |= _agreed(check, entry, own, found, source, left)
     own.values[taken] = trial[taken]
     own.known |= taken
     if (candidates & denied).any():
@@ -127,145 +93,138 @@ def restore(
 
 
 def _recorded(
-    check: Check, place: Place, own: Content, trial: np.ndarray, candidates: np.ndarray
+    entry: Entry, own: Content, trial: np.ndarray, candidates: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows that recorded checksums say are right in `trial`, and those that they say are not.
     They say nothing of the rest."""
-    field, segment, env, used, sealed = place
-    nothing = np.zeros(field.segment_rows, np.bool_)
-    here = own.known | candidates
-    here[used:] = True
-    seal = check.survey.seals[field.name].get((segment, env)) if sealed else None
-    data = trial.reshape(-1)
-    if field.packed or (seal is not None and not seal.pieces):
-        if seal is None or not here.all():
-            return nothing, nothing
-        if field.packed:
-            shard = codec.encode(field, data, used)
-            same = (len(shard), codec.checksum(field, shard)) == (seal.size, seal.crc32c)
-        else:
-            same = codec.crc32c(data) == seal.crc32c
-        return nothing | same, nothing
-    sums = check.survey.sums[field.name].get((segment, env))
-    if seal is not None:
-        recorded = codec.unpacked_sums(seal.pieces)
-    elif sums is not None:
-        recorded, data = np.array(sums), data[: used * field.row_bytes]
-    else:
+    field, seal = entry.field, entry.seal
+    nothing = segment_check.nothing(field)
+    here = own.known | candidates | ~entry.counted
+    if seal is None:
         return nothing, nothing
-    wrong = np.array(codec.piece_sums(field, data)) != recorded
-    put_together = ~segment_check.pieces_of_rows(field, ~here)[: len(wrong)]
+    if field.packed or not seal.pieces:
+        if not here.all():
+            return nothing, nothing
+        return nothing | (_seal_of(entry, trial) == seal), nothing
+    data = np.ascontiguousarray(segment_check.in_order(field, trial)).reshape(-1)
+    wrong = np.array(codec.piece_sums(field, data)) != codec.unpacked_sums(seal.pieces)
+    put_together = ~segment_check.pieces_of_rows(field, ~here)
     right = ~segment_check.rows_of_pieces(field, wrong)
     return right, segment_check.rows_of_pieces(field, wrong & put_together)
 
 
+def _seal_of(entry: Entry, rows: np.ndarray) -> Seal:
+    """The seal of a segment's file with these rows."""
+    field = entry.field
+    if field.packed:
+        return segment_check.shard(field, rows, entry.used)[1]
+    data = np.ascontiguousarray(segment_check.in_order(field, rows)).reshape(-1)
+    return Seal(len(data), codec.crc32c(data))
+
+
 def _agreed(
-    check: Check,
-    place: Place,
-    own: Content,
-    found: Content,
-    source: Source,
-    asked: np.ndarray,
+    check: Check, entry: Entry, own: Content, found: Content, source: Source, asked: np.ndarray
 ) -> np.ndarray:
-    """Of the rows that are asked for, those that are of one course by all that both still have."""
-    rows = np.arange(len(asked))
+    """Of the rows that are asked for, those that are of one course by all that both still have: env
+    by env."""
+    rows = np.arange(len(asked))[:, None]
     common = own.known & found.known
-    same = (own.values == found.values).all(axis=1)
-    differing = np.flatnonzero(common & ~same)
-    agreeing = np.flatnonzero((common & same)[: differing[0] if len(differing) else len(rows)])
-    agreed = asked & (rows <= (agreeing[-1] if len(agreeing) else -1))
-    if not len(differing) and (asked & ~agreed).any():  # no row behind them tells
-        common, same = _other_fields(check, place, source)
-        differing = np.flatnonzero(common & ~same)
-        agreed |= asked & common & (rows < (differing[0] if len(differing) else len(rows)))
+    same = (own.values == found.values).all(axis=2)
+    parting = _first(common & ~same)
+    agreeing = common & same & (rows < parting)
+    agreed = asked & (rows <= np.where(agreeing, rows, -1).max(axis=0))
+    left = asked & ~agreed & (parting == len(asked))  # no row behind them tells
+    if left.any():
+        common, same = _other_fields(check, entry, source)
+        agreed |= left & common & (rows < _first(common & ~same))
     return agreed
 
 
-def _other_fields(check: Check, place: Place, source: Source) -> tuple[np.ndarray, np.ndarray]:
+def _first(where: np.ndarray) -> np.ndarray:
+    """For each env the first of these rows, or how many rows there are if it has none."""
+    return np.where(where.any(axis=0), where.argmax(axis=0), len(where))
+
+
+def _other_fields(check: Check, entry: Entry, source: Source) -> tuple[np.ndarray, np.ndarray]:
     """Which rows of a segment both have in any other field, and where all of these are the same."""
-    field, segment, env, used = place[:4]
-    start = segment * field.segment_rows
-    common = np.zeros(field.segment_rows, np.bool_)
-    same = np.ones(field.segment_rows, np.bool_)
-    for other in check.survey.fields:
+    field, start = entry.field, entry.start
+    common = segment_check.nothing(field)
+    same = ~common
+    for other in check.catalog.fields:
         if other == field:
             continue
-        first = start // other.segment_rows
-        for number in range(first, (start + used - 1) // other.segment_rows + 1):
-            mine = check.survey.place(other, number, env)
-            theirs = source.content(other, number, env)
+        last = (start + int(entry.used.max()) - 1) // other.segment_rows
+        for number in range(start // other.segment_rows, last + 1):
+            mine = check.catalog.entry(other, number, entry.group)
+            theirs = source.content(other, number, entry.group)
             if mine is None or isinstance(theirs, str):
                 continue
-            lost = check.damaged.get((other.name, number, env))
-            ours = Content(check, mine, np.zeros_like(theirs.known) if lost is None else lost)
-            both = np.flatnonzero(ours.known & theirs.known)
-            equal = (ours.values[both] == theirs.values[both]).all(axis=1)
-            at = both + number * other.segment_rows - start
+            lost = check.damaged.get(mine.key, segment_check.nothing(other))
+            ours = Content(check, mine, lost)
+            row, env = np.nonzero(ours.known & theirs.known)
+            equal = (ours.values[row, env] == theirs.values[row, env]).all(axis=1)
+            at = row + mine.start - start
             inside = (at >= 0) & (at < field.segment_rows)
-            common[at[inside]] = True
-            same[at[inside]] &= equal[inside]
+            common[at[inside], env[inside]] = True
+            same[at[inside], env[inside]] &= equal[inside]
     return common, same
 
 
-def restore_all(check: Check, sources: list[Source]) -> dict[tuple[str, int, int], str]:
+def restore_all(check: Check, sources: list[Source]) -> dict[Key, str]:
     """Take over from the sources, the first one first, what they have of all that a check has found
     lost or impossible. `Check.restored` and `Check.damaged` say afterwards what there is.
 
     Returns
     -------
-    dict of (field name, segment, env) to str
+    dict of (field name, number, group) to str
         For segments of which rows are still lost, why no source could give them.
     """
     verdicts = {}
-    for (name, segment, env), lost in check.damaged.items():
-        key = name, segment, env
+    for key, lost in check.damaged.items():
         if key not in check.sources and lost.any():
             verdicts[key] = _restore_one(check, key, lost, lost, sources)
-    for env in range(check.survey.num_envs):
-        found = [f for f in check.findings if f.kind == "rows" and f.env == env]
-        impossible = [np.arange(*span) for finding in found for span in finding.rows]
-        if impossible and sources:
-            _restore_rows(check, env, np.unique(np.concatenate(impossible)), sources)
+    impossible = {span for f in check.findings if f.kind == "rows" for span in f.rows}
+    if impossible and sources:
+        _restore_rows(check, impossible, sources)
     return verdicts
 
 
-def _restore_rows(check: Check, env: int, rows: np.ndarray, sources: list[Source]) -> None:
+def _restore_rows(check: Check, impossible: set[Span], sources: list[Source]) -> None:
     """Rows whose small fields do not fit together: nothing says which of them is rotten."""
-    for field in check.survey.fields:
+    for field in check.catalog.fields:
         if field.name not in BOOKKEEPING:
             continue
-        for segment in np.unique(rows // field.segment_rows).tolist():
-            key = field.name, segment, env
-            if key in check.sources:
-                continue
-            wanted = np.zeros(field.segment_rows, np.bool_)
-            wanted[rows[rows // field.segment_rows == segment] % field.segment_rows] = True
-            _restore_one(check, key, check.damaged.get(key, ~wanted & False), wanted, sources)
+        wanted: dict[Key, np.ndarray] = {}
+        for env, start, stop in impossible:
+            group, place = divmod(env, field.env_group)
+            for row in range(start, stop):
+                number, at = divmod(row, field.segment_rows)
+                key = field.name, number, group
+                wanted.setdefault(key, segment_check.nothing(field))[at, place] = True
+        for key, rows in wanted.items():
+            if key not in check.sources:
+                lost = check.damaged.get(key, segment_check.nothing(field))
+                _restore_one(check, key, lost, rows, sources)
 
 
 def _restore_one(
-    check: Check,
-    key: tuple[str, int, int],
-    lost: np.ndarray,
-    wanted: np.ndarray,
-    sources: list[Source],
+    check: Check, key: Key, lost: np.ndarray, wanted: np.ndarray, sources: list[Source]
 ) -> str:
-    name, segment, env = key
-    field = next(field for field in check.survey.fields if field.name == name)
-    place = check.survey.place(field, segment, env)
-    own = Content(check, place, lost)
+    name, number, group = key
+    field = check.fields[name]
+    entry = check.catalog.entry(field, number, group)
+    own = Content(check, entry, lost)
     if key in check.restored:
         own.values = check.restored[key]
-    at = segment * field.segment_rows + np.arange(field.segment_rows)
-    wanted = wanted & (at >= check.survey.first[env]) & (at < check.survey.count[env])
+    wanted = wanted & entry.retained
     own.known &= ~wanted
     verdicts, left = [], wanted.copy()
     for source in sources:
-        taken, why = restore(check, place, own, left, source)
+        taken, why = restore(check, entry, own, left, source)
         left &= ~taken
         if not left.any():
             break
-        if _is_one_file(check.survey.chunk(field, segment, env), source, key):
+        if _is_one_file(check.catalog.chunk(field, number, group), source, key):
             why = "has the same file: hard-linked, so the damage is in both"
         verdicts.append(f"{source.path.name}: {why}")
     taken = wanted & ~left
@@ -276,12 +235,11 @@ def _restore_one(
     return "; ".join(verdicts) or "no checkpoint was given"
 
 
-def _is_one_file(path: Path, source: Source, key: tuple[str, int, int]) -> bool:
+def _is_one_file(path: Path, source: Source, key: Key) -> bool:
     """Whether a source's file of a segment is this very file, under another name."""
-    name, segment, env = key
-    named = (field for field in source.survey.fields if field.name == name)
+    field = source.check.fields.get(key[0])
     try:
-        return any(path.samefile(source.survey.chunk(f, segment, env)) for f in named)
+        return field is not None and path.samefile(source.catalog.chunk(field, *key[1:]))
     except OSError:  # one of them is missing
         return False
 
@@ -291,9 +249,9 @@ def saved_priorities(sources: list[Source], num_envs: int) -> list[priorities.Sa
     found: list[priorities.Saved] = []
     for source in sources:
         directory = source.path / "priority"
-        if source.survey.num_envs != num_envs or not directory.is_dir():
+        if source.catalog.num_envs != num_envs or not directory.is_dir():
             continue
-        if priority_check.check(directory, source.survey).faults:
+        if priority_check.check(directory, source.check.survey).faults:
             continue
         saved = priorities.read(directory, num_envs)
         if saved is not None and (not found or saved.alpha == found[0].alpha):

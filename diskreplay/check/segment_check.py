@@ -47,7 +47,7 @@ class Checked:
     @property
     def blocks(self) -> int:
         """Blocks that are whole."""
-        return 0 if self.index is None else np.count_nonzero(self.index[:, 0] != codec.MISSING)
+        return 0 if self.index is None else int((self.index[:, 0] != codec.MISSING).sum())
 
     def lose(self, kind: str, meaning: str, rows: slice | np.ndarray = slice(None)) -> None:
         """Note a fault and the rows it costs."""
@@ -328,10 +328,3 @@ def shard(of: Field, rows: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, Se
     head = np.frombuffer(codec.index_bytes(index), np.uint8)
     whole = np.concatenate([head, data])
     return whole, Seal(len(whole), codec.checksum(whole, index))
-
-
-def whole_seal(of: Field, path: Path, counted: np.ndarray) -> Seal | None:
-    """The seal of a file that is whole, None of another one; or `Unreadable`."""
-    check = check_shard if of.packed else check_raw
-    checked = check(of, path, counted)
-    return None if checked.faults else checked.seal

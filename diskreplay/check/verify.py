@@ -312,7 +312,7 @@ class Check:
                                        "pieces are rotten"))  # fmt: skip
             return
         if wrong is not None:
-            _lose_pieces(entry.field, checked, wrong)
+            _lose_pieces(entry, path, checked, wrong, in_pieces[0])
             return
         # Rot keeps the length, and of a file that was cut the index says so.
         sizes = [seal.size for seal in known]
@@ -523,16 +523,26 @@ def _wrong_pieces(found: Seal, recorded: Seal) -> np.ndarray:
     return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(recorded.pieces)
 
 
-def _lose_pieces(field: Field, checked: Checked, wrong: np.ndarray) -> None:
+def _lose_pieces(
+    entry: Entry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal
+) -> None:
+    field = entry.field
     if not wrong.any():
         checked.faults.append(("checksum", "all its pieces are as they were recorded, and the "
                                "record's checksum of the whole is rotten"))  # fmt: skip
         return
-    size = codec.piece_bytes(field)
+    if not entry.is_full:  # behind the rows that count there are zeros, mostly
+        rows = segment_check.raw_rows(field, path)
+        rows[~entry.counted] = 0
+        data = np.ascontiguousarray(segment_check.in_order(field, rows)).reshape(-1)
+        wrong &= np.array(codec.piece_sums(field, data)) != codec.unpacked_sums(seal.pieces)
+        if not wrong.any():
+            checked.faults.append(("rows", "bytes behind the last row are not as they were"))
+            return
     checked.lose(
-        "checksum", f"{np.count_nonzero(wrong)} of its {len(wrong)} pieces of {size} bytes are "
-        "not as they were recorded: rotten, or another segment's",
-        segment_check.rows_of_pieces(field, wrong),
+        "checksum", f"{np.count_nonzero(wrong)} of its {len(wrong)} pieces of "
+        f"{codec.piece_bytes(field)} bytes are not as they were recorded: rotten, or another "
+        "segment's", segment_check.rows_of_pieces(field, wrong),
     )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from diskreplay.errors import (
     StorageError,
 )
 from diskreplay.store import files, format, manifest, plain_file, private, tempfiles
-from diskreplay.store.checkpoint import Copies, write_documents
 from diskreplay.store.catalog import segments_of
+from diskreplay.store.checkpoint import Copies, write_documents
 from diskreplay.store.column import Column
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.manifest import Manifest
