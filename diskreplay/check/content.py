@@ -4,6 +4,7 @@ import numpy as np
 
 from diskreplay.check import segment_check
 from diskreplay.check.verify import Check
+from diskreplay.store import codec
 from diskreplay.store.catalog import Entry
 from diskreplay.store.plain_file import Unreadable
 
@@ -22,42 +23,44 @@ class Content:
     def __init__(self, check: Check, entry: Entry, lost: np.ndarray) -> None:
         field = entry.field
         shape = field.segment_rows, field.env_group, field.row_bytes
-        self.values = np.zeros(shape, np.uint8)
         self.known = entry.retained & ~lost
-        try:
-            self._read(check, entry)
-        except Unreadable:
-            self.known[:] = False
+        self.values = check.restored.get(entry.key)
+        if self.values is None:
+            self.values = np.zeros(shape, np.uint8)
+            try:
+                self.known &= self._read(check, entry)
+            except Unreadable:
+                self.known[:] = False
 
-    def _read(self, check: Check, entry: Entry) -> None:
+    def _read(self, check: Check, entry: Entry) -> np.ndarray | bool:
+        """Fill `values`; which rows were found."""
         field, catalog = entry.field, check.catalog
         if not field.packed:
             path = check.sources.get(entry.key) or catalog.chunk(*entry[:3])
             self.values[:] = segment_check.raw_rows(field, path)
-            return
+            return True
         in_tail = catalog.in_tail(entry)
-        if (self.known & ~in_tail).any():
-            self._read_blocks(check, entry, entry.counted & ~in_tail)
+        found = self._read_blocks(check, entry, entry.counted & ~in_tail) & ~in_tail
         if (self.known & in_tail).any():
             path, places = catalog.tail(field), field.tail_rows(catalog.num_envs)
             envs = catalog.envs(entry.group)
-            segment_check.copy_tail(
-                field, path, in_tail, entry.start, envs, places, self.values
-            )  # fmt: skip
+            segment_check.copy_tail(field, path, in_tail, entry.start, envs, places, self.values)
+            found |= in_tail
+        return found
 
-    def _read_blocks(self, check: Check, entry: Entry, wanted: np.ndarray) -> None:
-        field, shards = entry.field, check.catalog.shards(entry)
-        if entry.key in check.indexes:
-            index = check.indexes[entry.key]
-            segment_check.read_blocks(field, shards[-1], index, self.values)
-            return
+    def _read_blocks(self, check: Check, entry: Entry, wanted: np.ndarray) -> np.ndarray:
+        field, shards, source = entry.field, check.catalog.shards(entry), None
         if entry.key in check.sources:
-            shards = [check.sources[entry.key]]
-        chunk = check.catalog.chunk(*entry[:3])
+            shards = [source := check.sources[entry.key]]
+        found = segment_check.nothing(field)
         for path in reversed(shards):  # what the first one has counts
-            is_open = path not in (chunk, check.sources.get(entry.key))
-            try:
-                checked = segment_check.check_shard(field, path, wanted, is_open=is_open)
-            except Unreadable:
-                continue
-            segment_check.read_blocks(field, path, checked.index, self.values)
+            index = check.indexes.get(entry.key)
+            if index is None:
+                is_open = path not in (source, check.catalog.chunk(*entry[:3]))
+                try:
+                    index = segment_check.check_shard(field, path, wanted, is_open=is_open).index
+                except Unreadable:
+                    continue
+            segment_check.read_blocks(field, path, index, self.values)
+            found |= segment_check.rows_of_blocks(field, index[:, 0] != codec.MISSING)
+        return found

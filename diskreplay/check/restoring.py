@@ -214,8 +214,6 @@ def _restore_one(
     field = check.fields[name]
     entry = check.catalog.entry(field, number, group)
     own = Content(check, entry, lost)
-    if key in check.restored:
-        own.values = check.restored[key]
     wanted = wanted & entry.retained
     own.known &= ~wanted
     verdicts, left = [], wanted.copy()

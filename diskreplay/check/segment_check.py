@@ -268,10 +268,10 @@ def salvaged(of: Field, path: Path, counted: np.ndarray, seal: Seal | None) -> n
     lacking[some] = False
     left = _between(of, data, index[some])
     entries, is_whole = np.flatnonzero(lacking), len(left) == lacking.sum()
-    if is_whole and (len(entries) == 1 or (of.env_group == 1 and seal is not None)):
+    if is_whole and (len(entries) < 2 or (of.env_group == 1 and seal is not None)):
         guess[entries] = left
-    if is_whole and seal is not None and Seal(len(data), codec.checksum(data, guess)) != seal:
-        return None
+        if seal is not None and Seal(len(data), codec.checksum(data, guess)) != seal:
+            return None
     return guess
 
 

@@ -269,7 +269,7 @@ class Check:
         for path in dict.fromkeys([*shards, chunk]):
             # A shard in its place beside an open one has what was there at the last flush.
             wanted = left if path in shards else segment_check.nothing(field)
-            if path == chunk and not wanted.any() and not chunk.exists():
+            if not wanted.any() and not path.exists():
                 continue
             found, checked = self._look(path, entry, wanted)
             if checked is not None and not checked.is_foreign and path in shards:
@@ -523,9 +523,7 @@ def _wrong_pieces(found: Seal, recorded: Seal) -> np.ndarray:
     return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(recorded.pieces)
 
 
-def _lose_pieces(
-    entry: Entry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal
-) -> None:
+def _lose_pieces(entry: Entry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal) -> None:
     field = entry.field
     if not wrong.any():
         checked.faults.append(("checksum", "all its pieces are as they were recorded, and the "

@@ -337,7 +337,9 @@ def test_a_field_s_metadata_are_checked_to_the_letter(store):
             if not named_:  # but of a file that is gone, since its rows have left
                 harmed = json.loads(path.read_bytes())["attributes"]["diskreplay"]["seals"]
                 sealed = json.loads(data)["attributes"]["diskreplay"]["seals"]
-                ((key, _seal),) = [item for item in sealed.items() if harmed.get(item[0]) != item[1]]
+                ((key, _seal),) = [
+                    item for item in sealed.items() if harmed.get(item[0]) != item[1]
+                ]
                 assert key == "0/0", (path, offset, data[offset - 30 : offset + 9])
             path.write_bytes(data)
 
@@ -487,7 +489,8 @@ def test_impossible_rows_without_a_checksum_are_named(store):
         damage(name, row, value)
         findings = verify(store).findings
         assert any(
-            f.kind == "rows" and any(low <= row < high for _env, low, high in f.rows) for f in findings
+            f.kind == "rows" and any(low <= row < high for _env, low, high in f.rows)
+            for f in findings
         ), (name, row, value)
         path.write_bytes(kept)
 
