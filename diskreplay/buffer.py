@@ -112,7 +112,10 @@ class ReplayBuffer:
         which the small per-step fields ignore; or a dict of these by field name. Chosen when a
         store is created; one that exists keeps its own.
     segment_rows : int, optional
-        Rows in one file, rounded up to what each field's format needs. None chooses; a store that
+        Rows of each env in one file, rounded up to what each field's format needs. None chooses; a
+        store that exists keeps its own.
+    env_group : int, optional
+        Envs whose rows share files. None shares them among all, up to some thousands; a store that
         exists keeps its own.
     seed : int or numpy.random.Generator, optional
         Of every random draw. A store that exists goes on with the generator it saved, unless a
@@ -170,6 +173,7 @@ class ReplayBuffer:
         extras: Mapping[str, tuple[Sequence[int], Any]] | None = None,
         compressor: str | Mapping[str, str] = "auto",
         segment_rows: int | None = None,
+        env_group: int | None = None,
         seed: int | np.random.Generator | None = None,
         name: str = "replay",
         shrink: bool = False,
@@ -179,6 +183,7 @@ class ReplayBuffer:
         self._metadata = given = checked_metadata(metadata or {})
         capacity = values.whole("capacity", capacity, optional=True, most=_MOST_ROWS)
         segment_rows = values.whole("segment_rows", segment_rows, optional=True)
+        env_group = values.whole("env_group", env_group, optional=True)
         self._set_options(num_envs, stack_size, update_horizon, gamma, batch_size, stack_padding)
         self._check_capacity(capacity)
         self.name = checkpoint.checked_suffix(name)
@@ -197,7 +202,7 @@ class ReplayBuffer:
         else:
             store = Store.create(
                 self.path, self._schema.fields, num_envs=self.num_envs, capacity=capacity,
-                segment_rows=segment_rows, meta=self._meta(),
+                segment_rows=segment_rows, env_group=env_group, meta=self._meta(),
             )  # fmt: skip
             keep_rng, reopened = True, False
         try:

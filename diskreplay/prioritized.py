@@ -61,7 +61,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         which the small per-step fields ignore; or a dict of these by field name. Chosen when a
         store is created; one that exists keeps its own.
     segment_rows : int, optional
-        Rows in one file, rounded up to what each field's format needs. None chooses; a store that
+        Rows of each env in one file, rounded up to what each field's format needs. None chooses; a
+        store that exists keeps its own.
+    env_group : int, optional
+        Envs whose rows share files. None shares them among all, up to some thousands; a store that
         exists keeps its own.
     seed : int or numpy.random.Generator, optional
         Of every random draw. A store that exists goes on with the generator it saved, unless a
@@ -105,6 +108,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         extras: Mapping[str, tuple[Sequence[int], Any]] | None = None,
         compressor: str | Mapping[str, str] = "auto",
         segment_rows: int | None = None,
+        env_group: int | None = None,
         seed: int | np.random.Generator | None = None,
         name: str = "replay",
         shrink: bool = False,
@@ -137,6 +141,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             extras=extras,
             compressor=compressor,
             segment_rows=segment_rows,
+            env_group=env_group,
             seed=seed,
             name=name,
             shrink=shrink,

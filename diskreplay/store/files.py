@@ -16,7 +16,6 @@ import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diskreplay.errors import (
     DiskFullError,
@@ -24,9 +23,6 @@ from diskreplay.errors import (
     StorageError,
     StorePermissionError,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -258,24 +254,17 @@ def open_to_write(path: Path) -> int:
         return open_plain(path, os.O_RDWR)
 
 
-def write_at(fd: int, path: Path, data: "np.ndarray", offset: int) -> None:
+def write_at(fd: int, path: Path, data: memoryview, offset: int) -> None:
     """Write all of `data` into an open file. Not synced."""
     with explained(path, "cannot write to the file"):
-        view = memoryview(data).cast("B")
-        while len(view):
-            done = os.pwrite(fd, view, offset)
-            view, offset = view[done:], offset + done
+        while len(data):
+            done = os.pwrite(fd, data, offset)
+            data, offset = data[done:], offset + done
 
 
 def close(fd: int) -> None:
     """Close what `open_to_write` opened."""
     os.close(fd)
-
-
-def truncate(path: Path, size: int) -> None:
-    """Cut a file to its first `size` bytes."""
-    with explained(path, "cannot cut the file"):
-        os.truncate(path, size)
 
 
 def replace(contents: dict[Path, bytes], *, build: Path | None = None) -> None:

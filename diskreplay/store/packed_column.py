@@ -229,6 +229,7 @@ class PackedColumn(Column):
         made[where, 1] = index[where, 1]
         made[where, 0] = field.index_bytes + 4 + np.cumsum(index[where, 1]) - index[where, 1]
         files.write(beside, [made.tobytes(), bytes(4), *(block.data for block in blocks)])
+        files.sync([beside])  # the record may count on what is in the one it replaces
         files.rename(beside, path)
         return Shard.open_to_append(field, old.number, old.group, path, made)
 
@@ -259,22 +260,20 @@ class PackedColumn(Column):
         with self._packing:
             path = self.path(*segment.key)
             index, more = self.with_tail(segment, count)
-            segment.write(more)
-            segment.index[:] = index
-            segment.end += len(more)
-            segment.mapping.array[: self.field.index_bytes] = index.reshape(-1).view(np.uint8)
-            segment.close_file()
+            if len(more):
+                segment.write(more)
+                segment.index[:], segment.end = index, segment.end + len(more)
+            segment.finish_index()
             if (segment.start < recorded[segment.envs]).any():
                 files.sync([segment.path])  # it replaces a shard that the record counts on
             files.make_dirs(path.parent)
             files.rename(segment.path, path)
-            segment.mapping.path = path
-            segment.mapping.shrink(segment.end)
-            segment.mapping.protect()
-            segment.mapping.expect_random_access()
+            segment.mapping.path = path  # what fails behind this is done again by the next pass
             files.seal(path)
+            seal = segment.sum()
+            segment.close_file()
             self.partial.pop(segment.key, None)
-            self.note_sealed(segment, segment.sum())
+            self.note_sealed(segment, seal)
             return path
 
     def with_tail(self, segment: Shard, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -174,6 +174,7 @@ class RawColumn(Column):
     def seal(self, segment: RawSegment) -> None:
         """Bring a segment that is not written to any more into its final form."""
         seal = segment.sum()
+        files.seal(segment.path)
         segment.close_file()
         self.note_sealed(segment, seal)
 

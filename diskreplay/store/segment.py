@@ -151,8 +151,7 @@ class RawSegment(Segment):
         return Seal(self.mapping.size, *codec.raw_sums(self.field, self.mapping.array))
 
     def close_file(self) -> None:
-        """Nobody writes to it any more: make it read-only, on disk and in memory."""
-        files.seal(self.path)
+        """The file never changes again. Cannot fail."""
         self.mapping.protect()
         self.mapping.expect_random_access()
 
@@ -247,7 +246,7 @@ class Shard(Segment):
         """Append blocks, which no entry names yet; returns where they are."""
         if self.end + len(data) > self.mapping.size:
             raise DiskReplayError(f"{self.path}: blocks were appended twice")
-        files.write_at(self._fd, self.path, data, self.end)
+        files.write_at(self._fd, self.path, data.data, self.end)
         return self.end
 
     def enter(
@@ -298,11 +297,16 @@ class Shard(Segment):
         """Its seal, if it does not change any more. Reads the checksums of its blocks."""
         return Seal(self.end, codec.checksum(self.mapping.array, self.index))
 
+    def finish_index(self) -> None:
+        """Nothing is appended any more: make the index in the file a whole one."""
+        head = codec.index_bytes(self.index)
+        self.mapping.array[: len(head)] = np.frombuffer(head, np.uint8)
+
     def close_file(self) -> None:
-        """Nothing is appended any more: finish the index in the file."""
-        head = self.field.index_bytes
-        crc = codec.crc32c(self.index.reshape(-1).view(np.uint8))
-        self.mapping.array[head : head + 4] = np.array([crc], "<u4").view(np.uint8)
+        """The file never changes again. Cannot fail."""
+        self.mapping.shrink(self.end)
+        self.mapping.protect()
+        self.mapping.expect_random_access()
         self.close()
 
     def close(self) -> None:

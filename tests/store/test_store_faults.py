@@ -18,11 +18,12 @@ from diskreplay.store.store import Store
 
 FRAME = (32, 32)
 FUNCTIONS = [
-    "make_dirs", "make_lasting_dirs", "allocate", "promise", "write", "replace", "sync",
-    "sync_dirs",
+    "make_dirs", "make_lasting_dirs", "allocate", "promise", "write", "write_at", "replace",
+    "sync", "sync_dirs", "open_to_write",
     "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir", "remove_tree",
 ]  # fmt: skip
 NOT_DURABLE = {
+    "close",
     "open_plain",
     "read",
     "translated",
@@ -95,9 +96,10 @@ class Fault:
 def settle(buffer):
     """Let the keeper finish what it was woken for."""
     store = buffer._rows.store
-    while store._wake.is_set():  # it has not begun
+    store.maintenance.wake()
+    while store.maintenance._wake.is_set():  # it has not begun
         time.sleep(0.001)
-    with store.maintenance:
+    with store.maintenance.lock:
         pass
 
 
@@ -105,7 +107,7 @@ def check_reopened(buffer, copy, acknowledged):
     """What a process that is killed now would leave behind, opened elsewhere."""
     if copy.exists():
         shutil.rmtree(copy)
-    with buffer._rows.store.maintenance:  # a copy takes a while: the keeper must not seal meanwhile
+    with buffer._rows.store.maintenance.lock:  # a copy takes a while: the keeper must not seal meanwhile
         shutil.copytree(buffer.path, copy)
     with make(copy) as reopened:
         check(reopened, acknowledged)

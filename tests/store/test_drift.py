@@ -1,0 +1,264 @@
+"""Envs that share files and record at different speeds, against lists of their rows."""
+
+import shutil
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import diskreplay
+from diskreplay.store import private
+from diskreplay.store.commit_page import CommitPage
+
+FRAME = (4, 6)
+
+
+class Twin:
+    """A buffer, and for each env the list of what it recorded."""
+
+    def __init__(self, path, *, num_envs, kept, compressor, frame=FRAME, **options):
+        self.path, self.num_envs, self.kept = path, num_envs, kept
+        self.options = dict(
+            observation_space=Box(0, 255, frame, np.uint8), action_space=Discrete(9),
+            capacity=None if kept is None else kept * num_envs, num_envs=num_envs,
+            compressor=compressor, **options,
+        )  # fmt: skip
+        self.frame = frame
+        self.rows = [[] for _ in range(num_envs)]
+        self.saved = None
+        self.buffer = diskreplay.ReplayBuffer(path, **self.options)
+
+    def step(self, mask):
+        numbers = [len(rows) * self.num_envs + env for env, rows in enumerate(self.rows)]
+        frames = np.stack([self.picture(number) for number in numbers])
+        mask = np.asarray(mask, bool)
+        self.buffer.add(
+            frames, np.array(numbers) % 9, np.array(numbers, float), np.zeros(self.num_envs, bool),
+            np.zeros(self.num_envs, bool), mask=mask,
+        )  # fmt: skip
+        for env in np.flatnonzero(mask).tolist():
+            self.rows[env].append(numbers[env])
+
+    def picture(self, number):
+        return np.random.default_rng(number).integers(0, 4, self.frame).astype(np.uint8)
+
+    def check(self, buffer=None):
+        buffer = self.buffer if buffer is None else buffer
+        for env, rows in enumerate(self.rows):
+            low, high = buffer.bounds[env]
+            assert high == len(rows)
+            assert low == (0 if self.kept is None else max(0, len(rows) - self.kept))
+            ids = np.arange(low, high) * self.num_envs + env
+            np.testing.assert_array_equal(buffer.take("reward", ids), rows[low:])
+            frames = buffer.take("observation", ids)
+            for number, frame in zip(rows[low:], frames, strict=True):
+                np.testing.assert_array_equal(frame, self.picture(number))
+
+    def check_with_zarr(self):
+        import zarr
+
+        group = zarr.open_group(self.path, mode="r")
+        for env, rows in enumerate(self.rows):
+            low = 0 if self.kept is None else max(0, len(rows) - self.kept)
+            frames = group["observation"][low : len(rows), env]
+            for number, frame in zip(rows[low:], frames, strict=True):
+                np.testing.assert_array_equal(frame, self.picture(number))
+
+    def check_reader(self):
+        with diskreplay.open(self.path, mode="r") as reader:
+            self.check(reader)
+
+    def kill(self):
+        """Go on with what a process that is killed now leaves."""
+        beside = self.path.with_name("killed")
+        with self.buffer._rows.store.maintenance.lock:
+            shutil.copytree(self.path, beside)
+        self.buffer.close()
+        shutil.rmtree(self.path)
+        beside.rename(self.path)
+        self.reopen()
+
+    def cut_the_power(self):
+        """The same with another boot: the rows that the record names are there, and nothing of a
+        tail can be relied on."""
+        beside = self.path.with_name("killed")
+        with self.buffer._rows.store.maintenance.lock:
+            shutil.copytree(self.path, beside)
+        for tail in (beside / private.PLACE).glob("tail.*"):
+            tail.write_bytes(bytes(tail.stat().st_size))
+        page = private.commit_page(beside)
+        data = bytearray(page.read_bytes())
+        data[16:52] = b"0" * 36
+        page.write_bytes(data)
+        self.buffer.close()
+        shutil.rmtree(self.path)
+        beside.rename(self.path)
+        with pytest.warns(RuntimeWarning) if self._is_ahead() else _nothing():
+            self.reopen()
+        for env, rows in enumerate(self.rows):
+            del rows[int(self.buffer.bounds[env][1]) :]
+
+    def _is_ahead(self):
+        from diskreplay.store import format
+
+        recorded = format.read_attributes(self.path)["count"]
+        return any(len(rows) > count for rows, count in zip(self.rows, recorded, strict=True))
+
+    def reopen(self):
+        self.buffer.close()
+        self.buffer = diskreplay.open(self.path, mode="a")
+
+    def save(self):
+        self.buffer.save(self.path.with_name("checkpoints"), 1)
+        self.saved = [list(rows) for rows in self.rows]
+
+    def load(self):
+        if self.saved is not None:
+            self.buffer.load(self.path.with_name("checkpoints"), 1)
+            self.rows = [list(rows) for rows in self.saved]
+
+
+class _nothing:
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_error):
+        pass
+
+
+LARGE = (34, 34)  # more than a KiB: raw segments have the rows of one env together
+
+
+@pytest.mark.parametrize(
+    ("compressor", "frame"), [("lz4", FRAME), ("raw", FRAME), ("raw", LARGE), ("zstd", LARGE)]
+)
+def test_an_env_that_records_nothing_while_others_go_round(tmp_path, compressor, frame):
+    twin = Twin(tmp_path / "s", num_envs=3, kept=64, compressor=compressor, frame=frame,
+                segment_rows=8)  # fmt: skip
+    for _ in range(5):
+        twin.step([True, True, True])
+    for _ in range(640):
+        twin.step([True, False, True])
+    twin.check()
+    for _ in range(100):  # through segments that were sealed, and others that are gone
+        twin.step([False, True, False])
+    twin.check()
+    twin.buffer.flush()
+    twin.check_with_zarr()
+    twin.check_reader()
+    twin.reopen()
+    twin.check()
+    twin.kill()
+    twin.check()
+    twin.buffer.close()
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
+def test_checkpoints_never_change_when_an_env_comes_to_a_sealed_segment(tmp_path, compressor):
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor=compressor, segment_rows=8)
+    for _ in range(3):
+        twin.step([True, True])
+    for _ in range(2000):
+        twin.step([True, False])
+    twin.buffer.flush()
+    twin.save()
+    files = [path for path in twin.path.with_name("checkpoints").rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    for _ in range(300):
+        twin.step([False, True])
+    twin.check()
+    assert {path: path.read_bytes() for path in files} == before
+    twin.load()
+    twin.check()
+    twin.buffer.close()
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("steps"), st.integers(1, 40), st.integers(1, 7)),
+        st.sampled_from(
+            [("check",), ("flush",), ("kill",), ("power",), ("reopen",), ("save",), ("load",),
+             ("reader",), ("upkeep",)]
+        ),  # fmt: skip
+    ),
+    min_size=3, max_size=25,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("compressor", "frame", "kept"),
+    [("lz4", FRAME, 40), ("lz4", LARGE, None), ("raw", FRAME, 40), ("raw", LARGE, 24)],
+)
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(operations=OPERATIONS, group=st.sampled_from([None, 1, 2]))
+def test_any_walk(tmp_path, compressor, frame, kept, operations, group):
+    path = tmp_path / "walk"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    twin = Twin(path / "s", num_envs=3, kept=kept, compressor=compressor, frame=frame,
+                segment_rows=8, env_group=group)  # fmt: skip
+    for name, *details in operations:
+        match name:
+            case "steps":
+                times, bits = details
+                for _ in range(times):
+                    twin.step([bits >> env & 1 for env in range(3)])
+            case "check":
+                twin.check()
+            case "flush":
+                twin.buffer.flush()
+                twin.check_with_zarr()
+            case "kill":
+                twin.kill()
+            case "power":
+                twin.cut_the_power()
+            case "reopen":
+                twin.reopen()
+            case "save":
+                twin.save()
+            case "load":
+                twin.load()
+            case "reader":
+                twin.check_reader()
+            case "upkeep":
+                twin.buffer._rows.store.maintenance.run(durable=True)
+    twin.check()
+    twin.buffer.close()
+    twin.check_with_zarr()
+    twin.check_reader()
+
+
+def test_a_reader_follows_envs_that_drift(tmp_path):
+    twin = Twin(tmp_path / "s", num_envs=3, kept=50, compressor="lz4", segment_rows=8)
+    rng = np.random.default_rng(4)
+    with diskreplay.open(twin.path, mode="r") as reader:
+        for turn in range(60):
+            bits = int(rng.integers(1, 8))
+            for _ in range(int(rng.integers(1, 30))):
+                twin.step([bits >> env & 1 for env in range(3)])
+            if turn % 7 == 3:
+                twin.buffer.flush()
+            if turn % 11 == 5:
+                twin.buffer._rows.store.maintenance.run(durable=True)
+            twin.check(reader)
+        twin.reopen()
+        twin.step([True, True, True])
+        twin.check(reader)
+    twin.buffer.close()
+
+
+def test_the_page_says_what_is_in_shards(tmp_path):
+    twin = Twin(tmp_path / "s", num_envs=2, kept=64, compressor="lz4", segment_rows=16)
+    for _ in range(37):
+        twin.step([True, True])
+    twin.buffer._rows.store.maintenance.run()
+    page = CommitPage(private.commit_page(twin.path), 2, 1, writable=False)
+    assert page.count.tolist() == [37, 37]
+    assert page.packed.tolist() == [[32, 32]]
+    twin.buffer.close()
+    assert not list((twin.path / private.PLACE).glob("tail.*"))
+    assert not list((twin.path / private.PLACE).glob("open.*"))
