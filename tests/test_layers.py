@@ -25,6 +25,7 @@ LEVELS = [
     ["spaces"],
     ["naming"],
     ["batch", "statistics", "values", "metadata"],
+    ["check"],
     ["sampling"],
     ["store"],
     ["errors", "process", "caches", "jit"],

@@ -380,7 +380,7 @@ def open_segments(store):
 
 def left_open(store):
     """As a writer leaves it that is killed: no file that it may write to has a checksum."""
-    code = f"""
+    code = """
 import os, sys, numpy as np, diskreplay
 buffer = diskreplay.open(sys.argv[1], mode="a")
 os.kill(os.getpid(), 9)
