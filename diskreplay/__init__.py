@@ -13,12 +13,12 @@ Layers, each using only those below it::
     ring.py                  rows in slots, for the older APIs
     buffer.py                ReplayBuffer: its calls, locks and options, save and load
     rows.py                  one store with its index, sampler and open episodes
-    fitting.py               from steps to rows
-    gathering.py             from a draft to a batch
+    validation.py            what comes in, checked and cast
+    batch_reader.py          from what was drawn to a batch
     schema.py                which fields there are
     spaces.py                their leaves, and as JSON
     naming.py                which names extras and keys may have
-    batch.py  statistics.py  values.py  metadata.py
+    batch.py  statistics.py  metadata.py
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
     errors.py  process.py  caches.py  jit.py

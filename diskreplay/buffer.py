@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import process, values
+from diskreplay import process, validation
 from diskreplay.batch import Batch
+from diskreplay.batch_reader import DrawnBatch
 from diskreplay.errors import (
     CapacityError,
     CheckpointNotFoundError,
@@ -31,7 +32,6 @@ from diskreplay.errors import (
     StoreMovedError,
     UsageError,
 )
-from diskreplay.gathering import Draft
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.rows import Rows, check_saved, saved_stream
@@ -177,8 +177,8 @@ class ReplayBuffer:
     ) -> None:
         self._closed = True  # until there is something to close
         self._metadata = given = checked_metadata(metadata or {})
-        capacity = values.whole("capacity", capacity, optional=True, most=_MOST_ROWS)
-        segment_rows = values.whole("segment_rows", segment_rows, optional=True)
+        capacity = validation.whole("capacity", capacity, optional=True, most=_MOST_ROWS)
+        segment_rows = validation.whole("segment_rows", segment_rows, optional=True)
         self._set_options(num_envs, stack_size, update_horizon, gamma, batch_size, stack_padding)
         self._check_capacity(capacity)
         self.name = checkpoint.checked_suffix(name)
@@ -222,10 +222,10 @@ class ReplayBuffer:
         batch_size: int,
         stack_padding: str,
     ) -> None:
-        num_envs = values.whole("num_envs", num_envs)
-        stack_size = values.whole("stack_size", stack_size, most=_MOST_WINDOW)
-        update_horizon = values.whole("update_horizon", update_horizon, most=_MOST_WINDOW)
-        batch_size = values.whole("batch_size", batch_size)
+        num_envs = validation.whole("num_envs", num_envs)
+        stack_size = validation.whole("stack_size", stack_size, most=_MOST_WINDOW)
+        update_horizon = validation.whole("update_horizon", update_horizon, most=_MOST_WINDOW)
+        batch_size = validation.whole("batch_size", batch_size)
         if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
             raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
         if stack_padding not in ("zero", "reset"):
@@ -419,7 +419,7 @@ class ReplayBuffer:
                 )  # fmt: skip
             if mask is not None or next_observation_mask is not None:
                 keep = [
-                    values.fit_flags("mask", m, 1)[0] if m is not None else True
+                    validation.fit_flags("mask", m, 1)[0] if m is not None else True
                     for m in (mask, next_observation_mask)
                 ]
                 if not keep[0]:
@@ -514,7 +514,7 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
-            cut = slice(None) if mask is None else values.fit_flags("mask", mask, self.num_envs)
+            cut = slice(None) if mask is None else validation.fit_flags("mask", mask, self.num_envs)
             self._rows.next_step[cut] = 0
 
     # -- sampling
@@ -556,7 +556,7 @@ class ReplayBuffer:
         """
         size = self.batch_size if batch_size is None else batch_size
         if size is not self.batch_size:
-            size = values.whole("batch_size", size)
+            size = validation.whole("batch_size", size)
         _check_out(out)
         self._settle()
         visit = Visit()
@@ -590,8 +590,8 @@ class ReplayBuffer:
                 with self._lock:
                     self._check_open()
                     self._follow()
-                    draft = self._indexed().choose(ids, visit)
-                batch = draft.read(out)
+                    drawn = self._indexed().choose(ids, visit)
+                batch = drawn.read(out)
                 if batch is not None:
                     return batch
         finally:
@@ -676,7 +676,9 @@ class ReplayBuffer:
             self._follow()
             return self._indexed().index.sampleable_ids()
 
-    def _draw(self, size: int, beta: float | Callable[[int], float] | None, visit: Visit) -> Draft:
+    def _draw(
+        self, size: int, beta: float | Callable[[int], float] | None, visit: Visit
+    ) -> DrawnBatch:
         with self._lock:
             self._check_open()
             self._follow()
@@ -736,8 +738,8 @@ class ReplayBuffer:
         """
         from diskreplay.prefetch import MOST_DEPTH, MOST_PREFETCHERS, Prefetcher
 
-        depth = values.whole("depth", depth, most=MOST_DEPTH)
-        size = values.whole("batch_size", batch_size, optional=True) or self.batch_size
+        depth = validation.whole("depth", depth, most=MOST_DEPTH)
+        size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
         with self._lock:
             self._check_open()
             for waiting in self._prefetchers:

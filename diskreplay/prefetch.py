@@ -17,8 +17,8 @@ from diskreplay.store import numbers
 from diskreplay.store.gate import Visit
 
 if TYPE_CHECKING:
+    from diskreplay.batch_reader import DrawnBatch
     from diskreplay.buffer import ReplayBuffer
-    from diskreplay.gathering import Draft
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
@@ -93,7 +93,7 @@ class _Job:
 
     def __init__(self, number: int, before: threading.Lock) -> None:
         self.number, self.before = number, before
-        self.draft: Draft | None = None
+        self.drawn_batch: DrawnBatch | None = None
         self.batch: Batch | None = None
         self.error: BaseException | None = None
         self.cancelled = False
@@ -180,7 +180,7 @@ class Prefetcher:
                 job = self._jobs.popleft()
             job.done.acquire()
             if job.error is not None:
-                if job.draft is None:  # nothing to draw: nor was there for those behind it
+                if job.drawn_batch is None:  # nothing to draw: nor was there for those behind it
                     self._buffer._settle()
                     with self._buffer._lock:
                         put_back(self._buffer, [self])
@@ -210,7 +210,7 @@ class Prefetcher:
         """Draw and read one batch after the other.
 
         A draw is read before the next is made: this thread never waits for the buffer's lock while
-        a draft of its own is inside the gate, where the lock's holder may be waiting.
+        a batch of its own is inside the gate, where the lock's holder may be waiting.
         """
         buffer = self._buffer
         while (job := self._work.get()) is not None:
@@ -220,12 +220,12 @@ class Prefetcher:
                         pass
                     with buffer._lock:
                         if not job.cancelled:
-                            job.draft = buffer._draw(self._size, self._beta, Visit())
+                            job.drawn_batch = buffer._draw(self._size, self._beta, Visit())
                 finally:
                     job.drawn.release()
-                if job.draft is not None:
+                if job.drawn_batch is not None:
                     out = self._spare.pop() if self._spare else None
-                    job.batch = job.draft.read(out)
+                    job.batch = job.drawn_batch.read(out)
             except BaseException as error:  # handed to the thread that takes the batch
                 job.error = error
             finally:
@@ -246,9 +246,9 @@ class Prefetcher:
         drawn = []
         for job in jobs:
             job.cancelled = True
-            if job.draft is not None:
+            if job.drawn_batch is not None:
                 job.done.acquire()  # its gate is left
-                drawn.append((job.number, job.draft.numbers))
+                drawn.append((job.number, job.drawn_batch.numbers))
                 if job.batch is not None:
                     self._spare.append(job.batch)
         return drawn
@@ -263,8 +263,8 @@ class Prefetcher:
         while len(self._jobs) < self._depth:
             job = self._new_job()
             try:
-                job.draft = self._buffer._draw(self._size, beta, Visit())
-                job.batch = job.draft.read()
+                job.drawn_batch = self._buffer._draw(self._size, beta, Visit())
+                job.batch = job.drawn_batch.read()
             except Exception as error:  # comes with the batch, as from the thread
                 job.error = error
             finally:  # after Ctrl-C too: what is asked for next waits for it

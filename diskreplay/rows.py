@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diskreplay import values
+from diskreplay import validation
+from diskreplay.batch_reader import BatchReader, DrawnBatch
 from diskreplay.errors import FormatError, NotSampleableError, UnknownIdError, UsageError
-from diskreplay.fitting import Fitting
-from diskreplay.gathering import Draft, Gathering
 from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.stream import parse as parse_stream
 from diskreplay.schema import Schema
@@ -16,6 +15,7 @@ from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistic
 from diskreplay.store import numbers
 from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
+from diskreplay.validation import RowValidator
 
 if TYPE_CHECKING:
     from diskreplay.sampling.prioritized import PrioritizedSampler
@@ -79,7 +79,7 @@ class Rows:
         if resume_episodes:
             self.next_step[:] = saved_next_step(store)
         self._steps_left = 0  # so many vector steps cannot make an episode too long
-        self._fitting = Fitting(schema, store.num_envs)
+        self._validator = RowValidator(schema, store.num_envs)
         self._reward_at = schema.names.index("reward")
 
     # -- the index
@@ -107,7 +107,7 @@ class Rows:
             start, stop = int(store.first[env]), int(store.count[env])
             index.load(env, start, *self._read_small(env, start, stop))
         index.validate()
-        self._gathering = Gathering(
+        self._batch_reader = BatchReader(
             self._schema, self._stack_size, self._update_horizon,
             repeat_first=self._stack_padding == "reset",
         )  # fmt: skip
@@ -162,7 +162,7 @@ class Rows:
         step = self.next_step.item(0)
         if step == _LONGEST:
             self._refuse_step(0)
-        row, final = self._fitting.row(
+        row, final = self._validator.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
         )
         return np.array([self._append(step, row, final)])
@@ -172,7 +172,7 @@ class Rows:
         step, at = self.next_step.item(0), self._reward_at
         if step == _LONGEST:
             self._refuse_step(0)
-        reward, terminated = values.fit_reward(row[at] or 0.0), bool(row[at + 1])
+        reward, terminated = validation.fit_reward(row[at] or 0.0), bool(row[at + 1])
         row[at : at + 5] = reward, terminated, False, step, False
         return self._append(step, row, None)
 
@@ -253,12 +253,12 @@ class Rows:
         mask, next_observation_mask, extras,
     ) -> np.ndarray:  # fmt: skip
         """One step of each env that `mask` names; returns the ids."""
-        num_envs, fitting, steps = self.store.num_envs, self._fitting, self.next_step
-        envs = fitting.envs(mask)
+        num_envs, validator, steps = self.store.num_envs, self._validator, self.next_step
+        envs = validator.envs(mask)
         self._check_steps(envs)
-        terminated = fitting.flags("terminated", terminated, envs)
-        truncated = fitting.flags("truncated", truncated, envs)
-        row_values = fitting.rows(
+        terminated = validator.flags("terminated", terminated, envs)
+        truncated = validator.flags("truncated", truncated, envs)
+        row_values = validator.rows(
             envs, steps, observation, action, reward, terminated, truncated, extras
         )
         ended = terminated | truncated
@@ -266,11 +266,11 @@ class Rows:
         if next_observation is not None:
             has = ended
             if next_observation_mask is not None:
-                has = ended & values.fit_flags(
+                has = ended & validation.fit_flags(
                     "next_observation_mask", next_observation_mask, num_envs
                 )
             final_envs = envs[has[envs]]
-            final = fitting.frames(final_envs, steps + 1, next_observation)
+            final = validator.frames(final_envs, steps + 1, next_observation)
         count = len(envs)
         total = count + len(final_envs)
         added = np.empty((total, 3), np.int64)
@@ -299,7 +299,7 @@ class Rows:
         step = self.next_step.item(0)
         if step == _LONGEST:
             self._refuse_step(0)
-        row = self._fitting.frame(step, observation)
+        row = self._validator.frame(step, observation)
         number = self.store.count.item(0)
         try:
             self._grow(1)
@@ -340,30 +340,30 @@ class Rows:
 
     def fitted(self, columns: Any) -> list[np.ndarray]:
         """The columns of `ReplayBuffer.extend`, checked, in the order and dtypes of the store."""
-        return self._fitting.columns(columns)
+        return self._validator.columns(columns)
 
     # -- sampling; the index has to be there
 
-    def draw(self, stream: Stream, size: int, beta: float, visit: Visit) -> Draft:
+    def draw(self, stream: Stream, size: int, beta: float, visit: Visit) -> DrawnBatch:
         """Draw transitions, and say what is to be read of them, during that visit."""
         stream.taken()
         ids, probability, weight = self.sampler.draw(stream, size, beta)
         plan = self.index.plan(ids)
-        return self._draft(ids, probability, weight, plan, stream.taken(), visit)
+        return self._drawn(ids, probability, weight, plan, stream.taken(), visit)
 
-    def choose(self, ids: np.ndarray, visit: Visit) -> Draft:
+    def choose(self, ids: np.ndarray, visit: Visit) -> DrawnBatch:
         """What is to be read of these transitions, during that visit."""
         self.index.check_known(ids)
         plan = self.index.plan(ids)
         probability = self.sampler.probability(ids)
-        return self._draft(ids, probability, np.ones(len(ids), np.float32), plan, [], visit)
+        return self._drawn(ids, probability, np.ones(len(ids), np.float32), plan, [], visit)
 
-    def _draft(self, ids, probability, weight, plan, numbers, visit) -> Draft:
+    def _drawn(self, ids, probability, weight, plan, numbers, visit) -> DrawnBatch:
         store = self.store
         store.gate.enter(visit)  # under the buffer's lock: what was planned is not evicted
-        return Draft(
+        return DrawnBatch(
             ids, probability, weight, plan, store, visit, store.mapped_epoch, numbers,
-            self._gathering,
+            self._batch_reader,
         )  # fmt: skip
 
     def check_retained(self, ids: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from diskreplay.compat.on_disk import OnDisk
 from diskreplay.errors import InvalidInputError, ShapeError, UsageError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
-from diskreplay.values import fit_reward
+from diskreplay.validation import fit_reward
 
 _WAITING = 2  # frames without an effect: the newest, and one whose effect comes late
 

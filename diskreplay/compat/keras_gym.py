@@ -10,7 +10,7 @@ from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
 from diskreplay.store.format import Field
-from diskreplay.values import fit
+from diskreplay.validation import fit
 
 _ATTEMPTS = 10  # for each row of a batch
 _FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -14,7 +14,7 @@ from diskreplay.errors import InvalidInputError
 from diskreplay.ring import Ring
 from diskreplay.spaces import box
 from diskreplay.store.priorities import LARGEST_LEAF
-from diskreplay.values import fit_reward
+from diskreplay.validation import fit_reward
 
 __all__ = ["MinSegmentTree", "PrioritizedReplayBuffer", "ReplayBuffer", "SumSegmentTree"]
 
