@@ -500,22 +500,34 @@ class ReplayBuffer:
             fitted = self._rows.fitted(columns)
             return self._addable().extend(int(env), fitted)
 
-    def end_episode(self, mask: np.ndarray | None = None) -> None:
+    def end_episode(self, mask: np.ndarray | None = None, *, next_observation: Any = None) -> None:
         """Cut the episode under way: the next `add` starts a new one.
 
-        For an environment that was reset in the middle of an episode. The cut episode's last
-        transitions, whose n-step window is not whole, are not sampled.
+        For an environment that was reset in the middle of an episode.
 
         Parameters
         ----------
         mask : ndarray of bool, shape (num_envs,), optional
             Envs whose episode is cut; all by default.
+        next_observation : optional
+            What the last step of each of these episodes led to, as for `add`. It is kept in a final
+            row, and the episode's last transitions are bootstrapped from it, as those of a
+            truncated one are. Without it the last `update_horizon` ones, whose n-step window is not
+            whole, are never sampled. Of envs that no episode is under way in it is not looked at.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            Nothing was recorded, and no episode is cut.
+        DiskFullError, ReadOnlyError, ClosedError, ForkedError
+            As for `add`.
         """
+        self._check_writable()
         self._settle()
         with self._lock:
             self._check_writable()
-            cut = slice(None) if mask is None else validation.fit_flags("mask", mask, self.num_envs)
-            self._rows.next_step[cut] = 0
+            rows = self._rows if next_observation is None else self._addable()
+            rows.end_episodes(mask, next_observation)
 
     # -- sampling
 

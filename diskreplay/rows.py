@@ -299,7 +299,10 @@ class Rows:
         step = self.next_step.item(0)
         if step == _LONGEST:
             self._refuse_step(0)
-        row = self._validator.frame(step, observation)
+        return np.array([self._append_frame(self._validator.frame(step, observation), step + 1)])
+
+    def _append_frame(self, row: list[Any], next_step: int) -> int:
+        """A final row of the only env; returns its number."""
         number = self.store.count.item(0)
         try:
             self._grow(1)
@@ -307,12 +310,38 @@ class Rows:
             if self.index is None:
                 self.store.evict()
             else:
-                self.sampler.append_one(step, _FINAL, 0.0)
-            self.next_step[0] = step + 1
+                self.sampler.append_one(self.next_step.item(0), _FINAL, 0.0)
+            self.next_step[0] = next_step
         except BaseException as error:
             self._mend(number, error)
             raise
-        return np.array([number])
+        return number
+
+    def end_episodes(self, mask: Any, next_observation: Any) -> None:
+        """Cut the episodes under way, as `ReplayBuffer.end_episode` has it."""
+        envs, steps = self._validator.envs(mask), self.next_step
+        if next_observation is None:
+            steps[envs] = 0
+            return
+        envs = envs[steps[envs] > 0]
+        if self.store.num_envs == 1:
+            if len(envs):
+                self._append_frame(self._validator.frame(steps.item(0), next_observation), 0)
+            return
+        final = self._validator.frames(envs, steps, next_observation)
+        if not len(envs):
+            return
+        added = np.empty((len(envs), 3), np.int64)
+        added[:, 0], added[:, 1], added[:, 2] = envs, steps[envs], _FINAL
+        before = self.store.count.copy()
+        try:
+            self._grow(1)
+            self.store.append(envs, final, envs[:0], [], is_final=True)
+            self._take_in(added, np.zeros(len(envs), np.float32))
+            steps[envs] = 0
+        except BaseException as error:
+            self._mend(before, error)
+            raise
 
     def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
         """Rows of one env, an array that `fitted` for each field; returns their ids."""

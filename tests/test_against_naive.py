@@ -138,6 +138,11 @@ class Lives(RuleBasedStateMachine):
         for end in ends:
             self.both.step([end] * self.both.twin.num_envs)
 
+    @rule(data=st.data(), led_to_is_known=st.booleans())
+    def end_episode(self, data, led_to_is_known):
+        env = st.integers(0, self.both.twin.num_envs - 1)
+        self.both.end_episode(data.draw(st.none() | st.sets(env)), led_to_is_known)
+
     @rule(kind=st.sampled_from(["nan", "inf", "shape", "missing", "unknown"]))
     def add_what_is_refused(self, kind):
         both = self.both

@@ -234,8 +234,9 @@ def _steps_ahead(ring, bounds, figures, env, row):
     """Rows in the n-step window of a row, 0 if the row cannot be sampled.
 
     A row is a transition if its stack is retained and, going on from it, the episode terminates
-    within the horizon, is truncated with a final row, or reaches the horizon. Rows of one episode
-    count on by one; where they do not, the episode was cut.
+    within the horizon, comes to a final row (of an episode that was truncated or cut, and whose
+    last observation is known), or reaches the horizon. Rows of one episode count on by one; where
+    they do not, the episode was cut.
     """
     rows, envs, stack, horizon = figures[ROWS], figures[ENVS], figures[STACK], figures[HORIZON]
     size = rows * envs
@@ -253,8 +254,10 @@ def _steps_ahead(ring, bounds, figures, env, row):
         place = 3 * ((following * envs + env) % size)
         if ring[place + STEP] != start + ahead:
             return 0
+        if ring[place + FLAGS] & FINAL:
+            return ahead
         if flags & TRUNCATED:
-            return ahead if ring[place + FLAGS] & FINAL else 0
+            return 0
     return horizon
 
 

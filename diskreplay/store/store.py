@@ -454,6 +454,8 @@ class Store(Keeping):
         values: Sequence[np.ndarray],
         final_envs: np.ndarray,
         final: Sequence[np.ndarray],
+        *,
+        is_final: bool = False,
     ) -> np.ndarray:
         """Add one row to each of `envs` and a final row to each of `final_envs` (a subset).
 
@@ -461,6 +463,8 @@ class Store(Keeping):
         ----------
         values, final : sequence of ndarray, each of shape (num_envs, *field.shape)
             An array for each column, in the order of `columns`, C-contiguous.
+        is_final : bool
+            Whether `values` are final rows; there are no `final_envs` then.
 
         Returns
         -------
@@ -481,8 +485,8 @@ class Store(Keeping):
             for column, value in zip(self.columns.values(), final, strict=True):
                 kernels.scatter(column.table, final_envs, final_rows, _bytes(value))
         self.count[:] = stop  # the commit: each env's count is raised by one store
-        if len(final_envs):
-            self._count_finals(final_envs)
+        if is_final or len(final_envs):
+            self._count_finals(envs if is_final else final_envs)
         return rows
 
     def extend(self, env: int, values: Sequence[np.ndarray]) -> None:
