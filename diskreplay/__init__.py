@@ -3,16 +3,15 @@
 Layers, each using only those below it::
 
     cli/  __main__.py        the command ``diskreplay``
-    compat/                  the APIs of five older buffers
+    compat/                  the APIs of five older buffers, on rows in slots
     convert/                 pandas, Parquet, Minari, checkpoints of ReAgent and Dopamine
     integrations/            Gymnasium recorders, torch data sets
     pictures/                contact sheets, animations, plots, the report
     inspection/              episodes and figures of the fields
     prefetch.py              batches read ahead
     prioritized.py           PrioritizedReplayBuffer
-    ring.py                  rows in slots, for the older APIs
     buffer.py                ReplayBuffer: its calls, locks and options, save and load
-    rows.py                  one store with its index, sampler and open episodes
+    indexed_store.py         one store with its index, sampler and open episodes
     validation.py            what comes in, checked and cast
     batch_reader.py          from what was drawn to a batch
     schema.py                which fields there are

@@ -32,10 +32,10 @@ from diskreplay.errors import (
     StoreMovedError,
     UsageError,
 )
+from diskreplay.indexed_store import IndexedStore, check_saved, saved_rng
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
-from diskreplay.rows import Rows, check_saved, saved_stream
-from diskreplay.sampling.stream import Stream
+from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.schema import Schema
 from diskreplay.statistics import PriorityStatistics, Statistics
 from diskreplay.store import attachments as attaching
@@ -65,8 +65,8 @@ _TRIES = 20  # of a load whose checkpoint is replaced while it is read
 class _Prepared(NamedTuple):
     """What a buffer has of one store."""
 
-    rows: Rows
-    stream: tuple[np.random.BitGenerator, np.ndarray] | None  # None: the buffer keeps its own
+    rows: IndexedStore
+    rng: tuple[np.random.BitGenerator, np.ndarray] | None  # None: the buffer keeps its own
     metadata: dict[str, Any] | None
     more: tuple[Any, ...] = ()  # of a derived class
 
@@ -184,7 +184,7 @@ class ReplayBuffer:
         self.name = checkpoint.checked_suffix(name)
         self._schema = Schema(observation_space, action_space, extras, compressor)
         # A Generator passes through default_rng as it is.
-        self._stream = Stream(np.random.default_rng(seed))
+        self._rng = ReplayableRng(np.random.default_rng(seed))
         self._workspace = temporary.make() if path is None else None
         self.path = files.resolved(temporary.store_in(self._workspace) if path is None else path)
         Store.settle(self.path)
@@ -295,12 +295,12 @@ class ReplayBuffer:
         CorruptSegmentError, FormatError
             What is on disk cannot be.
         """
-        rows = Rows(
+        rows = IndexedStore(
             store, self._schema, stack_size=self.stack_size, update_horizon=self.update_horizon,
             gamma=self.gamma, stack_padding=self.stack_padding, resume_episodes=resume_episodes,
         )  # fmt: skip
         metadata = parse_metadata(store.meta)[0] if "metadata" in store.meta else None
-        return _Prepared(rows, None if keep_rng else saved_stream(store), metadata)
+        return _Prepared(rows, None if keep_rng else saved_rng(store), metadata)
 
     def _take_over(self, prepared: "_Prepared") -> None:
         """Take over what was prepared. Cannot fail."""
@@ -308,10 +308,10 @@ class ReplayBuffer:
         self._holder[:] = [prepared.rows.store]
         if prepared.metadata is not None:
             self._metadata = prepared.metadata
-        if prepared.stream is not None:
-            self._stream.adopt(*prepared.stream)
+        if prepared.rng is not None:
+            self._rng.adopt(*prepared.rng)
 
-    def _complete(self, rows: Rows) -> None:
+    def _complete(self, rows: IndexedStore) -> None:
         """Have all of `rows` read that is otherwise read when first needed, so that a store that is
         damaged is refused as a whole."""
         rows.make_index(self._make_sampler)
@@ -332,7 +332,7 @@ class ReplayBuffer:
 
         return UniformSampler(index)
 
-    def _indexed(self) -> Rows:
+    def _indexed(self) -> IndexedStore:
         """The rows, with their index. Needs the lock."""
         rows = self._rows
         if rows.index is None:
@@ -341,7 +341,7 @@ class ReplayBuffer:
 
     # -- adding
 
-    def _addable(self) -> Rows:
+    def _addable(self) -> IndexedStore:
         """The rows, with what has to know of new ones. Needs the lock."""
         return self._indexed()
 
@@ -694,7 +694,7 @@ class ReplayBuffer:
         with self._lock:
             self._check_open()
             self._follow()
-            return self._indexed().draw(self._stream, size, self._exponent(beta), visit)
+            return self._indexed().draw(self._rng, size, self._exponent(beta), visit)
 
     def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
         return 0.0
@@ -794,7 +794,7 @@ class ReplayBuffer:
         if process.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
-        self._due.clear()  # the numbers for these draws are not taken from the stream yet
+        self._due.clear()  # the numbers for these draws are not taken from the generator yet
         for prefetcher in list(self._prefetchers):
             prefetcher.close()
         with self._lock:
@@ -1071,7 +1071,7 @@ class ReplayBuffer:
     def _check_saved(self, saved: Store) -> None:
         """Refuse a checkpoint with what could not be taken over, in its own words and before
         anything is built from it."""
-        saved_stream(saved)
+        saved_rng(saved)
         self._under_way(saved)
         check_saved(saved)
         self._check_metadata(saved)
@@ -1121,10 +1121,10 @@ class ReplayBuffer:
             "metadata": self._metadata,
         }
 
-    def _state_meta(self, rows: Rows | None) -> dict[str, Any]:
+    def _state_meta(self, rows: IndexedStore | None) -> dict[str, Any]:
         """Of `_meta`, what changes."""
         return {
-            "rng": self._stream.state(),
+            "rng": self._rng.state(),
             "next_step": rows.next_step.tolist() if rows else [0] * self.num_envs,
         }
 
@@ -1162,7 +1162,7 @@ class ReplayBuffer:
             raise FormatError(f"{store.path}/zarr.json: damaged attributes ({error})") from error
         self._schema.check(store, self.num_envs)
         self.name, self.path = "replay", store.path
-        self._stream = Stream(np.random.default_rng() if rng is None else rng)
+        self._rng = ReplayableRng(np.random.default_rng() if rng is None else rng)
         self._workspace = None
         self._start(store, keep_rng=rng is not None)
         return self
@@ -1241,7 +1241,7 @@ class ReplayBuffer:
     @property
     def rng(self) -> np.random.Generator:
         """The generator of every random draw."""
-        return self._stream.rng
+        return self._rng.rng
 
     @property
     def metadata(self) -> dict[str, Any]:

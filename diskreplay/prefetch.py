@@ -315,7 +315,7 @@ def put_back(buffer: "ReplayBuffer", prefetchers: Sequence[Prefetcher]) -> list[
     had = [prefetcher for prefetcher in prefetchers if prefetcher._jobs]
     had.sort(key=lambda prefetcher: prefetcher._jobs[0].number)
     drawn = sorted((each for prefetcher in had for each in prefetcher._cancel()), key=itemgetter(0))
-    buffer._stream.put_back([array for _, numbers in drawn for array in numbers])
+    buffer._rng.put_back([array for _, numbers in drawn for array in numbers])
     return had
 
 

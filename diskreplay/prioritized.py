@@ -10,7 +10,7 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay.buffer import ReplayBuffer, _checked_ids
 from diskreplay.errors import FormatError, InvalidInputError, PriorityError, ShapeError
-from diskreplay.rows import Rows
+from diskreplay.indexed_store import IndexedStore
 from diskreplay.sampling.prioritized import PrioritizedSampler
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.statistics import PriorityStatistics
@@ -206,7 +206,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             "beta": None if callable(self.beta) else self.beta,
         }
 
-    def _state_meta(self, rows: Rows | None) -> dict[str, Any]:
+    def _state_meta(self, rows: IndexedStore | None) -> dict[str, Any]:
         meta = super()._state_meta(rows)
         if rows is not None and rows.index is not None:
             meta[LARGEST] = rows.sampler.largest

@@ -9,8 +9,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.process import undisturbed
-from diskreplay.ring import Ring
 from diskreplay.store import files
 from diskreplay.store.verify import verify
 
@@ -130,7 +130,7 @@ class Player:
 def make(path, kind, **more):
     if kind == "ring":
         options = {k: v for k, v in OPTIONS.items() if k not in ("stack_size", "update_horizon")}
-        return Ring(path, facade="test", **options)
+        return SlotBuffer(path, facade="test", **options)
     envs = 3 if kind == "vector" else 1
     return diskreplay.PrioritizedReplayBuffer(
         path, **(OPTIONS | {"capacity": 80 * envs, "num_envs": envs}), **more

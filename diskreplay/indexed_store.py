@@ -8,8 +8,8 @@ import numpy as np
 from diskreplay import validation
 from diskreplay.batch_reader import BatchReader, DrawnBatch
 from diskreplay.errors import FormatError, NotSampleableError, UnknownIdError, UsageError
-from diskreplay.sampling.stream import Stream
-from diskreplay.sampling.stream import parse as parse_stream
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.schema import Schema
 from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
 from diskreplay.store import numbers
@@ -28,7 +28,7 @@ _FINAL = 4  # the flag of a row that is no transition, see sampling.kernels
 _LONGEST = numbers.LAST_STEP
 
 
-class Rows:
+class IndexedStore:
     """One store with its row index, its sampler, its counts and its episodes under way.
 
     It lives as long as its store: `ReplayBuffer.load` puts another in its place. All methods need
@@ -168,7 +168,7 @@ class Rows:
         return np.array([self._append(step, row, final)])
 
     def put_row(self, row: list[Any]) -> int:
-        """One step of the only env, as `Ring.put` has it; returns its number."""
+        """One step of the only env, as `SlotBuffer.put` has it; returns its number."""
         step, at = self.next_step.item(0), self._reward_at
         if step == _LONGEST:
             self._refuse_step(0)
@@ -373,12 +373,12 @@ class Rows:
 
     # -- sampling; the index has to be there
 
-    def draw(self, stream: Stream, size: int, beta: float, visit: Visit) -> DrawnBatch:
+    def draw(self, rng: ReplayableRng, size: int, beta: float, visit: Visit) -> DrawnBatch:
         """Draw transitions, and say what is to be read of them, during that visit."""
-        stream.taken()
-        ids, probability, weight = self.sampler.draw(stream, size, beta)
+        rng.taken()
+        ids, probability, weight = self.sampler.draw(rng, size, beta)
         plan = self.index.plan(ids)
-        return self._drawn(ids, probability, weight, plan, stream.taken(), visit)
+        return self._drawn(ids, probability, weight, plan, rng.taken(), visit)
 
     def choose(self, ids: np.ndarray, visit: Visit) -> DrawnBatch:
         """What is to be read of these transitions, during that visit."""
@@ -494,8 +494,8 @@ def check_saved(store: Store) -> None:
     saved_next_step(store)
 
 
-def saved_stream(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | None:
-    """What `Stream.adopt` takes, as it was saved; None if nothing was.
+def saved_rng(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | None:
+    """What `ReplayableRng.adopt` takes, as it was saved; None if nothing was.
 
     Raises
     ------
@@ -504,7 +504,7 @@ def saved_stream(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | No
     if "rng" not in store.meta:
         return None
     try:
-        return parse_stream(store.meta["rng"])
+        return parse_rng(store.meta["rng"])
     except FormatError as error:
         raise FormatError(f"{store.path / 'zarr.json'}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Slots, weights and notes of a `Ring` beside a plain dict of rows."""
+"""Slots, weights and notes of a `SlotBuffer` beside a plain dict of rows."""
 
 import contextlib
 import tempfile
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import diskreplay
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import (
     ClosedError,
     CorruptCheckpointError,
@@ -20,7 +21,6 @@ from diskreplay.errors import (
     ReadOnlyError,
     SchemaError,
 )
-from diskreplay.ring import Ring
 
 
 def make(path, **options):
@@ -28,7 +28,7 @@ def make(path, **options):
         "facade": "test", "observation_space": Box(0, 255, (30, 40), "uint8"),
         "action_space": Discrete(9), "capacity": 20, "segment_rows": 8, "weighted": True,
     } | options  # fmt: skip
-    return Ring(path, **options)
+    return SlotBuffer(path, **options)
 
 
 class RingBesideADict(RuleBasedStateMachine):

@@ -12,7 +12,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay import process
 from diskreplay.buffer import ReplayBuffer, _Prepared
 from diskreplay.errors import FormatError, PriorityError, SchemaError
-from diskreplay.rows import Rows
+from diskreplay.indexed_store import IndexedStore
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.store import checkpoint, numbers, tempfiles
 from diskreplay.store.listing import Checkpoint
@@ -20,7 +20,7 @@ from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.store.store import Store
 
 
-class Ring(ReplayBuffer):
+class SlotBuffer(ReplayBuffer):
     """A buffer of one env whose rows are addressed by slot, ``number % capacity``.
 
     A row's number counts all rows that were ever added, those of a buffer that this one continues
@@ -134,7 +134,7 @@ class Ring(ReplayBuffer):
 
     # -- adding
 
-    def _addable(self) -> Rows:
+    def _addable(self) -> IndexedStore:
         return self._rows  # nobody draws by a row index here: what is asked for once is enough
 
     def put(self, row: list[Any]) -> int:
@@ -208,13 +208,13 @@ class Ring(ReplayBuffer):
     # -- starting over
 
     @contextlib.contextmanager
-    def rebuilding(self, base: int = 0) -> Iterator["Ring"]:
+    def rebuilding(self, base: int = 0) -> Iterator["SlotBuffer"]:
         """An empty ring of the same kind, which takes this one's place when the block ends well.
 
         After an exception this ring is as it was. The exchange is one step, as in `load`.
         """
         with tempfiles.Workspace(self.path, "load") as room:
-            fresh = Ring(room.path / "ring", base=base, **self._options)
+            fresh = SlotBuffer(room.path / "ring", base=base, **self._options)
             try:
                 yield fresh
                 fresh.save(room.path, "rebuilt")
@@ -266,7 +266,7 @@ class Ring(ReplayBuffer):
         if self._weighted:
             self._restored_weights(saved, 0, saved.meta["notes"])
 
-    def _complete(self, rows: Rows) -> None:
+    def _complete(self, rows: IndexedStore) -> None:
         """Nothing is drawn by the row index here, and `_check_saved` has seen the rest."""
 
     def _prepared(self, store: Store, **how: bool) -> _Prepared:
@@ -307,7 +307,7 @@ class Ring(ReplayBuffer):
     def _options_meta(self) -> dict[str, Any]:
         return super()._options_meta() | {"facade": self._facade}
 
-    def _state_meta(self, rows: Rows | None) -> dict[str, Any]:
+    def _state_meta(self, rows: IndexedStore | None) -> dict[str, Any]:
         return super()._state_meta(rows) | {"base": self.base, "notes": self.notes}
 
     @contextlib.contextmanager
