@@ -32,7 +32,7 @@ from diskreplay.errors import (
     StoreMovedError,
     UsageError,
 )
-from diskreplay.indexed_store import IndexedStore, check_saved, saved_rng
+from diskreplay.indexed_store import BEGINS, IndexedStore, check_saved, saved_rng
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.sampling.rng import ReplayableRng
@@ -50,6 +50,7 @@ from diskreplay.store.store import Store
 if TYPE_CHECKING:
     import pandas
 
+    from diskreplay.inspection.episodes import Episodes
     from diskreplay.prefetch import Prefetcher, Resumed, UnderWay
     from diskreplay.sampling.prioritized import PrioritizedSampler
     from diskreplay.sampling.row_index import RowIndex
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from diskreplay.store.attachments import Source
 
 _OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
-_MOST_ROWS = 1 << 36  # 12 bytes of memory each: more is a slip of the finger
+_MOST_ROWS = 1 << 36  # 16 bytes of memory each: more is a slip of the finger
 _MOST_WINDOW = 1 << 20  # each transition of a batch has memory for so many frames
 _TRIES = 20  # of a load whose checkpoint is replaced while it is read
 
@@ -469,7 +470,10 @@ class ReplayBuffer:
         ----------
         columns : dict of str to ndarray, each of shape (rows, *shape)
             For every one of `fields`. ``step`` counts from 0 in each episode; where it does not
-            count on by one, the episode before was cut.
+            count on by one, the episode before was cut. The first row goes on with the episode
+            that is open if its step counts on. After `end_episode` or a reopening it begins one,
+            whatever its step: a part of an episode whose beginning is missing, of which the first
+            ``stack_size - 1`` rows have no whole stack and are not sampled.
         env : int
 
         Returns
@@ -497,8 +501,12 @@ class ReplayBuffer:
         self._settle()
         with self._lock:
             self._check_writable()
-            fitted = self._rows.fitted(columns)
-            return self._addable().extend(int(env), fitted)
+            rows, env = self._addable(), int(env)
+            fitted = rows.fitted(columns)
+            if len(fitted[0]) and rows.begin(env, int(columns["step"][0])):
+                # Before the row: a kill must not leave it as one that the cut episode went on with.
+                rows.store.record(self._meta(), self._leaves())
+            return rows.extend(env, fitted)
 
     def end_episode(self, mask: np.ndarray | None = None, *, next_observation: Any = None) -> None:
         """Cut the episode under way: the next `add` starts a new one.
@@ -937,7 +945,7 @@ class ReplayBuffer:
 
         Every file is read and held against its checksum first, but packed frames, whose blocks are
         checked whenever they are read: half a second a gigabyte of raw fields that are in memory.
-        While the new store is made there are two row indices (12 bytes a row) and two sum trees.
+        While the new store is made there are two row indices (16 bytes a row) and two sum trees.
         """
         directory = files.resolved(checkpoint_dir)
         with self._lock:
@@ -1126,6 +1134,7 @@ class ReplayBuffer:
         return {
             "rng": self._rng.state(),
             "next_step": rows.next_step.tolist() if rows else [0] * self.num_envs,
+            **({BEGINS: rows.retained_begins()} if rows and rows.begins else {}),
         }
 
     def _leaves(self) -> np.ndarray | None:
@@ -1307,6 +1316,39 @@ class ReplayBuffer:
         import zarr
 
         return zarr.open_group(self.path, mode="r")
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """Ids of rows that begin an episode though their steps count on from the row before, as
+        parts of episodes may that `extend` was given; see `episodes`, which knows all episodes."""
+        with self._lock:
+            self._check_open()
+            self._follow()
+            return tuple(self._rows.retained_begins())
+
+    def episodes(self) -> "Episodes":
+        """The retained episodes of all envs: where each begins and ends, its length, its return,
+        and how it ended.
+
+        Returns
+        -------
+        Episodes
+            Arrays with an element for each episode that has a transition, oldest first; see
+            `diskreplay.inspection.episodes.Episodes`. Of this moment: it does not follow the
+            buffer.
+
+        Raises
+        ------
+        CorruptSegmentError, ClosedError, ForkedError
+
+        Notes
+        -----
+        O(rows): reads 11 bytes a row, and no frame. While another process writes to the store, rows
+        that leave meanwhile are left out.
+        """
+        from diskreplay.inspection.episodes import episodes_of
+
+        return episodes_of(self)
 
     def to_pandas(
         self,

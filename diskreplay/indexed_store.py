@@ -1,6 +1,7 @@
 """The rows of one store, and what a buffer knows of them in memory."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.schema import Schema
 from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
 from diskreplay.store import numbers
+from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 from diskreplay.validation import RowValidator
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from diskreplay.sampling.uniform import UniformSampler
 
 _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
-_FINAL = 4  # the flag of a row that is no transition, see sampling.kernels
+_FINAL, _BEGINS = 4, 16  # flags of a row, see sampling.kernels
+BEGINS = "begins"  # among the attributes of the group
 # Its env's next row is none but a final row, so that the step of each row fits into int32.
 _LONGEST = numbers.LAST_STEP
 
@@ -50,6 +53,10 @@ class IndexedStore:
         Transitions ever recorded.
     next_step : ndarray of int32, shape (num_envs,)
         The step that each env's next row has: 0 where no episode is open.
+    begins : set of int
+        Ids of rows that begin an episode though their step counts on from the row before: parts of
+        episodes behind a cut one, which `extend` was given. The record names them before they are
+        there, so that nobody takes them for what the cut episode went on with.
     index : RowIndex or None
     sampler : UniformSampler or PrioritizedSampler or None
         Both made by `make_index` when first needed, and Numba is not loaded before.
@@ -78,6 +85,8 @@ class IndexedStore:
         self.next_step = np.zeros(store.num_envs, np.int32)
         if resume_episodes:
             self.next_step[:] = saved_next_step(store)
+        self.begins = parse_begins(store.meta, store)
+        self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
         self._steps_left = 0  # so many vector steps cannot make an episode too long
         self._validator = RowValidator(schema, store.num_envs)
         self._reward_at = schema.names.index("reward")
@@ -131,6 +140,10 @@ class IndexedStore:
         flags = np.zeros(len(step), np.uint8)
         for bit, column in enumerate((terminated, truncated, is_final)):
             flags |= (column.view(np.uint8) != 0).view(np.uint8) << bit
+        for id_ in self.begins:
+            row, of = divmod(id_, self.store.num_envs)
+            if of == env and start <= row < stop:
+                flags[row - start] |= _BEGINS
         return step, flags, self.store.read("reward", env, start, stop)
 
     def _grow(self, rows: int) -> None:
@@ -354,6 +367,8 @@ class IndexedStore:
     def _extend(self, env: int, columns: list[np.ndarray]) -> None:
         reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
         flags = terminated + 2 * truncated.view(np.uint8) + _FINAL * is_final.view(np.uint8)
+        if self.begins and self._next_id(env) in self.begins:
+            flags[0] |= _BEGINS
         added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
         before = self.store.count.copy()
         try:
@@ -366,6 +381,25 @@ class IndexedStore:
         except BaseException as error:
             self._mend(before, error)
             raise
+
+    def begin(self, env: int, step: int) -> bool:
+        """Note that the next row of an env, of this step, begins an episode; False if all who see
+        the rows know that. After True the store is to be recorded before that row is added."""
+        count = int(self.store.count[env])
+        if not step or self.next_step[env] or not count:
+            return False
+        if step != int(self.store.read("step", env, count - 1, count)[0]) + 1:
+            return False
+        self.begins.add(self._next_id(env))
+        return True
+
+    def _next_id(self, env: int) -> int:
+        return int(self.store.count[env]) * self.store.num_envs + env
+
+    def retained_begins(self) -> list[int]:
+        """Of `begins`, what the record has to name: rows that are retained or yet to come."""
+        first, num_envs = self.store.first, self.store.num_envs
+        return sorted(id_ for id_ in self.begins if id_ // num_envs > first[id_ % num_envs])
 
     def fitted(self, columns: Any) -> list[np.ndarray]:
         """The columns of `ReplayBuffer.extend`, checked, in the order and dtypes of the store."""
@@ -431,6 +465,7 @@ class IndexedStore:
                 self.index = None  # it had to do without some rows
             return
         self.add_count = int(store.transitions_at(store.count).sum())
+        self._follow_begins()
         if index is None:
             return
         room = index.size // store.num_envs
@@ -447,6 +482,18 @@ class IndexedStore:
                 added = np.stack([np.full(len(steps), env), steps, flags], axis=1).astype(np.int64)
                 self._take_in(added, rewards)
         store.first = np.maximum(store.first, index.first)
+
+    def _follow_begins(self) -> None:
+        """Read `begins` anew if the record is another one: it was written before the rows that it
+        names, so it has those of the rows that were seen by now."""
+        try:
+            found = os.stat(self.store.path / "zarr.json")
+        except OSError:  # the store was moved: what is mapped is all there will be
+            return
+        identity = found.st_ino, found.st_mtime_ns
+        if identity != self._seen:
+            self.begins = parse_begins(read_attributes(self.store.path), self.store)
+            self._seen = identity
 
     # -- looking; the index has to be there
 
@@ -530,6 +577,22 @@ def saved_next_step(store: Store) -> np.ndarray:
     except ValueError as error:
         raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
     return saved
+
+
+def parse_begins(attributes: Mapping[str, Any], store: Store) -> set[int]:
+    """`Rows.begins` in the attributes of a store.
+
+    Raises
+    ------
+    FormatError
+    """
+    saved = attributes.get(BEGINS, [])
+    try:
+        if not isinstance(saved, list):
+            raise ValueError(f"{BEGINS}: a list expected, found {saved!r:.60}")
+        return {numbers.integer(BEGINS, id_, 0, numbers.MOST_ROWS) for id_ in saved}
+    except ValueError as error:
+        raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
 
 
 def _check_step(store: Store, env: int, start: int, step: np.ndarray) -> None:

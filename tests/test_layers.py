@@ -33,6 +33,7 @@ HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch"]
 # What reaches up, and only inside a function: methods that are a shorter name for a layer above.
 DEFERRED = {
     ("buffer", "prefetch"),  # prefetch()
+    ("buffer", "inspection"),  # episodes()
     ("buffer", "prioritized"),  # open
     ("buffer", "convert"),  # to_pandas(), and load() of the files of ReAgent and Dopamine
     ("batch", "integrations"),  # to_torch()
