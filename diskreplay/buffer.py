@@ -537,6 +537,79 @@ class ReplayBuffer:
             rows = self._rows if next_observation is None else self._addable()
             rows.end_episodes(mask, next_observation)
 
+    def evict(self, first: np.ndarray) -> None:
+        """Let go of old rows before the capacity does.
+
+        For a ring that counts otherwise than in rows: in transitions, in episodes, in hours.
+
+        Parameters
+        ----------
+        first : array_like of int, shape (num_envs,)
+            The oldest row that each env keeps, as in `bounds`, and at most its newest one. Where
+            an env keeps fewer rows already, nothing changes.
+
+        Raises
+        ------
+        InvalidInputError
+            Not such an array, or a row is behind the newest one. Nothing has left.
+        ReadOnlyError, ClosedError, ForkedError
+
+        Notes
+        -----
+        O(rows that leave). Their files are deleted as those of rows that leave by the capacity, a
+        segment when all of it has left. After a kill, rows that left in the last seconds may be
+        back. A reader may still see them.
+        """
+        self._check_writable()
+        self._settle()
+        with self._lock:
+            self._check_writable()
+            self._rows.evict(self._checked_first(first))
+
+    def _checked_first(self, first: Any) -> np.ndarray:
+        count = self._rows.store.count
+        try:
+            rows = np.asarray(first)
+            fits = rows.dtype.kind in "iu" and rows.shape == count.shape
+        except ValueError:  # ragged
+            fits = False
+        if not fits or (rows > np.maximum(count - 1, 0)).any():
+            raise InvalidInputError(
+                f"first: a row of each of {self.num_envs} env(s) expected, none behind the newest "
+                f"({(count - 1).tolist()}), found {first!r:.200}"
+            )
+        return rows.astype(np.int64)
+
+    def clear(self) -> None:
+        """Forget all rows, for good; ids, rows and `add_count` start at 0 again.
+
+        The options, the metadata, the generator and the largest priority seen stay what they are.
+
+        Raises
+        ------
+        StorageError
+            The disk is full, or refused something. The buffer stays as it was.
+        ReadOnlyError, ClosedError, ForkedError
+
+        Notes
+        -----
+        As a `load` of an empty checkpoint: it is done in one step, readers follow it, ids handed
+        out before are void, and so is what a prefetcher has under way.
+        """
+        self._check_writable()
+        with tempfiles.Workspace(self.path, "load") as room, self._lock:
+            self._check_writable()
+            store = self._rows.store
+            fields = [column.field for column in store.columns.values()]
+            meta = self._meta() | {"next_step": [0] * self.num_envs}
+            Store.create(
+                room.path / "store", fields, num_envs=self.num_envs, capacity=store.capacity,
+                segment_rows=None, meta=meta, sized=True,
+            ).close()  # fmt: skip
+            with open(room.path / "store", mode="a") as empty:
+                made = empty.save(room.path, "empty")
+            self.load(made)
+
     # -- sampling
 
     def sample(

@@ -356,6 +356,15 @@ class IndexedStore:
             self._mend(before, error)
             raise
 
+    def evict(self, first: np.ndarray) -> None:
+        """Let go of the rows of each env before these; of those that have left already, of none."""
+        store, index = self.store, self.index
+        for env in np.flatnonzero(first > store.first).tolist():
+            if index is None:
+                store.first[env] = first[env]
+            elif len(left := index.evict(env, int(first[env]))):
+                self.sampler.leave(left)
+
     def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
         """Rows of one env, an array that `fitted` for each field; returns their ids."""
         first, rows = int(self.store.count[env]), len(columns[0])

@@ -150,6 +150,18 @@ class NaiveReplayBuffer:
                 self._evict(env)
             self.next_step[env] = 0
 
+    def evict(self, first):
+        """Let go of each env's rows before these."""
+        self.first = [max(pair) for pair in zip(self.first, first, strict=True)]
+
+    def clear(self):
+        """Forget all rows; the largest priority seen stays."""
+        self.history = [[] for _ in range(self.num_envs)]
+        self.first = [0] * self.num_envs
+        self.add_count = 0
+        self.priorities = {}
+        self.cut()
+
     def cut(self):
         """What reopening and loading do to open episodes: the next row starts a new one."""
         self.next_step = [0] * self.num_envs
@@ -671,6 +683,10 @@ class SideBySide:
             None if mask is None else np.array(mask),
             next_observation=self.in_the_space(joined) if led_to_is_known else None,
         )
+
+    def clear(self):
+        self.real.clear()
+        self.twin.clear()
 
     def play(self, steps, seed=0, end=0.15, skip=0.2):
         """Random steps: each env is masked out, or ends its episode, with these probabilities."""

@@ -360,6 +360,23 @@ def index_append(ring, bounds, figures, added, rewards, changed):
     return gone, kept, came - gone
 
 
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64, int64, int64[::1]")
+def index_evict(ring, bounds, figures, env, first, places):
+    """Let go of an env's rows before `first`; returns how many rows cannot be sampled any more,
+    and lists their places."""
+    size = figures[ROWS] * figures[ENVS]
+    gone = 0
+    for row in range(bounds[env, FIRST], smaller(first + figures[STACK] - 1, bounds[env, COUNT])):
+        place = (row * figures[ENVS] + env) % size
+        before = smaller(int64(ring[place, STEP]), figures[STACK] - 1)
+        if ring[place, FLAGS] & SAMPLEABLE and row - before < first:
+            ring[place, FLAGS] &= ~SAMPLEABLE
+            places[gone] = place
+            gone += 1
+    bounds[env, FIRST] = first
+    return gone
+
+
 @inner
 def _append_one(ring, bounds, figures, changed, step, flags, reward):
     changed[0, 0] = changed[1, 0] = 0

@@ -141,6 +141,20 @@ class RowIndex:
             self.ring, self.bounds, self.figures, self.changed, step, flags, reward
         )
 
+    def evict(self, env: int, first: int) -> np.ndarray:
+        """Let go of the rows of an env before `first`, which is none before its own.
+
+        Returns
+        -------
+        ndarray of int64
+            Places that stopped being sampleable. O(rows that leave).
+        """
+        left = min(first + int(self.figures[2]) - 1, int(self.count[env])) - int(self.first[env])
+        places = np.empty(max(left, 0), np.int64)
+        gone = self._kernels.index_evict(self.ring, self.bounds, self.figures, env, first, places)
+        self.sampleable -= gone
+        return places[:gone]
+
     def load(
         self, env: int, start: int, steps: np.ndarray, flags: np.ndarray, rewards: np.ndarray
     ) -> None:

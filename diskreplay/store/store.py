@@ -159,8 +159,12 @@ class Store(Keeping):
         capacity: int | None,
         segment_rows: int | None,
         meta: MappingType[str, Any],
+        sized: bool = False,
     ) -> "Store":
-        """Make an empty store at `path`, which is missing, empty or a creation that was cut."""
+        """Make an empty store at `path`, which is missing, empty or a creation that was cut.
+
+        With `sized` the fields are another store's, and keep the `segment_rows` that they have.
+        """
         files.make_lasting_dirs(path)
         # What a creation that was cut had begun is gone over again. A store that another process
         # has made since we looked is left to the lock.
@@ -178,7 +182,8 @@ class Store(Keeping):
                     f"{path}: another process has just created a store here; try again"
                 )
             rows_per_env = None if capacity is None else capacity // num_envs
-            fields = [f.sized(rows_per_env, num_envs, segment_rows) for f in fields]
+            if not sized:
+                fields = [f.sized(rows_per_env, num_envs, segment_rows) for f in fields]
             zeros = [0] * num_envs
             State.create(private.commit_page(path), np.zeros(num_envs, np.int64), len(fields))
             files.sync_dirs([private.directory(path)])
