@@ -9,6 +9,7 @@ Layers, each using only those below it::
     pictures/                contact sheets, animations, plots, the report
     inspection/              episodes and figures of the fields
     prefetch.py              batches read ahead
+    shared_buffer.py         one open buffer a process and path
     prioritized.py           PrioritizedReplayBuffer
     buffer.py                ReplayBuffer: its calls, locks and options, save and load
     indexed_store.py         one store with its index, sampler and open episodes
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from diskreplay.buffer import ReplayBuffer, open
     from diskreplay.prioritized import PrioritizedReplayBuffer
     from diskreplay.sampling.sum_tree import SumTree
+    from diskreplay.shared_buffer import SharedBuffer, shared
     from diskreplay.statistics import Statistics
     from diskreplay.store.checkpoint import CHECKPOINT_DURATION
     from diskreplay.store.listing import Checkpoint, checkpoints
@@ -102,6 +104,7 @@ __all__ = [
     "ReplayBuffer",
     "SchemaError",
     "ShapeError",
+    "SharedBuffer",
     "Statistics",
     "StorageError",
     "StoreError",
@@ -113,6 +116,7 @@ __all__ = [
     "UsageError",
     "checkpoints",
     "open",
+    "shared",
 ]
 
 # The same as above. An interrupt while NumPy and Gymnasium are loaded, a third of a second, then
@@ -123,10 +127,12 @@ _HOMES = {
     "Checkpoint": "store.listing",
     "PrioritizedReplayBuffer": "prioritized",
     "ReplayBuffer": "buffer",
+    "SharedBuffer": "shared_buffer",
     "Statistics": "statistics",
     "SumTree": "sampling.sum_tree",
     "checkpoints": "store.listing",
     "open": "buffer",
+    "shared": "shared_buffer",
 }
 
 

@@ -16,7 +16,7 @@ LEVELS = [
     ["compat"],
     ["convert", "integrations", "pictures"],
     ["inspection"],
-    ["prefetch"],
+    ["prefetch", "shared_buffer"],
     ["prioritized"],
     ["buffer"],
     ["indexed_store"],
