@@ -2,17 +2,16 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from diskreplay import validation
 from diskreplay.batch_reader import BatchReader, DrawnBatch
 from diskreplay.errors import FormatError, NotSampleableError, UnknownIdError, UsageError
+from diskreplay.options import Options
 from diskreplay.sampling.rng import ReplayableRng
-from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.schema import Schema
-from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
 from diskreplay.store import numbers
 from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
@@ -28,7 +27,7 @@ _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
 _FINAL, _BEGINS = 4, 16  # flags of a row, see sampling.kernels
 BEGINS = "begins"  # among the attributes of the group
 # Its env's next row is none but a final row, so that the step of each row fits into int32.
-_LONGEST = numbers.LAST_STEP
+LONGEST = numbers.LAST_STEP
 
 
 class IndexedStore:
@@ -41,11 +40,9 @@ class IndexedStore:
     ----------
     store : Store
     schema : Schema
-    stack_size, update_horizon : int
-    gamma : float
-    stack_padding : {"zero", "reset"}
-    resume_episodes : bool
-        Go on with the episodes that were open when the store was saved.
+    options : Options
+    make_sampler : callable
+        Given a `RowIndex` and the store: the sampler over it.
 
     Attributes
     ----------
@@ -66,25 +63,17 @@ class IndexedStore:
         self,
         store: Store,
         schema: Schema,
-        *,
-        stack_size: int,
-        update_horizon: int,
-        gamma: float,
-        stack_padding: str,
-        resume_episodes: bool = False,
+        options: Options,
+        make_sampler: "Callable[[RowIndex, Store], UniformSampler | PrioritizedSampler]",
     ) -> None:
         store.columns = {name: store.columns[name] for name in schema.names}
         self.store = store
-        self._schema = schema
-        self._stack_size, self._update_horizon, self._gamma = stack_size, update_horizon, gamma
-        self._stack_padding = stack_padding
+        self._schema, self._options, self._make_sampler = schema, options, make_sampler
         self.index: RowIndex | None = None
         self.sampler: UniformSampler | PrioritizedSampler | None = None
         self._stale: tuple[UniformSampler | PrioritizedSampler, np.ndarray] | None = None
         self.add_count = int(store.transitions_at(store.count).sum())
         self.next_step = np.zeros(store.num_envs, np.int32)
-        if resume_episodes:
-            self.next_step[:] = saved_next_step(store)
         self.begins = parse_begins(store.meta, store)
         self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
         self._steps_left = 0  # so many vector steps cannot make an episode too long
@@ -93,9 +82,13 @@ class IndexedStore:
 
     # -- the index
 
-    def make_index(
-        self, make_sampler: "Callable[[RowIndex, Store], UniformSampler | PrioritizedSampler]"
-    ) -> None:
+    def indexed(self) -> Self:
+        """These rows, with their index."""
+        if self.index is None:
+            self.make_index()
+        return self
+
+    def make_index(self) -> None:
         """Build the row index from the columns, and the sampler over it.
 
         Raises
@@ -105,10 +98,11 @@ class IndexedStore:
         """
         from diskreplay.sampling.row_index import RowIndex
 
-        store = self.store
+        store, options = self.store, self._options
         index = RowIndex(
-            store.rows_per_env, store.num_envs, self._stack_size, self._update_horizon, self._gamma
-        )
+            store.rows_per_env, store.num_envs, options.stack_size, options.update_horizon,
+            options.gamma,
+        )  # fmt: skip
         if index.growing:
             index.grow(int(store.count.max()) + 2)
         index.count[:], index.first[:] = store.count, store.first
@@ -117,10 +111,10 @@ class IndexedStore:
             index.load(env, start, *self._read_small(env, start, stop))
         index.validate()
         self._batch_reader = BatchReader(
-            self._schema, self._stack_size, self._update_horizon,
-            repeat_first=self._stack_padding == "reset",
+            self._schema, options.stack_size, options.update_horizon,
+            repeat_first=options.stack_padding == "reset",
         )  # fmt: skip
-        sampler = make_sampler(index, store)
+        sampler = self._make_sampler(index, store)
         if self._stale is not None:
             sampler.take_over(*self._stale)
         self.sampler = sampler
@@ -135,7 +129,7 @@ class IndexedStore:
         terminated, truncated, step, is_final = (
             self.store.read(name, env, start, stop) for name in _FLAG_FIELDS
         )
-        _check_step(self.store, env, start, step)
+        check_step(self.store, env, start, step)
         # A rotten bool may be any byte, and the index keeps marks of its own beside these.
         flags = np.zeros(len(step), np.uint8)
         for bit, column in enumerate((terminated, truncated, is_final)):
@@ -173,7 +167,7 @@ class IndexedStore:
     ) -> np.ndarray:
         """One step of the only env, as `ReplayBuffer.add` has it; returns its id."""
         step = self.next_step.item(0)
-        if step == _LONGEST:
+        if step == LONGEST:
             self._refuse_step(0)
         row, final = self._validator.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
@@ -183,7 +177,7 @@ class IndexedStore:
     def put_row(self, row: list[Any]) -> int:
         """One step of the only env, as `SlotBuffer.put` has it; returns its number."""
         step, at = self.next_step.item(0), self._reward_at
-        if step == _LONGEST:
+        if step == LONGEST:
             self._refuse_step(0)
         reward, terminated = validation.fit_reward(row[at] or 0.0), bool(row[at + 1])
         row[at : at + 5] = reward, terminated, False, step, False
@@ -191,7 +185,7 @@ class IndexedStore:
 
     def _refuse_step(self, env: int) -> None:
         raise UsageError(
-            f"{self.store.path}: the episode of env {env} has {_LONGEST} steps, the most that can "
+            f"{self.store.path}: the episode of env {env} has {LONGEST} steps, the most that can "
             "be counted; nothing was recorded: call end_episode() and add the step again"
         )
 
@@ -202,11 +196,11 @@ class IndexedStore:
         """
         if not self._steps_left:
             longest = int(self.next_step.max())
-            if longest == _LONGEST:
-                tired = envs[self.next_step[envs] == _LONGEST]
+            if longest == LONGEST:
+                tired = envs[self.next_step[envs] == LONGEST]
                 if len(tired):
                     self._refuse_step(int(tired[0]))
-            self._steps_left = max(_LONGEST - longest, 1)
+            self._steps_left = max(LONGEST - longest, 1)
         self._steps_left -= 1
 
     def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
@@ -249,7 +243,7 @@ class IndexedStore:
             self.next_step[env] = self.step_after(env)
         if self.index is not None:
             # These may have begun to be sampleable, and the sampler not know it.
-            newest = store.count * 0 + before - self._update_horizon
+            newest = store.count * 0 + before - self._options.update_horizon
             self._stale, self.index = (self.sampler, newest), None
 
     def step_after(self, env: int) -> int:
@@ -259,7 +253,7 @@ class IndexedStore:
             self.store.read(name, env, newest, newest + 1)[0]
             for name in ("terminated", "truncated", "is_final", "step")
         )
-        return 0 if any(ends) else min(int(step) + 1, _LONGEST)
+        return 0 if any(ends) else min(int(step) + 1, LONGEST)
 
     def add_rows(
         self, observation, action, reward, terminated, truncated, next_observation,
@@ -310,7 +304,7 @@ class IndexedStore:
     def add_frame(self, observation: Any) -> np.ndarray:
         """A final row in the running episode of the only env, which goes on; returns its id."""
         step = self.next_step.item(0)
-        if step == _LONGEST:
+        if step == LONGEST:
             self._refuse_step(0)
         return np.array([self._append_frame(self._validator.frame(step, observation), step + 1)])
 
@@ -504,92 +498,9 @@ class IndexedStore:
             self.begins = parse_begins(read_attributes(self.store.path), self.store)
             self._seen = identity
 
-    # -- looking; the index has to be there
-
-    def statistics(self, ignored_updates: int, priorities: PriorityStatistics | None) -> Statistics:
-        """Figures of this moment."""
-        store, first = self.store, self.index.first
-        rows = int((store.count - first).sum())
-        episodes = 0
-        for env in range(store.num_envs):
-            step = store.read("step", env, int(first[env]), int(store.count[env]))
-            episodes += int(np.count_nonzero(step[1:] == 0)) + (len(step) > 0)
-        fields = {}
-        for name, (disk, segments) in store.disk_usage().items():
-            raw = rows * store.columns[name].field.row_bytes
-            fields[name] = FieldStatistics(raw, disk, raw / disk if disk else 0.0, segments)
-        raw = sum(f.raw_bytes for f in fields.values())
-        disk = sum(f.disk_bytes for f in fields.values())
-        return Statistics(
-            rows=rows,
-            sampleable=self.index.sampleable,
-            transitions=self.add_count,
-            episodes=episodes,
-            capacity=store.capacity,
-            num_envs=store.num_envs,
-            fields=fields,
-            raw_bytes=raw,
-            disk_bytes=disk,
-            ratio=raw / disk if disk else 0.0,
-            segments=sum(f.segments for f in fields.values()),
-            ignored_updates=ignored_updates,
-            priorities=priorities,
-        )
-
-
-def check_saved(store: Store) -> None:
-    """Refuse steps that cannot be, in the rows of a checkpoint or for the next ones.
-
-    Raises
-    ------
-    CorruptSegmentError, FormatError
-    """
-    for env in range(store.num_envs):
-        first = int(store.first[env])
-        _check_step(store, env, first, store.read("step", env, first, int(store.count[env])))
-    saved_next_step(store)
-
-
-def saved_rng(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | None:
-    """What `ReplayableRng.adopt` takes, as it was saved; None if nothing was.
-
-    Raises
-    ------
-    FormatError
-    """
-    if "rng" not in store.meta:
-        return None
-    try:
-        return parse_rng(store.meta["rng"])
-    except FormatError as error:
-        raise FormatError(f"{store.path / 'zarr.json'}: {error}") from error
-
-
-def saved_next_step(store: Store) -> np.ndarray:
-    """The step that each env's next row has, as it was saved; int64 of shape (num_envs,).
-
-    Raises
-    ------
-    FormatError
-        It is none, or does not go on from the newest row.
-    """
-    try:
-        saved = numbers.integers(
-            "next_step", store.meta.get("next_step", [0] * store.num_envs), store.num_envs,
-            0, _LONGEST,
-        )  # fmt: skip
-        for env, step in enumerate(saved.tolist()):
-            count = int(store.count[env])
-            newest = store.read("step", env, count - 1, count) if count else [-1]
-            if step not in (0, int(newest[0]) + 1):
-                raise ValueError(f"next_step: {step} found behind a row of step {newest[0]}")
-    except ValueError as error:
-        raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
-    return saved
-
 
 def parse_begins(attributes: Mapping[str, Any], store: Store) -> set[int]:
-    """`Rows.begins` in the attributes of a store.
+    """`IndexedStore.begins` in the attributes of a store.
 
     Raises
     ------
@@ -604,6 +515,7 @@ def parse_begins(attributes: Mapping[str, Any], store: Store) -> set[int]:
         raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
 
 
-def _check_step(store: Store, env: int, start: int, step: np.ndarray) -> None:
+def check_step(store: Store, env: int, start: int, step: np.ndarray) -> None:
+    """Refuse steps that cannot be, with a `CorruptSegmentError`."""
     if len(step) and step.min() < 0:  # rot: the kernels go back by it, to other memory
         store.columns["step"].complain(start + int(step.argmin()), env)

@@ -312,7 +312,7 @@ def test_a_save_on_another_thread_comes_before_or_after_a_take(tmp_path, monkeyp
         record(buffer, 100)
 
         def put_back():  # as a save does, and takes its time
-            with buffer._lock, buffer._drained():
+            with buffer._lock, buffer._prefetchers.drained():
                 time.sleep(0.1)
 
         with buffer.prefetch(2) as ahead:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay.buffer import open as open_buffer
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import ClosedError, FormatError
+from diskreplay.opening import open as open_buffer
 from diskreplay.store import files, numbers, private
 from diskreplay.store.store import Store
 

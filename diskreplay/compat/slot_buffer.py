@@ -3,24 +3,142 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import process
-from diskreplay.buffer import ReplayBuffer, _Prepared
+from diskreplay.distribution import UniformDistribution
 from diskreplay.errors import FormatError, PriorityError, SchemaError
 from diskreplay.indexed_store import IndexedStore
+from diskreplay.options import Options
+from diskreplay.row_buffer import RowBuffer
 from diskreplay.sampling.sum_tree import SumTree
-from diskreplay.store import checkpoint, numbers, tempfiles
+from diskreplay.schema import Schema
+from diskreplay.store import numbers, tempfiles
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.store.store import Store
+from diskreplay.store_kind import StoreKind, saved_next_step
 
 
-class SlotBuffer(ReplayBuffer):
+class SlotStore(IndexedStore):
+    """The rows of a store that has slots, without an index: what is drawn is for the owner to say.
+
+    Attributes
+    ----------
+    base : int
+        The number of the first row.
+    notes : dict
+    weights : SumTree or None
+        A leaf for each slot.
+    """
+
+    base: int
+    notes: dict[str, Any]
+    weights: SumTree | None
+
+
+class SlotStoreKind(StoreKind):
+    """What the stores of a `SlotBuffer` hold; see there."""
+
+    reads_foreign = False  # other files are the owner's to read
+
+    def __init__(
+        self, schema: Schema, options: Options, *, facade: str, capacity: int, weighted: bool,
+        base: int,
+        notes: Mapping[str, Any], note_bounds: Mapping[str, tuple[float, float]],
+        resume_episodes: bool, owner_check: Callable[[Store], None] | None,
+    ) -> None:  # fmt: skip
+        super().__init__(schema, options, UniformDistribution())
+        self.facade, self.capacity, self.weighted, self.base = facade, capacity, weighted, base
+        self.notes = dict(notes)
+        self._note_bounds = {"newest_weight": (0.0, LARGEST_LEAF), **note_bounds}
+        self._resumes, self._owner_check = resume_episodes, owner_check
+
+    def check_capacity(self, capacity: int | None) -> None:
+        """One row will do: what makes a transition is for the owner to say."""
+
+    def check(self, store: Store) -> None:
+        super().check(store)
+        if store.meta.get("facade") != self.facade:
+            raise SchemaError(
+                f"{store.path}: made by {store.meta.get('facade', 'diskreplay itself')}, not by "
+                f"{self.facade}; open it there, or choose another directory"
+            )
+
+    def check_opened(self, store: Store) -> None:
+        super().check_opened(store)
+        base, notes = store.meta.get("base"), store.meta.get("notes")
+        try:
+            numbers.integer("base", base, 0, numbers.MOST_ROWS - int(store.count[0]))
+            if not isinstance(notes, dict):
+                raise ValueError(f"notes: a JSON object expected, found {notes!r:.60}")
+        except ValueError as error:
+            raise FormatError(f"{store.path}/zarr.json: damaged ({error})") from error
+        for name, (low, high) in self._note_bounds.items():
+            check = numbers.integer if type(low) is int else numbers.real
+            try:
+                if name in notes:
+                    check(name, notes[name], low, high)
+            except ValueError as error:
+                raise FormatError(f"{store.path}/zarr.json: {name} is damaged ({error})") from error
+        if self._owner_check is not None:
+            self._owner_check(store)
+
+    def check_saved(self, saved: Store) -> None:
+        super().check_saved(saved)
+        if saved.meta.get("prefetch", []) != []:
+            raise FormatError(f"{saved.path}/zarr.json: damaged: slots have no prefetchers")
+        if self.weighted:
+            self._restored_weights(saved, 0, saved.meta["notes"])
+
+    def attach(self, store: Store, *, resume_episodes: bool | None = None) -> SlotStore:
+        base, notes = int(store.meta["base"]), dict(store.meta["notes"])
+        weights = self._restored_weights(store, base, notes) if self.weighted else None
+        rows = SlotStore(store, self.schema, self.options, self.distribution.make_sampler)
+        rows.base, rows.notes, rows.weights = base, notes, weights
+        if resume_episodes:
+            rows.next_step[:] = saved_next_step(store)
+        newest = int(store.count[0]) - 1
+        if self._resumes and resume_episodes is None and newest >= int(store.first[0]):
+            # Opened. What the metadata say of the next step is as old as the last flush.
+            rows.next_step[0] = rows.step_after(0)
+        return rows
+
+    def complete(self, rows: IndexedStore) -> None:
+        """Nothing is drawn by the row index here, and `check_saved` has seen the rest."""
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"facade": self.facade}
+
+    def state(self, rows: SlotStore | None) -> dict[str, Any]:
+        of = self if rows is None else rows
+        return super().state(rows) | {"base": of.base, "notes": of.notes}
+
+    def leaves(self, rows: SlotStore) -> np.ndarray | None:
+        if rows.weights is None:
+            return None
+        numbered = np.arange(int(rows.store.first[0]), int(rows.store.count[0]))
+        return rows.weights.get((numbered + rows.base) % self.capacity)[:, None]
+
+    def _restored_weights(self, store: Store, base: int, notes: Mapping[str, Any]) -> SumTree:
+        first, count = int(store.first[0]), int(store.count[0])
+        start, saved, _alpha = store.read_priorities() or (first, np.empty((0, 1)), None)
+        weights = np.full(count - first, np.nan)
+        known = saved[max(first - start, 0) :, 0][: len(weights)]
+        weights[: len(known)] = known
+        weights[np.isnan(weights)] = notes.get("newest_weight", 1.0)
+        tree = SumTree(self.capacity, track_min=True)
+        try:
+            tree.set((np.arange(first, count) + base) % self.capacity, weights)
+        except PriorityError as error:
+            raise FormatError(f"{store.path}/priority: damaged ({error})") from error
+        return tree
+
+
+class SlotBuffer(RowBuffer):
     """A buffer of one env whose rows are addressed by slot, ``number % capacity``.
 
     A row's number counts all rows that were ever added, those of a buffer that this one continues
@@ -50,8 +168,8 @@ class SlotBuffer(ReplayBuffer):
     check : callable, optional
         Called with a `Store` that is to be opened or loaded, before anything is changed: raises if
         its owner cannot use it. No method of the owner: that would make a cycle of references.
-    **options
-        As for `ReplayBuffer`.
+    extras, compressor, stack_size, update_horizon, gamma, batch_size, segment_rows, seed
+        As for `ReplayBuffer`. What makes a transition is for those who open the store to sample.
 
     Attributes
     ----------
@@ -74,30 +192,56 @@ class SlotBuffer(ReplayBuffer):
         base: int = 0,
         resume_episodes: bool = False,
         check: Callable[[Store], None] | None = None,
-        **options: Any,
+        extras: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        compressor: str | Mapping[str, str] = "auto",
+        stack_size: int = 1,
+        update_horizon: int = 1,
+        gamma: float = 0.99,
+        batch_size: int = 32,
+        segment_rows: int | None = None,
+        seed: int | np.random.Generator | None = None,
     ) -> None:
         self._closed = True
-        self._facade, self._weighted, self._check = facade, weighted, check
-        self._resumes = resume_episodes
-        self._note_bounds = {"newest_weight": (0.0, LARGEST_LEAF), **(note_bounds or {})}
-        self.notes, self.base = dict(notes or {}), base
-        self._weights: SumTree | None = None
-        self._options = {
+        # What `rebuilding` makes another one with.
+        self._made_with = {
             "facade": facade, "observation_space": observation_space, "action_space": action_space,
             "capacity": capacity, "weighted": weighted, "note_bounds": note_bounds, "check": check,
-            **options,
+            "extras": extras, "compressor": compressor, "stack_size": stack_size,
+            "update_horizon": update_horizon, "gamma": gamma, "batch_size": batch_size,
+            "segment_rows": segment_rows, "seed": seed,
         }  # fmt: skip
-        super().__init__(
-            path, observation_space=observation_space, action_space=action_space,
-            capacity=capacity, num_envs=1, shrink=True, **options,
+        options = Options.checked(1, stack_size, "zero", update_horizon, gamma, batch_size)
+        kind = SlotStoreKind(
+            Schema(observation_space, action_space, extras, compressor), options, facade=facade,
+            capacity=capacity, weighted=weighted, base=base, notes=notes or {},
+            note_bounds=note_bounds or {}, resume_episodes=resume_episodes, owner_check=check,
         )  # fmt: skip
+        super().__init__(
+            kind, path, capacity=capacity, segment_rows=segment_rows, seed=seed, name="replay",
+            shrink=True, metadata=None,
+        )  # fmt: skip
+
+    @property
+    def base(self) -> int:
+        """The number of the first row."""
+        return self._rows.base
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The owner's, by name; written by `flush`, `close` and `save`."""
+        return self._rows.notes
+
+    @notes.setter
+    def notes(self, notes: dict[str, Any]) -> None:
+        self._rows.notes = notes
 
     # -- where rows are
 
     @property
     def count(self) -> int:
         """The number of the next row."""
-        return self.base + int(self._rows.store.count[0])
+        rows = self._rows
+        return rows.base + int(rows.store.count[0])
 
     @property
     def stored(self) -> int:
@@ -135,7 +279,7 @@ class SlotBuffer(ReplayBuffer):
     # -- adding
 
     def _addable(self) -> IndexedStore:
-        return self._rows  # nobody draws by a row index here: what is asked for once is enough
+        return self._rows  # nobody draws by a row index here
 
     def put(self, row: list[Any]) -> int:
         """Add one row whose values its owner has checked already: `add`, and twice as fast.
@@ -160,8 +304,6 @@ class SlotBuffer(ReplayBuffer):
         """
         if self._closed or process.pid != self._pid:  # a ring is never a reader
             self._check_open()
-        if self._prefetchers:
-            self._settle()
         with self._lock:
             if self._closed:  # meanwhile
                 self._check_open()
@@ -201,9 +343,9 @@ class SlotBuffer(ReplayBuffer):
     def weights(self) -> SumTree:
         """One leaf a slot, the owner's to set; 0 at first, and for rows that came after the last
         flush when the process was killed, ``notes["newest_weight"]`` or 1."""
-        if self._weights is None:
-            raise SchemaError(f"{self.path}: this ring has no weights")
-        return self._weights
+        if self._rows.weights is None:
+            raise SchemaError(f"{self.path}: these slots have no weights")
+        return self._rows.weights
 
     # -- starting over
 
@@ -214,7 +356,7 @@ class SlotBuffer(ReplayBuffer):
         After an exception this ring is as it was. The exchange is one step, as in `load`.
         """
         with tempfiles.Workspace(self.path, "load") as room:
-            fresh = SlotBuffer(room.path / "ring", base=base, **self._options)
+            fresh = SlotBuffer(room.path / "ring", base=base, **self._made_with)
             try:
                 yield fresh
                 fresh.save(room.path, "rebuilt")
@@ -226,96 +368,6 @@ class SlotBuffer(ReplayBuffer):
         """Forget all rows; the next one has the number `base`."""
         with self.rebuilding(base):
             pass
-
-    # -- as a buffer
-
-    def _check_capacity(self, capacity: int | None) -> None:
-        """One row will do: what makes a transition is for the owner to say."""
-
-    def _check_kind(self, store: Store) -> None:
-        super()._check_kind(store)
-        if store.meta.get("facade") != self._facade:
-            raise SchemaError(
-                f"{store.path}: made by {store.meta.get('facade', 'diskreplay itself')}, not by "
-                f"{self._facade}; open it there, or choose another directory"
-            )
-
-    def _check_store(self, store: Store) -> None:
-        super()._check_store(store)
-        base, notes = store.meta.get("base"), store.meta.get("notes")
-        try:
-            numbers.integer("base", base, 0, numbers.MOST_ROWS - int(store.count[0]))
-            if not isinstance(notes, dict):
-                raise ValueError(f"notes: a JSON object expected, found {notes!r:.60}")
-        except ValueError as error:
-            raise FormatError(f"{store.path}/zarr.json: damaged ({error})") from error
-        for name, (low, high) in self._note_bounds.items():
-            check = numbers.integer if type(low) is int else numbers.real
-            try:
-                if name in notes:
-                    check(name, notes[name], low, high)
-            except ValueError as error:
-                raise FormatError(f"{store.path}/zarr.json: {name} is damaged ({error})") from error
-        if self._check is not None:
-            self._check(store)
-
-    def _check_saved(self, saved: Store) -> None:
-        super()._check_saved(saved)
-        if saved.meta.get("prefetch", []) != []:
-            raise FormatError(f"{saved.path}/zarr.json: damaged: a ring has no prefetchers")
-        if self._weighted:
-            self._restored_weights(saved, 0, saved.meta["notes"])
-
-    def _complete(self, rows: IndexedStore) -> None:
-        """Nothing is drawn by the row index here, and `_check_saved` has seen the rest."""
-
-    def _prepared(self, store: Store, **how: bool) -> _Prepared:
-        base, notes = int(store.meta["base"]), dict(store.meta["notes"])
-        weights = self._restored_weights(store, base, notes) if self._weighted else None
-        prepared = super()._prepared(store, **how)
-        newest = int(store.count[0]) - 1
-        if self._resumes and "resume_episodes" not in how and newest >= int(store.first[0]):
-            # Opened. What the metadata say of the next step is as old as the last flush.
-            prepared.rows.next_step[0] = prepared.rows.step_after(0)
-        return prepared._replace(more=(base, notes, weights))
-
-    def _take_over(self, prepared: _Prepared) -> None:
-        super()._take_over(prepared)
-        self.base, self.notes, self._weights = prepared.more
-
-    def _restored_weights(self, store: Store, base: int, notes: Mapping[str, Any]) -> SumTree:
-        first, count = int(store.first[0]), int(store.count[0])
-        start, saved, _alpha = store.read_priorities() or (first, np.empty((0, 1)), None)
-        weights = np.full(count - first, np.nan)
-        known = saved[max(first - start, 0) :, 0][: len(weights)]
-        weights[: len(known)] = known
-        weights[np.isnan(weights)] = notes.get("newest_weight", 1.0)
-        capacity = self._options["capacity"]
-        tree = SumTree(capacity, track_min=True)
-        try:
-            tree.set((np.arange(first, count) + base) % capacity, weights)
-        except PriorityError as error:
-            raise FormatError(f"{store.path}/priority: damaged ({error})") from error
-        return tree
-
-    def _leaves(self) -> np.ndarray | None:
-        if not self._weighted:
-            return None
-        first, count = self.bounds[0]
-        return self.weights.get(self.slots(np.arange(first, count)))[:, None]
-
-    def _options_meta(self) -> dict[str, Any]:
-        return super()._options_meta() | {"facade": self._facade}
-
-    def _state_meta(self, rows: IndexedStore | None) -> dict[str, Any]:
-        return super()._state_meta(rows) | {"base": self.base, "notes": self.notes}
-
-    @contextlib.contextmanager
-    def _checkpoint(
-        self, directory: Path, suffix: int | str | None
-    ) -> Iterator[tuple[Path, str, Path]]:
-        path, text = checkpoint.find(directory, self.name, suffix)
-        yield path, text, path  # other files are its owner's to read
 
     def load(
         self,
