@@ -3,26 +3,33 @@
 Layers, each using only those below it::
 
     cli/  __main__.py        the command ``diskreplay``
-    compat/                  the APIs of five older buffers
+    compat/                  the APIs of five older buffers, on rows in slots
     convert/                 pandas, Parquet, Minari, checkpoints of ReAgent and Dopamine
     integrations/            Gymnasium recorders, torch data sets
     pictures/                contact sheets, animations, plots, the report
     inspection/              episodes and figures of the fields
-    prefetch.py              batches read ahead
+    opening.py               buffers and checkpoints by their path alone
+    shared_buffer.py         one open buffer a process and path
     prioritized.py           PrioritizedReplayBuffer
-    ring.py                  rows in slots, for the older APIs
-    buffer.py                ReplayBuffer: its calls, locks and options, save and load
-    rows.py                  one store with its index, sampler and open episodes
-    fitting.py               from steps to rows
-    gathering.py             from a draft to a batch
+    buffer.py                ReplayBuffer: add, sample, gather, len
+    row_buffer.py            rows recorded as they are and read by id
+    session.py               path, lock and process; flush, close, save, load
+    checkpoint_loader.py     a checkpoint in the place of a live store
+    store_kind.py            what a store holds for a buffer, and what is saved with it
+    prefetch.py              batches read ahead
+    distribution.py          how transitions are drawn
+    indexed_store.py         one store with its index, sampler and open episodes
+    batch_reader.py          from what was drawn to a batch
+    options.py               what makes a transition
+    validation.py            what comes in, checked and cast
     schema.py                which fields there are
     spaces.py                their leaves, and as JSON
     naming.py                which names extras and keys may have
-    batch.py  statistics.py  values.py  metadata.py
+    batch.py  statistics.py  metadata.py
     check/                   verify and repair
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
-    errors.py  process.py  caches.py  jit.py
+    errors.py  extensions.py  process.py  caches.py  jit.py
 
 Importing this module loads the errors and no other package; what else it exports is loaded when it
 is first named, and Numba and zarr when they are first used.
@@ -33,6 +40,7 @@ __version__ = "0.1.0"
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from diskreplay import extensions
 from diskreplay.errors import (
     AttachmentError,
     CapacityError,
@@ -68,12 +76,14 @@ from diskreplay.errors import (
 
 if TYPE_CHECKING:
     from diskreplay.batch import Batch
-    from diskreplay.buffer import ReplayBuffer, open
+    from diskreplay.buffer import ReplayBuffer
+    from diskreplay.opening import checkpoints, open
     from diskreplay.prioritized import PrioritizedReplayBuffer
     from diskreplay.sampling.sum_tree import SumTree
+    from diskreplay.shared_buffer import SharedBuffer, shared
     from diskreplay.statistics import Statistics
     from diskreplay.store.checkpoint import CHECKPOINT_DURATION
-    from diskreplay.store.listing import Checkpoint, checkpoints
+    from diskreplay.store.listing import Checkpoint
 
 __all__ = [
     "CHECKPOINT_DURATION",
@@ -104,6 +114,7 @@ __all__ = [
     "ReplayBuffer",
     "SchemaError",
     "ShapeError",
+    "SharedBuffer",
     "Statistics",
     "StorageError",
     "StoreError",
@@ -115,6 +126,7 @@ __all__ = [
     "UsageError",
     "checkpoints",
     "open",
+    "shared",
 ]
 
 # The same as above. An interrupt while NumPy and Gymnasium are loaded, a third of a second, then
@@ -125,11 +137,20 @@ _HOMES = {
     "Checkpoint": "store.listing",
     "PrioritizedReplayBuffer": "prioritized",
     "ReplayBuffer": "buffer",
+    "SharedBuffer": "shared_buffer",
     "Statistics": "statistics",
     "SumTree": "sampling.sum_tree",
-    "checkpoints": "store.listing",
-    "open": "buffer",
+    "checkpoints": "opening",
+    "open": "opening",
+    "shared": "shared_buffer",
 }
+
+# Who answers the calls of a buffer or a batch that need a layer above them.
+extensions.register("episodes", "diskreplay.inspection.episodes:episodes_of")
+extensions.register("export_gz", "diskreplay.convert.gz_checkpoint:write")
+extensions.register("foreign_checkpoint", "diskreplay.convert.gz_checkpoint:find")
+extensions.register("to_pandas", "diskreplay.convert.pandas:to_pandas")
+extensions.register("to_torch", "diskreplay.integrations.torch:to_torch")
 
 
 def __getattr__(name: str) -> Any:

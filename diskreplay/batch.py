@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay import extensions
+
 
 class WindowMemory:
     """Gathered windows that nobody looks at any more, to be filled again.
@@ -129,6 +131,4 @@ class Batch:
 
         On the CPU they share their memory with this batch. Needs ``diskreplay[torch]``.
         """
-        from diskreplay.integrations.torch import to_torch
-
-        return to_torch(self, device, non_blocking=non_blocking)
+        return extensions.find("to_torch")(self, device, non_blocking=non_blocking)

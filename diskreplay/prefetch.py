@@ -1,10 +1,11 @@
 """Batches read ahead on a background thread."""
 
+import contextlib
 import math
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -12,13 +13,15 @@ import numpy as np
 
 from diskreplay import process
 from diskreplay.batch import Batch
-from diskreplay.errors import ClosedError, ForkedError, FormatError
+from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
+from diskreplay.options import Beta
+from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.store import numbers
 from diskreplay.store.gate import Visit
 
 if TYPE_CHECKING:
+    from diskreplay.batch_reader import DrawnBatch
     from diskreplay.buffer import ReplayBuffer
-    from diskreplay.gathering import Draft
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
@@ -93,7 +96,7 @@ class _Job:
 
     def __init__(self, number: int, before: threading.Lock) -> None:
         self.number, self.before = number, before
-        self.draft: Draft | None = None
+        self.drawn_batch: DrawnBatch | None = None
         self.batch: Batch | None = None
         self.error: BaseException | None = None
         self.cancelled = False
@@ -128,12 +131,13 @@ class Prefetcher:
         buffer: "ReplayBuffer",
         depth: int,
         batch_size: int,
-        beta: float | Callable[[int], float] | None,
+        beta: Beta | None,
         *,
         claimed: bool = True,
     ) -> None:
         self._claimed, self._pid = claimed, process.pid
-        self._buffer, self._depth, self._size, self._beta = buffer, depth, batch_size, beta
+        self._buffer, self._others = buffer, buffer._prefetchers
+        self._depth, self._size, self._beta = depth, batch_size, beta
         self._jobs: deque[_Job] = deque()
         self._work: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._spare: list[Batch] = []
@@ -174,16 +178,16 @@ class Prefetcher:
                 self._spare.append(self._in_hand)
                 self._in_hand = None
             with self._buffer._lock:  # a save on another thread puts all batches under way back
-                draw_resumed(self._buffer)
+                self._others.draw_resumed()
                 self.refill()
                 self._ask()
                 job = self._jobs.popleft()
             job.done.acquire()
             if job.error is not None:
-                if job.draft is None:  # nothing to draw: nor was there for those behind it
+                if job.drawn_batch is None:  # nothing to draw: nor was there for those behind it
                     self._buffer._settle()
                     with self._buffer._lock:
-                        put_back(self._buffer, [self])
+                        self._others.put_back([self])
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
                 job.batch = self._buffer._draw(self._size, self._beta, Visit()).read()
@@ -196,21 +200,15 @@ class Prefetcher:
             thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
             thread.start()
             self._thread = thread
-        job = self._new_job()
+        job = self._others.new_job()
         self._jobs.append(job)
         self._work.put(job)
-
-    def _new_job(self) -> _Job:
-        number, before = self._buffer._last_asked
-        job = _Job(number + 1, before)
-        self._buffer._last_asked = job.number, job.drawn
-        return job
 
     def _run(self) -> None:
         """Draw and read one batch after the other.
 
         A draw is read before the next is made: this thread never waits for the buffer's lock while
-        a draft of its own is inside the gate, where the lock's holder may be waiting.
+        a batch of its own is inside the gate, where the lock's holder may be waiting.
         """
         buffer = self._buffer
         while (job := self._work.get()) is not None:
@@ -220,12 +218,12 @@ class Prefetcher:
                         pass
                     with buffer._lock:
                         if not job.cancelled:
-                            job.draft = buffer._draw(self._size, self._beta, Visit())
+                            job.drawn_batch = buffer._draw(self._size, self._beta, Visit())
                 finally:
                     job.drawn.release()
-                if job.draft is not None:
+                if job.drawn_batch is not None:
                     out = self._spare.pop() if self._spare else None
-                    job.batch = job.draft.read(out)
+                    job.batch = job.drawn_batch.read(out)
             except BaseException as error:  # handed to the thread that takes the batch
                 job.error = error
             finally:
@@ -246,9 +244,9 @@ class Prefetcher:
         drawn = []
         for job in jobs:
             job.cancelled = True
-            if job.draft is not None:
+            if job.drawn_batch is not None:
                 job.done.acquire()  # its gate is left
-                drawn.append((job.number, job.draft.numbers))
+                drawn.append((job.number, job.drawn_batch.numbers))
                 if job.batch is not None:
                     self._spare.append(job.batch)
         return drawn
@@ -258,13 +256,13 @@ class Prefetcher:
         while not self._closed and len(self._jobs) < self._depth:
             self._ask()
 
-    def redraw(self, beta: float | Callable[[int], float] | None) -> None:
+    def redraw(self, beta: Beta | None) -> None:
         """Draw and read as many batches as are missing, now. With the buffer's lock held."""
         while len(self._jobs) < self._depth:
-            job = self._new_job()
+            job = self._others.new_job()
             try:
-                job.draft = self._buffer._draw(self._size, beta, Visit())
-                job.batch = job.draft.read()
+                job.drawn_batch = self._buffer._draw(self._size, beta, Visit())
+                job.batch = job.drawn_batch.read()
             except Exception as error:  # comes with the batch, as from the thread
                 job.error = error
             finally:  # after Ctrl-C too: what is asked for next waits for it
@@ -287,8 +285,8 @@ class Prefetcher:
             self._closed = True
         self._buffer._settle()
         with self._buffer._lock:
-            put_back(self._buffer, [self])
-            self._buffer._prefetchers.remove(self)  # a load goes by who is there
+            self._others.put_back([self])
+            self._others.open.remove(self)  # a load goes by who is there
         self._work.put(None)
         if self._thread not in (None, threading.current_thread()):
             self._thread.join()
@@ -300,86 +298,148 @@ class Prefetcher:
         self.close()
 
 
-def put_back(buffer: "ReplayBuffer", prefetchers: Sequence[Prefetcher]) -> list[Prefetcher]:
-    """Give up all batches under way: the numbers that they were drawn with come again.
-
-    In the order of the draws, so that it does not matter which of them were made by now. With the
-    buffer's lock held: what is not drawn will not be.
-
-    Returns
-    -------
-    list of Prefetcher
-        Those that had batches under way, in the order of their oldest ones: unlike the order in
-        which they were made, a resumed run has the same.
-    """
-    had = [prefetcher for prefetcher in prefetchers if prefetcher._jobs]
-    had.sort(key=lambda prefetcher: prefetcher._jobs[0].number)
-    drawn = sorted((each for prefetcher in had for each in prefetcher._cancel()), key=itemgetter(0))
-    buffer._stream.put_back([array for _, numbers in drawn for array in numbers])
-    return had
-
-
-def describe(buffer: "ReplayBuffer", under_way: Sequence[Prefetcher]) -> list[UnderWay]:
-    """What a checkpoint says, where `put_back` gave these. With the buffer's lock held."""
-    found = []
-    for each in buffer._prefetchers:
-        turn = under_way.index(each) if each in under_way else -1
-        beta = each._beta
-        if beta is not None:
-            beta = buffer._exponent(beta) if turn >= 0 else 0.0
-        found.append(UnderWay(each._depth, each._size, beta, turn))
-    return found
-
-
-def ask_again(prefetchers: Sequence[Prefetcher]) -> None:
-    """Have drawn again what `put_back` gave up, in order. With the buffer's lock held."""
-    waiting = not all(prefetcher._claimed for prefetcher in prefetchers)
-    for prefetcher in prefetchers:
-        if waiting:  # has no thread, and its turn must not come before that of those which have
-            prefetcher.redraw(prefetcher._beta)
-        else:
-            prefetcher.refill()
-
-
 class Resumed(NamedTuple):
     """The prefetchers of a buffer after a load."""
 
-    prefetchers: list[Prefetcher]
+    open: list[Prefetcher]
     due: list[tuple[Prefetcher, float | None]]
     """What was under way in the saved run: whose, and with which exponent, in the order of the
     draws."""
 
 
-def resumed(buffer: "ReplayBuffer", saved: Sequence[UnderWay]) -> Resumed:
-    """The prefetchers that a buffer will have after a load. With the buffer's lock held. Changes
-    nothing of the buffer, and draws nothing: `draw_resumed` does that.
+class Prefetchers:
+    """Those of one buffer, in the order in which they were made. All but `settle` and `close` need
+    the buffer's lock.
 
-    Each of the saved ones becomes a prefetcher of that depth and size that is there, else a new
-    one, which waits until `ReplayBuffer.prefetch` is asked for it: what happens before that does
-    not change it.
+    Refers to no buffer: one that is dropped is to let go of its store at once.
+
+    Attributes
+    ----------
+    open : list of Prefetcher
     """
-    there = [each for each in buffer._prefetchers if each._claimed]  # others: of an earlier load
-    found = []
-    for depth, batch_size, beta, _ in saved:
-        fits = [each for each in there if (each._depth, each._size) == (depth, batch_size)]
-        if fits:
-            there.remove(fits[0])
-        else:
-            fits = [Prefetcher(buffer, depth, batch_size, beta, claimed=False)]
-        found.append(fits[0])
-    turns = sorted((entry.turn, place) for place, entry in enumerate(saved) if entry.turn >= 0)
-    return Resumed(found + there, [(found[place], saved[place].beta) for _, place in turns])
 
+    def __init__(self, lock: threading.RLock, rng: ReplayableRng) -> None:
+        self._lock, self._rng = lock, rng
+        self.open: list[Prefetcher] = []
+        self._due: list[tuple[Prefetcher, float | None]] = []
+        # Of the batch that was asked for last: its number, and what is held until it is drawn.
+        self._last_asked = 0, threading.Lock()
 
-def draw_resumed(buffer: "ReplayBuffer") -> None:
-    """Draw what was under way in the saved run, unless that is done. With the buffer's lock held.
+    def get(
+        self, buffer: "ReplayBuffer", depth: int, batch_size: int, beta: Beta | None
+    ) -> Prefetcher:
+        """A new one, or one that waits since a load for somebody to ask for it."""
+        for waiting in self.open:
+            if waiting.claim(depth, batch_size, beta):
+                return waiting
+        if len(self.open) == MOST_PREFETCHERS:
+            raise UsageError(
+                f"{len(self.open):,} prefetchers of this buffer are open, the most there can be: "
+                "close those that are done with"
+            )
+        self.open.append(Prefetcher(buffer, depth, batch_size, beta))
+        return self.open[-1]
 
-    Called before the first batch is taken, and before anything that these draws depend on changes.
-    Not by `load` itself: drawing calls the user's schedule, and takes memory for the batches, and
-    no exception may come after the exchange.
-    """
-    due = buffer._due
-    while due:
-        prefetcher, beta = due[0]
-        prefetcher.redraw(beta)
-        del due[0]
+    def new_job(self) -> _Job:
+        """One to be drawn after all that were asked for so far."""
+        number, before = self._last_asked
+        job = _Job(number + 1, before)
+        self._last_asked = job.number, job.drawn
+        return job
+
+    def settle(self) -> None:
+        """Have drawn what was asked for, before anything changes. Without the lock, which the
+        prefetchers need for that."""
+        if self._due:
+            with self._lock:
+                self.draw_resumed()
+        for prefetcher in self.open:
+            prefetcher.settle()
+
+    def close(self) -> None:
+        """Close all of them. Without the lock."""
+        self._due.clear()  # the numbers for these draws are not taken from the generator yet
+        for prefetcher in list(self.open):
+            prefetcher.close()
+
+    def put_back(self, prefetchers: Sequence[Prefetcher]) -> list[Prefetcher]:
+        """Give up batches under way: the numbers that they were drawn with come again.
+
+        In the order of the draws, so that it does not matter which of them were made by now. With
+        the lock held: what is not drawn will not be.
+
+        Returns
+        -------
+        list of Prefetcher
+            Those that had batches under way, in the order of their oldest ones: unlike the order in
+            which they were made, a resumed run has the same.
+        """
+        had = [prefetcher for prefetcher in prefetchers if prefetcher._jobs]
+        had.sort(key=lambda prefetcher: prefetcher._jobs[0].number)
+        drawn = [each for prefetcher in had for each in prefetcher._cancel()]
+        drawn.sort(key=itemgetter(0))
+        self._rng.put_back([array for _, numbers in drawn for array in numbers])
+        return had
+
+    @contextlib.contextmanager
+    def drained(self) -> Iterator[list[Prefetcher]]:
+        """Put the batches under way back; have those of the prefetchers that it gives, which are
+        all that had some, drawn again at the end, in order."""
+        under_way = self.put_back(self.open)
+        try:
+            yield under_way
+        finally:
+            waiting = not all(prefetcher._claimed for prefetcher in under_way)
+            for prefetcher in under_way:
+                if waiting:  # has no thread, and its turn must not come before those which have
+                    prefetcher.redraw(prefetcher._beta)
+                else:
+                    prefetcher.refill()
+
+    def describe(self, under_way: Sequence[Prefetcher]) -> list[UnderWay]:
+        """What a checkpoint says, where `put_back` gave these."""
+        found = []
+        for each in self.open:
+            turn = under_way.index(each) if each in under_way else -1
+            beta = each._beta
+            if beta is not None:
+                beta = each._buffer._exponent(beta) if turn >= 0 else 0.0
+            found.append(UnderWay(each._depth, each._size, beta, turn))
+        return found
+
+    def resumed(self, buffer: "ReplayBuffer", saved: Sequence[UnderWay]) -> Resumed:
+        """The prefetchers that a buffer will have after a load. Changes nothing of the buffer, and
+        draws nothing: `draw_resumed` does that.
+
+        Each of the saved ones becomes a prefetcher of that depth and size that is there, else a new
+        one, which waits until `ReplayBuffer.prefetch` is asked for it: what happens before that
+        does not change it.
+        """
+        there = [each for each in self.open if each._claimed]  # others: of an earlier load
+        found = []
+        for depth, batch_size, beta, _ in saved:
+            fits = [each for each in there if (each._depth, each._size) == (depth, batch_size)]
+            if fits:
+                there.remove(fits[0])
+            else:
+                fits = [Prefetcher(buffer, depth, batch_size, beta, claimed=False)]
+            found.append(fits[0])
+        turns = sorted((entry.turn, place) for place, entry in enumerate(saved) if entry.turn >= 0)
+        return Resumed(found + there, [(found[place], saved[place].beta) for _, place in turns])
+
+    def take_over(self, resumed: Resumed) -> None:
+        """Be these from now on. Cannot fail."""
+        self.open[:], self._due = resumed
+
+    def draw_resumed(self) -> None:
+        """Draw what was under way in the saved run, unless that is done.
+
+        Called before the first batch is taken, and before anything that these draws depend on
+        changes. Not by `load` itself: drawing calls the user's schedule, and takes memory for the
+        batches, and no exception may come after the exchange.
+        """
+        due = self._due
+        while due:
+            prefetcher, beta = due[0]
+            prefetcher.redraw(beta)
+            del due[0]

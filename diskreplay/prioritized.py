@@ -1,22 +1,17 @@
 """The prioritized replay buffer."""
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay.buffer import ReplayBuffer, _checked_ids
-from diskreplay.errors import FormatError, InvalidInputError, PriorityError, ShapeError
-from diskreplay.rows import Rows
-from diskreplay.sampling.prioritized import PrioritizedSampler
-from diskreplay.sampling.row_index import RowIndex
-from diskreplay.statistics import PriorityStatistics
-from diskreplay.store import numbers
-from diskreplay.store.priorities import LARGEST
-from diskreplay.store.store import Store
+from diskreplay.buffer import ReplayBuffer, checked_ids
+from diskreplay.distribution import PrioritizedDistribution
+from diskreplay.errors import PriorityError, ShapeError
+from diskreplay.options import Beta
+from diskreplay.sampling.sum_tree import SumTree
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -118,15 +113,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         weight_normalization: Literal["batch", "buffer"] = "batch",
     ) -> None:
         self._closed = True
-        if not isinstance(alpha, int | float | np.number) or not 0 <= alpha < np.inf:
-            raise InvalidInputError(f"alpha: a finite number from 0 on expected, found {alpha!r}")
-        if weight_normalization not in ("batch", "buffer"):
-            raise InvalidInputError(
-                f"weight_normalization: 'batch' or 'buffer' expected, found "
-                f"{weight_normalization!r}"
-            )
-        self.alpha, self.weight_normalization = float(alpha), weight_normalization
-        self.beta = beta if callable(beta) else _exponent(beta)
+        self._distribution: PrioritizedDistribution = PrioritizedDistribution(
+            alpha, beta, weight_normalization
+        )
         super().__init__(
             path,
             observation_space=observation_space,
@@ -168,7 +157,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         PriorityError, UnknownIdError, ShapeError
             Nothing was changed.
         """
-        ids = _checked_ids(ids)
+        ids = checked_ids(ids)
         try:
             priorities = np.ascontiguousarray(priorities, np.float64)
         except (TypeError, ValueError) as error:
@@ -178,84 +167,31 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._settle()
         with self._lock:
             self._check_writable()
-            ignored = self._indexed().sampler.update(ids, priorities)
+            ignored = self._rows.indexed().sampler.update(ids, priorities)
             self._ignored += ignored
         return ignored
 
     @property
-    def tree(self):
+    def tree(self) -> SumTree:
         """The `SumTree` of ``priority ** alpha``, by ring place; for looking, not for setting."""
         with self._lock:
-            return self._indexed().sampler.tree
+            return self._rows.indexed().sampler.tree
 
-    def _make_sampler(self, index: RowIndex, store: Store) -> PrioritizedSampler:
-        sampler = PrioritizedSampler(index, self.alpha, self.weight_normalization)
-        sampler.largest = _largest(store)
-        sampler.restore(store.read_priorities())
-        return sampler
+    @property
+    def alpha(self) -> float:
+        """The exponent of the priorities."""
+        return self._distribution.alpha
 
-    def _check_saved(self, saved: Store) -> None:
-        super()._check_saved(saved)
-        _largest(saved)
-        saved.read_priorities()
+    @property
+    def beta(self) -> Beta:
+        """The default exponent of the importance weights, or its schedule; may be set."""
+        return self._distribution.beta
 
-    def _exponent(self, beta: float | Callable[[int], float] | None) -> float:
-        beta = self.beta if beta is None else beta
-        return _exponent(beta(self._rows.add_count) if callable(beta) else beta)
+    @beta.setter
+    def beta(self, beta: Beta) -> None:
+        self._distribution.beta = beta
 
-    def _options_meta(self) -> dict[str, Any]:
-        return super()._options_meta() | {
-            "kind": "prioritized",
-            "alpha": self.alpha,
-            "weight_normalization": self.weight_normalization,
-            "beta": None if callable(self.beta) else self.beta,
-        }
-
-    def _state_meta(self, rows: Rows | None) -> dict[str, Any]:
-        meta = super()._state_meta(rows)
-        if rows is not None and rows.index is not None:
-            meta[LARGEST] = rows.sampler.largest
-        return meta
-
-    def _leaves(self) -> np.ndarray | None:
-        return self._indexed().sampler.leaves()
-
-    def _of_this_kind(self) -> dict[str, Any]:
-        return {"prioritized": True, "alpha": self.alpha}
-
-    def _take_options(self, meta: Mapping[str, Any]) -> None:
-        self.alpha = numbers.real("alpha", meta["alpha"], 0, sys.float_info.max)
-        self.weight_normalization = meta["weight_normalization"]
-        if self.weight_normalization not in ("batch", "buffer"):
-            raise ValueError(f"weight_normalization: {self.weight_normalization!r:.60} found")
-        beta = 0.4 if meta["beta"] is None else meta["beta"]
-        self.beta = numbers.real("beta", beta, 0, sys.float_info.max)
-
-    def _priority_statistics(self) -> PriorityStatistics | None:
-        sampler = self._indexed().sampler
-        leaves = sampler.tree.leaves
-        positive = leaves[leaves > 0]
-        if not len(positive):
-            return None
-        return PriorityStatistics(
-            total=sampler.tree.total,
-            min=float(positive.min()),
-            max=float(positive.max()),
-            mean=float(positive.mean()),
-            largest_seen=sampler.largest,
-        )
-
-
-def _largest(store: Store) -> float:
-    """The largest priority seen, as it was saved, or a `FormatError`."""
-    try:
-        largest = store.meta.get(LARGEST, 1.0)
-        return numbers.real(LARGEST, largest, sys.float_info.min, sys.float_info.max)
-    except ValueError as error:
-        raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
-
-
-def _exponent(beta: Any) -> float:
-    if not isinstance(beta, int | float | np.number) or not 0 <= beta < np.inf:
-        raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r}")
-    return float(beta)
+    @property
+    def weight_normalization(self) -> str:
+        """Whether weights are divided by the batch's largest or by the whole buffer's."""
+        return self._distribution.weight_normalization

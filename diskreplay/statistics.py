@@ -1,6 +1,12 @@
 """Figures of a buffer at one moment."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from diskreplay.indexed_store import IndexedStore
 
 
 @dataclass(frozen=True)
@@ -52,3 +58,36 @@ class Statistics:
     """Priorities given for rows that could not be sampled, since this buffer was opened."""
     priorities: PriorityStatistics | None
     """None for a uniform buffer, and for one with nothing to sample."""
+
+
+def measured(
+    rows: "IndexedStore", ignored_updates: int, priorities: PriorityStatistics | None
+) -> Statistics:
+    """Figures of this moment, of rows that are indexed. With the buffer's lock."""
+    store, first = rows.store, rows.index.first
+    retained = int((store.count - first).sum())
+    episodes = 0
+    for env in range(store.num_envs):
+        step = store.read("step", env, int(first[env]), int(store.count[env]))
+        episodes += int(np.count_nonzero(step[1:] == 0)) + (len(step) > 0)
+    fields = {}
+    for name, (disk, segments) in store.disk_usage().items():
+        raw = retained * store.columns[name].field.row_bytes
+        fields[name] = FieldStatistics(raw, disk, raw / disk if disk else 0.0, segments)
+    raw = sum(f.raw_bytes for f in fields.values())
+    disk = sum(f.disk_bytes for f in fields.values())
+    return Statistics(
+        rows=retained,
+        sampleable=rows.index.sampleable,
+        transitions=rows.add_count,
+        episodes=episodes,
+        capacity=store.capacity,
+        num_envs=store.num_envs,
+        fields=fields,
+        raw_bytes=raw,
+        disk_bytes=disk,
+        ratio=raw / disk if disk else 0.0,
+        segments=sum(f.segments for f in fields.values()),
+        ignored_updates=ignored_updates,
+        priorities=priorities,
+    )

@@ -40,6 +40,7 @@ def fill_and_use(kind, path, space, envs, **options):
         buffer.save(f"{path}.saved", 1)
         add(buffer, space, envs, terminated=False, truncated=False)
         buffer.load(f"{path}.saved", 1)
+        buffer.evict(buffer.bounds[:, 0] + 1)
         buffer.sample(32)
         with diskreplay.open(path) as reader:
             reader.sample(8)

@@ -139,6 +139,29 @@ class NaiveReplayBuffer:
             kept = self.capacity // self.num_envs
             self.first[env] = max(self.first[env], len(self.history[env]) - kept)
 
+    def end_episode(self, mask=None, next_observation=None):
+        """Cut the episodes of these envs; keep what their last step led to, if that is given."""
+        for env in range(self.num_envs):
+            if mask is not None and not mask[env]:
+                continue
+            if next_observation is not None and self.next_step[env] > 0:
+                row = self._final_row(next_observation[env], self.next_step[env])
+                self.history[env].append(row)
+                self._evict(env)
+            self.next_step[env] = 0
+
+    def evict(self, first):
+        """Let go of each env's rows before these."""
+        self.first = [max(pair) for pair in zip(self.first, first, strict=True)]
+
+    def clear(self):
+        """Forget all rows; the largest priority seen stays."""
+        self.history = [[] for _ in range(self.num_envs)]
+        self.first = [0] * self.num_envs
+        self.add_count = 0
+        self.priorities = {}
+        self.cut()
+
     def cut(self):
         """What reopening and loading do to open episodes: the next row starts a new one."""
         self.next_step = [0] * self.num_envs
@@ -166,8 +189,10 @@ class NaiveReplayBuffer:
                 return m
             if t + m >= len(rows) or rows[t + m]["step"] != rows[t]["step"] + m:
                 return None  # nothing yet, or another episode: there is no next observation
+            if rows[t + m]["is_final"]:
+                return m  # truncated, or cut: what it led to is known, and nothing comes after
             if last["truncated"]:
-                return m  # and row t + m is the final row
+                return None
         return self.update_horizon
 
     def sampleable_ids(self):
@@ -645,6 +670,23 @@ class SideBySide:
         if list(observation) == ["observation"]:
             return observation["observation"]
         return {name.split("/")[1]: value for name, value in observation.items()}
+
+    def end_episode(self, envs, led_to_is_known):
+        """Cut the episodes of these envs on both sides, or of all if it is None."""
+        mask = None if envs is None else [env in envs for env in range(self.twin.num_envs)]
+        given = [self.make_observation() for _ in range(self.twin.num_envs)]
+        self.twin.end_episode(mask, given if led_to_is_known else None)
+        joined = {name: np.stack([one[name] for one in given]) for name in given[0]}
+        if self.twin.num_envs == 1:
+            joined = {name: rows[0] for name, rows in joined.items()}
+        self.real.end_episode(
+            None if mask is None else np.array(mask),
+            next_observation=self.in_the_space(joined) if led_to_is_known else None,
+        )
+
+    def clear(self):
+        self.real.clear()
+        self.twin.clear()
 
     def play(self, steps, seed=0, end=0.15, skip=0.2):
         """Random steps: each env is masked out, or ends its episode, with these probabilities."""

@@ -138,6 +138,26 @@ class Lives(RuleBasedStateMachine):
         for end in ends:
             self.both.step([end] * self.both.twin.num_envs)
 
+    @rule(data=st.data(), led_to_is_known=st.booleans())
+    def end_episode(self, data, led_to_is_known):
+        env = st.integers(0, self.both.twin.num_envs - 1)
+        self.both.end_episode(data.draw(st.none() | st.sets(env)), led_to_is_known)
+
+    @rule(part=st.floats(0, 1), one_env=st.booleans())
+    def evict(self, part, one_env):
+        real, twin = self.both.real, self.both.twin
+        first = [low + int(part * max(high - 1 - low, 0)) for low, high in real.bounds.tolist()]
+        if one_env:
+            first[1:] = [0] * (len(first) - 1)
+        twin.settle_priorities()  # a row is given the largest of when it came, and not of now
+        real.evict(first)
+        twin.evict(first)
+
+    @rule()
+    def clear(self):
+        self.close_reader()
+        self.both.clear()
+
     @rule(kind=st.sampled_from(["nan", "inf", "shape", "missing", "unknown"]))
     def add_what_is_refused(self, kind):
         both = self.both

@@ -68,9 +68,9 @@ def vector_step(i, num_envs, **changed):
 
 def next_batch(buffer):
     """What the next `sample` will return; the random numbers are put back."""
-    state = buffer._stream.state()
+    state = buffer._rng.state()
     batch = buffer.sample()
-    buffer._stream.restore(state)
+    buffer._rng.restore(state)
     return {name: np.array(value) for name, value in batch.asdict().items()}
 
 

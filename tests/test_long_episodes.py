@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.ring import Ring
+from diskreplay.compat.slot_buffer import SlotBuffer
 
 LAST = 2**31 - 1  # of int32; for a final row only
 OPTIONS = {
@@ -118,13 +118,13 @@ def test_a_checkpoint_of_the_longest_episode(tmp_path):
 
 def test_a_ring(tmp_path):
     options = {k: v for k, v in OPTIONS.items() if k != "batch_size"}
-    with Ring(tmp_path / "store", facade="test", resume_episodes=True, **options) as ring:
+    with SlotBuffer(tmp_path / "store", facade="test", resume_episodes=True, **options) as ring:
         ring.extend(columns(range(LAST - 4, LAST)))
         count = ring.count
         with pytest.raises(errors.UsageError, match="end_episode"):
             ring.put([np.zeros(2, np.uint8), 0, 1.0, False, None, None, None])
         assert ring.count == count
-    with Ring(tmp_path / "store", facade="test", resume_episodes=True, **options) as ring:
+    with SlotBuffer(tmp_path / "store", facade="test", resume_episodes=True, **options) as ring:
         assert ring.next_step == LAST
         with pytest.raises(errors.UsageError):
             ring.put([np.zeros(2, np.uint8), 0, 1.0, False, None, None, None])

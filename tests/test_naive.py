@@ -53,6 +53,23 @@ def test_n_step_reward_discount_and_next_observation():
     assert not transition["terminated"]
 
 
+def test_a_cut_whose_last_observation_is_known_loses_no_transition():
+    twin = make(update_horizon=3, gamma=0.5)
+    for frame, reward in ((10, 1.0), (11, 2.0)):
+        add(twin, frame, reward)
+    twin.end_episode([True], [{"observation": np.uint8(12)}])
+    twin.end_episode([True], [{"observation": np.uint8(99)}])  # no episode is open: no row
+    add(twin, 20, 4.0)
+    assert twin.sampleable_ids() == [0, 1]
+    assert twin.rows == 4
+    first, second = twin.transition(0), twin.transition(1)
+    assert (first["reward"], first["discount"], first["steps"]) == (2.0, 0.25, 2)
+    assert (second["reward"], second["discount"], second["steps"]) == (2.0, 0.5, 1)
+    assert first["next_observation"] == second["next_observation"] == 12
+    assert not first["terminated"]
+    assert not first["truncated"]
+
+
 def test_a_termination_shortens_the_window_and_zeroes_the_discount():
     twin = make(update_horizon=3, gamma=0.5)
     add(twin, 10, 1.0)

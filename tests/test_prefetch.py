@@ -254,7 +254,7 @@ def test_a_prefetcher_that_was_dropped_keeps_no_thread_after_the_buffer(tmp_path
 
 
 def test_closing_midway_leaves_the_gate_open(tmp_path):
-    """Drafts under way hold the store's gate; a segment could never be sealed if one were lost."""
+    """Batches under way hold the store's gate; if one were lost, no segment could be sealed."""
     with make(tmp_path / "store") as buffer:
         record(buffer, 60)
         for _ in range(10):
@@ -282,8 +282,8 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
     with make(tmp_path / "store") as buffer, make(tmp_path / "twin") as twin:
         record(buffer, 60)
         record(twin, 60)
-        gathering = buffer._rows._gathering
-        gather, calls = gathering._rows, []
+        reader = buffer._rows._batch_reader
+        gather, calls = reader._rows, []
 
         def third_fails(*arguments):
             calls.append(threading.current_thread())
@@ -291,7 +291,7 @@ def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkey
                 raise errors.CorruptSegmentError("rotten")
             return gather(*arguments)
 
-        monkeypatch.setattr(gathering, "_rows", third_fails)
+        monkeypatch.setattr(reader, "_rows", third_fails)
         with buffer.prefetch(2) as ahead:
             for i in range(8):
                 expected = kept(twin.sample())
@@ -312,7 +312,7 @@ def test_a_save_on_another_thread_comes_before_or_after_a_take(tmp_path, monkeyp
         record(buffer, 100)
 
         def put_back():  # as a save does, and takes its time
-            with buffer._lock, buffer._drained():
+            with buffer._lock, buffer._prefetchers.drained():
                 time.sleep(0.1)
 
         with buffer.prefetch(2) as ahead:

@@ -129,6 +129,39 @@ def test_versions_names_a_python_that_is_not_there(clone):
     assert asked(clone) == ["dev"]
 
 
+def test_versions_fails_where_it_can_test_nothing(clone):
+    (clone / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/versions", clone / ".ci/versions")
+    tools = clone / "bin"
+    tools.mkdir()
+    for name in ("bash", "cksum", "dirname", "env", "paste", "rm", "sed", "sort", "tr"):
+        (tools / name).symlink_to(shutil.which(name))
+    done = bash(f'"{clone}/.ci/versions"', PATH=str(tools), HOME=str(clone))
+    assert done.returncode == 1
+    assert "Python 3.11 is not there" in done.stdout
+    assert "the lowest versions" in done.stderr
+    assert "the newest versions" in done.stderr
+
+
+@pytest.mark.parametrize("tests", [0, 1])
+@pytest.mark.parametrize("versions", [0, 1])
+def test_run_ends_with_the_closing_line_of_the_first_pass(clone, tests, versions):
+    (clone / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
+    for name, said, code in (
+        ("tools/test", "a dot\n3 passed in 1s", tests),
+        (".ci/versions", "other versions", versions),
+    ):
+        (clone / name).write_text(f"#!/bin/sh\necho '{said}'; exit {code}\n")
+        (clone / name).chmod(0o755)
+    done = bash(f'"{clone}/.ci/run"')
+    assert done.stdout == "a dot\nother versions\n3 passed in 1s\n"
+    assert done.returncode == (tests or versions), done.stderr
+    some = bash(f'"{clone}/.ci/run" tests/test_kill.py')
+    assert some.stdout == "a dot\n3 passed in 1s\n"
+    assert some.returncode == tests
+
+
 # -- what the demonstration judges by
 
 

@@ -246,11 +246,12 @@ def progress(what: str, total: float | None = None) -> Iterator[Callable[..., No
     callable
         ``advance(amount=1, total=None)``: so much more is done, and, if given, so much there is.
     """
+    if not error_console.is_terminal:  # a disabled bar prints an empty line before rich 14.3
+        yield lambda amount=1, total=None: None
+        return
     from rich.progress import Progress
 
-    with Progress(
-        console=error_console, transient=True, disable=not error_console.is_terminal
-    ) as bar:
+    with Progress(console=error_console, transient=True) as bar:
         task = bar.add_task(what, total=total)
 
         def advance(amount: float = 1, total: float | None = None) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError, UsageError
-from diskreplay.ring import Ring
 from diskreplay.spaces import box
-from diskreplay.values import fit_reward
+from diskreplay.validation import fit_reward
 
 _WAITING = 2  # frames without an effect: the newest, and one whose effect comes late
 
@@ -86,7 +86,7 @@ class ReplayBuffer(OnDisk):
         super().__init__(path, self.size, "cs294", resume_episodes=True)
         self._reopen()
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         self._shape = ring.fields["observation"][0]
         self._offsets = np.arange(2 if len(self._shape) == 1 else self.frame_history_len + 1)
         self._offsets -= len(self._offsets) - 2  # the history, and the frame that comes next
@@ -246,7 +246,7 @@ class ReplayBuffer(OnDisk):
             self._skipped.append(row)
         self._waiting.pop(0)
 
-    def _settle(self, ring: Ring, *, closing: bool) -> None:
+    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
         while closing and self._waiting:
             self._write()
         if closing:

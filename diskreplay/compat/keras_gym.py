@@ -6,11 +6,11 @@ from typing import Any, Self
 import numpy as np
 
 from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
-from diskreplay.ring import Ring
 from diskreplay.spaces import box
 from diskreplay.store.format import Field
-from diskreplay.values import fit
+from diskreplay.validation import fit
 
 _ATTEMPTS = 10  # for each row of a batch
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -120,7 +120,7 @@ class ExperienceReplayBuffer(OnDisk):
         self._dones = np.zeros(slots, np.bool_)
         self._rewards = np.zeros(slots)
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         self._empty(ring.capacity)
         self._fields = [
             Field(name, *ring.fields[name]) for name in ("observation", "action", "episode_id")

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay.buffer import open as open_buffer
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import ClosedError, FormatError
-from diskreplay.ring import Ring
+from diskreplay.opening import open as open_buffer
 from diskreplay.store import files, numbers, private
 from diskreplay.store.store import Store
 
@@ -31,7 +31,7 @@ def in_memory(row_bytes: Mapping[str, int], rows: int) -> set[str]:
 
 
 class OnDisk:
-    """A facade over a `Ring`, which is made when the shapes of its rows are known.
+    """A facade over a `SlotBuffer`, which is made when the shapes of its rows are known.
 
     Parameters
     ----------
@@ -41,13 +41,13 @@ class OnDisk:
         Slots.
     facade : str
     **options
-        Of the `Ring`, where they do not depend on the rows.
+        Of the `SlotBuffer`, where they do not depend on the rows.
 
     Notes
     -----
     A derived class overrides `_recall`, to take over what the ring holds, and `_settle`, to hand
     over what it has in memory. `_row_notes` names its notes that are row numbers, `_note_bounds`
-    the bounds of its other numbers, as a `Ring` takes them.
+    the bounds of its other numbers, as a `SlotBuffer` takes them.
     """
 
     _row_notes: ClassVar[tuple[str, ...]] = ()
@@ -60,7 +60,7 @@ class OnDisk:
             "capacity": int(capacity), "facade": facade, "note_bounds": self._note_bounds | rows,
             **options,
         }  # fmt: skip
-        self._ring: Ring | None = None
+        self._ring: SlotBuffer | None = None
         self._is_closed = False
 
     def _reopen(self) -> None:
@@ -99,7 +99,7 @@ class OnDisk:
         if self._is_closed:
             raise ClosedError("the buffer was closed before its first row; make another one")
         try:
-            self._ring = Ring(
+            self._ring = SlotBuffer(
                 self._path, observation_space=observation_space, action_space=action_space,
                 extras=extras, **self._options,
             )  # fmt: skip
@@ -111,10 +111,10 @@ class OnDisk:
                 ring.close()
             raise
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         """Take over what `ring` holds, which was opened just now."""
 
-    def _settle(self, ring: Ring, *, closing: bool) -> None:
+    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
         """Hand over to `ring` what it is to write."""
 
     @property
@@ -141,7 +141,7 @@ class OnDisk:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def _align(self, ring: Ring) -> None:
+    def _align(self, ring: SlotBuffer) -> None:
         """Where the capacity has grown since, put the rows into the slots from 0 on: as long as a
         ring is not full, the older APIs take it that its first slots are the used ones."""
         count, stored = ring.count, ring.stored

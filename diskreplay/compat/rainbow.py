@@ -10,11 +10,11 @@ import numpy as np
 from diskreplay.compat import tree_kernels
 from diskreplay.compat.on_disk import OnDisk
 from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
-from diskreplay.ring import Ring
 from diskreplay.spaces import box
 from diskreplay.store.priorities import LARGEST_LEAF
-from diskreplay.values import fit_reward
+from diskreplay.validation import fit_reward
 
 __all__ = ["MinSegmentTree", "PrioritizedReplayBuffer", "ReplayBuffer", "SumSegmentTree"]
 
@@ -68,7 +68,7 @@ class ReplayBuffer(OnDisk):
             {"next_obs": ((self._obs_dim,), np.float32)},
         )  # fmt: skip
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         self.ptr, self.size, self._count = ring.cursor, ring.stored, ring.count
         slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
         for values, field in (
@@ -228,7 +228,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.sum_tree, self.min_tree = SumSegmentTree(leaves), MinSegmentTree(leaves)
         super().__init__(obs_dim, size, batch_size, path=path)
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         super()._recall(ring)
         self.max_priority = float(ring.notes.get("max_priority", 1.0))
         if self.alpha > 0:  # another one than before may make too large a leaf of it
@@ -238,7 +238,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
         self._weigh(slots, ring.weights.get(slots))
 
-    def _settle(self, ring: Ring, *, closing: bool) -> None:
+    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
         slots = np.arange(self.size)
         ring.weights.set(slots, self.sum_tree[slots])
         newest = float(self.max_priority**self.alpha)

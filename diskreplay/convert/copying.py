@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.buffer import open as open_buffer
 from diskreplay.convert.arrivals import Arrivals, NewPriorities
 from diskreplay.convert.blueprint import blueprint, build
 from diskreplay.convert.output import new_store
 from diskreplay.convert.timeline import Priorities, rows_within, take_retained
 from diskreplay.errors import InvalidInputError, SchemaError
+from diskreplay.opening import open as open_buffer
 
 Source = str | os.PathLike | ReplayBuffer
 Progress = Callable[[int, int], None]

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -23,10 +23,11 @@ from diskreplay.convert.padding import Padding
 from diskreplay.convert.unpickling import PickledSumTree
 from diskreplay.errors import CorruptCheckpointError, InvalidInputError, SchemaError
 from diskreplay.naming import extra_names
+from diskreplay.opening import open as open_buffer
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.spaces import box
 
-__all__ = ["found", "newest", "read", "write"]
+__all__ = ["find", "found", "newest", "read", "write"]
 
 _OWN = ("observation", "action", "reward", "terminal")
 _MOST_SLOTS = 1 << 40
@@ -45,6 +46,36 @@ def newest(directory: str | os.PathLike) -> int | None:
     directory = Path(directory)
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     return max((int(m[1]) for m in map(pattern.fullmatch, names) if m), default=None)
+
+
+class Found(NamedTuple):
+    """Such a checkpoint that `ReplayBuffer.load` was pointed to."""
+
+    directory: Path
+    suffix: str
+
+    def convert(self, buffer: ReplayBuffer, room: Path) -> Path:
+        """A checkpoint of a store with the same rows and this buffer's options, made in `room`."""
+        kind = {"prioritized": False}
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            kind = {"prioritized": True, "alpha": buffer.alpha}
+        made = read(
+            self.directory, self.suffix, room / "store",
+            observation_space=buffer.observation_space, action_space=buffer.action_space,
+            stack_size=buffer.stack_size, update_horizon=buffer.update_horizon,
+            gamma=buffer.gamma, batch_size=buffer.batch_size, capacity=buffer.capacity,
+            metadata=buffer.metadata, **kind,
+        )  # fmt: skip
+        with open_buffer(made, mode="a") as converted:
+            return converted.save(room, "converted")
+
+
+def find(directory: Path, suffix: int | str | None) -> Found | None:
+    """The checkpoint with this suffix, or the newest one, if there is one, whole or not."""
+    suffix = newest(directory) if suffix is None else suffix
+    if suffix is None or not found(directory, suffix):
+        return None
+    return Found(directory, str(suffix))
 
 
 def read(

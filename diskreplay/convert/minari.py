@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diskreplay import spaces
-from diskreplay.buffer import ReplayBuffer, open
+from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.blueprint import blueprint, build
 from diskreplay.convert.minari_place import check_space, datasets_below, new_dataset
 from diskreplay.convert.output import new_store
 from diskreplay.convert.timeline import take_retained
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.opening import open
 
 if TYPE_CHECKING:
     import gymnasium

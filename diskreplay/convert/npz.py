@@ -23,13 +23,13 @@ from typing import IO, Any
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.buffer import open as open_buffer
 from diskreplay.convert.arrivals import Arrivals, NewPriorities
 from diskreplay.convert.blueprint import blueprint, build
 from diskreplay.convert.description import parse_description
 from diskreplay.convert.output import new_file, new_store
 from diskreplay.convert.timeline import Priorities, rows_within
 from diskreplay.errors import FormatError, NotSampleableError, StorageError
+from diskreplay.opening import open as open_buffer
 
 Progress = Callable[[int, int], None]
 

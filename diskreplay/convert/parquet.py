@@ -42,7 +42,6 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.buffer import open as open_buffer
 from diskreplay.convert.arrivals import Arrivals, NewPriorities
 from diskreplay.convert.arrow import (
     from_arrow,
@@ -63,6 +62,7 @@ from diskreplay.convert.timeline import (
     timeline_of,
 )
 from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.opening import open as open_buffer
 
 Compression = Literal["zstd", "lz4", "snappy", "gzip", "none"]
 Progress = Callable[[int, int], None]

@@ -22,13 +22,13 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.buffer import open as open_buffer
 from diskreplay.convert.arrivals import Arrivals, NewPriorities
 from diskreplay.convert.blueprint import blueprint, build
 from diskreplay.convert.description import parse_description
 from diskreplay.convert.output import new_file, new_store
 from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timeline_of
 from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.opening import open as open_buffer
 
 Progress = Callable[[int, int], None]
 

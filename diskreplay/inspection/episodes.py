@@ -1,5 +1,6 @@
 """The episodes of a buffer, as arrays."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -111,9 +112,9 @@ class Episodes:
 def episodes_of(buffer: ReplayBuffer) -> Episodes:
     """The episodes of a buffer, of all its envs.
 
-    Reads ``step``, ``is_final``, ``terminated``, ``truncated`` and ``reward`` of every retained
-    row: 11 bytes a row, no frames. While another process writes to the store, rows that leave
-    meanwhile are left out.
+    What `ReplayBuffer.episodes` returns. Reads ``step``, ``is_final``, ``terminated``,
+    ``truncated`` and ``reward`` of every retained row: 11 bytes a row, no frames. While another
+    process writes to the store, rows that leave meanwhile are left out.
 
     Raises
     ------
@@ -137,7 +138,8 @@ def _episodes_of_env(buffer: ReplayBuffer, env: int) -> dict[str, np.ndarray]:
         buffer, env, *buffer.bounds[env].tolist(), _COLUMNS
     )
     ids = (first + np.arange(len(step))) * buffer.num_envs + env
-    starts = _starts(step)
+    begins = begins_within(buffer.begins, env, buffer.num_envs, first, first + len(step))
+    starts = _starts(step, is_final, terminated | truncated, begins)
     stops = np.r_[starts[1:], len(step)][: len(starts)]
     lasts = stops - 1
 
@@ -169,18 +171,44 @@ def _episodes_of_env(buffer: ReplayBuffer, env: int) -> dict[str, np.ndarray]:
     return kept | {"_inner_frames": ids[inner]}
 
 
-def count_episodes(step: np.ndarray, is_final: np.ndarray) -> int:
+def count_episodes(
+    step: np.ndarray, is_final: np.ndarray, ended: np.ndarray, begins: np.ndarray
+) -> int:
     """How many episodes with a transition there are in consecutive rows of one env, all of them
-    retained ones: the number that `episodes_of` finds, of the two columns alone."""
+    retained ones: the number that `episodes_of` finds.
+
+    Parameters
+    ----------
+    step : ndarray of int32, shape (rows,)
+    is_final, ended : ndarray of bool, shape (rows,)
+        `ended`: terminated or truncated.
+    begins : ndarray of int64
+        Places of rows that begin an episode whatever their step, as `begins_within` gives them.
+    """
     if not len(step):
         return 0
-    transitions = np.add.reduceat(~is_final, _starts(step), dtype=np.int64)
+    starts = _starts(step, is_final, ended, begins)
+    transitions = np.add.reduceat(~is_final, starts, dtype=np.int64)
     return int(np.count_nonzero(transitions))
 
 
-def _starts(step: np.ndarray) -> np.ndarray:
-    """Where an episode starts: with step 0, or where the steps do not count on by one."""
+def begins_within(ids: Iterable[int], env: int, num_envs: int, first: int, stop: int) -> np.ndarray:
+    """Of the rows ``first..stop`` of an env, the places from 0 of those whose ids these are."""
+    rows = (id_ // num_envs for id_ in ids if id_ % num_envs == env)
+    return np.array(sorted(row - first for row in rows if first <= row < stop), np.int64)
+
+
+def _starts(
+    step: np.ndarray, is_final: np.ndarray, ended: np.ndarray, marked: np.ndarray
+) -> np.ndarray:
+    """Where an episode starts, by the rule of the row index: with step 0, where the steps do not
+    count on by one, behind an end and its final row, and where the store says so."""
     begins = np.empty(len(step), np.bool_)
     begins[:1] = True
     begins[1:] = (step[1:] == 0) | (step[1:] != step[:-1] + 1)
+    begins[marked] = True
+    begins[1:] |= ended[:-1] & ~is_final[1:]
+    closes = np.zeros(len(step), np.bool_)
+    closes[1:] = ended[:-1] & is_final[1:] & ~begins[1:]
+    begins[1:] |= closes[:-1]
     return np.flatnonzero(begins)

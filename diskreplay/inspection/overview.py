@@ -1,4 +1,4 @@
-"""What a store is, at a glance: its metadata, the sizes of its files, and two small columns."""
+"""What a store is, at a glance: its metadata, the sizes of its files, and four small columns."""
 
 import dataclasses
 import time
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
-from diskreplay.inspection.episodes import count_episodes
+from diskreplay.indexed_store import parse_begins
+from diskreplay.inspection.episodes import begins_within, count_episodes
 from diskreplay.inspection.identity import metadata_of, title_of
 from diskreplay.inspection.surroundings import (
     Beside,
@@ -24,7 +25,7 @@ from diskreplay.store.catalog import segments_of
 from diskreplay.store.store import Store
 from diskreplay.store.usage import sizes
 
-_COUNTED = ("step", "is_final")
+_COUNTED = ("step", "is_final", "terminated", "truncated")
 
 _OPTIONS = (
     "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size", "alpha", "beta",
@@ -122,7 +123,7 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
 
     Notes
     -----
-    Costs a look at every file's size, also of the checkpoints beside it, and reading 5 bytes a row
+    Costs a look at every file's size, also of the checkpoints beside it, and reading 7 bytes a row
     and their metadata; no other file is opened, so a store of which others
     are damaged or missing is described too.
     """
@@ -131,10 +132,11 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
     schema, on_disk = _described(path, attributes)
     store = Store.open(path, mode="r", only=_COUNTED)
     try:
-        episodes, retained = 0, 0
+        episodes, retained, begins = 0, 0, parse_begins(store.meta, store)
         for env, (first, count) in enumerate(zip(store.first, store.count, strict=True)):
-            step, is_final = (store.read(name, env, first, count) for name in _COUNTED)
-            episodes += count_episodes(step, is_final)
+            step, is_final, *ends = (store.read(name, env, first, count) for name in _COUNTED)
+            marked = begins_within(begins, env, store.num_envs, int(first), int(count))
+            episodes += count_episodes(step, is_final, ends[0] | ends[1], marked)
             retained += len(is_final) - int(is_final.sum())
         closed = store.page is None or store.page.closed
         live = store.is_live

@@ -33,8 +33,8 @@ except ModuleNotFoundError as error:
 from diskreplay import process
 from diskreplay.batch import Batch
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.buffer import open as open_buffer
 from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.opening import open as open_buffer
 
 Tensors = dict[str, Any]  # tensors by name; an observation or action may be a dict or tuple of them
 

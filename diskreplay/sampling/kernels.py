@@ -25,15 +25,19 @@ LARGEST_LEAF, LEAST_LEAF = 1e297, 1e-297
 _INFINITY = float("inf")
 _BELOW_ONE = 1.0 - 2.0**-53  # times a number: the largest number below it
 
-TERMINATED, TRUNCATED, FINAL, SAMPLEABLE = 1, 2, 4, 8
+# Flags of a row. `BEGINS`: it begins an episode though its step counts on from the row before;
+# `CLOSES`: a final row behind the row that ended its episode.
+TERMINATED, TRUNCATED, FINAL, SAMPLEABLE, BEGINS, CLOSES = 1, 2, 4, 8, 16, 32
+ENDED = TERMINATED | TRUNCATED | CLOSES  # no row behind it, but a final one, is of its episode
 
 # The figures of a row index: rows kept for each env, envs, stack size, horizon.
 ROWS, ENVS, STACK, HORIZON = 0, 1, 2, 3
 
-# A place of the ring is three int32 side by side, so that looking at a row is one cache miss: its
-# step, its flags, and the bits of its float32 reward. ``bounds[env]`` is the oldest retained row
-# and the number of rows ever. Parts have both as flat memory.
-STEP, FLAGS, REWARD = 0, 1, 2
+# A place of the ring is four int32 side by side, so that looking at a row is one cache miss: its
+# step, its flags, the bits of its float32 reward, and the number of its episode, by which rows of
+# one env are told apart: it has no other meaning, and may come round. ``bounds[env]`` is the oldest
+# retained row and the number of rows ever. Parts have both as flat memory.
+STEP, FLAGS, REWARD, EPISODE, WIDTH = 0, 1, 2, 3, 4
 FIRST, COUNT = 0, 1
 
 
@@ -230,19 +234,27 @@ def tree_draw(
 
 
 @part(int64, int32s, int64s, int64s, int64, int64)
-def _steps_ahead(ring, bounds, figures, env, row):
-    """Rows in the n-step window of a row, 0 if the row cannot be sampled.
-
-    A row is a transition if its stack is retained and, going on from it, the episode terminates
-    within the horizon, is truncated with a final row, or reaches the horizon. Rows of one episode
-    count on by one; where they do not, the episode was cut.
-    """
-    rows, envs, stack, horizon = figures[ROWS], figures[ENVS], figures[STACK], figures[HORIZON]
-    size = rows * envs
-    place = 3 * ((row * envs + env) % size)
-    start = int64(ring[place + STEP])
-    if ring[place + FLAGS] & FINAL or row - smaller(start, stack - 1) < bounds[2 * env + FIRST]:
+def stack_is_whole(ring, bounds, figures, env, row):
+    """Whether the frames of a retained row's stack are there, all of them of its episode."""
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    place = WIDTH * ((row * envs + env) % size)
+    oldest = row - smaller(int64(ring[place + STEP]), figures[STACK] - 1)
+    if oldest < bounds[2 * env + FIRST]:
         return 0
+    other = WIDTH * ((oldest * envs + env) % size)
+    return 1 if ring[other + EPISODE] == ring[place + EPISODE] else 0
+
+
+@part(int64, int32s, int64s, int64s, int64, int64, int64)
+def steps_ahead(ring, bounds, figures, env, row, horizon):
+    """Rows in the n-step window of a row that is a transition, 0 if there is nothing to bootstrap
+    from: the episode has to terminate within the horizon, to come to a final row (it was truncated
+    or cut, and its last observation is known), or to reach the horizon."""
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    place = WIDTH * ((row * envs + env) % size)
+    episode = ring[place + EPISODE]
     for ahead in range(1, horizon + 1):
         flags = ring[place + FLAGS]
         if flags & TERMINATED:
@@ -250,12 +262,44 @@ def _steps_ahead(ring, bounds, figures, env, row):
         following = row + ahead
         if following >= bounds[2 * env + COUNT]:
             return 0
-        place = 3 * ((following * envs + env) % size)
-        if ring[place + STEP] != start + ahead:
+        place = WIDTH * ((following * envs + env) % size)
+        if ring[place + EPISODE] != episode:
             return 0
+        if ring[place + FLAGS] & FINAL:
+            return ahead
         if flags & TRUNCATED:
-            return ahead if ring[place + FLAGS] & FINAL else 0
+            return 0
     return horizon
+
+
+@part(int64, int32s, int64s, int64s, int64, int64)
+def _steps_ahead(ring, bounds, figures, env, row):
+    """Rows in the n-step window of a row, 0 if the row cannot be sampled: it is a final row, its
+    stack is not whole, or there is nothing to bootstrap from."""
+    place = WIDTH * ((row * figures[ENVS] + env) % (figures[ROWS] * figures[ENVS]))
+    if ring[place + FLAGS] & FINAL or not stack_is_whole(ring, bounds, figures, env, row):
+        return 0
+    return steps_ahead(ring, bounds, figures, env, row, figures[HORIZON])
+
+
+@part(void, int32s, int64s, int64s, int64, int64)
+def _number(ring, bounds, figures, env, row):
+    """Give a row the number of its episode, which the row before has or not: rows of one count on
+    by one, and end with a terminated or a truncated row, or with the final row behind it."""
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    place = WIDTH * ((row * envs + env) % size)
+    if row <= bounds[2 * env + FIRST]:
+        ring[place + EPISODE] = 0
+        return
+    before = WIDTH * (((row - 1) * envs + env) % size)
+    ended, flags = ring[before + FLAGS] & ENDED, ring[place + FLAGS]
+    follows = ring[place + STEP] == ring[before + STEP] + 1 and not flags & BEGINS
+    if ended and (ended & CLOSES or not flags & FINAL):
+        follows = False
+    if follows and ended:
+        ring[place + FLAGS] |= CLOSES
+    ring[place + EPISODE] = ring[before + EPISODE] + (0 if follows else 1)
 
 
 @part(
@@ -273,21 +317,22 @@ def _append(ring, bounds, figures, env, step, flags, reward, changed, room):
         bounds[2 * env + FIRST] = first
         for other in range(oldest, smaller(oldest + stack, row)):
             place = (other * num_envs + env) % size
-            if ring[3 * place + FLAGS] & SAMPLEABLE:
-                if other - smaller(int64(ring[3 * place + STEP]), stack - 1) <= oldest:
-                    ring[3 * place + FLAGS] &= ~SAMPLEABLE
+            if ring[WIDTH * place + FLAGS] & SAMPLEABLE:
+                if other - smaller(int64(ring[WIDTH * place + STEP]), stack - 1) <= oldest:
+                    ring[WIDTH * place + FLAGS] &= ~SAMPLEABLE
                     changed[0] += 1
                     changed[changed[0]] = place
-    place = 3 * ((row * num_envs + env) % size)
+    place = WIDTH * ((row * num_envs + env) % size)
     ring[place + STEP] = step
     ring[place + FLAGS] = flags
     ring[place + REWARD] = reward
+    _number(ring, bounds, figures, env, row)
     bounds[2 * env + COUNT] = row + 1
     for other in range(larger(first, row - horizon), row + 1):
         place = (other * num_envs + env) % size
-        if not ring[3 * place + FLAGS] & SAMPLEABLE:
+        if not ring[WIDTH * place + FLAGS] & SAMPLEABLE:
             if _steps_ahead(ring, bounds, figures, env, other):
-                ring[3 * place + FLAGS] |= SAMPLEABLE
+                ring[WIDTH * place + FLAGS] |= SAMPLEABLE
                 changed[room] += 1
                 changed[room + changed[room]] = place
 
@@ -313,6 +358,23 @@ def index_append(ring, bounds, figures, added, rewards, changed):
             kept += 1
             changed[1, kept] = changed[1, i]
     return gone, kept, came - gone
+
+
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64, int64, int64[::1]")
+def index_evict(ring, bounds, figures, env, first, places):
+    """Let go of an env's rows before `first`; returns how many rows cannot be sampled any more,
+    and lists their places."""
+    size = figures[ROWS] * figures[ENVS]
+    gone = 0
+    for row in range(bounds[env, FIRST], smaller(first + figures[STACK] - 1, bounds[env, COUNT])):
+        place = (row * figures[ENVS] + env) % size
+        before = smaller(int64(ring[place, STEP]), figures[STACK] - 1)
+        if ring[place, FLAGS] & SAMPLEABLE and row - before < first:
+            ring[place, FLAGS] &= ~SAMPLEABLE
+            places[gone] = place
+            gone += 1
+    bounds[env, FIRST] = first
+    return gone
 
 
 @inner
@@ -353,9 +415,13 @@ def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags
 
 @kernel("int32[:, ::1], int64[:, ::1], int64[::1]")
 def index_validate(ring, bounds, figures):
-    """Mark every retained row that can be sampled; returns how many."""
+    """Number the episodes of the retained rows, and mark every row that can be sampled; returns how
+    many."""
     rows, envs = figures[ROWS], figures[ENVS]
     total = 0
+    for env in range(envs):
+        for row in range(bounds[env, FIRST], bounds[env, COUNT]):
+            _number(pointer(ring), pointer(bounds), pointer(figures), env, row)
     for env in range(envs):
         for row in range(bounds[env, FIRST], bounds[env, COUNT]):
             place = (row * envs + env) % (rows * envs)
@@ -403,7 +469,7 @@ def index_plan(
             following = ((row + ahead) * envs + env) % size
             if (
                 row + ahead >= bounds[env, COUNT]
-                or ring[following, STEP] != start + ahead
+                or ring[following, EPISODE] != ring[place, EPISODE]
                 or not ring[following, FLAGS] & FINAL
             ):
                 before_next = -1

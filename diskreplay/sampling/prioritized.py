@@ -5,8 +5,8 @@ from typing import Literal
 import numpy as np
 
 from diskreplay.errors import EmptyBufferError, PriorityError, UnknownIdError
+from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
-from diskreplay.sampling.stream import Stream
 from diskreplay.sampling.sum_tree import SumTree
 
 
@@ -159,7 +159,7 @@ class PrioritizedSampler:
         self.restore((start, leaves, self.alpha))
 
     def draw(
-        self, stream: Stream, size: int, beta: float
+        self, rng: ReplayableRng, size: int, beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, probabilities (float64) and importance weights (float32) of `size` transitions.
 
@@ -177,7 +177,7 @@ class PrioritizedSampler:
         probability, weight = np.empty(size), np.empty(size, np.float32)
         whole = tree.min / total if self.normalization == "buffer" else 0.0
         tree._kernels.tree_draw(
-            tree.nodes, tree.starts, stream.random(size), float(index.sampleable), float(beta),
+            tree.nodes, tree.starts, rng.random(size), float(index.sampleable), float(beta),
             whole, index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
         return ids, probability, weight

@@ -53,7 +53,7 @@ class RowIndex:
 
     Notes
     -----
-    12 bytes a row.
+    16 bytes a row.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class RowIndex:
 
     def _allocate(self) -> None:
         try:
-            self.ring = np.zeros((self.size, 3), np.int32)
+            self.ring = np.zeros((self.size, self._kernels.WIDTH), np.int32)
         except MemoryError as error:
             raise CapacityError(
-                f"{self.size} rows need {12 * self.size} bytes of memory for their index; choose a "
+                f"{self.size} rows need {16 * self.size} bytes of memory for their index; choose a "
                 "smaller capacity"
             ) from error
         self._rewards = self.ring.view(np.float32)
@@ -141,12 +141,29 @@ class RowIndex:
             self.ring, self.bounds, self.figures, self.changed, step, flags, reward
         )
 
+    def evict(self, env: int, first: int) -> np.ndarray:
+        """Let go of the rows of an env before `first`, which is none before its own.
+
+        Returns
+        -------
+        ndarray of int64
+            Places that stopped being sampleable. O(rows that leave).
+        """
+        left = min(first + int(self.figures[2]) - 1, int(self.count[env])) - int(self.first[env])
+        places = np.empty(max(left, 0), np.int64)
+        gone = self._kernels.index_evict(self.ring, self.bounds, self.figures, env, first, places)
+        self.sampleable -= gone
+        return places[:gone]
+
     def load(
         self, env: int, start: int, steps: np.ndarray, flags: np.ndarray, rewards: np.ndarray
     ) -> None:
-        """Put consecutive rows in their places; `validate` when all are there."""
+        """Put consecutive rows in their places; `validate` when all are there, which also numbers
+        their episodes."""
         for at, place, rows in self.runs(start, start + len(steps)):
-            run = self.ring.reshape(-1, self.num_envs, 3)[place : place + rows, env]
+            run = self.ring.reshape(-1, self.num_envs, self._kernels.WIDTH)[
+                place : place + rows, env
+            ]
             run[:, 0], run[:, 1] = steps[at : at + rows], flags[at : at + rows]
             run[:, 2] = rewards[at : at + rows].view(np.int32)
 

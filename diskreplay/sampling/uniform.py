@@ -3,8 +3,8 @@
 import numpy as np
 
 from diskreplay.errors import EmptyBufferError
+from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
-from diskreplay.sampling.stream import Stream
 
 _PATIENCE = 8  # rounds of picking rows blindly before listing the ones that can be sampled
 
@@ -34,7 +34,7 @@ class UniformSampler:
         """The index has grown; there is nothing to grow with it."""
 
     def draw(
-        self, stream: Stream, size: int, _beta: float
+        self, rng: ReplayableRng, size: int, _beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, probabilities and weights (all 1) of `size` transitions.
 
@@ -49,7 +49,7 @@ class UniformSampler:
         ids = np.empty(size, np.int64)
         found = rounds = 0
         while found < size:
-            uniform = stream.random(size - found)
+            uniform = rng.random(size - found)
             if rounds < _PATIENCE:
                 found += self._kernels.index_draw(*index.state, uniform, ids[found:])
                 rounds += 1

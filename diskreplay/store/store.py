@@ -176,8 +176,12 @@ class Store:
         segment_rows: int | None,
         meta: MappingType[str, Any],
         env_group: int | None = None,
+        sized: bool = False,
     ) -> "Store":
-        """Make an empty store at `path`, which is missing, empty or a creation that was cut."""
+        """Make an empty store at `path`, which is missing, empty or a creation that was cut.
+
+        With `sized` the fields are another store's, and keep the `segment_rows` that they have.
+        """
         files.make_lasting_dirs(path)
         # What a creation that was cut had begun is gone over again. A store that another process
         # has made since we looked is left to the lock.
@@ -195,7 +199,8 @@ class Store:
                     f"{path}: another process has just created a store here; try again"
                 )
             rows_per_env = None if capacity is None else capacity // num_envs
-            fields = [f.sized(rows_per_env, num_envs, segment_rows, env_group) for f in fields]
+            if not sized:
+                fields = [f.sized(rows_per_env, num_envs, segment_rows, env_group) for f in fields]
             zeros = [0] * num_envs
             nothing = np.zeros(num_envs, np.int64)
             CommitPage.create(private.commit_page(path), nothing, sum(f.packed for f in fields))
@@ -477,6 +482,8 @@ class Store:
         values: Sequence[np.ndarray],
         final_envs: np.ndarray,
         final: Sequence[np.ndarray],
+        *,
+        is_final: bool = False,
     ) -> np.ndarray:
         """Add one row to each of `envs` and a final row to each of `final_envs` (a subset).
 
@@ -484,6 +491,8 @@ class Store:
         ----------
         values, final : sequence of ndarray, each of shape (num_envs, *field.shape)
             An array for each column, in the order of `columns`, C-contiguous.
+        is_final : bool
+            Whether `values` are final rows; there are no `final_envs` then.
 
         Returns
         -------
@@ -502,8 +511,8 @@ class Store:
             for column, value in zip(self.columns.values(), final, strict=True):
                 column.scatter(final_envs, final_rows, value)
         self.count[:] = stop  # the commit: each env's count is raised by one store
-        if len(final_envs):
-            self._count_finals(final_envs)
+        if is_final or len(final_envs):
+            self._count_finals(envs if is_final else final_envs)
         return rows
 
     def extend(self, env: int, values: Sequence[np.ndarray]) -> None:

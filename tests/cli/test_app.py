@@ -128,9 +128,9 @@ def test_half_a_store(cli, store, gone):
     assert f"diskreplay verify {store}" in line
 
 
-@pytest.mark.parametrize("gone", ["reward", "terminated", "reward/c.0.0"])
+@pytest.mark.parametrize("gone", ["reward", "action", "reward/c.0.0"])
 def test_info_of_a_store_without_a_file_that_it_does_not_need(cli, store, gone):
-    """It refused such a store, of which it reads two small fields only."""
+    """It refused such a store, of which it reads four small fields only."""
     whole = json.loads(cli("info", store, "--json").stdout)
     assert all(field["missing"] == [] for field in whole["fields"].values())
     (shutil.rmtree if (store / gone).is_dir() else os.unlink)(store / gone)

@@ -11,7 +11,7 @@ import pytest
 
 import diskreplay
 from diskreplay.compat.cpprb import PrioritizedReplayBuffer, ReplayBuffer, create_buffer
-from diskreplay.ring import Ring
+from diskreplay.compat.slot_buffer import SlotBuffer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,13 +113,13 @@ def test_a_full_disk_keeps_what_fitted(monkeypatch):
         stacks[i, ..., :-1] = stacks[i - 1, ..., 1:]
     with PrioritizedReplayBuffer(20, env, stack_compress="obs", alpha=1, eps=0) as buffer:
         buffer.add(obs=stacks[0], priorities=1)
-        extend = Ring.extend
+        extend = SlotBuffer.extend
 
         def fill(ring, columns):
             extend(ring, {name: values[:3] for name, values in columns.items()})
             raise diskreplay.errors.DiskFullError(28, "no space left")
 
-        monkeypatch.setattr(Ring, "extend", fill)
+        monkeypatch.setattr(SlotBuffer, "extend", fill)
         with pytest.raises(OSError, match="no space"):
             buffer.add(obs=stacks[1:8], priorities=np.arange(2, 9))
         monkeypatch.undo()

@@ -14,8 +14,8 @@ from numpy.testing import assert_array_equal
 
 from diskreplay import compat
 from diskreplay.compat import cpprb, cs294, keras_gym, rainbow
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import UsageError
-from diskreplay.ring import Ring
 from diskreplay.store.store import Store
 
 COMPAT = str(Path(compat.__file__).parent)
@@ -294,7 +294,7 @@ def test_rows_that_were_committed_stay_and_the_next_follow_them(name, at, monkey
         return call
 
     for method in ("put", "add", "add_frame"):
-        monkeypatch.setattr(Ring, method, interrupting(getattr(Ring, method)))
+        monkeypatch.setattr(SlotBuffer, method, interrupting(getattr(SlotBuffer, method)))
     fired = 0
     for i in range(ROWS):
         for each in (interrupted, whole):

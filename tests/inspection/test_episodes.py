@@ -88,7 +88,11 @@ def test_episodes_are_those_recorded(tmp_path_factory, events, num_envs, rows_pe
         counted = 0
         for env, (first, stop) in enumerate(buffer.bounds.tolist()):
             ids = np.arange(first, stop) * num_envs + env
-            counted += count_episodes(buffer.take("step", ids), buffer.take("is_final", ids))
+            step, final, *ends = (
+                buffer.take(name, ids) for name in ("step", "is_final", "terminated", "truncated")
+            )
+            none = np.empty(0, np.int64)
+            counted += count_episodes(step, final, ends[0] | ends[1], none)
         assert counted == len(expected(records, rows_per_env))
     with diskreplay.open(path) as reader:
         check(episodes_of(reader), expected(records, rows_per_env), num_envs)

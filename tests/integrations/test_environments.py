@@ -27,7 +27,9 @@ def make_buffer(env, num_envs=1, path=None, **options):
 
 def noted(env, num_envs=1, **options):
     with make_buffer(env, num_envs, **options) as buffer:
-        (Recorder if num_envs == 1 else VectorRecorder)(env, buffer)
+        recorder = (Recorder if num_envs == 1 else VectorRecorder)(env, buffer)
+        if num_envs > 1:
+            recorder.reset()  # they live, if not as long as a recorder of gymnasium 1.1
         return buffer.metadata
 
 
@@ -72,15 +74,17 @@ def test_vector_environments(kind):
         assert found["env_kwargs"]["frameskip"] == 3
 
 
+@pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5"])
 @pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])
-def test_vector_environments_that_gymnasium_made(mode):
+def test_vector_environments_that_gymnasium_made(mode, name):
     pong()  # registers them
-    for name in ("CartPole-v1", "ALE/Pong-v5"):
-        envs = gymnasium.make_vec(name, num_envs=2, vectorization_mode=mode)
-        found = noted(envs, 2)
-        envs.close()
-        assert found["env_id"] == found["env_spec"]["id"] == name
-        assert found.get("action_meanings") == (PONG if name.startswith("ALE") else None)
+    if mode == "vector_entry_point" and gymnasium.spec(name).vector_entry_point is None:
+        pytest.skip("ale-py has vector environments since 0.11")
+    envs = gymnasium.make_vec(name, num_envs=2, vectorization_mode=mode)
+    found = noted(envs, 2)
+    envs.close()
+    assert found["env_id"] == found["env_spec"]["id"] == name
+    assert found.get("action_meanings") == (PONG if name.startswith("ALE") else None)
 
 
 def test_what_the_user_notes_is_not_overwritten(tmp_path):
@@ -134,7 +138,6 @@ def test_an_environment_without_a_spec():
     assert noted(Odd()) == {"gymnasium_version": gymnasium.__version__}
     envs = AsyncVectorEnv([Odd, Odd])
     assert noted(envs, 2) == {"gymnasium_version": gymnasium.__version__}
-    envs.reset()  # they live
     envs.close()
 
 
@@ -147,7 +150,6 @@ def test_arguments_that_are_no_json(odd):
     assert noted(wrapped)["env_kwargs"] == {"second": "x"}
     envs = AsyncVectorEnv([lambda: odd(first=lambda: 3)] * 2)
     assert noted(envs, 2)["env_id"] == "diskreplay/Odd-v0"
-    envs.reset()
     envs.close()
 
 

@@ -334,6 +334,7 @@ def test_workers_share_nothing_and_leave_nothing(tmp_path):
     dataset = Looking(tmp_path / "store")
     assert open_files(dataset.path) == (0, 0)  # nothing for a forked worker to inherit
     here = open_after_reading(tmp_path / "store")
+    gc.collect()  # environments in cycles, which other tests left, hold some
     fds = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         loader = DataLoader(

@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.check.verify import verify
-from diskreplay.ring import Ring
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.store import codec
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
@@ -17,7 +17,7 @@ CAPACITY = 40
 
 
 def make(path, segment_rows=8):
-    return Ring(
+    return SlotBuffer(
         path, facade="test", observation_space=Box(0, 255, (4,), "uint8"),
         action_space=Discrete(4), capacity=CAPACITY, segment_rows=segment_rows,
         extras={"packed": ((16,), "uint8"), "raw": ((3,), "float32"), "last": ((2,), "uint8")},

@@ -15,8 +15,8 @@ from diskreplay.compat.cpprb.layout import Layout, all_fields
 from diskreplay.compat.cpprb.nstep import NstepBuffer
 from diskreplay.compat.cpprb.tracks import Rows, check_links
 from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
-from diskreplay.ring import Ring
 
 PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
 _ROWS_AT_ONCE = 1024
@@ -113,14 +113,14 @@ class ReplayBuffer(OnDisk):
     # -- the ring
 
     def _make_ring(self, observation_space, action_space, extras) -> None:
-        self._ring = Ring(
+        self._ring = SlotBuffer(
             self._path, observation_space=observation_space, action_space=action_space,
             extras=extras, **self._options,
         )  # fmt: skip
         self._layout.place(self._ring.fields)
         self._recall(self._ring)
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         """Slots are numbered by this buffer's size: rows of one of another size move."""
         before = ring.notes.get("size", self._size)
         if before != self._size:
@@ -153,7 +153,7 @@ class ReplayBuffer(OnDisk):
         self._ring.end_episode()
         self._episode_start = self._ring.count
 
-    def _copy(self, ring: Ring, fresh: Ring, rows: np.ndarray) -> None:
+    def _copy(self, ring: SlotBuffer, fresh: SlotBuffer, rows: np.ndarray) -> None:
         """Append rows of `ring` to an emptier one."""
         stored, states = self._layout.encode(self._layout.decode(ring.take, rows))
         stored["terminated"] = ring.take("terminated", rows)
@@ -378,7 +378,7 @@ class ReplayBuffer(OnDisk):
         return self._layout.decode(self._take, self._rows(slots), small)
 
     def _take(self, field: str | list[str], rows: np.ndarray, **options: Any) -> Any:
-        """As `Ring.take`; what is in memory anyway is taken from there."""
+        """As `SlotBuffer.take`; what is in memory anyway is taken from there."""
         if isinstance(field, str) and field in self._links:
             return self._links[field][rows % self._ring.capacity]
         return self._ring.take(field, rows, **options)

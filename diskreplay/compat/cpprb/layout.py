@@ -164,7 +164,7 @@ class Layout:
             track.forget()
 
     def encode_row(self, row: Rows) -> tuple[list[Any], list[Any]]:
-        """As `encode`, for one row without a leading axis: what `Ring.put` takes, see `place`.
+        """As `encode`, for one row without a leading axis: for `SlotBuffer.put`, see `place`.
         Valid until the next call."""
         stored = self._row.copy()
         for place, name, part in self._places:
@@ -212,7 +212,7 @@ class Layout:
         Parameters
         ----------
         take : callable
-            As `Ring.take`.
+            As `SlotBuffer.take`.
         rows : ndarray of int64
         known : dict of str to ndarray, optional
             The `small` columns at these rows.

@@ -9,8 +9,8 @@ import numpy as np
 
 from diskreplay.compat.cpprb.buffer import PRIORITIES, ReplayBuffer
 from diskreplay.compat.cpprb.tracks import Rows
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
-from diskreplay.ring import Ring
 from diskreplay.sampling.sum_tree import SumTree
 
 
@@ -114,7 +114,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             "alpha": self._alpha, "eps": self._eps,
         }  # fmt: skip
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         max_priority = float(ring.notes.get("max_priority", 1.0))
         self._rescale(ring, max_priority)
         super()._recall(ring)
@@ -130,7 +130,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         # asks, as one call for many is far cheaper than many calls.
         self._weighed = self._ring.count
 
-    def _rescale(self, ring: Ring, max_priority: float) -> None:
+    def _rescale(self, ring: SlotBuffer, max_priority: float) -> None:
         """Leaves that another alpha or eps made are made anew."""
         alpha, eps = (ring.notes.get(name) for name in ("alpha", "eps"))
         if (alpha, eps) == (self._alpha, self._eps) or not ring.stored:
@@ -142,7 +142,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 priorities = np.maximum(ring.weights.get(slots) ** (1 / alpha) - eps, 0)
         ring.weights.set(slots, self._finite_leaves(priorities))
 
-    def _copy(self, ring: Ring, fresh: Ring, rows: np.ndarray) -> None:
+    def _copy(self, ring: SlotBuffer, fresh: SlotBuffer, rows: np.ndarray) -> None:
         first = fresh.count
         super()._copy(ring, fresh, rows)
         copies = np.arange(first, fresh.count)
@@ -238,7 +238,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._weigh_newest(self._ring.count)
         return self._ring.weights
 
-    def _settle(self, ring: Ring, *, closing: bool) -> None:
+    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
         self._tree()
 
     def _raise_max(self, priority: float) -> None:

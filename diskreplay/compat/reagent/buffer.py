@@ -18,9 +18,9 @@ from diskreplay.compat.reagent.elements import ReplayElement, native_rewards
 from diskreplay.compat.reagent.rows import NATIVE, Element, Rows
 from diskreplay.compat.reagent.transitions import Transitions
 from diskreplay.compat.reagent.validity import Validity
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.convert.gz_files import STORE_PREFIX as STORE_FILENAME_PREFIX
 from diskreplay.errors import SchemaError, UsageError
-from diskreplay.ring import Ring
 from diskreplay.spaces import box
 from diskreplay.store.checkpoint import CHECKPOINT_DURATION
 from diskreplay.store.store import Store
@@ -374,7 +374,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
                 f"{stack_size} asked for"
             )
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         fields = list(ring.fields)
         self._places = [None if e.is_empty else fields.index(e.column) for e in self._signature]
         self._blank_row: list[Any] = [None] * len(fields)

@@ -11,11 +11,11 @@ import numpy as np
 
 from diskreplay.compat.reagent.elements import native_rewards
 from diskreplay.compat.reagent.sum_tree import LARGEST, SumTree
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
 from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.convert.unpickling import PickledSumTree, pickled_sum_tree
 from diskreplay.errors import CorruptCheckpointError, SchemaError
-from diskreplay.ring import Ring
 from diskreplay.store import checkpoint
 
 _BYTES_AT_ONCE = 16 << 20
@@ -174,7 +174,7 @@ class Checkpointing:
                 )
 
     def _copy_rows(
-        self, files: GzFiles, count: int, fresh: Ring, tree: PickledSumTree | None
+        self, files: GzFiles, count: int, fresh: SlotBuffer, tree: PickledSumTree | None
     ) -> None:
         """Fill `fresh` with the rows of the files, oldest first."""
         capacity = self._replay_capacity

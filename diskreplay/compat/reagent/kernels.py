@@ -12,7 +12,7 @@ def follow(indices, terminal, horizon, count, base, stored, slots, ids, steps, e
     """For each index, taken modulo the capacity: its slot and the one after its n-step window, as
     the two lines of `slots`; how many steps the window has, and whether an episode ends there.
 
-    In `ids` what `Ring.ids` says of the slots, of the last `stored` of `count` rows.
+    In `ids` what `SlotBuffer.ids` says of the slots, of the last `stored` of `count` rows.
     """
     capacity = len(terminal)
     for i in range(len(indices)):

@@ -10,8 +10,8 @@ import torch
 from diskreplay.compat.reagent.buffer import ReplayBuffer
 from diskreplay.compat.reagent.elements import ReplayElement
 from diskreplay.compat.reagent.sum_tree import LARGEST, SumTree
+from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import FormatError
-from diskreplay.ring import Ring
 from diskreplay.store.store import Store
 
 _COLUMN = "priority_"  # `priority` is the format's own
@@ -170,7 +170,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
         self.sum_tree.set(slot, 0.0 if row is None else float(row[-1]))
 
-    def _settle(self, ring: Ring, *, closing: bool) -> None:
+    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
         self.sum_tree.settle()
         ring.notes |= {
             "max_recorded_priority": self.sum_tree.max_recorded_priority,
@@ -192,7 +192,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"priority {came_with[bad.argmax()]}; a number from 0 to {LARGEST:g} expected"
             )
 
-    def _recall(self, ring: Ring) -> None:
+    def _recall(self, ring: SlotBuffer) -> None:
         super()._recall(ring)
         self.sum_tree = SumTree(ring.capacity, tree=ring.weights)
         self.sum_tree.max_recorded_priority = ring.notes.get("max_recorded_priority", 1.0)

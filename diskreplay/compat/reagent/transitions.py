@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from diskreplay.compat.reagent.kernels import follow
-from diskreplay.ring import Ring
+from diskreplay.compat.slot_buffer import SlotBuffer
 
 _LARGE = 256  # numbers in a row that are dearer to copy than another read is
 
@@ -17,7 +17,7 @@ class Transitions:
 
     Parameters
     ----------
-    ring : Ring
+    ring : SlotBuffer
     columns : dict of str to str
         The ring's field for each of the API's names.
     small : dict of str to ndarray, each of shape (capacity, *shape)
@@ -39,7 +39,7 @@ class Transitions:
 
     def __init__(
         self,
-        ring: Ring,
+        ring: SlotBuffer,
         columns: dict[str, str],
         small: dict[str, np.ndarray],
         terminal: np.ndarray,

@@ -1,21 +1,22 @@
 """The rows of one store, and what a buffer knows of them in memory."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from diskreplay import values
+from diskreplay import validation
+from diskreplay.batch_reader import BatchReader, DrawnBatch
 from diskreplay.errors import FormatError, NotSampleableError, UnknownIdError, UsageError
-from diskreplay.fitting import Fitting
-from diskreplay.gathering import Draft, Gathering
-from diskreplay.sampling.stream import Stream
-from diskreplay.sampling.stream import parse as parse_stream
+from diskreplay.options import Options
+from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.schema import Schema
-from diskreplay.statistics import FieldStatistics, PriorityStatistics, Statistics
 from diskreplay.store import numbers
+from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
+from diskreplay.validation import RowValidator
 
 if TYPE_CHECKING:
     from diskreplay.sampling.prioritized import PrioritizedSampler
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from diskreplay.sampling.uniform import UniformSampler
 
 _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
-_FINAL = 4  # the flag of a row that is no transition, see sampling.kernels
+_FINAL, _BEGINS = 4, 16  # flags of a row, see sampling.kernels
+BEGINS = "begins"  # among the attributes of the group
 # Its env's next row is none but a final row, so that the step of each row fits into int32.
-_LONGEST = numbers.LAST_STEP
+LONGEST = numbers.LAST_STEP
 
 
-class Rows:
+class IndexedStore:
     """One store with its row index, its sampler, its counts and its episodes under way.
 
     It lives as long as its store: `ReplayBuffer.load` puts another in its place. All methods need
@@ -38,11 +40,9 @@ class Rows:
     ----------
     store : Store
     schema : Schema
-    stack_size, update_horizon : int
-    gamma : float
-    stack_padding : {"zero", "reset"}
-    resume_episodes : bool
-        Go on with the episodes that were open when the store was saved.
+    options : Options
+    make_sampler : callable
+        Given a `RowIndex` and the store: the sampler over it.
 
     Attributes
     ----------
@@ -50,6 +50,10 @@ class Rows:
         Transitions ever recorded.
     next_step : ndarray of int32, shape (num_envs,)
         The step that each env's next row has: 0 where no episode is open.
+    begins : set of int
+        Ids of rows that begin an episode though their step counts on from the row before: parts of
+        episodes behind a cut one, which `extend` was given. The record names them before they are
+        there, so that nobody takes them for what the cut episode went on with.
     index : RowIndex or None
     sampler : UniformSampler or PrioritizedSampler or None
         Both made by `make_index` when first needed, and Numba is not loaded before.
@@ -59,34 +63,32 @@ class Rows:
         self,
         store: Store,
         schema: Schema,
-        *,
-        stack_size: int,
-        update_horizon: int,
-        gamma: float,
-        stack_padding: str,
-        resume_episodes: bool = False,
+        options: Options,
+        make_sampler: "Callable[[RowIndex, Store], UniformSampler | PrioritizedSampler]",
     ) -> None:
         store.columns = {name: store.columns[name] for name in schema.names}
         self.store = store
-        self._schema = schema
-        self._stack_size, self._update_horizon, self._gamma = stack_size, update_horizon, gamma
-        self._stack_padding = stack_padding
+        self._schema, self._options, self._make_sampler = schema, options, make_sampler
         self.index: RowIndex | None = None
         self.sampler: UniformSampler | PrioritizedSampler | None = None
         self._stale: tuple[UniformSampler | PrioritizedSampler, np.ndarray] | None = None
         self.add_count = int(store.transitions_at(store.count).sum())
         self.next_step = np.zeros(store.num_envs, np.int32)
-        if resume_episodes:
-            self.next_step[:] = saved_next_step(store)
+        self.begins = parse_begins(store.meta, store)
+        self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
         self._steps_left = 0  # so many vector steps cannot make an episode too long
-        self._fitting = Fitting(schema, store.num_envs)
+        self._validator = RowValidator(schema, store.num_envs)
         self._reward_at = schema.names.index("reward")
 
     # -- the index
 
-    def make_index(
-        self, make_sampler: "Callable[[RowIndex, Store], UniformSampler | PrioritizedSampler]"
-    ) -> None:
+    def indexed(self) -> Self:
+        """These rows, with their index."""
+        if self.index is None:
+            self.make_index()
+        return self
+
+    def make_index(self) -> None:
         """Build the row index from the columns, and the sampler over it.
 
         Raises
@@ -96,10 +98,11 @@ class Rows:
         """
         from diskreplay.sampling.row_index import RowIndex
 
-        store = self.store
+        store, options = self.store, self._options
         index = RowIndex(
-            store.rows_per_env, store.num_envs, self._stack_size, self._update_horizon, self._gamma
-        )
+            store.rows_per_env, store.num_envs, options.stack_size, options.update_horizon,
+            options.gamma,
+        )  # fmt: skip
         if index.growing:
             index.grow(int(store.count.max()) + 2)
         index.count[:], index.first[:] = store.count, store.first
@@ -107,11 +110,11 @@ class Rows:
             start, stop = int(store.first[env]), int(store.count[env])
             index.load(env, start, *self._read_small(env, start, stop))
         index.validate()
-        self._gathering = Gathering(
-            self._schema, self._stack_size, self._update_horizon,
-            repeat_first=self._stack_padding == "reset",
+        self._batch_reader = BatchReader(
+            self._schema, options.stack_size, options.update_horizon,
+            repeat_first=options.stack_padding == "reset",
         )  # fmt: skip
-        sampler = make_sampler(index, store)
+        sampler = self._make_sampler(index, store)
         if self._stale is not None:
             sampler.take_over(*self._stale)
         self.sampler = sampler
@@ -126,11 +129,15 @@ class Rows:
         terminated, truncated, step, is_final = (
             self.store.read(name, env, start, stop) for name in _FLAG_FIELDS
         )
-        _check_step(self.store, env, start, step)
+        check_step(self.store, env, start, step)
         # A rotten bool may be any byte, and the index keeps marks of its own beside these.
         flags = np.zeros(len(step), np.uint8)
         for bit, column in enumerate((terminated, truncated, is_final)):
             flags |= (column.view(np.uint8) != 0).view(np.uint8) << bit
+        for id_ in self.begins:
+            row, of = divmod(id_, self.store.num_envs)
+            if of == env and start <= row < stop:
+                flags[row - start] |= _BEGINS
         return step, flags, self.store.read("reward", env, start, stop)
 
     def _grow(self, rows: int) -> None:
@@ -160,25 +167,25 @@ class Rows:
     ) -> np.ndarray:
         """One step of the only env, as `ReplayBuffer.add` has it; returns its id."""
         step = self.next_step.item(0)
-        if step == _LONGEST:
+        if step == LONGEST:
             self._refuse_step(0)
-        row, final = self._fitting.row(
+        row, final = self._validator.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
         )
         return np.array([self._append(step, row, final)])
 
     def put_row(self, row: list[Any]) -> int:
-        """One step of the only env, as `Ring.put` has it; returns its number."""
+        """One step of the only env, as `SlotBuffer.put` has it; returns its number."""
         step, at = self.next_step.item(0), self._reward_at
-        if step == _LONGEST:
+        if step == LONGEST:
             self._refuse_step(0)
-        reward, terminated = values.fit_reward(row[at] or 0.0), bool(row[at + 1])
+        reward, terminated = validation.fit_reward(row[at] or 0.0), bool(row[at + 1])
         row[at : at + 5] = reward, terminated, False, step, False
         return self._append(step, row, None)
 
     def _refuse_step(self, env: int) -> None:
         raise UsageError(
-            f"{self.store.path}: the episode of env {env} has {_LONGEST} steps, the most that can "
+            f"{self.store.path}: the episode of env {env} has {LONGEST} steps, the most that can "
             "be counted; nothing was recorded: call end_episode() and add the step again"
         )
 
@@ -189,11 +196,11 @@ class Rows:
         """
         if not self._steps_left:
             longest = int(self.next_step.max())
-            if longest == _LONGEST:
-                tired = envs[self.next_step[envs] == _LONGEST]
+            if longest == LONGEST:
+                tired = envs[self.next_step[envs] == LONGEST]
                 if len(tired):
                     self._refuse_step(int(tired[0]))
-            self._steps_left = max(_LONGEST - longest, 1)
+            self._steps_left = max(LONGEST - longest, 1)
         self._steps_left -= 1
 
     def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
@@ -236,7 +243,7 @@ class Rows:
             self.next_step[env] = self.step_after(env)
         if self.index is not None:
             # These may have begun to be sampleable, and the sampler not know it.
-            newest = store.count * 0 + before - self._update_horizon
+            newest = store.count * 0 + before - self._options.update_horizon
             self._stale, self.index = (self.sampler, newest), None
 
     def step_after(self, env: int) -> int:
@@ -246,19 +253,19 @@ class Rows:
             self.store.read(name, env, newest, newest + 1)[0]
             for name in ("terminated", "truncated", "is_final", "step")
         )
-        return 0 if any(ends) else min(int(step) + 1, _LONGEST)
+        return 0 if any(ends) else min(int(step) + 1, LONGEST)
 
     def add_rows(
         self, observation, action, reward, terminated, truncated, next_observation,
         mask, next_observation_mask, extras,
     ) -> np.ndarray:  # fmt: skip
         """One step of each env that `mask` names; returns the ids."""
-        num_envs, fitting, steps = self.store.num_envs, self._fitting, self.next_step
-        envs = fitting.envs(mask)
+        num_envs, validator, steps = self.store.num_envs, self._validator, self.next_step
+        envs = validator.envs(mask)
         self._check_steps(envs)
-        terminated = fitting.flags("terminated", terminated, envs)
-        truncated = fitting.flags("truncated", truncated, envs)
-        row_values = fitting.rows(
+        terminated = validator.flags("terminated", terminated, envs)
+        truncated = validator.flags("truncated", truncated, envs)
+        row_values = validator.rows(
             envs, steps, observation, action, reward, terminated, truncated, extras
         )
         ended = terminated | truncated
@@ -266,11 +273,11 @@ class Rows:
         if next_observation is not None:
             has = ended
             if next_observation_mask is not None:
-                has = ended & values.fit_flags(
+                has = ended & validation.fit_flags(
                     "next_observation_mask", next_observation_mask, num_envs
                 )
             final_envs = envs[has[envs]]
-            final = fitting.frames(final_envs, steps + 1, next_observation)
+            final = validator.frames(final_envs, steps + 1, next_observation)
         count = len(envs)
         total = count + len(final_envs)
         added = np.empty((total, 3), np.int64)
@@ -297,9 +304,12 @@ class Rows:
     def add_frame(self, observation: Any) -> np.ndarray:
         """A final row in the running episode of the only env, which goes on; returns its id."""
         step = self.next_step.item(0)
-        if step == _LONGEST:
+        if step == LONGEST:
             self._refuse_step(0)
-        row = self._fitting.frame(step, observation)
+        return np.array([self._append_frame(self._validator.frame(step, observation), step + 1)])
+
+    def _append_frame(self, row: list[Any], next_step: int) -> int:
+        """A final row of the only env; returns its number."""
         number = self.store.count.item(0)
         try:
             self._grow(1)
@@ -307,12 +317,47 @@ class Rows:
             if self.index is None:
                 self.store.evict()
             else:
-                self.sampler.append_one(step, _FINAL, 0.0)
-            self.next_step[0] = step + 1
+                self.sampler.append_one(self.next_step.item(0), _FINAL, 0.0)
+            self.next_step[0] = next_step
         except BaseException as error:
             self._mend(number, error)
             raise
-        return np.array([number])
+        return number
+
+    def end_episodes(self, mask: Any, next_observation: Any) -> None:
+        """Cut the episodes under way, as `ReplayBuffer.end_episode` has it."""
+        envs, steps = self._validator.envs(mask), self.next_step
+        if next_observation is None:
+            steps[envs] = 0
+            return
+        envs = envs[steps[envs] > 0]
+        if self.store.num_envs == 1:
+            if len(envs):
+                self._append_frame(self._validator.frame(steps.item(0), next_observation), 0)
+            return
+        final = self._validator.frames(envs, steps, next_observation)
+        if not len(envs):
+            return
+        added = np.empty((len(envs), 3), np.int64)
+        added[:, 0], added[:, 1], added[:, 2] = envs, steps[envs], _FINAL
+        before = self.store.count.copy()
+        try:
+            self._grow(1)
+            self.store.append(envs, final, envs[:0], [], is_final=True)
+            self._take_in(added, np.zeros(len(envs), np.float32))
+            steps[envs] = 0
+        except BaseException as error:
+            self._mend(before, error)
+            raise
+
+    def evict(self, first: np.ndarray) -> None:
+        """Let go of the rows of each env before these; of those that have left already, of none."""
+        store, index = self.store, self.index
+        for env in np.flatnonzero(first > store.first).tolist():
+            if index is None:
+                store.first[env] = first[env]
+            elif len(left := index.evict(env, int(first[env]))):
+                self.sampler.leave(left)
 
     def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
         """Rows of one env, an array that `fitted` for each field; returns their ids."""
@@ -325,6 +370,8 @@ class Rows:
     def _extend(self, env: int, columns: list[np.ndarray]) -> None:
         reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
         flags = terminated + 2 * truncated.view(np.uint8) + _FINAL * is_final.view(np.uint8)
+        if self.begins and self._next_id(env) in self.begins:
+            flags[0] |= _BEGINS
         added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
         before = self.store.count.copy()
         try:
@@ -338,32 +385,51 @@ class Rows:
             self._mend(before, error)
             raise
 
+    def begin(self, env: int, step: int) -> bool:
+        """Note that the next row of an env, of this step, begins an episode; False if all who see
+        the rows know that. After True the store is to be recorded before that row is added."""
+        count = int(self.store.count[env])
+        if not step or self.next_step[env] or not count:
+            return False
+        if step != int(self.store.read("step", env, count - 1, count)[0]) + 1:
+            return False
+        self.begins.add(self._next_id(env))
+        return True
+
+    def _next_id(self, env: int) -> int:
+        return int(self.store.count[env]) * self.store.num_envs + env
+
+    def retained_begins(self) -> list[int]:
+        """Of `begins`, what the record has to name: rows that are retained or yet to come."""
+        first, num_envs = self.store.first, self.store.num_envs
+        return sorted(id_ for id_ in self.begins if id_ // num_envs > first[id_ % num_envs])
+
     def fitted(self, columns: Any) -> list[np.ndarray]:
         """The columns of `ReplayBuffer.extend`, checked, in the order and dtypes of the store."""
-        return self._fitting.columns(columns)
+        return self._validator.columns(columns)
 
     # -- sampling; the index has to be there
 
-    def draw(self, stream: Stream, size: int, beta: float, visit: Visit) -> Draft:
+    def draw(self, rng: ReplayableRng, size: int, beta: float, visit: Visit) -> DrawnBatch:
         """Draw transitions, and say what is to be read of them, during that visit."""
-        stream.taken()
-        ids, probability, weight = self.sampler.draw(stream, size, beta)
+        rng.taken()
+        ids, probability, weight = self.sampler.draw(rng, size, beta)
         plan = self.index.plan(ids)
-        return self._draft(ids, probability, weight, plan, stream.taken(), visit)
+        return self._drawn(ids, probability, weight, plan, rng.taken(), visit)
 
-    def choose(self, ids: np.ndarray, visit: Visit) -> Draft:
+    def choose(self, ids: np.ndarray, visit: Visit) -> DrawnBatch:
         """What is to be read of these transitions, during that visit."""
         self.index.check_known(ids)
         plan = self.index.plan(ids)
         probability = self.sampler.probability(ids)
-        return self._draft(ids, probability, np.ones(len(ids), np.float32), plan, [], visit)
+        return self._drawn(ids, probability, np.ones(len(ids), np.float32), plan, [], visit)
 
-    def _draft(self, ids, probability, weight, plan, numbers, visit) -> Draft:
+    def _drawn(self, ids, probability, weight, plan, numbers, visit) -> DrawnBatch:
         store = self.store
         store.gate.enter(visit)  # under the buffer's lock: what was planned is not evicted
-        return Draft(
+        return DrawnBatch(
             ids, probability, weight, plan, store, visit, store.looks, numbers,
-            self._gathering,
+            self._batch_reader,
         )  # fmt: skip
 
     def check_retained(self, ids: np.ndarray) -> None:
@@ -402,6 +468,7 @@ class Rows:
                 self.index = None  # it had to do without some rows
             return
         self.add_count = int(store.transitions_at(store.count).sum())
+        self._follow_begins()
         if index is None:
             return
         room = index.size // store.num_envs
@@ -419,90 +486,36 @@ class Rows:
                 self._take_in(added, rewards)
         store.first = np.maximum(store.first, index.first)
 
-    # -- looking; the index has to be there
-
-    def statistics(self, ignored_updates: int, priorities: PriorityStatistics | None) -> Statistics:
-        """Figures of this moment."""
-        store, first = self.store, self.index.first
-        rows = int((store.count - first).sum())
-        episodes = 0
-        for env in range(store.num_envs):
-            step = store.read("step", env, int(first[env]), int(store.count[env]))
-            episodes += int(np.count_nonzero(step[1:] == 0)) + (len(step) > 0)
-        fields = {}
-        for name, (disk, segments) in store.disk_usage().items():
-            raw = rows * store.columns[name].field.row_bytes
-            fields[name] = FieldStatistics(raw, disk, raw / disk if disk else 0.0, segments)
-        raw = sum(f.raw_bytes for f in fields.values())
-        disk = sum(f.disk_bytes for f in fields.values())
-        return Statistics(
-            rows=rows,
-            sampleable=self.index.sampleable,
-            transitions=self.add_count,
-            episodes=episodes,
-            capacity=store.capacity,
-            num_envs=store.num_envs,
-            fields=fields,
-            raw_bytes=raw,
-            disk_bytes=disk,
-            ratio=raw / disk if disk else 0.0,
-            segments=sum(f.segments for f in fields.values()),
-            ignored_updates=ignored_updates,
-            priorities=priorities,
-        )
+    def _follow_begins(self) -> None:
+        """Read `begins` anew if the record is another one: it was written before the rows that it
+        names, so it has those of the rows that were seen by now."""
+        try:
+            found = os.stat(self.store.path / "zarr.json")
+        except OSError:  # the store was moved: what is mapped is all there will be
+            return
+        identity = found.st_ino, found.st_mtime_ns
+        if identity != self._seen:
+            self.begins = parse_begins(read_attributes(self.store.path), self.store)
+            self._seen = identity
 
 
-def check_saved(store: Store) -> None:
-    """Refuse steps that cannot be, in the rows of a checkpoint or for the next ones.
-
-    Raises
-    ------
-    CorruptSegmentError, FormatError
-    """
-    for env in range(store.num_envs):
-        first = int(store.first[env])
-        _check_step(store, env, first, store.read("step", env, first, int(store.count[env])))
-    saved_next_step(store)
-
-
-def saved_stream(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | None:
-    """What `Stream.adopt` takes, as it was saved; None if nothing was.
+def parse_begins(attributes: Mapping[str, Any], store: Store) -> set[int]:
+    """`IndexedStore.begins` in the attributes of a store.
 
     Raises
     ------
     FormatError
     """
-    if "rng" not in store.meta:
-        return None
+    saved = attributes.get(BEGINS, [])
     try:
-        return parse_stream(store.meta["rng"])
-    except FormatError as error:
-        raise FormatError(f"{store.path / 'zarr.json'}: {error}") from error
-
-
-def saved_next_step(store: Store) -> np.ndarray:
-    """The step that each env's next row has, as it was saved; int64 of shape (num_envs,).
-
-    Raises
-    ------
-    FormatError
-        It is none, or does not go on from the newest row.
-    """
-    try:
-        saved = numbers.integers(
-            "next_step", store.meta.get("next_step", [0] * store.num_envs), store.num_envs,
-            0, _LONGEST,
-        )  # fmt: skip
-        for env, step in enumerate(saved.tolist()):
-            count = int(store.count[env])
-            newest = store.read("step", env, count - 1, count) if count else [-1]
-            if step not in (0, int(newest[0]) + 1):
-                raise ValueError(f"next_step: {step} found behind a row of step {newest[0]}")
+        if not isinstance(saved, list):
+            raise ValueError(f"{BEGINS}: a list expected, found {saved!r:.60}")
+        return {numbers.integer(BEGINS, id_, 0, numbers.MOST_ROWS) for id_ in saved}
     except ValueError as error:
         raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
-    return saved
 
 
-def _check_step(store: Store, env: int, start: int, step: np.ndarray) -> None:
+def check_step(store: Store, env: int, start: int, step: np.ndarray) -> None:
+    """Refuse steps that cannot be, with a `CorruptSegmentError`."""
     if len(step) and step.min() < 0:  # rot: the kernels go back by it, to other memory
         store.columns["step"].complain(start + int(step.argmin()), env)

@@ -1,4 +1,4 @@
-"""From a draft, which says what to read, to a batch, which has it."""
+"""A batch that was drawn, and its reader: from what is to be read to the arrays."""
 
 import sys
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 
 
-class Draft(NamedTuple):
+class DrawnBatch(NamedTuple):
     """A batch that was drawn and not read yet. Inside the store's gate.
 
     `numbers` are the random numbers it was drawn with.
@@ -29,15 +29,17 @@ class Draft(NamedTuple):
     visit: Visit
     looks: int
     numbers: list[np.ndarray]
-    gathering: "Gathering"
+    reader: "BatchReader"
 
     def read(self, out: Batch | None = None) -> Batch | None:
-        """The batch, see `Gathering.fill`."""
-        return self.gathering.fill(self, out)
+        """The batch, see `BatchReader.read`."""
+        return self.reader.read(self, out)
 
 
-class Gathering:
-    """Reads the frames and other fields of drafts. Needs no lock: the draft is inside the gate.
+class BatchReader:
+    """Reads the frames and other fields of drawn batches.
+
+    Needs no lock: a drawn batch is inside the store's gate.
 
     Parameters
     ----------
@@ -61,24 +63,24 @@ class Gathering:
         self._advice = np.array([0, 16 if sys.platform == "linux" else 0], np.int64)
         self._rusage = np.zeros(32, np.int64)
 
-    def fill(self, draft: Draft, out: Batch | None = None) -> Batch | None:
-        """The batch of a draft, in `out` if given, and leave the gate.
+    def read(self, drawn: DrawnBatch, out: Batch | None = None) -> Batch | None:
+        """The batch that was drawn, in `out` if given, and leave the gate.
 
-        None if what was read changed meanwhile, which happens to a reader's draft only.
+        None if what was read changed meanwhile, which happens to a reader of a live store only.
         """
-        store, plan, schema = draft.store, draft.plan, self._schema
+        store, plan, schema = drawn.store, drawn.plan, self._schema
         columns = store.columns
         try:
             windows = self._memory.take() if out is None else out._windows
             pairs = [self._stacks(columns[f.name], plan, windows) for f in schema.observations]
-            actions = [self._rows(columns[f.name], draft.ids) for f in schema.actions]
-            extras = {name: self._rows(columns[name], draft.ids) for name in schema.extras}
+            actions = [self._rows(columns[f.name], drawn.ids) for f in schema.actions]
+            extras = {name: self._rows(columns[name], drawn.ids) for name in schema.extras}
         except CorruptSegmentError:
-            if store.has_moved_on(draft.looks):
+            if store.has_moved_on(drawn.looks):
                 return None
             raise
         finally:
-            draft.visit.end()
+            drawn.visit.end()
         if schema.is_flat:  # asking the spaces takes some microseconds
             (observation, following), action = pairs[0], actions[0]
         else:
@@ -96,9 +98,9 @@ class Gathering:
             "terminated": plan.terminated,
             "truncated": plan.truncated,
             "steps": plan.steps,
-            "id": draft.ids,
-            "weight": draft.weight,
-            "probability": draft.probability,
+            "id": drawn.ids,
+            "weight": drawn.weight,
+            "probability": drawn.probability,
             **extras,
         }
         if out is None:

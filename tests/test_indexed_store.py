@@ -219,7 +219,7 @@ def test_killed_while_extending(tmp_path):
 import sys
 sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
 import numpy as np
-from tests.test_rows import make, random_columns
+from tests.test_indexed_store import make, random_columns
 buffer = make({str(tmp_path / "store")!r}, capacity=4096, segment_rows=64)
 rng = np.random.default_rng(0)
 while True:

@@ -1,4 +1,4 @@
-"""The one stream of random numbers, with the possibility to put some back."""
+"""The one generator of random numbers, with the possibility to put some back."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from diskreplay.errors import FormatError
 _MT19937_WORDS = 624
 
 
-class Stream:
+class ReplayableRng:
     """Uniform numbers of one generator, in order, however they are asked for.
 
     Numbers that were drawn for a batch that nobody took are put back and come again first. They are
@@ -55,11 +55,11 @@ class Stream:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on as the stream whose `state` this was, or a `FormatError`."""
+        """Go on as the one whose `state` this was, or a `FormatError`."""
         self.adopt(*parse(state))
 
     def adopt(self, bit_generator: np.random.BitGenerator, returned: np.ndarray) -> None:
-        """Go on as the stream that `parse` read. An injected generator stays the same object if it
+        """Go on as the one that `parse` read. An injected generator stays the same object if it
         is of the same kind. Cannot fail."""
         if type(bit_generator) is type(self.rng.bit_generator):
             self.rng.bit_generator.state = bit_generator.state
@@ -69,7 +69,7 @@ class Stream:
 
 
 def parse(state: Any) -> tuple[np.random.BitGenerator, np.ndarray]:
-    """The bit generator and the returned numbers of a saved `Stream.state`, or a `FormatError`."""
+    """The bit generator and the returned numbers of a saved `state`, or a `FormatError`."""
     try:
         saved = state["bit_generator"]
         kind = getattr(np.random, saved["bit_generator"])

@@ -1,0 +1,131 @@
+"""A checkpoint in the place of a live store; all or nothing."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diskreplay import extensions, process
+from diskreplay.errors import CheckpointNotFoundError, DiskReplayError, StorageError
+from diskreplay.metadata import parse as parse_metadata
+from diskreplay.store import attachments, checkpoint, loading, tempfiles
+from diskreplay.store.listing import Checkpoint
+from diskreplay.store.manifest import Manifest
+from diskreplay.store.place import Place
+from diskreplay.store.store import Store
+
+if TYPE_CHECKING:
+    from diskreplay.prefetch import Prefetcher, Resumed
+    from diskreplay.session import Attached, Session
+
+_TRIES = 20  # where the checkpoint is replaced while it is read
+
+
+class CheckpointLoader:
+    """`Session.load`. With the session's lock held."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+
+    def load(
+        self, directory: Path, suffix: int | str | None, *, resume_episodes: bool
+    ) -> Checkpoint:
+        """Load what is there, again if it is replaced meanwhile."""
+        for last in [False] * (_TRIES - 1) + [True]:
+            with self._located(directory, suffix) as (path, text, at):
+                place = Place(path)
+                try:
+                    return self._load(path, place, text, at, resume_episodes)
+                except DiskReplayError:
+                    # A save may replace or retire a checkpoint whoever reads it.
+                    if last or place.holds():
+                        raise
+                finally:
+                    place.close()
+        raise AssertionError("the last try returns or raises")
+
+    @contextlib.contextmanager
+    def _located(
+        self, directory: Path, suffix: int | str | None
+    ) -> Iterator[tuple[Path, str, Path]]:
+        """The checkpoint to load, its suffix, and where it was found: one of another project is
+        converted, beside the store."""
+        session = self._session
+        try:
+            path, text = checkpoint.find(directory, session.name, suffix)
+        except CheckpointNotFoundError:
+            if not session._kind.reads_foreign:
+                raise
+            foreign = extensions.find("foreign_checkpoint")(directory, suffix)
+            if foreign is None:
+                raise
+        else:
+            yield path, text, path
+            return
+        with tempfiles.Workspace(session.path, "load") as room:
+            yield foreign.convert(session, room.path), foreign.suffix, directory
+
+    def _load(
+        self, path: Path, place: Place, text: str, at: Path, resume_episodes: bool
+    ) -> Checkpoint:
+        """Load what is in a directory, if that stays at its path until all is read."""
+        session = self._session
+        saved, contents = loading.open_checked(path)
+        try:
+            session._kind.check_opened(saved)
+            session._kind.check_saved(saved)
+            _, damage = parse_metadata(saved.meta)
+            if damage is not None:
+                warnings.warn(f"{saved.path}/zarr.json: damaged metadata left out: {damage}",
+                              stacklevel=5)  # fmt: skip
+            with session._prefetchers.drained() as under_way:
+                self._replace(saved, place, contents, under_way, resume_episodes)
+        finally:
+            saved.close()
+        rows = int((saved.count - saved.first).sum())
+        return Checkpoint(
+            at, session.name, text, contents.saved_at if at == path else None,
+            attachments.paths(path, contents), rows, None,
+        )  # fmt: skip
+
+    def _switch(
+        self, replacement: loading.Replacement, attached: "Attached", under_way: "list[Prefetcher]",
+        resumed: "Resumed",
+    ) -> StorageError | None:  # fmt: skip
+        session = self._session
+        with process.undisturbed():  # else this is a buffer of a store that is gone
+            doubt = replacement.put_in_place(session._rows.store)
+            session._take_over(attached)
+            under_way.clear()  # of the rows that are gone
+            session._prefetchers.take_over(resumed)
+        return doubt
+
+    def _replace(
+        self, saved: Store, place: Place, contents: Manifest, under_way: "list[Prefetcher]",
+        resume_episodes: bool,
+    ) -> None:  # fmt: skip
+        """Put a checkpoint that was checked in the place of the live store."""
+        session = self._session
+        kind, live = session._kind, session._rows.store
+        meta = {**saved.meta, **session._options_meta()}
+        if "metadata" in saved.meta:
+            meta["metadata"] = parse_metadata(saved.meta)[0]
+        replacement = loading.Replacement(live, saved, contents, meta)
+        try:
+            attached = session._attach(replacement.store, resume_episodes=resume_episodes)
+            kind.complete(attached.rows)
+            resumed = session._prefetchers.resumed(session, kind.under_way(saved))
+            place.check()  # else what was linked may be of two checkpoints
+            doubt = self._switch(replacement, attached, under_way, resumed)
+        except BaseException:
+            if session._rows.store is live:
+                replacement.discard()
+            raise
+        if doubt is not None:
+            warnings.warn(
+                f"{session.path}: loaded, but a power cut may bring back the rows of before "
+                f"({doubt})",
+                RuntimeWarning,
+                stacklevel=5,
+            )

@@ -1,0 +1,380 @@
+"""Rows in numbered slots: the ground that the older APIs stand on."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from diskreplay import process
+from diskreplay.distribution import UniformDistribution
+from diskreplay.errors import FormatError, PriorityError, SchemaError
+from diskreplay.indexed_store import IndexedStore
+from diskreplay.options import Options
+from diskreplay.row_buffer import RowBuffer
+from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.schema import Schema
+from diskreplay.store import numbers, tempfiles
+from diskreplay.store.listing import Checkpoint
+from diskreplay.store.priorities import LARGEST_LEAF
+from diskreplay.store.store import Store
+from diskreplay.store_kind import StoreKind, saved_next_step
+
+
+class SlotStore(IndexedStore):
+    """The rows of a store that has slots, without an index: what is drawn is for the owner to say.
+
+    Attributes
+    ----------
+    base : int
+        The number of the first row.
+    notes : dict
+    weights : SumTree or None
+        A leaf for each slot.
+    """
+
+    base: int
+    notes: dict[str, Any]
+    weights: SumTree | None
+
+
+class SlotStoreKind(StoreKind):
+    """What the stores of a `SlotBuffer` hold; see there."""
+
+    reads_foreign = False  # other files are the owner's to read
+
+    def __init__(
+        self, schema: Schema, options: Options, *, facade: str, capacity: int, weighted: bool,
+        base: int,
+        notes: Mapping[str, Any], note_bounds: Mapping[str, tuple[float, float]],
+        resume_episodes: bool, owner_check: Callable[[Store], None] | None,
+    ) -> None:  # fmt: skip
+        super().__init__(schema, options, UniformDistribution())
+        self.facade, self.capacity, self.weighted, self.base = facade, capacity, weighted, base
+        self.notes = dict(notes)
+        self._note_bounds = {"newest_weight": (0.0, LARGEST_LEAF), **note_bounds}
+        self._resumes, self._owner_check = resume_episodes, owner_check
+
+    def check_capacity(self, capacity: int | None) -> None:
+        """One row will do: what makes a transition is for the owner to say."""
+
+    def check(self, store: Store) -> None:
+        super().check(store)
+        if store.meta.get("facade") != self.facade:
+            raise SchemaError(
+                f"{store.path}: made by {store.meta.get('facade', 'diskreplay itself')}, not by "
+                f"{self.facade}; open it there, or choose another directory"
+            )
+
+    def check_opened(self, store: Store) -> None:
+        super().check_opened(store)
+        base, notes = store.meta.get("base"), store.meta.get("notes")
+        try:
+            numbers.integer("base", base, 0, numbers.MOST_ROWS - int(store.count[0]))
+            if not isinstance(notes, dict):
+                raise ValueError(f"notes: a JSON object expected, found {notes!r:.60}")
+        except ValueError as error:
+            raise FormatError(f"{store.path}/zarr.json: damaged ({error})") from error
+        for name, (low, high) in self._note_bounds.items():
+            check = numbers.integer if type(low) is int else numbers.real
+            try:
+                if name in notes:
+                    check(name, notes[name], low, high)
+            except ValueError as error:
+                raise FormatError(f"{store.path}/zarr.json: {name} is damaged ({error})") from error
+        if self._owner_check is not None:
+            self._owner_check(store)
+
+    def check_saved(self, saved: Store) -> None:
+        super().check_saved(saved)
+        if saved.meta.get("prefetch", []) != []:
+            raise FormatError(f"{saved.path}/zarr.json: damaged: slots have no prefetchers")
+        if self.weighted:
+            self._restored_weights(saved, 0, saved.meta["notes"])
+
+    def attach(self, store: Store, *, resume_episodes: bool | None = None) -> SlotStore:
+        base, notes = int(store.meta["base"]), dict(store.meta["notes"])
+        weights = self._restored_weights(store, base, notes) if self.weighted else None
+        rows = SlotStore(store, self.schema, self.options, self.distribution.make_sampler)
+        rows.base, rows.notes, rows.weights = base, notes, weights
+        if resume_episodes:
+            rows.next_step[:] = saved_next_step(store)
+        newest = int(store.count[0]) - 1
+        if self._resumes and resume_episodes is None and newest >= int(store.first[0]):
+            # Opened. What the metadata say of the next step is as old as the last flush.
+            rows.next_step[0] = rows.step_after(0)
+        return rows
+
+    def complete(self, rows: IndexedStore) -> None:
+        """Nothing is drawn by the row index here, and `check_saved` has seen the rest."""
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"facade": self.facade}
+
+    def state(self, rows: SlotStore | None) -> dict[str, Any]:
+        of = self if rows is None else rows
+        return super().state(rows) | {"base": of.base, "notes": of.notes}
+
+    def leaves(self, rows: SlotStore) -> np.ndarray | None:
+        if rows.weights is None:
+            return None
+        numbered = np.arange(int(rows.store.first[0]), int(rows.store.count[0]))
+        return rows.weights.get((numbered + rows.base) % self.capacity)[:, None]
+
+    def _restored_weights(self, store: Store, base: int, notes: Mapping[str, Any]) -> SumTree:
+        first, count = int(store.first[0]), int(store.count[0])
+        start, saved, _alpha = store.read_priorities() or (first, np.empty((0, 1)), None)
+        weights = np.full(count - first, np.nan)
+        known = saved[max(first - start, 0) :, 0][: len(weights)]
+        weights[: len(known)] = known
+        weights[np.isnan(weights)] = notes.get("newest_weight", 1.0)
+        tree = SumTree(self.capacity, track_min=True)
+        try:
+            tree.set((np.arange(first, count) + base) % self.capacity, weights)
+        except PriorityError as error:
+            raise FormatError(f"{store.path}/priority: damaged ({error})") from error
+        return tree
+
+
+class SlotBuffer(RowBuffer):
+    """A buffer of one env whose rows are addressed by slot, ``number % capacity``.
+
+    A row's number counts all rows that were ever added, those of a buffer that this one continues
+    (`base`) included. What can be sampled, and how it is drawn, is for the owner to say: an API of
+    old that brings its own rules.
+
+    Parameters
+    ----------
+    path : str or Path or None
+        As for `ReplayBuffer`.
+    facade : str
+        The API that owns the rows; a store of another one is refused.
+    observation_space, action_space : gymnasium.Space
+    capacity : int
+        Slots. A store that has more rows keeps the newest, as the older APIs have no word for it.
+    weighted : bool
+        Keep a `SumTree` with a leaf for each slot.
+    notes : dict, optional
+        What the owner wants kept beside the rows, as JSON. What an existing store holds wins.
+    note_bounds : dict of str to (low, high), optional
+        The least and the largest that each note may be, if it is there; an integer where `low` is
+        one. A store or checkpoint with another one is refused.
+    base : int
+        The number of the first row of a new store.
+    resume_episodes : bool
+        Go on with the episode of the newest row, where a reopened store would begin another one.
+    check : callable, optional
+        Called with a `Store` that is to be opened or loaded, before anything is changed: raises if
+        its owner cannot use it. No method of the owner: that would make a cycle of references.
+    extras, compressor, stack_size, update_horizon, gamma, batch_size, segment_rows, seed
+        As for `ReplayBuffer`. What makes a transition is for those who open the store to sample.
+
+    Attributes
+    ----------
+    notes : dict
+        Written by `flush`, `close` and `save`, restored by reopening and `load`.
+    base : int
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike | None,
+        *,
+        facade: str,
+        observation_space: gym_spaces.Space,
+        action_space: gym_spaces.Space,
+        capacity: int,
+        weighted: bool = False,
+        notes: Mapping[str, Any] | None = None,
+        note_bounds: Mapping[str, tuple[float, float]] | None = None,
+        base: int = 0,
+        resume_episodes: bool = False,
+        check: Callable[[Store], None] | None = None,
+        extras: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        compressor: str | Mapping[str, str] = "auto",
+        stack_size: int = 1,
+        update_horizon: int = 1,
+        gamma: float = 0.99,
+        batch_size: int = 32,
+        segment_rows: int | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self._closed = True
+        # What `rebuilding` makes another one with.
+        self._made_with = {
+            "facade": facade, "observation_space": observation_space, "action_space": action_space,
+            "capacity": capacity, "weighted": weighted, "note_bounds": note_bounds, "check": check,
+            "extras": extras, "compressor": compressor, "stack_size": stack_size,
+            "update_horizon": update_horizon, "gamma": gamma, "batch_size": batch_size,
+            "segment_rows": segment_rows, "seed": seed,
+        }  # fmt: skip
+        options = Options.checked(1, stack_size, "zero", update_horizon, gamma, batch_size)
+        kind = SlotStoreKind(
+            Schema(observation_space, action_space, extras, compressor), options, facade=facade,
+            capacity=capacity, weighted=weighted, base=base, notes=notes or {},
+            note_bounds=note_bounds or {}, resume_episodes=resume_episodes, owner_check=check,
+        )  # fmt: skip
+        super().__init__(
+            kind, path, capacity=capacity, segment_rows=segment_rows, env_group=None, seed=seed, name="replay",
+            shrink=True, metadata=None,
+        )  # fmt: skip
+
+    @property
+    def base(self) -> int:
+        """The number of the first row."""
+        return self._rows.base
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The owner's, by name; written by `flush`, `close` and `save`."""
+        return self._rows.notes
+
+    @notes.setter
+    def notes(self, notes: dict[str, Any]) -> None:
+        self._rows.notes = notes
+
+    # -- where rows are
+
+    @property
+    def count(self) -> int:
+        """The number of the next row."""
+        rows = self._rows
+        return rows.base + int(rows.store.count[0])
+
+    @property
+    def stored(self) -> int:
+        """Rows that are retained, at most `capacity`."""
+        store = self._rows.store
+        return int(store.count[0] - store.first[0])
+
+    @property
+    def cursor(self) -> int:
+        """The slot of the next row."""
+        return self.count % self.capacity
+
+    @property
+    def next_step(self) -> int:
+        """The step of the next row: 0 where it begins an episode."""
+        return self._rows.next_step.item(0)
+
+    def slots(self, rows: np.ndarray) -> np.ndarray:
+        """The slots of rows as the store numbers them (ids of `add` and `take`)."""
+        return (np.asarray(rows) + self.base) % self.capacity
+
+    def ids(self, slots: np.ndarray) -> np.ndarray:
+        """The row in each slot (taken modulo the capacity), as the store numbers them; -1 for a
+        negative slot and for one that no retained row is in."""
+        slots = np.asarray(slots, np.int64)
+        store, base, capacity = self._rows.store, self.base, self.capacity
+        count, first = int(store.count[0]), int(store.first[0])
+        rows = (slots - (base + count)) % capacity + (count - capacity)
+        if first > count - capacity:  # not full: some slots have no row
+            rows[rows < first] = -1
+        if slots.size and slots.min() < 0:
+            rows[slots < 0] = -1
+        return rows
+
+    # -- adding
+
+    def _addable(self) -> IndexedStore:
+        return self._rows  # nobody draws by a row index here
+
+    def put(self, row: list[Any]) -> int:
+        """Add one row whose values its owner has checked already: `add`, and twice as fast.
+
+        Parameters
+        ----------
+        row : list
+            A value for each of `fields`, in that order, of its shape and dtype; ``reward`` a float,
+            ``terminated`` a bool. None for zeros. Those of ``truncated``, ``step`` and ``is_final``
+            are replaced.
+
+        Returns
+        -------
+        int
+            The row, as the store numbers it.
+
+        Raises
+        ------
+        NotFiniteError
+            The reward is not finite as float32; nothing was recorded.
+        StorageError
+        """
+        if self._closed or process.pid != self._pid:  # a ring is never a reader
+            self._check_open()
+        with self._lock:
+            if self._closed:  # meanwhile
+                self._check_open()
+            return self._rows.put_row(row)
+
+    # -- what is in them
+
+    def check_open(self) -> None:
+        """For an owner that answers from memory: raise what `read` would.
+
+        Raises
+        ------
+        ClosedError, ForkedError
+        """
+        self._check_open()
+
+    def read(self, field: str | Sequence[str], slots: np.ndarray) -> Any:
+        """The values of fields at these slots; zeros where `ids` says -1.
+
+        Parameters
+        ----------
+        field : str or sequence of str
+        slots : array_like of int, any shape
+
+        Returns
+        -------
+        ndarray, shape (*slots.shape, *shape), or a list of them
+            Copies. Slots that follow each other along the last axis are read in one go.
+        """
+        return self.take(field, self.ids(slots))
+
+    def column(self, field: str) -> np.ndarray:
+        """One field of all retained rows, oldest first; a copy of shape ``(stored, *shape)``."""
+        return self.take(field, np.arange(*self.bounds[0]))
+
+    @property
+    def weights(self) -> SumTree:
+        """One leaf a slot, the owner's to set; 0 at first, and for rows that came after the last
+        flush when the process was killed, ``notes["newest_weight"]`` or 1."""
+        if self._rows.weights is None:
+            raise SchemaError(f"{self.path}: these slots have no weights")
+        return self._rows.weights
+
+    # -- starting over
+
+    @contextlib.contextmanager
+    def rebuilding(self, base: int = 0) -> Iterator["SlotBuffer"]:
+        """An empty ring of the same kind, which takes this one's place when the block ends well.
+
+        After an exception this ring is as it was. The exchange is one step, as in `load`.
+        """
+        with tempfiles.Workspace(self.path, "load") as room:
+            fresh = SlotBuffer(room.path / "ring", base=base, **self._made_with)
+            try:
+                yield fresh
+                fresh.save(room.path, "rebuilt")
+            finally:
+                fresh.close()
+            self.load(room.path, "rebuilt")
+
+    def reset(self, base: int = 0) -> None:
+        """Forget all rows; the next one has the number `base`."""
+        with self.rebuilding(base):
+            pass
+
+    def load(
+        self,
+        checkpoint_dir: str | os.PathLike,
+        suffix: int | str | None = None,
+        *,
+        resume_episodes: bool = True,
+    ) -> Checkpoint:
+        """As `ReplayBuffer.load`; an open episode is continued, as the older APIs do."""
+        return super().load(checkpoint_dir, suffix, resume_episodes=resume_episodes)

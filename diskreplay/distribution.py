@@ -1,0 +1,169 @@
+"""How transitions are drawn: which sampler there is, and what of it a store keeps."""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.options import Beta
+from diskreplay.statistics import PriorityStatistics
+from diskreplay.store import numbers
+from diskreplay.store.priorities import LARGEST
+from diskreplay.store.store import Store
+
+if TYPE_CHECKING:
+    from diskreplay.indexed_store import IndexedStore
+    from diskreplay.sampling.prioritized import PrioritizedSampler
+    from diskreplay.sampling.row_index import RowIndex
+    from diskreplay.sampling.uniform import UniformSampler
+
+
+class Distribution(Protocol):
+    """What a buffer has to know of its way to draw."""
+
+    name: ClassVar[str]
+    """The attribute ``kind`` of the group."""
+
+    def make_sampler(
+        self, index: "RowIndex", store: Store
+    ) -> "UniformSampler | PrioritizedSampler":
+        """A sampler over an index that was just made, with what its store has saved for it."""
+
+    def exponent(self, beta: Beta | None, add_count: int) -> float:
+        """The exponent of the importance weights: what was asked for, or its own."""
+
+    def check_saved(self, saved: Store) -> None:
+        """Refuse a checkpoint with what `make_sampler` could not take over."""
+
+    def describe(self) -> dict[str, Any]:
+        """Of the group's attributes, what does not change while the buffer is open."""
+
+    def state(self, rows: "IndexedStore") -> dict[str, Any]:
+        """Of the group's attributes, what changes."""
+
+    def leaves(self, rows: "IndexedStore") -> np.ndarray | None:
+        """The priorities that a record writes, if there are some."""
+
+    def statistics(self, rows: "IndexedStore") -> PriorityStatistics | None:
+        """Figures of the priorities."""
+
+
+class UniformDistribution:
+    """Each transition as likely as any other."""
+
+    name: ClassVar[str] = "uniform"
+
+    @classmethod
+    def parse(cls, _meta: Mapping[str, Any]) -> Self:
+        """As a group's attributes have it."""
+        return cls()
+
+    def make_sampler(self, index: "RowIndex", _store: Store) -> "UniformSampler":
+        from diskreplay.sampling.uniform import UniformSampler
+
+        return UniformSampler(index)
+
+    def exponent(self, _beta: Beta | None, _add_count: int) -> float:
+        return 0.0
+
+    def check_saved(self, saved: Store) -> None:
+        pass
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": self.name}
+
+    def state(self, _rows: "IndexedStore") -> dict[str, Any]:
+        return {}
+
+    def leaves(self, _rows: "IndexedStore") -> np.ndarray | None:
+        return None
+
+    def statistics(self, _rows: "IndexedStore") -> PriorityStatistics | None:
+        return None
+
+
+class PrioritizedDistribution:
+    """In proportion to ``priority ** alpha``; the options are `PrioritizedReplayBuffer`'s."""
+
+    name: ClassVar[str] = "prioritized"
+
+    def __init__(self, alpha: float, beta: Beta, weight_normalization: str) -> None:
+        if not isinstance(alpha, int | float | np.number) or not 0 <= alpha < np.inf:
+            raise InvalidInputError(f"alpha: a finite number from 0 on expected, found {alpha!r}")
+        if weight_normalization not in ("batch", "buffer"):
+            raise InvalidInputError(
+                f"weight_normalization: 'batch' or 'buffer' expected, found "
+                f"{weight_normalization!r:.60}"
+            )
+        self.alpha, self.weight_normalization = float(alpha), weight_normalization
+        self.beta = beta if callable(beta) else _exponent(beta)
+
+    @classmethod
+    def parse(cls, meta: Mapping[str, Any]) -> Self:
+        """As a group's attributes have it; a `KeyError` or a `ValueError` where they cannot be."""
+        alpha = numbers.real("alpha", meta["alpha"], 0, sys.float_info.max)
+        beta = 0.4 if meta["beta"] is None else meta["beta"]
+        return cls(
+            alpha, numbers.real("beta", beta, 0, sys.float_info.max), meta["weight_normalization"]
+        )
+
+    def make_sampler(self, index: "RowIndex", store: Store) -> "PrioritizedSampler":
+        from diskreplay.sampling.prioritized import PrioritizedSampler
+
+        sampler = PrioritizedSampler(index, self.alpha, self.weight_normalization)
+        sampler.largest = _largest(store)
+        sampler.restore(store.read_priorities())
+        return sampler
+
+    def exponent(self, beta: Beta | None, add_count: int) -> float:
+        beta = self.beta if beta is None else beta
+        return _exponent(beta(add_count) if callable(beta) else beta)
+
+    def check_saved(self, saved: Store) -> None:
+        _largest(saved)
+        saved.read_priorities()
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": self.name,
+            "alpha": self.alpha,
+            "weight_normalization": self.weight_normalization,
+            "beta": None if callable(self.beta) else self.beta,
+        }
+
+    def state(self, rows: "IndexedStore") -> dict[str, Any]:
+        return {} if rows.index is None else {LARGEST: rows.sampler.largest}
+
+    def leaves(self, rows: "IndexedStore") -> np.ndarray | None:
+        return rows.indexed().sampler.leaves()
+
+    def statistics(self, rows: "IndexedStore") -> PriorityStatistics | None:
+        sampler = rows.indexed().sampler
+        leaves = sampler.tree.leaves
+        positive = leaves[leaves > 0]
+        if not len(positive):
+            return None
+        return PriorityStatistics(
+            total=sampler.tree.total,
+            min=float(positive.min()),
+            max=float(positive.max()),
+            mean=float(positive.mean()),
+            largest_seen=sampler.largest,
+        )
+
+
+def _largest(store: Store) -> float:
+    """The largest priority seen, as it was saved, or a `FormatError`."""
+    try:
+        largest = store.meta.get(LARGEST, 1.0)
+        return numbers.real(LARGEST, largest, sys.float_info.min, sys.float_info.max)
+    except ValueError as error:
+        raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
+
+
+def _exponent(beta: Any) -> float:
+    if not isinstance(beta, int | float | np.number) or not 0 <= beta < np.inf:
+        raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r}")
+    return float(beta)

@@ -1,0 +1,79 @@
+"""Buffers and checkpoints by their path alone."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.distribution import PrioritizedDistribution, UniformDistribution
+from diskreplay.errors import FormatError, InvalidInputError, SchemaError
+from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.store.listing import checkpoints
+from diskreplay.store.store import Store
+from diskreplay.store_kind import StoreKind
+
+__all__ = ["checkpoints", "open"]
+
+_KINDS = {
+    "uniform": (ReplayBuffer, UniformDistribution),
+    "prioritized": (PrioritizedReplayBuffer, PrioritizedDistribution),
+}
+
+
+def open(
+    path: str | os.PathLike,
+    mode: str = "r",
+    *,
+    follow: bool = True,
+    seed: int | np.random.Generator | None = None,
+) -> ReplayBuffer:
+    """Open a store or a checkpoint by its path alone.
+
+    Parameters
+    ----------
+    path : path
+    mode : {"r", "a"}
+        ``"r"`` reads along with a live store that another process writes to, or reads a checkpoint
+        directory; ``"a"`` goes on writing a store.
+    follow : bool
+        Whether a reader takes over what the writer does at each call. With False it shows the store
+        as it is now for as long as it is open: no row comes, and none leaves, unless the writer
+        adds as many as the store keeps. What that deletes takes room on the disk until this is
+        closed. After a `load` of the writer it may have to be opened again (`StorageError`).
+    seed : int or numpy.random.Generator, optional
+        Of the draws. None goes on with the generator that was saved, so that several readers of one
+        store draw the same batches.
+
+    Returns
+    -------
+    ReplayBuffer or PrioritizedReplayBuffer
+        As the store was made. Of a reader, priorities are those of the
+        writer's last flush, later rows have the largest.
+
+    Raises
+    ------
+    FormatError
+        There is no store, or one of a newer format.
+    LockedError
+        With ``"a"``: another writer has it.
+    """
+    if mode not in ("r", "a"):
+        raise InvalidInputError(f"mode: 'r' or 'a' expected, found {mode!r}")
+    store = Store.open(Path(path), mode=mode)
+    store.follows = follow
+    try:
+        if mode == "a" and "facade" in store.meta:
+            raise SchemaError(
+                f"{path}: its rows belong to diskreplay.compat.{store.meta['facade']}: open it "
+                "there to write, or with mode='r' to read"
+            )
+        kind = store.meta.get("kind")
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise FormatError(f"{path}/zarr.json: unknown kind of buffer {kind!r:.60}")
+        rng = None if seed is None else np.random.default_rng(seed)
+        made, distribution = _KINDS[kind]
+        return made._over(store, StoreKind.parse(store, distribution), rng)
+    except BaseException:
+        store.close()
+        raise

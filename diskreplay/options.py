@@ -1,0 +1,58 @@
+"""The options of a buffer that say what a transition is."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from diskreplay import validation
+from diskreplay.errors import CapacityError, InvalidInputError
+
+Beta = float | Callable[[int], float]
+"""An exponent of the importance weights, or a schedule: `add_count` to exponent."""
+_MOST_WINDOW = 1 << 20  # each transition of a batch has memory for so many frames
+
+
+class Options(NamedTuple):
+    """What `ReplayBuffer` was given of these, checked."""
+
+    num_envs: int
+    stack_size: int
+    stack_padding: str
+    update_horizon: int
+    gamma: float
+    batch_size: int
+
+    @classmethod
+    def checked(
+        cls, num_envs: Any, stack_size: Any, stack_padding: Any, update_horizon: Any, gamma: Any,
+        batch_size: Any,
+    ) -> Self:  # fmt: skip
+        """Options as a user gives them, or an `InvalidInputError`."""
+        num_envs = validation.whole("num_envs", num_envs)
+        stack_size = validation.whole("stack_size", stack_size, most=_MOST_WINDOW)
+        update_horizon = validation.whole("update_horizon", update_horizon, most=_MOST_WINDOW)
+        batch_size = validation.whole("batch_size", batch_size)
+        if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
+            raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
+        if stack_padding not in ("zero", "reset"):
+            raise InvalidInputError(
+                f"stack_padding: 'zero' or 'reset' expected, found {stack_padding!r:.60}"
+            )
+        return cls(
+            num_envs, stack_size, stack_padding, update_horizon, float(gamma), batch_size
+        )  # fmt: skip
+
+    def check_capacity(self, capacity: int | None) -> None:
+        """Refuse a capacity that holds no transition, with a `CapacityError`."""
+        needed, num_envs = self.stack_size + self.update_horizon, self.num_envs
+        if capacity is not None and capacity // num_envs < needed:
+            raise CapacityError(
+                f"capacity {capacity} leaves {capacity // num_envs} rows for each of {num_envs} "
+                f"env(s); stack_size + update_horizon = {needed} are needed: at least "
+                f"{needed * num_envs}"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """What the group's attributes say of them; the number of envs is the store's to say."""
+        return {name: value for name, value in self._asdict().items() if name != "num_envs"}

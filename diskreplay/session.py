@@ -1,0 +1,455 @@
+"""What owns a store: its path, lock and process; its life from opening to closing; checkpoints."""
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from diskreplay import process, validation
+from diskreplay.checkpoint_loader import CheckpointLoader
+from diskreplay.errors import (
+    ClosedError,
+    CorruptSegmentError,
+    ForkedError,
+    FormatError,
+    InvalidInputError,
+    ReadOnlyError,
+    StorageError,
+    StoreMovedError,
+)
+from diskreplay.indexed_store import IndexedStore
+from diskreplay.metadata import checked as checked_metadata
+from diskreplay.metadata import parse as parse_metadata
+from diskreplay.prefetch import Prefetchers
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.store import attachments as attaching
+from diskreplay.store import checkpoint, files, tempfiles, temporary
+from diskreplay.store.listing import Checkpoint
+from diskreplay.store.store import Store
+from diskreplay.store_kind import StoreKind, saved_rng
+
+if TYPE_CHECKING:
+    from diskreplay.store.attachments import Source
+
+_OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
+_MOST_ROWS = 1 << 36  # 16 bytes of memory each: more is a slip of the finger
+
+
+class Attached(NamedTuple):
+    """What a session has of one store."""
+
+    rows: IndexedStore
+    rng: tuple[np.random.BitGenerator, np.ndarray] | None  # None: the session keeps its own
+    metadata: dict[str, Any] | None
+
+
+class Session:
+    """What owns a store, from its opening to its closing.
+
+    Parameters
+    ----------
+    kind : StoreKind
+        What the store holds.
+    path, capacity, segment_rows, env_group, seed, name, shrink, metadata
+        As for `ReplayBuffer`.
+
+    Notes
+    -----
+    Public calls ask first whether they may, settle what prefetchers have asked for, and take
+    the lock. In a forked child the lock may be held for ever, so nothing takes it there.
+    """
+
+    def __init__(
+        self,
+        kind: StoreKind,
+        path: str | os.PathLike | None,
+        *,
+        capacity: int | None,
+        segment_rows: int | None,
+        env_group: int | None,
+        seed: int | np.random.Generator | None,
+        name: str,
+        shrink: bool,
+        metadata: Mapping[str, Any] | None,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self._metadata = given = checked_metadata(metadata or {})
+        capacity = validation.whole("capacity", capacity, optional=True, most=_MOST_ROWS)
+        segment_rows = validation.whole("segment_rows", segment_rows, optional=True)
+        env_group = validation.whole("env_group", env_group, optional=True)
+        kind.check_capacity(capacity)
+        name = checkpoint.checked_suffix(name)
+        # A Generator passes through default_rng as it is.
+        rng = ReplayableRng(np.random.default_rng(seed))
+        workspace = temporary.make() if path is None else None
+        path = files.resolved(temporary.store_in(workspace) if path is None else path)
+        self._set(kind, path, name, rng, workspace)
+        Store.settle(path)
+        reopened = (path / "zarr.json").exists()
+        if reopened:
+            store = Store.open(
+                path, mode="a", capacity=capacity, shrink=bool(shrink),
+                check=kind.check,  # first: to let rows go is no answer to a wrong path
+            )  # fmt: skip
+        else:
+            store = Store.create(
+                path, kind.schema.fields, num_envs=self.num_envs, capacity=capacity,
+                segment_rows=segment_rows, env_group=env_group, meta=self._meta(),
+            )  # fmt: skip
+        try:
+            if reopened:
+                kind.check_opened(store)
+            self._start(store, keep_rng=not reopened or isinstance(seed, np.random.Generator))
+            self._metadata = checked_metadata(self._metadata | given)
+        except BaseException:
+            store.close()
+            raise
+        if reopened:  # readers should not see the options of another run
+            options = self._options_meta().items()
+            if store.is_resized or any(store.meta.get(k) != v for k, v in options):
+                self._record()
+
+    @classmethod
+    def _over(cls, store: Store, kind: StoreKind, rng: np.random.Generator | None) -> Self:
+        """One over a store whose attributes say everything but, if `rng` is given, that."""
+        self = cls.__new__(cls)
+        self._closed = True
+        self._metadata = {}
+        own = ReplayableRng(np.random.default_rng() if rng is None else rng)
+        self._set(kind, store.path, "replay", own, None)
+        self._start(store, keep_rng=rng is not None)
+        return self
+
+    def _set(
+        self, kind: StoreKind, path: Path, name: str, rng: ReplayableRng,
+        workspace: tempfiles.Workspace | None,
+    ) -> None:  # fmt: skip
+        self._kind, self.path, self.name, self._rng = kind, path, name, rng
+        self._distribution = kind.distribution
+        self._workspace, self._pid, self._lock = workspace, process.pid, threading.RLock()
+        self._prefetchers = Prefetchers(self._lock, rng)
+        self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
+        self.update_horizon, self.gamma, self.batch_size = kind.options[3:]
+
+    def _start(self, store: Store, *, keep_rng: bool) -> None:
+        """Take over a store that was opened, its episodes being over."""
+        _, damage = parse_metadata(store.meta)
+        if damage is not None:
+            warnings.warn(
+                f"{store.path}/zarr.json: damaged metadata left out: {damage}", stacklevel=4
+            )
+        self._holder: list[Store] = []
+        self._take_over(self._attach(store, keep_rng=keep_rng))
+        if store.mode != "r" and store.count.any():
+            self._kind.complete(self._rows)
+        self._closed = False
+        # A buffer that is dropped, or still open when the process ends, lets go of its store as a
+        # killed process would: nothing is lost, and the next opening recovers it. At exit this
+        # runs while the keeper can still be joined; a __del__ would come too late for that.
+        self._release = weakref.finalize(self, _let_go, self._holder, self._workspace, process.pid)
+
+    def _attach(
+        self, store: Store, *, keep_rng: bool = False, resume_episodes: bool | None = None
+    ) -> Attached:
+        """What this will have of a store that was opened. Changes nothing of this.
+
+        Raises
+        ------
+        CorruptSegmentError, FormatError
+            What is on disk cannot be.
+        """
+        rows = self._kind.attach(store, resume_episodes=resume_episodes)
+        metadata = parse_metadata(store.meta)[0] if "metadata" in store.meta else None
+        return Attached(rows, None if keep_rng else saved_rng(store), metadata)
+
+    def _take_over(self, attached: Attached) -> None:
+        """Take over what was attached. Cannot fail."""
+        self._rows = attached.rows
+        self._holder[:] = [attached.rows.store]
+        if attached.metadata is not None:
+            self._metadata = attached.metadata
+        if attached.rng is not None:
+            self._rng.adopt(*attached.rng)
+
+    def _follow(self) -> None:
+        """For a reader: take over what the writer did since. Needs the lock."""
+        store = self._rows.store
+        if store.mode != "r":
+            return
+        if not (store.follows and store.replaced()):
+            try:
+                return self._rows.follow()
+            except StoreMovedError:
+                if not (store.follows and store.replaced()):  # meanwhile
+                    raise
+            except (StorageError, CorruptSegmentError, FormatError):
+                # It may have been of a file that a smaller capacity does without.
+                if not (store.follows and store.outdated()):
+                    raise
+        newer = Store.open(self.path, mode="r")
+        try:
+            attached = self._attach(newer, keep_rng=True)
+        except BaseException:
+            newer.close()
+            raise
+        self._take_over(attached)
+        store.close()
+
+    # -- what is written of it
+
+    def _meta(self) -> dict[str, Any]:
+        """What the group's attributes hold besides the store's own."""
+        rows = getattr(self, "_rows", None)  # None: the store is being created
+        before = rows.store.meta if rows else {}
+        return {
+            # Of a prioritized buffer that had the store before: its priorities are still there.
+            **{name: before[name] for name in _OF_PRIORITIES if name in before},
+            **self._options_meta(),
+            "rng": self._rng.state(),
+            **self._kind.state(rows),
+        }
+
+    def _options_meta(self) -> dict[str, Any]:
+        """Of `_meta`, what does not change while this is open."""
+        return {**self._kind.describe(), "metadata": self._metadata}
+
+    def _record(self, **how: bool) -> None:
+        """Make everything durable. Needs the lock."""
+        self._rows.store.record(self._meta(), self._kind.leaves(self._rows), **how)
+
+    # -- whether and when something may be done
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.path}: the buffer is closed; open it again")
+        if process.pid != self._pid and self._rows.store.mode != "r":
+            # Not only writing: the parent puts other rows into memory that is still mapped here.
+            raise ForkedError(
+                f"{self.path}: opened by process {self._pid}, and this is its child {process.pid}; "
+                'let the parent write, and open(path, mode="r") here'
+            )
+
+    def _check_writable(self) -> None:
+        # All that speaks against it in one line, since each `add` asks.
+        if self._closed or process.pid != self._pid or self._rows.store.mode == "r":
+            self._check_open()
+            raise ReadOnlyError(
+                f'{self.path}: opened with mode="r"; open it with mode="a" to write'
+            )
+
+    def _settle(self) -> None:
+        """Let prefetchers draw what was asked of them before anything changes. Without the lock."""
+        if self._prefetchers.open:
+            self._prefetchers.settle()
+
+    # -- the disk
+
+    def flush(self) -> None:
+        """Make everything durable, also against a power cut, and visible to any Zarr reader.
+
+        Costs a sync of what is new, and for a prioritized buffer 8 bytes a row.
+        """
+        self._settle()
+        with self._lock:
+            self._check_writable()
+            self._record()
+
+    def close(self) -> None:
+        """Flush and release the store. A temporary store is removed. Closing twice is fine.
+
+        Raises
+        ------
+        StoreMovedError
+            The store's directory was moved or deleted. It was released all the same, and opening it
+            where it is now gives all rows; a power cut may take those since the last flush.
+        StorageError
+            The flush failed, on a full disk say. Nothing was released: close it again.
+        """
+        if getattr(self, "_closed", True):
+            return
+        if process.pid != self._pid:
+            self._closed = True  # a child's copy: the store is the parent's
+            return
+        self._prefetchers.close()
+        with self._lock:
+            store = self._rows.store
+            if store.mode != "r" and self._workspace is None:
+                try:
+                    self._record(closing=True)
+                    store.mark_closed()
+                except StoreMovedError:  # nothing can be done about it here: let go of all
+                    self._closed = True
+                    self._release()
+                    raise
+            self._closed = True
+            self._release()
+
+    def save(
+        self,
+        checkpoint_dir: str | os.PathLike,
+        iteration_number: int | str,
+        *,
+        attachments: "Mapping[str, Source] | None" = None,
+        keep: int | None = checkpoint.CHECKPOINT_DURATION,
+    ) -> Path:
+        """Write a checkpoint ``<checkpoint_dir>/<name>_ckpt.<iteration_number>``.
+
+        Parameters
+        ----------
+        checkpoint_dir : path
+            Created if it is missing; not inside the store.
+        iteration_number : int or str
+            The suffix: a number from 0 on, or letters, digits, ``.``, ``_`` and ``-``. A checkpoint
+            of the same suffix is replaced.
+        attachments : dict of str to bytes, Path or function, optional
+            Files that belong to these rows, by the names they get: ``"agent.pt"``,
+            ``"nets/critic.pt"``. Bytes are written, the file at a Path is copied, and a function
+            is called with the Path to write to: ``lambda path: torch.save(state, path)``.
+        keep : int or None
+            So many checkpoints of the highest numbers are kept, and the one just written; None
+            keeps all. Those with a text for a suffix are always kept.
+
+        Returns
+        -------
+        Path
+            The checkpoint's directory, without links.
+
+        Raises
+        ------
+        SuffixError, InvalidInputError
+        AttachmentError
+            A function raised (that is its ``__cause__``), or wrote something else than one file.
+        StorageError
+            The directory cannot be written, or is full. In all these cases there is no new
+            checkpoint, and one of that suffix is as it was.
+
+        Notes
+        -----
+        Full segments are hard-linked, so the cost follows the rows since the last full one; nothing
+        that happens later changes the checkpoint. It is there whole, with its attachments, or not
+        at all, also after a power cut. After one the checkpoint has rows that the live store may
+        have lost, of which only the full segments and small fields are synced here: `load` it, or
+        call `flush` too.
+
+        Attachments are written first, one after the other, on this thread and without the buffer's
+        lock: a function may take its time and may use the buffer. The rows are those of the moment
+        after the last one, when the lock is taken; other threads may add until then.
+
+        Batches under way in a prefetcher are drawn again, see `prefetch`.
+        """
+        self._check_writable()
+        directory = files.resolved(checkpoint_dir)
+        keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
+        with self._lock:
+            self._rows.store.place.check()  # before a directory is made, beside the old path say
+        with checkpoint.begun(self.path, directory, self.name, iteration_number, wanted) as begun:
+            with self._lock:
+                self._check_writable()
+                self._prefetchers.draw_resumed()
+                with self._prefetchers.drained() as under_way:
+                    meta = self._meta() | {"prefetch": self._prefetchers.describe(under_way)}
+                    leaves = self._kind.leaves(self._rows)
+                    return checkpoint.finish(begun, self._rows.store, self.name, meta, leaves, keep)
+
+    def load(
+        self,
+        checkpoint_dir: str | os.PathLike,
+        suffix: int | str | None = None,
+        *,
+        resume_episodes: bool = False,
+    ) -> Checkpoint:
+        """Go back to a checkpoint; all or nothing.
+
+        Parameters
+        ----------
+        checkpoint_dir : path
+            What `save` was given. Or the path of one checkpoint, without a suffix.
+        suffix : int or str, optional
+            Default: the highest number there.
+        resume_episodes : bool
+            Go on with the episodes that were open, for environments that restore their own state;
+            a recorder needs `resume` with the observation that is due. Otherwise they are over, and
+            rows whose n-step window is not whole are not sampled.
+
+        Returns
+        -------
+        Checkpoint
+            Which one it was: its `number`, `path`, `saved_at`, and its `attachments` as a dict of
+            names to Paths, each of them held against its checksum before anything was changed.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            There is none (a ``FileNotFoundError``).
+        IncompleteCheckpointError
+            A file of it is missing (a ``FileNotFoundError``).
+        CorruptCheckpointError, CorruptSegmentError, FormatError
+            It is damaged.
+        SchemaError
+            It holds other fields.
+        StorageError
+            The disk is full, or refused something. In all these cases the buffer stays as it was.
+
+        Warns
+        -----
+        RuntimeWarning
+            It is loaded, but the disk does not say that this outlasts a power cut.
+
+        Notes
+        -----
+        Where there is no such checkpoint but one of ReAgent or Dopamine (``add_count_ckpt.7.gz``,
+        ``$store$_observation_ckpt.7.gz``, ...), that is converted and loaded, see
+        `convert.gz_checkpoint.read`; its stack size has to be this buffer's.
+
+        The rows of the live store are replaced, and row numbers go back: ids handed out since the
+        save are void. The generator, priorities and counts are those of the save, so the next batch
+        is bit for bit the one that the saved run drew next; what it had under way in a prefetcher
+        comes from one again, see `prefetch`. With another capacity the newest rows are kept.
+
+        Every file is read and held against its checksum first, but packed frames, whose blocks are
+        checked whenever they are read: half a second a gigabyte of raw fields that are in memory.
+        While the new store is made there are two row indices (16 bytes a row) and two sum trees.
+        """
+        directory = files.resolved(checkpoint_dir)
+        with self._lock:
+            self._check_writable()
+            return CheckpointLoader(self).load(directory, suffix, resume_episodes=resume_episodes)
+
+    # -- looking
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def mode(self) -> str:
+        """``"r"`` for a reader, else ``"a"``."""
+        return self._rows.store.mode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple:
+        raise InvalidInputError(
+            "a buffer cannot be pickled or copied; pass its path and open it there with "
+            'diskreplay.open(path, mode="r")'
+        )
+
+
+def _let_go(holder: list[Store], room: tempfiles.Workspace | None, pid: int) -> None:
+    """Release the store of a buffer that is gone; the parent's is not a forked child's to close."""
+    if process.pid != pid:
+        return
+    for store in holder:
+        store.close()
+    if room is not None:
+        room.remove()

@@ -1,0 +1,171 @@
+"""One open buffer a process and path, for all who ask for it there.
+
+A store has one writer, so that a second `ReplayBuffer` of a path is refused, in the same process
+too: a notebook's cell that is run twice, or a framework that makes a buffer for evaluation beside
+the one that trains. They share one.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from diskreplay import process
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import ClosedError, UsageError
+from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.store import files
+
+_lock = threading.RLock()
+_entries: "weakref.WeakValueDictionary[tuple[int, Path], _Entry]" = weakref.WeakValueDictionary()
+
+
+class _Entry:
+    """What the handles of one path share; it lives as long as one of them."""
+
+    def __init__(self, path: Path, kind: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
+        self.path, self.kind, self.options = path, kind, dict(options)
+        self.buffer: ReplayBuffer | None = None
+        self.handles = 0
+
+    def check_alike(self, kind: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
+        if self.buffer is None or self.buffer.closed:
+            self.kind, self.options = kind, dict(options)  # nobody has used the others
+            return
+        there = {"prioritized": self.kind is PrioritizedReplayBuffer, **self.options}
+        asked = {"prioritized": kind is PrioritizedReplayBuffer, **options}
+        differing = sorted(
+            name for name in there.keys() | asked.keys()
+            if name not in there or name not in asked or there[name] != asked[name]
+        )  # fmt: skip
+        if differing:
+            raise UsageError(
+                f"{self.path}: open in this process with another {', '.join(differing)}; close it "
+                "first, or ask for it with the same options"
+            )
+
+    def release(self) -> None:
+        with _lock:
+            self.handles -= 1
+
+
+class SharedBuffer:
+    """A handle of a buffer that others in this process may use, too; see `shared`.
+
+    A context manager; `close` it when done. The buffer is closed with the last handle of its path,
+    and let go of, as that of a process that ends, when the last one is dropped.
+
+    Parameters
+    ----------
+    path : Path
+        Without links.
+    kind : type
+        `ReplayBuffer` or `PrioritizedReplayBuffer`.
+    options : mapping
+        Those of the class.
+
+    Raises
+    ------
+    UsageError
+        The buffer is open in this process with other options.
+    """
+
+    def __init__(self, path: Path, kind: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
+        self.path = path
+        with _lock:
+            entry = _entries.get((process.pid, path))
+            if entry is None:
+                entry = _entries[process.pid, path] = _Entry(path, kind, options)
+            else:
+                entry.check_alike(kind, options)
+            entry.handles += 1
+        self._entry: _Entry | None = entry
+        self._release = weakref.finalize(self, entry.release)
+
+    @property
+    def buffer(self) -> ReplayBuffer:
+        """The buffer, opened (or made) by the first handle that asks.
+
+        Raises
+        ------
+        ClosedError
+            This handle was closed.
+        LockedError
+            Another process writes to the store.
+        DiskReplayError
+            Whatever else the constructor raises; the next call tries again.
+        """
+        entry = self._entry
+        if entry is None:
+            raise ClosedError(f"{self.path}: this handle was closed; ask for another one")
+        buffer = entry.buffer
+        if buffer is None or buffer.closed:
+            with _lock:
+                if entry.buffer is None or entry.buffer.closed:
+                    entry.buffer = entry.kind(entry.path, **entry.options)
+                buffer = entry.buffer
+        return buffer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the buffer is open, by this handle or another one."""
+        buffer = self._entry.buffer if self._entry is not None else None
+        return buffer is not None and not buffer.closed
+
+    def close(self) -> None:
+        """Give the handle back; the last one of a path closes the buffer. Twice is fine.
+
+        Raises
+        ------
+        StorageError
+            As `ReplayBuffer.close` does; the handle is as it was, to be closed again.
+        """
+        with _lock:
+            entry = self._entry
+            if entry is None:
+                return
+            if entry.handles == 1 and entry.buffer is not None:
+                entry.buffer.close()
+                entry.buffer = None
+            self._entry = None
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._entry is None else "open" if self.is_open else "not open yet"
+        return f"{type(self).__name__}({str(self.path)!r}, {state})"
+
+
+def shared(path: str | os.PathLike, *, prioritized: bool = False, **options: Any) -> SharedBuffer:
+    """A handle of the buffer at `path` that all of this process share; opened when it is used.
+
+    Parameters
+    ----------
+    path : path
+        As for `ReplayBuffer`; links are followed.
+    prioritized : bool
+        Whether it is a `PrioritizedReplayBuffer`.
+    **options
+        Those of the class.
+
+    Returns
+    -------
+    SharedBuffer
+        Its `buffer` is made, or opened, when it is first looked at: until then nothing is on the
+        disk, and no lock is taken. A forked child that asks gets a buffer of its own, which the
+        parent's lock keeps out.
+
+    Raises
+    ------
+    UsageError
+        The buffer is open in this process with other options.
+    """
+    kind = PrioritizedReplayBuffer if prioritized else ReplayBuffer
+    return SharedBuffer(files.resolved(Path(path)), kind, options)

@@ -1,0 +1,340 @@
+"""What comes in, checked and cast without loss: options, values, whole rows for the store."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from diskreplay import spaces
+from diskreplay.errors import DtypeError, ExtrasError, InvalidInputError, NotFiniteError, ShapeError
+from diskreplay.schema import Schema
+from diskreplay.store.format import Field
+from diskreplay.store.numbers import LAST_STEP
+
+_FLAGS = ("terminated", "truncated", "is_final")
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_INTEGERS = {np.dtype(np.int64): 2**63, np.dtype(np.int32): 2**31}
+
+
+def whole(name: str, value: Any, *, optional: bool = False, most: int = 1 << 30) -> int | None:
+    """An option that has to be a whole number from 1 to `most`; None if it is `optional`.
+
+    Floats that are whole numbers are taken too, as ``1e6`` is often written for a capacity.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if value is None and optional:
+        return None
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if isinstance(value, float | np.floating):
+        is_whole = float(value).is_integer()
+    if not is_whole or value < 1:
+        raise InvalidInputError(f"{name}: a positive integer expected, found {value!r:.60}")
+    if value > most:
+        raise InvalidInputError(f"{name}: at most {most} expected, found {value!r:.60}")
+    return int(value)
+
+
+def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | int:
+    """`value` as an array of the field's dtype and of shape ``lead + field.shape``.
+
+    Casting follows NumPy's ``same_kind``; integers also go into narrower integers and into floats
+    when every value fits.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+    """
+    if type(value) is not np.ndarray:
+        if type(value) is int and not lead and field.shape == ():
+            most = _INTEGERS.get(field.dtype, 0)
+            if -most <= value < most:
+                return value  # a Discrete action: an array would only be taken apart again
+        try:
+            value = np.asarray(value)
+        except (ValueError, OverflowError) as error:
+            raise ShapeError(f"{field.name}: not an array ({error})") from error
+    if value.shape != lead + field.shape:
+        hint = ""
+        if field.name.startswith("observation") and value.shape[1:] == lead + field.shape:
+            hint = " (give one frame: stacks are made when sampling)"
+        raise ShapeError(
+            f"{field.name}: shape {lead + field.shape} expected, found {value.shape}{hint}"
+        )
+    if value.dtype == field.dtype:
+        return value
+    return cast(field, value)
+
+
+def cast(field: Field, value: np.ndarray) -> np.ndarray:
+    """`value` in the field's dtype, or a `DtypeError`."""
+    source, target = value.dtype, field.dtype
+    if source.kind in "iu" and target.kind in "iuf":
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = value.astype(target)
+            # Back and compare; a float that rounds up past the integers' range would wrap around.
+            same = (result == value).all() if target.kind != "f" else (
+                result.astype(np.float64) == value.astype(np.float64)
+            ).all() and ((value >= -(2**53)) & (value <= 2**53)).all()  # fmt: skip
+        if target.kind in "iu" and value.size and same:
+            same = (result < 0).any() == (value < 0).any()
+        if same:
+            return result
+        raise DtypeError(
+            f"{field.name}: a value of dtype {source} does not fit into {target} (found "
+            f"{value.min()} to {value.max()})"
+        )
+    if source.kind in "biufc" and np.can_cast(source, target, "same_kind"):
+        with np.errstate(over="ignore"):
+            return value.astype(target)
+    raise DtypeError(
+        f"{field.name}: dtype {source} cannot be cast to {target} without loss; convert it first"
+    )
+
+
+def fit_reward(value: Any) -> float:
+    """A reward of one step, finite as float32."""
+    if type(value) is not float:
+        if not isinstance(value, np.floating):
+            array = np.asarray(value)
+            if array.shape != ():
+                hint = ""
+                if array.ndim == 1 and len(array) > 1:
+                    hint = (
+                        f"; for {len(array)} envs give num_envs={len(array)} and the spaces of "
+                        "one: single_observation_space and single_action_space of a vector env"
+                    )
+                raise ShapeError(f"reward: a number expected, found shape {array.shape}{hint}")
+            if array.dtype.kind not in "biuf":
+                raise DtypeError(f"reward: a number expected, found dtype {array.dtype}")
+            value = array
+        value = float(value)
+    if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
+        raise NotFiniteError(f"reward: {value} found, a finite float32 expected")
+    return value
+
+
+def fit_flag(name: str, value: Any) -> bool:
+    """`terminated` or `truncated` of one step."""
+    if type(value) in (bool, np.bool_):
+        return bool(value)
+    array = np.asarray(value)
+    if array.shape != ():
+        raise ShapeError(f"{name}: a bool expected, found shape {array.shape}")
+    if array.dtype.kind == "b" or (array.dtype.kind in "iu" and array in (0, 1)):
+        return bool(array)
+    raise DtypeError(f"{name}: a bool expected, found {value!r:.60}")
+
+
+def fit_flags(name: str, value: Any, num_envs: int) -> np.ndarray:
+    """`terminated` or `truncated` of a vector step, or a mask."""
+    array = np.asarray(value)
+    if array.shape != (num_envs,):
+        raise ShapeError(f"{name}: shape ({num_envs},) expected, found {array.shape}")
+    if array.dtype.kind == "b":
+        return array
+    if array.dtype.kind in "iu" and ((array == 0) | (array == 1)).all():
+        return array.astype(np.bool_)
+    raise DtypeError(f"{name}: bools expected, found dtype {array.dtype}")
+
+
+def fit_rows(field: Field, value: Any, num_envs: int, envs: np.ndarray) -> np.ndarray:
+    """A value for each env, C-contiguous; only those of `envs` are looked at."""
+    if type(value) is not np.ndarray:
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ShapeError(f"{field.name}: not an array ({error})") from error
+    if value.shape != (num_envs, *field.shape):
+        hint, space = "", field.name.split("/")[0]
+        is_batched = value.shape == field.shape and field.shape[:1] == (num_envs,)
+        if is_batched and space in ("observation", "action"):
+            hint = (
+                f"; the buffer's {space}_space is the one of {num_envs} envs together: make the "
+                f"buffer with that of one, which a vector env has as single_{space}_space"
+            )
+        raise ShapeError(
+            f"{field.name}: shape {(num_envs, *field.shape)} expected, found {value.shape}{hint}"
+        )
+    if value.dtype == field.dtype:
+        return np.ascontiguousarray(value)
+    result = np.zeros(value.shape, field.dtype)
+    result[envs] = cast(field, value[envs])
+    return result
+
+
+class RowValidator:
+    """Turns what `add` is given into rows: checked, cast, in the order of the fields.
+
+    Parameters
+    ----------
+    schema : Schema
+    num_envs : int
+    """
+
+    def __init__(self, schema: Schema, num_envs: int) -> None:
+        self._schema, self._num_envs = schema, num_envs
+        self._all_envs = np.arange(num_envs)
+        self._zeros = [np.zeros((), field.dtype) for field in schema.fields]
+        self._step_at = schema.names.index("step")
+        self._final_at = schema.names.index("is_final")
+
+    # -- one env
+
+    def row(
+        self, step: int, observation: Any, action: Any, reward: Any, terminated: Any,
+        truncated: Any, next_observation: Any, extras: Mapping[str, Any],
+    ) -> tuple[list[Any], list[Any] | None]:  # fmt: skip
+        """A value for each field, and those of a final row if the episode ends with one."""
+        schema = self._schema
+        if schema.is_flat:  # by far the most common, and worth two microseconds
+            row = [
+                fit(schema.observations[0], observation),
+                fit(schema.actions[0], action),
+            ]
+        else:
+            row = self._leaves(schema.observation_space, schema.observations, observation)
+            row += self._leaves(schema.action_space, schema.actions, action)
+        if type(terminated) is not bool:
+            terminated = fit_flag("terminated", terminated)
+        if type(truncated) is not bool:
+            truncated = fit_flag("truncated", truncated)
+        row += (fit_reward(reward), terminated, truncated, step, False)
+        if extras or schema.extras:
+            self._check_extras(extras)
+            for name, field in schema.extras.items():
+                row.append(fit(field, extras[name]))
+        if next_observation is None:
+            return row, None
+        if terminated or truncated:
+            return row, self.frame(step + 1, next_observation, "next_observation")
+        self._check_shape(next_observation)
+        return row, None
+
+    def frame(self, step: int, observation: Any, what: str = "observation") -> list[Any]:
+        """A value for each field of a row that holds only an observation."""
+        schema = self._schema
+        leaves = self._leaves(schema.observation_space, schema.observations, observation)
+        row = [*leaves, *self._zeros[len(leaves) :]]
+        row[self._step_at], row[self._final_at] = step, True
+        return row
+
+    def _leaves(self, space: gym_spaces.Space, fields: list[Field], value: Any) -> list[Any]:
+        parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
+        return [fit(field, part) for field, part in zip(fields, parts, strict=True)]
+
+    def _check_shape(self, next_observation: Any) -> None:
+        fields = self._schema.observations
+        if self._schema.is_flat and getattr(next_observation, "shape", None) == fields[0].shape:
+            return
+        parts = spaces.flatten(self._schema.observation_space, next_observation, "observation")
+        for field, part in zip(fields, parts, strict=True):
+            if np.shape(part) != field.shape:
+                raise ShapeError(
+                    f"next_{field.name}: shape {field.shape} expected, found {np.shape(part)}"
+                )
+
+    # -- a step of several envs
+
+    def rows(
+        self, envs: np.ndarray, steps: np.ndarray, observation: Any, action: Any, reward: Any,
+        terminated: np.ndarray, truncated: np.ndarray, extras: Mapping[str, Any],
+    ) -> list[np.ndarray]:  # fmt: skip
+        """An array ``(num_envs, *shape)`` for each field, looked at where `envs` record."""
+        schema, num_envs = self._schema, self._num_envs
+        rows = self._leaf_rows(schema.observation_space, schema.observations, observation, envs)
+        rows += self._leaf_rows(schema.action_space, schema.actions, action, envs)
+        reward_field = schema.fields[len(rows)]
+        rewards = fit_rows(reward_field, reward, num_envs, envs)
+        if not np.isfinite(rewards[envs]).all():
+            env = int(envs[~np.isfinite(rewards[envs])][0])
+            raise NotFiniteError(f"reward: {rewards[env]} of env {env}, a finite float32 expected")
+        rows += (rewards, terminated, truncated, steps, np.zeros(num_envs, np.bool_))
+        self._check_extras(extras)
+        for name, field in schema.extras.items():
+            rows.append(fit_rows(field, extras[name], num_envs, envs))
+        return rows
+
+    def frames(self, envs: np.ndarray, steps: np.ndarray, observation: Any) -> list[np.ndarray]:
+        """The same of rows that hold only an observation."""
+        schema = self._schema
+        rows = self._leaf_rows(schema.observation_space, schema.observations, observation, envs)
+        if not len(envs):
+            return []
+        for field in schema.fields[len(rows) :]:
+            rows.append(np.zeros((self._num_envs, *field.shape), field.dtype))
+        rows[self._step_at][:] = steps
+        rows[self._final_at][:] = True
+        return rows
+
+    def flags(self, name: str, value: Any, envs: np.ndarray) -> np.ndarray:
+        """Flags of a vector step, False for envs that do not record."""
+        flags = np.asarray(value)
+        if len(envs) != self._num_envs and flags.shape == (self._num_envs,):
+            cleared = np.zeros(self._num_envs, flags.dtype)
+            cleared[envs] = flags[envs]
+            flags = cleared
+        return np.ascontiguousarray(fit_flags(name, flags, self._num_envs))
+
+    def envs(self, mask: Any) -> np.ndarray:
+        """The envs that a mask lets through; all without one."""
+        if mask is None:
+            return self._all_envs
+        return np.flatnonzero(fit_flags("mask", mask, self._num_envs))
+
+    def _leaf_rows(
+        self, space: gym_spaces.Space, fields: list[Field], value: Any, envs: np.ndarray
+    ) -> list[np.ndarray]:
+        parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
+        return [
+            fit_rows(field, part, self._num_envs, envs)
+            for field, part in zip(fields, parts, strict=True)
+        ]
+
+    # -- rows as they are stored
+
+    def columns(self, columns: Mapping[str, Any]) -> list[np.ndarray]:
+        """An array ``(rows, *shape)`` for each field, from arrays by field name."""
+        fields = self._schema.fields
+        if columns.keys() != set(self._schema.names):
+            differing = sorted(columns.keys() ^ set(self._schema.names))
+            raise InvalidInputError(
+                f"extend: an array for each of {self._schema.names} expected; "
+                f"{differing[0]!r} is missing or unknown"
+            )
+        rows = len(np.atleast_1d(columns["step"]))
+        fitted = []
+        for field in fields:
+            if field.name in _FLAGS:
+                column = fit_flags(field.name, columns[field.name], rows)
+            else:
+                column = fit(field, np.asarray(columns[field.name]), (rows,))
+            fitted.append(column)
+        named = dict(zip(self._schema.names, fitted, strict=True))
+        if not np.isfinite(named["reward"]).all():
+            at = int(np.isfinite(named["reward"]).argmin())
+            raise NotFiniteError(
+                f"reward: {named['reward'][at]} at position {at}, a finite float32 expected"
+            )
+        if (named["step"] < 0).any():
+            raise DtypeError("step: a negative number found; steps count from 0 in each episode")
+        if (named["step"][~named["is_final"]] == LAST_STEP).any():
+            raise DtypeError(
+                f"step: {LAST_STEP} found, which is for the final row of the longest episode only; "
+                "end the episode earlier"
+            )
+        return fitted
+
+    def _check_extras(self, extras: Mapping[str, Any]) -> None:
+        expected = self._schema.extras.keys()
+        if extras.keys() == expected:
+            return
+        missing, unknown = sorted(expected - extras.keys()), sorted(extras.keys() - expected)
+        what = [f"{name!r} is missing" for name in missing]
+        what += [f"{name!r} is unknown" for name in unknown]
+        raise ExtrasError(
+            f"add: {', '.join(what)}; the extras of this buffer are {sorted(expected)}"
+        )

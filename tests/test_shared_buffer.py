@@ -1,0 +1,91 @@
+"""One open buffer a process and path."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay import errors
+
+OPTIONS = {
+    "observation_space": Box(0, 255, (4,), np.uint8), "action_space": Discrete(2), "capacity": 64,
+}  # fmt: skip
+
+
+def add(buffer):
+    return buffer.add(np.zeros(4, np.uint8), 1, 1.0, False, False).tolist()
+
+
+def test_all_handles_of_a_path_have_one_buffer(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "r")
+    one = diskreplay.shared(tmp_path / "r", **OPTIONS)
+    assert not (tmp_path / "r").exists()
+    assert not one.is_open
+    with diskreplay.shared(tmp_path / "link", **OPTIONS) as other:
+        assert add(other.buffer) == [0]
+        assert one.buffer is other.buffer
+        assert one.is_open
+    assert add(one.buffer) == [1]  # one of two was closed
+    assert "open" in repr(one)
+    one.close()
+    one.close()
+    assert not one.is_open
+    with pytest.raises(errors.ClosedError, match="handle"):
+        one.buffer  # noqa: B018
+    with diskreplay.ReplayBuffer(tmp_path / "r", **OPTIONS) as alone:  # the lock is free
+        assert alone.add_count == 2
+
+
+def test_other_options_are_refused_while_it_is_open(tmp_path):
+    with diskreplay.shared(tmp_path / "r", **OPTIONS) as one:
+        with diskreplay.shared(tmp_path / "r", **OPTIONS | {"capacity": 32}) as two:
+            assert two.buffer.capacity == 32  # nobody had used the others
+        assert one.buffer.capacity == 32
+        for other in ({"capacity": 64}, {"capacity": 32, "gamma": 0.5}):
+            with pytest.raises(errors.UsageError, match=list(other)[-1]):
+                diskreplay.shared(tmp_path / "r", **OPTIONS | other)
+        with pytest.raises(errors.UsageError, match="prioritized"):
+            diskreplay.shared(tmp_path / "r", prioritized=True, **OPTIONS | {"capacity": 32})
+        assert add(one.buffer) == [0]
+
+
+def test_what_is_dropped_lets_go(tmp_path):
+    handles = [diskreplay.shared(tmp_path / "r", prioritized=True, **OPTIONS) for _ in range(3)]
+    assert isinstance(handles[1].buffer, diskreplay.PrioritizedReplayBuffer)
+    add(handles[0].buffer)
+    del handles[1:]
+    gc.collect()
+    assert add(handles[0].buffer) == [1]
+    handles.clear()
+    gc.collect()
+    with diskreplay.shared(tmp_path / "r", prioritized=True, **OPTIONS) as again:
+        assert again.buffer.add_count == 2
+
+
+def test_a_constructor_that_fails_is_tried_again(tmp_path):
+    with (
+        diskreplay.shared(tmp_path / "r", **OPTIONS) as handle,
+        diskreplay.ReplayBuffer(tmp_path / "r", **OPTIONS) as holder,
+    ):
+        with pytest.raises(errors.LockedError):
+            handle.buffer  # noqa: B018
+        holder.close()
+        assert add(handle.buffer) == [0]
+
+
+def test_a_forked_child_has_none_of_its_parents(tmp_path):
+    with diskreplay.shared(tmp_path / "r", **OPTIONS) as handle:
+        add(handle.buffer)
+        child = os.fork()
+        if child == 0:
+            try:
+                with diskreplay.shared(tmp_path / "r", **OPTIONS) as own:
+                    own.buffer  # noqa: B018
+            except errors.LockedError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert add(handle.buffer) == [1]
