@@ -14,17 +14,17 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from diskreplay.check import priority_check, row_check, segment_check
+from diskreplay.check import priority_check, row_check
 from diskreplay.check.bookkeeping import Bookkeeping
+from diskreplay.check.inspector import Fault, Inspector
 from diskreplay.check.report import Finding, Report, spans
 from diskreplay.check.segment_check import Checked
 from diskreplay.check.survey import Survey
 from diskreplay.errors import DiskReplayError
-from diskreplay.store import codec, manifest, private
+from diskreplay.store import manifest, private
 from diskreplay.store.catalog import Catalog, Entry, Key
 from diskreplay.store.format import Field
 from diskreplay.store.plain_file import Unreadable, checksum, plain_file
@@ -43,15 +43,6 @@ _PRIORITIES = "`--repair` gives all rows the largest one"
 _ATTACHED = f"{manifest.ATTACHMENTS}/"
 _LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority/.*")
 _OF_ROWS = re.compile(r"tail\.\d+|open\.\d+/\d+\.\d+|spare\..*|unsealed")
-
-
-class Fault(NamedTuple):
-    """One thing that is wrong with a segment's file, and the rows that cannot be read from it."""
-
-    path: Path
-    kind: str
-    meaning: str
-    lost: np.ndarray
 
 
 def verify(path: Path, *, advance: Callable[[int], None] | None = None) -> Report:
@@ -133,7 +124,7 @@ class Check:
         self.bookkeeping = Bookkeeping(self.fields, self.damaged, self.sources, self.restored)
         self.orphans: list[Path] = []
         self.bad_priorities = False
-        self._bad_tails: set[str] = set()
+        self._inspector = Inspector(self._note_checked)
         self._advance = advance or (lambda _size: None)
         self._expected: set[Path] = set()
         self._files = self._bytes = self._blocks = 0
@@ -220,7 +211,7 @@ class Check:
                 if size != expected:
                     raise Unreadable("length", f"{size} bytes found, {expected} expected")
         except Unreadable as error:
-            self._bad_tails.add(field.name)
+            self._inspector.bad_tails.add(field.name)
             lost = tuple(
                 span
                 for entry in self.catalog.entries(field)
@@ -261,81 +252,12 @@ class Check:
 
     def inspect(self, entry: Entry) -> tuple[list[Fault], np.ndarray]:
         """What is wrong with the files of a segment, and which of its rows are in none of them."""
-        field, catalog = entry.field, self.catalog
-        chunk = catalog.chunk(*entry[:3])
-        self._expected.add(chunk)
-        if not field.packed:
-            faults, checked = self._look(chunk, entry, entry.counted)
-            return faults, segment_check.nothing(field) | (checked is None or checked.lost)
-        in_tail, shards = catalog.in_tail(entry), catalog.shards(entry)
-        left, faults = entry.retained & ~in_tail, []
-        for path in dict.fromkeys([*shards, chunk]):
-            # A shard in its place beside an open one has what was there at the last flush.
-            wanted = left if path in shards else segment_check.nothing(field)
-            if not wanted.any() and not path.exists():
-                continue
-            found, checked = self._look(path, entry, wanted)
-            if checked is not None and not checked.is_foreign and path in shards:
-                there = checked.index[:, 0] != codec.MISSING
-                left = left & ~segment_check.rows_of_blocks(field, there)
-            # After a power cut an open shard may lack blocks that the other one has.
-            faults += found * (path == shards[-1] or path == chunk)
-        return faults, left | (in_tail & (field.name in self._bad_tails))
+        self._expected.add(self.catalog.chunk(*entry[:3]))
+        return self._inspector.inspect(self.survey, entry)
 
-    def _look(
-        self, path: Path, entry: Entry, wanted: np.ndarray
-    ) -> tuple[list[Fault], Checked | None]:
-        """What is wrong with one file, and what was found if it can be read."""
-        field, chunk = entry.field, self.catalog.chunk(*entry[:3])
-        try:
-            if field.packed:
-                checked = segment_check.check_shard(field, path, wanted, is_open=path != chunk)
-            else:
-                checked = segment_check.check_raw(field, path, wanted)
-        except Unreadable as error:
-            everything = ~segment_check.nothing(field)
-            return [Fault(path, error.kind, str(error), everything)], None
-        if path == chunk and (wanted.any() or not self.catalog.is_live):
-            self._hold_against_seals(entry, path, checked)
+    def _note_checked(self, path: Path, checked: Checked) -> None:
         self._note(path, checked.seal)
         self._blocks += checked.blocks
-        return [Fault(path, *fault, checked.lost) for fault in checked.faults], checked
-
-    def _hold_against_seals(self, entry: Entry, path: Path, checked: Checked) -> None:
-        """A file that fits neither the seal nor the manifest is another one than was written."""
-        known = [self._binding(entry, path)]
-        if self.survey.manifest is not None:
-            known.append(self.survey.manifest.get(path.relative_to(self.path).as_posix()))
-        known = [seal for seal in known if seal is not None]
-        in_pieces = [seal for seal in known if seal.pieces and seal.size == checked.seal.size]
-        wrong = _wrong_pieces(checked.seal, in_pieces[0]) if in_pieces else None
-        if not known or checked.seal in known:
-            if wrong is not None and wrong.any():
-                checked.faults.append(("checksum", "it is whole, and the record's checksums of its "
-                                       "pieces are rotten"))  # fmt: skip
-            return
-        if wrong is not None:
-            _lose_pieces(entry, path, checked, wrong, in_pieces[0])
-            return
-        # Rot keeps the length, and of a file that was cut the index says so.
-        sizes = [seal.size for seal in known]
-        whole = not any(kind in ("index", "length") for kind, _meaning in checked.faults)
-        foreign = whole and entry.field.packed and checked.end not in (-1, *sizes)
-        if foreign or not checked.faults:
-            checked.is_foreign = True
-            checked.lose(
-                "checksum", "the checksum of the file is not the recorded one: it is rotten, or "
-                "another segment's",
-            )  # fmt: skip
-
-    def _binding(self, entry: Entry, path: Path) -> Seal | None:
-        """What the file has to be. A raw one that is written to again may be a copy."""
-        if self.catalog.is_settled or entry.field.packed or entry.seal is None:
-            return entry.seal
-        passed = self.catalog.recorded[self.catalog.envs(entry.group)] >= (
-            entry.start + entry.field.segment_rows
-        )
-        return entry.seal if passed.all() or not os.stat(path).st_mode & 0o200 else None
 
     # -- rows
 
@@ -455,31 +377,6 @@ class Check:
         there = {path.relative_to(self.path).as_posix() for path in self.seals}
         for key in sorted(there - listed.keys()):
             self._complain("manifest", listing, f"{key} is not listed", "")
-
-
-def _wrong_pieces(found: Seal, recorded: Seal) -> np.ndarray:
-    return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(recorded.pieces)
-
-
-def _lose_pieces(entry: Entry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal) -> None:
-    field = entry.field
-    if not wrong.any():
-        checked.faults.append(("checksum", "all its pieces are as they were recorded, and the "
-                               "record's checksum of the whole is rotten"))  # fmt: skip
-        return
-    if not entry.is_full:  # behind the rows that count there are zeros, mostly
-        rows = segment_check.raw_rows(field, path)
-        rows[~entry.counted] = 0
-        data = np.ascontiguousarray(segment_check.in_order(field, rows)).reshape(-1)
-        wrong &= np.array(codec.piece_sums(field, data)) != codec.unpacked_sums(seal.pieces)
-        if not wrong.any():
-            checked.faults.append(("rows", "bytes behind the last row are not as they were"))
-            return
-    checked.lose(
-        "checksum", f"{np.count_nonzero(wrong)} of its {len(wrong)} pieces of "
-        f"{codec.piece_bytes(field)} bytes are not as they were recorded: rotten, or another "
-        "segment's", segment_check.rows_of_pieces(field, wrong),
-    )  # fmt: skip
 
 
 def _inode(path: Path) -> int | None:

@@ -74,7 +74,9 @@ def documents(root: str) -> Iterator[tuple[str, Case]]:
         yield f"prefetch of depth {shown}", attribute("prefetch")([[value, 4, 0.5]])
         yield f"prefetch of size {shown}", attribute("prefetch")([[2, value, 0.5]])
         yield f"prefetch with beta {shown}", attribute("prefetch")([[2, 4, value]])
-        yield f"sealed {shown}", _attribute(f"{root}observation/")("sealed")([value])
+        yield f"env_group {shown}", attribute("fields", 0, "env_group")(value)
+        yield f"block_rows {shown}", attribute("fields", 0, "block_rows")(value)
+        yield f"seals {shown}", _attribute(f"{root}observation/")("seals")(value)
         yield f"a Box of {shown}", attribute("observation_space", "shape")([value, value])
         yield f"Discrete n {shown}", attribute("action_space", "n")(value)
         yield f"format version {shown}", attribute("format_version")(value)
@@ -265,16 +267,15 @@ def _shard(change: Callable[[bytearray, np.ndarray], None], name: str) -> Case:
     def harm(place: Path, _outside: Path) -> None:
         path = place / name
         data = bytearray(path.read_bytes())
-        blocks = specimen.SEGMENT // 8
-        at = len(data) - 16 * blocks - 4
-        entries = np.frombuffer(bytes(data[at:-4]), "<u8").reshape(-1, 2).copy()
+        head = 16 * (specimen.SEGMENT // 8)
+        entries = np.frombuffer(bytes(data[:head]), "<u8").reshape(-1, 2).copy()
         change(data, entries)
         for offset, size in entries.tolist():
-            if offset + size <= at and size >= 4:
+            if offset + size <= len(data) and size >= 4:
                 crc = crc32c(bytes(data[offset : offset + size - 4]))
                 data[offset + size - 4 : offset + size] = struct.pack("<I", crc)
-        data[at:-4] = entries.tobytes()
-        data[-4:] = struct.pack("<I", crc32c(entries.tobytes()))
+        data[:head] = entries.tobytes()
+        data[head : head + 4] = struct.pack("<I", crc32c(entries.tobytes()))
         path.write_bytes(data)
 
     return harm
@@ -319,12 +320,16 @@ def shards(name: str) -> Iterator[tuple[str, Case]]:
 
 def files() -> Iterator[tuple[tuple[str, str], Case]]:
     live = specimen.LIVE
-    sealed, partial_ = f"c.{5}.0.0.0", f"c.{specimen.ROWS // specimen.SEGMENT}.0.0.0"
-    for kind, root in (("store-lz4", ""), ("store-raw", ""), ("checkpoint", "replay_ckpt.1/")):
+    sealed = "c.5.0.0.0"
+    partial_ = f"c.{specimen.ROWS // specimen.SEGMENT}.0.0.0"
+    for kind, root in (
+        ("store-lz4", ""), ("store-raw", ""), ("store-killed", ""), ("checkpoint", "replay_ckpt.1/"),
+    ):  # fmt: skip
         names = ["zarr.json", "observation/zarr.json", f"observation/{sealed}", "reward/c.0.0",
-                 f"observation/{partial_}", "priority/zarr.json", "priority/c.0.0"]  # fmt: skip
+                 "priority/zarr.json", "priority/c.0.0"]  # fmt: skip
+        names += [] if kind == "store-killed" else [f"observation/{partial_}"]
         names += [f"{live}/state", f"{live}/lock"] if not root else ["manifest.json"]
-        names += [f"{live}/tail.0/9.0"] if kind == "store-lz4" else []
+        names += [f"{live}/tail.0", f"{live}/open.0/8.0"] if kind == "store-killed" else []
         for name in names:
             for how in INSTEAD:
                 yield (kind, f"{how} as {name}"), instead(root + name, how)
@@ -334,7 +339,7 @@ def files() -> Iterator[tuple[tuple[str, str], Case]]:
             "is_final",
             "priority",
             live,
-            f"{live}/tail.0",
+            f"{live}/open.0",
         ):
             if not name.startswith(live) or not root:
                 yield (kind, f"{name} is a link to a directory"), directory_link(root + name)

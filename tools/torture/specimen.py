@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import content
@@ -20,7 +21,7 @@ OPTIONS = {
     **SPACES, "capacity": CAPACITY, "stack_size": 2, "update_horizon": 2,
     "extras": content.EXTRAS, "segment_rows": SEGMENT, "seed": 3,
 }  # fmt: skip
-ROWS = 150
+ROWS, _OF_A_KILL = 150, 141
 LIVE = "is_final/live"  # the private files of a store
 """Rows that `make` records; what a buffer holds beyond them was never added."""
 
@@ -48,6 +49,11 @@ def make(directory: Path) -> dict[str, Path]:
     for compressor in ("lz4", "raw"):
         path = directory / f"store-{compressor}"
         with diskreplay.PrioritizedReplayBuffer(path, **OPTIONS, compressor=compressor) as buffer:
+            if compressor == "lz4":
+                add(buffer, _OF_A_KILL)
+                buffer.flush()
+                with buffer._rows.store.maintenance.lock:  # no file is renamed meanwhile
+                    shutil.copytree(path, places["store-killed"])
             add(buffer, ROWS)
             ids = buffer.sampleable_ids()
             buffer.update_priorities(ids, 1.0 + ids % 7)
@@ -65,7 +71,7 @@ def _inside(directory: Path, name: str) -> Path:
     return directory / name
 
 
-KINDS = ("store-lz4", "store-raw", "checkpoint", "gz", "npz", "parquet")
+KINDS = ("store-lz4", "store-raw", "store-killed", "checkpoint", "gz", "npz", "parquet")
 
 
 def warm_up(directory: Path) -> None:

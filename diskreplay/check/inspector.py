@@ -1,0 +1,151 @@
+"""What is wrong with the files of one segment: of all that hold rows of it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from diskreplay.check import segment_check
+from diskreplay.check.segment_check import Checked
+from diskreplay.check.survey import Survey
+from diskreplay.store import codec
+from diskreplay.store.catalog import Entry
+from diskreplay.store.plain_file import Unreadable
+from diskreplay.store.segment import Seal
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong with a segment's file, and the rows that cannot be read from it."""
+
+    path: Path
+    kind: str
+    meaning: str
+    lost: np.ndarray
+
+
+class Inspector:
+    """Looks at the files of segments.
+
+    Parameters
+    ----------
+    note : callable
+        Told of each file that could be read, and what was found in it.
+
+    Attributes
+    ----------
+    bad_tails : set of str
+        The packed fields whose tails cannot be read.
+    """
+
+    def __init__(self, note: Callable[[Path, Checked], None]) -> None:
+        self.bad_tails: set[str] = set()
+        self._note = note
+
+    def inspect(self, survey: Survey, entry: Entry) -> tuple[list[Fault], np.ndarray]:
+        """What is wrong with the files of a segment, and which of its rows are in none of them."""
+        field, catalog = entry.field, survey.catalog
+        chunk = catalog.chunk(*entry[:3])
+        if not field.packed:
+            faults, checked = self._look(survey, chunk, entry, entry.counted)
+            return faults, segment_check.nothing(field) | (checked is None or checked.lost)
+        in_tail, shards = catalog.in_tail(entry), catalog.shards(entry)
+        left, faults = entry.retained & ~in_tail, []
+        for path in dict.fromkeys([*shards, chunk]):
+            # A shard in its place beside an open one has what was there at the last flush.
+            wanted = left if path in shards else segment_check.nothing(field)
+            if not wanted.any() and not path.exists():
+                continue
+            found, checked = self._look(survey, path, entry, wanted)
+            if checked is not None and not checked.is_foreign and path in shards:
+                there = checked.index[:, 0] != codec.MISSING
+                left = left & ~segment_check.rows_of_blocks(field, there)
+            # After a power cut an open shard may lack blocks that the other one has.
+            faults += found * (path == shards[-1] or path == chunk)
+        return faults, left | (in_tail & (field.name in self.bad_tails))
+
+    def _look(
+        self, survey: Survey, path: Path, entry: Entry, wanted: np.ndarray
+    ) -> tuple[list[Fault], Checked | None]:
+        """What is wrong with one file, and what was found if it can be read."""
+        field, chunk = entry.field, survey.catalog.chunk(*entry[:3])
+        try:
+            if field.packed:
+                checked = segment_check.check_shard(field, path, wanted, is_open=path != chunk)
+            else:
+                checked = segment_check.check_raw(field, path, wanted)
+        except Unreadable as error:
+            everything = ~segment_check.nothing(field)
+            return [Fault(path, error.kind, str(error), everything)], None
+        if path == chunk and (wanted.any() or not survey.catalog.is_live):
+            _hold_against_seals(survey, entry, path, checked)
+        self._note(path, checked)
+        return [Fault(path, *fault, checked.lost) for fault in checked.faults], checked
+
+
+def _hold_against_seals(survey: Survey, entry: Entry, path: Path, checked: Checked) -> None:
+    """A file that fits neither the seal nor the manifest is another one than was written."""
+    known = [_binding(survey, entry, path)]
+    if survey.manifest is not None:
+        known.append(survey.manifest.get(path.relative_to(survey.path).as_posix()))
+    known = [seal for seal in known if seal is not None]
+    in_pieces = [seal for seal in known if seal.pieces and seal.size == checked.seal.size]
+    wrong = _wrong_pieces(checked.seal, in_pieces[0]) if in_pieces else None
+    if not known or checked.seal in known:
+        if wrong is not None and wrong.any():
+            checked.faults.append(("checksum", "it is whole, and the record's checksums of its "
+                                   "pieces are rotten"))  # fmt: skip
+        return
+    if wrong is not None:
+        _lose_pieces(entry, path, checked, wrong, in_pieces[0])
+        return
+    # Rot keeps the length, and of a file that was cut the index says so.
+    sizes = [seal.size for seal in known]
+    whole = not any(kind in ("index", "length") for kind, _meaning in checked.faults)
+    foreign = whole and entry.field.packed and checked.end not in (-1, *sizes)
+    if foreign or not checked.faults:
+        checked.is_foreign = True
+        checked.lose(
+            "checksum", "the checksum of the file is not the recorded one: it is rotten, or "
+            "another segment's",
+        )  # fmt: skip
+
+
+def _binding(survey: Survey, entry: Entry, path: Path) -> Seal | None:
+    """What the file has to be. A raw one that is written to again may be a copy."""
+    if survey.catalog.is_settled or entry.field.packed or entry.seal is None:
+        return entry.seal
+    passed = survey.catalog.recorded[survey.catalog.envs(entry.group)] >= (
+        entry.start + entry.field.segment_rows
+    )
+    try:
+        is_sealed = not os.stat(path).st_mode & 0o200
+    except FileNotFoundError:  # it has just been deleted, which is seen when it is looked at again
+        is_sealed = False
+    return entry.seal if passed.all() or is_sealed else None
+
+
+def _wrong_pieces(found: Seal, recorded: Seal) -> np.ndarray:
+    return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(recorded.pieces)
+
+
+def _lose_pieces(entry: Entry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal) -> None:
+    field = entry.field
+    if not wrong.any():
+        checked.faults.append(("checksum", "all its pieces are as they were recorded, and the "
+                               "record's checksum of the whole is rotten"))  # fmt: skip
+        return
+    if not entry.is_full:  # behind the rows that count there are zeros, mostly
+        rows = segment_check.raw_rows(field, path)
+        rows[~entry.counted] = 0
+        data = np.ascontiguousarray(segment_check.in_order(field, rows)).reshape(-1)
+        wrong &= np.array(codec.piece_sums(field, data)) != codec.unpacked_sums(seal.pieces)
+        if not wrong.any():
+            checked.faults.append(("rows", "bytes behind the last row are not as they were"))
+            return
+    checked.lose(
+        "checksum", f"{np.count_nonzero(wrong)} of its {len(wrong)} pieces of "
+        f"{codec.piece_bytes(field)} bytes are not as they were recorded: rotten, or another "
+        "segment's", segment_check.rows_of_pieces(field, wrong),
+    )  # fmt: skip
