@@ -26,6 +26,7 @@ Layers, each using only those below it::
     spaces.py                their leaves, and as JSON
     naming.py                which names extras and keys may have
     batch.py  statistics.py  metadata.py
+    check/                   verify and repair
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
     errors.py  extensions.py  process.py  caches.py  jit.py

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from diskreplay import spaces
-from diskreplay.errors import CorruptSegmentError
 from diskreplay.batch import Batch, WindowMemory
+from diskreplay.errors import CorruptSegmentError
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
 from diskreplay.store.column import Column

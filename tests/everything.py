@@ -11,11 +11,11 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
 from diskreplay import jit
+from diskreplay.check.verify import verify
 from diskreplay.compat import cpprb, rainbow
 from diskreplay.compat.cs294 import ReplayBuffer as CS294Buffer
 from diskreplay.compat.keras_gym import ExperienceReplayBuffer
 from diskreplay.store import kernels
-from diskreplay.store.verify import verify
 
 rng = np.random.default_rng(0)
 FRAME = Box(0, 255, (12, 12), "uint8")

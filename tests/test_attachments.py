@@ -17,8 +17,8 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import errors
+from diskreplay.check.verify import verify
 from diskreplay.store import files
-from diskreplay.store.verify import verify
 
 
 def make(path, **options):

@@ -1,4 +1,4 @@
-"""Stores of format version 1, as an earlier version wrote them, open and hold what they should."""
+"""Stores of format version 2, as an earlier version wrote them, open and hold what they should."""
 
 import sys
 import tarfile
@@ -19,7 +19,7 @@ CASES = sorted(golden.CASES)
 @pytest.fixture
 def unpacked(tmp_path, request):
     case = request.param
-    with tarfile.open(DATA / "golden" / f"format1_{case}.tar.gz") as tar:
+    with tarfile.open(DATA / "golden" / f"format2_{case}.tar.gz") as tar:
         tar.extractall(tmp_path, filter="data")
     return case, tmp_path
 
@@ -173,6 +173,6 @@ def test_priorities(unpacked):
 
 def test_the_golden_files_are_small():
     names = {path.name for path in (DATA / "golden").iterdir()}
-    assert names >= {f"format1_{case}.tar.gz" for case in CASES}
+    assert names >= {f"format2_{case}.tar.gz" for case in CASES}
     for path in (DATA / "golden").iterdir():
         assert path.stat().st_size < 200 << 10

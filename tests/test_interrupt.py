@@ -9,10 +9,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.process import undisturbed
 from diskreplay.store import files
-from diskreplay.store.verify import verify
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")

@@ -31,6 +31,7 @@ LEVELS = [
     ["spaces"],
     ["naming"],
     ["batch", "statistics", "metadata"],
+    ["check"],
     ["sampling"],
     ["store"],
     ["errors", "extensions", "process", "caches", "jit"],

@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.compat import cpprb
 from diskreplay.convert import parquet
 from diskreplay.errors import ExtrasError, InvalidInputError
 from diskreplay.integrations.gymnasium import Recorder
-from diskreplay.store.verify import verify
 
 CALLS = (
     diskreplay.ReplayBuffer, diskreplay.ReplayBuffer.add, diskreplay.ReplayBuffer.extend,

@@ -15,6 +15,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.convert.copying import convert
 from diskreplay.errors import (
     DiskReplayError,
@@ -24,7 +25,6 @@ from diskreplay.errors import (
     StorePermissionError,
 )
 from diskreplay.store.listing import checkpoints, remove, superfluous
-from diskreplay.store.verify import verify
 
 
 def make(path, **options):

@@ -8,9 +8,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.check.repair import repair
+from diskreplay.check.verify import verify
 from diskreplay.errors import CorruptSegmentError
-from diskreplay.store.repair import repair
-from diskreplay.store.verify import verify
 
 BLOCK, SEGMENT, SEGMENTS = 8, 64, 4
 ROWS = SEGMENT * SEGMENTS

@@ -13,8 +13,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.store import files
-from diskreplay.store.verify import verify
 
 ROWS_OF_ONE = 1000  # so many numbers has each writer, and a row's reward is one of them
 

@@ -10,6 +10,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+from diskreplay.check.report import Finding, Report
 from diskreplay.cli.common import (
     Code,
     JsonOption,
@@ -32,7 +33,6 @@ from diskreplay.errors import (
 from diskreplay.inspection.surroundings import checkpoints_elsewhere, time_of
 from diskreplay.inspection.wording import count_text, size_text
 from diskreplay.store import format
-from diskreplay.store.finding import Finding, Report
 
 if TYPE_CHECKING:
     from diskreplay.store.listing import Checkpoint
@@ -81,8 +81,8 @@ def verify(
     What is replaced is kept in `PATH.repair-N`; delete it when you need it no more. The exit code
     is 0 if the store is sound afterwards.
     """
-    from diskreplay.store.repair import repair as mend
-    from diskreplay.store.verify import verify as check
+    from diskreplay.check.repair import repair as mend
+    from diskreplay.check.verify import verify as check
 
     if sources and not repair:
         raise typer.BadParameter("--from goes with --repair")

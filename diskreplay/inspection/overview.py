@@ -21,6 +21,7 @@ from diskreplay.inspection.surroundings import (
 )
 from diskreplay.schema import Schema
 from diskreplay.store import format, private
+from diskreplay.store.catalog import segments_of
 from diskreplay.store.store import Store
 from diskreplay.store.usage import sizes
 
@@ -40,6 +41,9 @@ class FieldOverview:
     dtype: str
     compressor: str
     segment_rows: int
+    env_group: int
+    """Envs whose rows share files."""
+    block_rows: int
     segments: int
     raw_bytes: int
     """Of the retained rows as plain arrays."""
@@ -134,8 +138,8 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
             marked = begins_within(begins, env, store.num_envs, int(first), int(count))
             episodes += count_episodes(step, is_final, ends[0] | ends[1], marked)
             retained += len(is_final) - int(is_final.sum())
-        closed = store.state is None or store.state.closed
-        live = not closed and store.state.same_boot
+        closed = store.page is None or store.page.closed
+        live = store.is_live
         transitions = int(store.transitions_at(store.count).sum())
         bounds = np.stack([store.first, store.count], axis=1)
         writer = writer_of(path)
@@ -188,7 +192,7 @@ def _grows(store: Store, patience: float) -> bool:
     """
     until = time.monotonic() + patience
     while True:
-        now, _finals = store.state.snapshot()
+        now, _finals = store.page.snapshot()
         if (now != store.count).any():
             return True
         if time.monotonic() >= until:
@@ -222,21 +226,23 @@ def _what_is(path: Path) -> str:
 def _field(
     path: Path, number: int, field: format.Field, bounds: np.ndarray, *, live: bool
 ) -> FieldOverview:
-    chunks, tails = sizes(path / field.name), sizes(private.tails(path, number))
-    segments, missing = 0, []
-    for env, (first, stop) in enumerate(bounds.tolist()):
-        for segment in range(first // field.segment_rows, -(-stop // field.segment_rows)):
-            segments += 1
-            key = field.chunk_key(segment, env)
-            # A writer may have deleted it since its rows were counted.
-            if not live and key not in chunks and f"{segment}.{env}" not in tails:
-                missing.append(f"{field.name}/{key}")
+    chunks, private_files = sizes(path / field.name), sizes(private.directory(path))
+    open_shards = sizes(private.open_shards(path, number))
+    found = segments_of(field, bounds[:, 0], bounds[:, 1])
+    missing = [
+        f"{field.name}/{field.chunk_key(*key)}"
+        for key, _envs in found
+        # A writer may have deleted it since its rows were counted.
+        if not live
+        and field.chunk_key(*key) not in chunks
+        and "{}.{}".format(*key) not in open_shards
+    ]
     raw = int((bounds[:, 1] - bounds[:, 0]).sum()) * field.row_bytes
-    tail = sum(tails.values())
-    disk = sum(chunks.values()) + tail
+    tail = private_files.get(private.tail(path, number).name, 0)
+    disk = sum(chunks.values()) + sum(open_shards.values()) + tail
     known = dataclasses.asdict(field) | {"dtype": field.dtype.name}
     del known["name"]
     return FieldOverview(
-        **known, segments=segments, raw_bytes=raw, disk_bytes=disk, tail_bytes=tail,
+        **known, segments=len(found), raw_bytes=raw, disk_bytes=disk, tail_bytes=tail,
         ratio=raw / disk if disk else None, missing=missing,
     )  # fmt: skip

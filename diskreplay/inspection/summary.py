@@ -83,5 +83,6 @@ def _distribution(values: np.ndarray) -> dict[str, Any] | None:
 def _oldest_written(buffer: ReplayBuffer) -> float | None:
     fields = map(Field.parse, read_attributes(buffer.path)["fields"])
     step = next(field for field in fields if field.name == "step")
-    first = buffer.bounds[:, 0] // step.segment_rows
-    return oldest_write(buffer.path, step, dict(enumerate(first.tolist())))
+    numbers = (buffer.bounds[:, 0] // step.segment_rows).tolist()
+    keys = {(number, env // step.env_group) for env, number in enumerate(numbers)}
+    return oldest_write(buffer.path, step, keys)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,20 +94,13 @@ def last_write(path: Path) -> float | None:
     return max(times, default=None)
 
 
-def oldest_write(path: Path, field: Field, segments: dict[int, int]) -> float | None:
-    """When the oldest of these segments were written, in seconds since the epoch.
-
-    Parameters
-    ----------
-    field : Field
-        A raw one: its files are written in place and never again.
-    segments : dict of int to int
-        For each env the oldest retained segment.
-    """
+def oldest_write(path: Path, field: Field, keys: Iterable[tuple[int, int]]) -> float | None:
+    """When the oldest of some segments, by ``(number, group)``, was written to last, in seconds
+    since the epoch. Of a raw field: its files are written in place and never again."""
     times = []
-    for env, segment in segments.items():
+    for key in keys:
         with contextlib.suppress(FileNotFoundError):
-            times.append((path / field.name / field.chunk_key(segment, env)).stat().st_mtime)
+            times.append((path / field.name / field.chunk_key(*key)).stat().st_mtime)
     return min(times, default=None)
 
 

@@ -15,7 +15,7 @@ from diskreplay.errors import (
     AttachmentError,
     InvalidInputError,
 )
-from diskreplay.store import files, segment_check
+from diskreplay.store import files, plain_file
 from diskreplay.store.column import Seal
 from diskreplay.store.manifest import ATTACHMENTS, Manifest
 
@@ -110,7 +110,7 @@ def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
         files.seal(path)
     files.sync(written.values())
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build / ATTACHMENTS))
-    return {key: segment_check.checksum(path) for key, path in written.items()}
+    return {key: plain_file.checksum(path) for key, path in written.items()}
 
 
 def _call(name: str, writer: Callable[[Path], Any], path: Path) -> None:

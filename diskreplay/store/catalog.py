@@ -1,8 +1,185 @@
-"""Which segments a store has: worked out from the rows that count, in one place."""
+"""Which rows count and which segments a store has: worked out from its metadata, in one place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from diskreplay.store import private
 from diskreplay.store.format import Field
+from diskreplay.store.segment import Seal
+
+Key = tuple[str, int, int]  # name of a field, number, group
+
+
+class Entry(NamedTuple):
+    """A segment that has rows which count.
+
+    Attributes
+    ----------
+    field : Field
+    number, group : int
+    low, used : ndarray of int64, shape (env_group,)
+        Of each env the rows ``low`` up to ``used`` of the segment are retained.
+    seal : Seal or None
+        What the file that is in its place has to be, as far as that is recorded.
+    """
+
+    field: Field
+    number: int
+    group: int
+    low: np.ndarray
+    used: np.ndarray
+    seal: Seal | None
+
+    @property
+    def key(self) -> Key:
+        return self.field.name, self.number, self.group
+
+    @property
+    def start(self) -> int:
+        """The first row."""
+        return self.number * self.field.segment_rows
+
+    @property
+    def first_env(self) -> int:
+        return self.group * self.field.env_group
+
+    @property
+    def counted(self) -> np.ndarray:
+        """Which rows count, bool of shape (segment_rows, env_group)."""
+        return rows_between(self.field, np.zeros_like(self.used), self.used)
+
+    @property
+    def retained(self) -> np.ndarray:
+        """Which rows are retained, bool of shape (segment_rows, env_group)."""
+        return rows_between(self.field, self.low, self.used)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every env has passed it."""
+        return bool((self.used == self.field.segment_rows).all())
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What a store has.
+
+    Attributes
+    ----------
+    path : Path
+    fields : tuple of Field
+        In the order of the group's attributes.
+    first, count : ndarray of int64, shape (num_envs,)
+        Which rows are retained, and how many there ever were.
+    recorded : ndarray of int64, shape (num_envs,)
+        What the record says of the count.
+    is_settled : bool
+        A checkpoint, or a store that was closed: all rows are in files in their places, and nothing
+        has changed since that was recorded.
+    is_live : bool
+        A writer is at work, or was killed since the machine was started: open shards have the rows
+        below `packed`, and tails the others. Of neither kind is a store after a power cut: there
+        each block is in an open shard, or else in the shard in its place.
+    packed : mapping of str to ndarray of int64, shape (num_envs,)
+        For each packed field how many rows are in shards.
+    seals : mapping of str to mapping of (number, group) to Seal
+        What is recorded of the files of each field.
+    """
+
+    path: Path
+    fields: tuple[Field, ...]
+    first: np.ndarray
+    count: np.ndarray
+    recorded: np.ndarray
+    is_settled: bool
+    is_live: bool
+    packed: Mapping[str, np.ndarray]
+    seals: Mapping[str, Mapping[tuple[int, int], Seal]]
+
+    @property
+    def num_envs(self) -> int:
+        return len(self.count)
+
+    @property
+    def groups(self) -> int:
+        """Groups of envs, the same ones for all fields."""
+        return self.fields[0].groups(self.num_envs)
+
+    def envs(self, group: int) -> slice:
+        """The envs of a group."""
+        size = self.fields[0].env_group
+        return slice(group * size, min((group + 1) * size, self.num_envs))
+
+    def entries(self, field: Field) -> list[Entry]:
+        """The segments that have retained rows, the oldest first."""
+        found = segments_of(field, self.first, self.count)
+        return [self._entry(field, *key) for key, _envs in found]
+
+    def entry(self, field: Field, number: int, group: int) -> Entry | None:
+        """One segment; None if none of its rows is retained."""
+        if group >= self.groups:
+            return None
+        found = self._entry(field, number, group)
+        return found if (found.low < found.used).any() else None
+
+    def _entry(self, field: Field, number: int, group: int) -> Entry:
+        start, rows, envs = number * field.segment_rows, field.segment_rows, self.envs(group)
+        low, used = np.zeros((2, field.env_group), np.int64)
+        here = envs.stop - envs.start
+        used[:here] = np.clip(self.count[envs] - start, 0, rows)
+        low[:here] = np.clip(self.first[envs] - start, 0, used[:here])
+        seal = self.seals[field.name].get((number, group))
+        if seal is not None and not self.is_settled:
+            # An env that comes later to a segment which was sealed without it gets a new file.
+            passed = self.recorded[envs] >= start + rows
+            same = self.count[envs] == self.recorded[envs]
+            if not (passed | (same & self.is_live)).all():
+                seal = None
+        return Entry(field, number, group, low, used, seal)
+
+    def in_tail(self, entry: Entry) -> np.ndarray:
+        """Which rows of a segment are in the tail, bool of shape (segment_rows, env_group)."""
+        if not self.is_live or not entry.field.packed:
+            return np.zeros((entry.field.segment_rows, entry.field.env_group), np.bool_)
+        envs = self.envs(entry.group)
+        packed = np.zeros_like(entry.used)
+        packed[: envs.stop - envs.start] = self.packed[entry.field.name][envs] - entry.start
+        return rows_between(entry.field, np.clip(packed, 0, entry.used), entry.used)
+
+    # -- files
+
+    def chunk(self, field: Field, number: int, group: int) -> Path:
+        """The chunk or shard of a segment, in its place."""
+        return self.path / field.name / field.chunk_key(number, group)
+
+    def open_shard(self, field: Field, number: int, group: int) -> Path:
+        """The shard that blocks are still appended to, while it is there."""
+        return private.open_shard(self.path, self.fields.index(field), number, group)
+
+    def tail(self, field: Field) -> Path:
+        """The tail of a packed field."""
+        return private.tail(self.path, self.fields.index(field))
+
+    def shards(self, entry: Entry) -> list[Path]:
+        """The files that have the blocks of a packed segment, looked for in this order."""
+        chunk, begun = self.chunk(*entry[:3]), self.open_shard(*entry[:3])
+        if self.is_settled:
+            return [chunk]
+        if begun.exists():
+            # After a power cut blocks may be missing that were not synced; a flush had them.
+            return [begun] if self.is_live or not chunk.exists() else [begun, chunk]
+        # What a flush wrote for plain readers is not sealed: blocks may have come since.
+        is_old = self.is_live and chunk.exists() and chunk.stat().st_mode & 0o200
+        return [begun if is_old else chunk]
+
+
+def rows_between(field: Field, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The rows ``low[e]`` up to ``high[e]`` of each env: bool, shape (segment_rows, env_group)."""
+    rows = np.arange(field.segment_rows)[:, None]
+    return (rows >= low) & (rows < high)
 
 
 def segments_of(

@@ -6,27 +6,25 @@ from diskreplay.store.native import crc32c_extend, load_u32
 _HEADER = 16  # of a Blosc chunk
 
 
-@kernel("int64, uint8[::1], int64[::1], int64, boolean[::1]")
-def check_blocks(crc, data, lengths, whole, bad):
-    """Check blocks that lie one after the other in `data`, each followed by its CRC-32C.
+@kernel("uint8[::1], int64[::1], int64[::1], int64, boolean[::1], uint32[::1]")
+def check_blocks(data, starts, lengths, whole, bad, sums):
+    """Check blocks at these places of `data`, each with its CRC-32C behind it, which is noted.
 
     A block is bad if its checksum or the figures in its Blosc header do not fit: ``whole`` bytes
-    when decoded, and as long as the index says. Returns the CRC-32C of what gave `crc`, followed by
-    all these CRC-32Cs.
+    when decoded, and as long as the index says.
     """
-    at = address(data)
     for i in range(len(lengths)):
-        length = lengths[i] - 4
-        bad[i] = (
-            length < _HEADER
-            or crc32c_extend(0, at, length) != load_u32(at + length)
-            or load_u32(at + 4) != whole
-            or load_u32(at + 8) > whole
-            or load_u32(at + 12) != length
-        )
-        crc = int64(crc32c_extend(crc, at + length, 4))
-        at += lengths[i]
-    return crc
+        at, length = address(data) + starts[i], lengths[i] - 4
+        bad[i] = length < _HEADER
+        if not bad[i]:
+            sums[i] = load_u32(at + length)
+            bad[i] = (
+                crc32c_extend(0, at, length) != sums[i]
+                or load_u32(at + 4) != whole
+                or load_u32(at + 8) > whole
+                or load_u32(at + 12) != length
+            )
+    return 0
 
 
 @kernel("uint8[::1], int64, int64[::1], int64[::1], uint32[::1]")

@@ -156,6 +156,21 @@ def checksum(shard: np.ndarray, index: np.ndarray) -> int:
     return crc32c(np.ascontiguousarray(shard[ends[:, None] + np.arange(-4, 0)]))
 
 
+def named_only(
+    field: Field, shard: np.ndarray, index: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A shard and its index without bytes that no entry names: of blocks that were not full when it
+    was sealed, and have come again with more rows."""
+    where = np.flatnonzero(index[:, 0] != MISSING)
+    lengths, head = index[where, 1], field.index_bytes + 4
+    if head + int(lengths.sum()) == len(shard):
+        return shard, index
+    blocks = [shard[at : at + size] for at, size in index[where].tolist()]
+    index = index.copy()
+    index[where, 0] = head + np.cumsum(lengths) - lengths
+    return np.concatenate([np.frombuffer(index_bytes(index), np.uint8), *blocks]), index
+
+
 def whole_index(field: Field, shard: Mapping) -> np.ndarray:
     """A copy of the index of a shard that is whole, if it is neither cut nor rotten; the blocks are
     checked when they are read."""

@@ -18,14 +18,14 @@ from diskreplay.errors import (
     IncompleteCheckpointError,
     StorageError,
 )
-from diskreplay.store import files, format, manifest, private, segment_check, tempfiles
-from diskreplay.store.checkpoint import Copies, write_documents
+from diskreplay.store import files, format, manifest, plain_file, private, tempfiles
 from diskreplay.store.catalog import segments_of
+from diskreplay.store.checkpoint import Copies, write_documents
 from diskreplay.store.column import Column
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
-from diskreplay.store.segment_check import Unreadable
+from diskreplay.store.plain_file import Unreadable
 from diskreplay.store.store import Store
 
 
@@ -88,7 +88,7 @@ def _needed(saved: Store) -> tuple[set[str], set[str]]:
 
 def _check_bytes(path: Path, key: str, contents: Manifest) -> None:
     try:
-        found = segment_check.checksum(path / key)
+        found = plain_file.checksum(path / key)
     except Unreadable as error:
         raise CorruptCheckpointError(
             f"{path / key}: {error}; nothing was loaded: restore it, or load another checkpoint"

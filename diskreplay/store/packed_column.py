@@ -324,8 +324,9 @@ class PackedColumn(Column):
             segment = self.segments.get(key) or _NoShard(self.field, *key)
             index, more = self.with_tail(segment, count)
             pieces = segment.contents(index, more)
-        files.write(path, pieces)
         written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
+        written, index = codec.named_only(self.field, written, index)
+        files.write(path, [written.data])
         return Seal(len(written), codec.checksum(written, index))
 
     def _more_seals(self, closing: bool) -> dict[str, Any]:

@@ -249,7 +249,7 @@ def sweep(directory: Path, names: str) -> None:
     """Finish or remove what dead writers left.
 
     An exchange that was cut between its renames is undone. Workspaces are removed, but those of
-    repairs, which `store.repair` looks into.
+    repairs, which `check.repair` looks into.
 
     Parameters
     ----------

@@ -89,9 +89,9 @@ def test_checkpoints_of_a_foreign_zarr_group(cli, tmp_path):
 
 def test_a_newer_format(cli, store):
     document = json.loads((store / "zarr.json").read_text())
-    document["attributes"]["diskreplay"]["format_version"] = 2
+    document["attributes"]["diskreplay"]["format_version"] = 3
     (store / "zarr.json").write_text(json.dumps(document))
-    assert "format version 2" in only_line(cli("info", store, code=3))
+    assert "format version 3" in only_line(cli("info", store, code=3))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"attributes": {"diskreplay": {}}}'])

@@ -37,7 +37,7 @@ def test_info(cli_json, store):
     assert (found["what"], found["kind"], found["format_version"]) == (
         "live store",
         "prioritized",
-        1,
+        2,
     )
     assert found["created_by"] == f"diskreplay {diskreplay.__version__}"
     assert found["options"] == {
@@ -70,8 +70,8 @@ def test_info_on_sizes(cli_json, store):
         "observation": 115 * FRAME, "action": 115 * 8, "reward": 115 * 4, "terminated": 115,
         "truncated": 115, "step": 115 * 4, "is_final": 115, "score": 115 * 4,
     }  # fmt: skip
-    for number, (name, field) in enumerate(fields.items()):
-        files = [*(store / name).glob("*"), *(store / f"is_final/live/tail.{number}").glob("*")]
+    for name, field in fields.items():
+        files = (store / name).glob("*")
         assert field["disk_bytes"] == sum(512 * f.stat().st_blocks for f in files if f.is_file())
         assert field["segments"] == 1
         assert field["ratio"] == pytest.approx(field["raw_bytes"] / field["disk_bytes"])
@@ -80,18 +80,25 @@ def test_info_on_sizes(cli_json, store):
     assert found["segments"] == 8
 
 
-def test_info_tells_tails_apart(cli, cli_json, store):
-    found = cli_json("info", store)
+def test_info_tells_tails_apart(cli, cli_json, make, store, tmp_path):
+    live = make(tmp_path / "live", capacity=4000)
+    record(live, 3000)
+    live.flush()
+    found = cli_json("info", live.path)
     tails = {name: field["tail_bytes"] for name, field in found["fields"].items()}
-    files = (store / "is_final/live/tail.0").glob("*")
-    assert tails["observation"] == sum(512 * f.stat().st_blocks for f in files) > 0
+    tail = live.path / "is_final/live/tail.0"
+    assert tails["observation"] == 512 * tail.stat().st_blocks > 0
     assert found["tail_bytes"] == sum(tails.values()) == tails["observation"]
-    text = " ".join(cli("info", store).stdout.split())
+    shards = [*(live.path / "observation").glob("*"), *tail.parent.glob("open.0/*"), tail]
+    assert found["fields"]["observation"]["disk_bytes"] == sum(
+        512 * path.stat().st_blocks for path in shards
+    )
+    text = " ".join(cli("info", live.path).stdout.split())
     size = size_text(found["tail_bytes"])
     assert f"tails take {size} (observation {size}). They hold" in text
-    saved = store.parent / "checkpoints" / "replay_ckpt.7"
-    assert cli_json("info", saved)["tail_bytes"] == 0
-    assert "tails take" not in cli("info", saved).stdout
+    for closed in (store, store.parent / "checkpoints" / "replay_ckpt.7"):
+        assert cli_json("info", closed)["tail_bytes"] == 0
+        assert "tails take" not in cli("info", closed).stdout
 
 
 def test_stats_of_priorities_that_nobody_updated(cli, make, tmp_path):

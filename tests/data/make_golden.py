@@ -1,4 +1,4 @@
-"""Write the golden stores of format version 1 that every later version must open.
+"""Write the golden stores of format version 2 that every later version must open.
 
     PYTHONPATH=. python tests/data/make_golden.py [directory]
 
@@ -26,6 +26,7 @@ CASES = {
     "lz4": {"compressor": "lz4"},
     "zstd": {"compressor": "zstd"},
     "two_envs": {"compressor": "lz4", "num_envs": 2},
+    "two_envs_raw": {"compressor": "raw", "num_envs": 2},
     "dict": {
         "compressor": {"observation/camera": "zstd"},
         "observation_space": Dict(
@@ -176,7 +177,7 @@ def main(directory):
     """One archive a case: the closed store, a checkpoint taken at step 50, the next batch there."""
     directory.mkdir(parents=True, exist_ok=True)
     for case in CASES:
-        target = directory / f"format1_{case}.tar.gz"
+        target = directory / f"format2_{case}.tar.gz"
         if target.exists():
             print(f"{target.name} is there and stays")
             continue

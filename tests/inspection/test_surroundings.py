@@ -76,7 +76,7 @@ def test_the_last_write_is_the_newest(tmp_path):
 def whole(path, when):
     """As little as a checkpoint can be. It says when it was saved; its files are of another
     time, as those of a copy."""
-    document = {"attributes": {"diskreplay": {"format_version": 1, "first": [0], "count": [0]}}}
+    document = {"attributes": {"diskreplay": {"format_version": 2, "first": [0], "count": [0]}}}
     (path / "zarr.json").write_text(json.dumps(document))
     contents = {
         "saved_at": datetime.datetime.fromtimestamp(when, datetime.UTC).isoformat(),

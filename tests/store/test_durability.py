@@ -10,11 +10,11 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError, DiskReplayError, StorageError
 from diskreplay.store import files
 from diskreplay.store.column import Column
 from diskreplay.store.store import Store
-from diskreplay.store.verify import verify
 
 
 def make(path, **options):

@@ -7,11 +7,11 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.store import codec
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
-from diskreplay.store.verify import verify
 
 CAPACITY = 40
 

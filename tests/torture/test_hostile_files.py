@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.store.verify import verify
+from diskreplay.check.verify import verify
 
 OPTIONS = {
     "observation_space": Box(0, 255, (64, 64), "uint8"), "action_space": Discrete(4),

@@ -145,7 +145,7 @@ def test_after_a_save_the_checkpoint_has_what_the_live_store_may_lose(tmp_path):
     from examiner import another_boot
     from recording import CUT, MARK, Recorder
 
-    from diskreplay.store.verify import verify
+    from diskreplay.check.verify import verify
 
     setting = power.Setting("large", large=True)
     before, after = tmp_path / "before", tmp_path / "after"

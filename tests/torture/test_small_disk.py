@@ -11,8 +11,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError
-from diskreplay.store.verify import verify
 from tests.disks import alone, mount
 
 SIZE = 20 << 20

@@ -84,7 +84,7 @@ def pictures(directory: Path) -> dict[str, Any]:
 
 def verify(directory: Path) -> dict[str, Any]:
     """Every checksum of the store; the second of two, the files being in the page cache."""
-    from diskreplay.store.verify import verify as verified
+    from diskreplay.check.verify import verify as verified
 
     for _ in range(2):
         report = verified(directory / "live")

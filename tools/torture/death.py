@@ -23,7 +23,7 @@ import writer
 from writer import BEGUN, DONE, Life, Message, Writer
 
 import diskreplay
-from diskreplay.store.verify import verify
+from diskreplay.check.verify import verify
 
 KINDS = tuple(product((1, 16), ("raw", "lz4"), ("tiny", "normal")))
 KILLS_OF_A_LIFE = 10

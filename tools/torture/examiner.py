@@ -15,8 +15,8 @@ from disk import State
 from workload import Promise, Row, Rows, Setting, columns_of
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.store import files
-from diskreplay.store.verify import verify
 
 _SHM = Path("/dev/shm")
 MEMORY = _SHM if _SHM.is_dir() else None  # what is on a disk here is a model: no need for another

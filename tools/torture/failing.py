@@ -22,10 +22,10 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.check.repair import repair
+from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError, DiskReplayError, StorageError, StorePermissionError
 from diskreplay.store import files, listing, mapping
-from diskreplay.store.repair import repair
-from diskreplay.store.verify import verify
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EMFILE, errno.EINTR)
 KINDS = {errno.ENOSPC: DiskFullError, errno.EACCES: StorePermissionError}

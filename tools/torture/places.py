@@ -19,7 +19,7 @@ import content
 import specimen
 
 import diskreplay
-from diskreplay.store.verify import verify
+from diskreplay.check.verify import verify
 
 _STEPS = 30
 _NAMES = ("a", "b", "deep/c", "link1", "link2")

@@ -23,7 +23,7 @@ import content
 import specimen
 
 import diskreplay
-from diskreplay.store.verify import verify
+from diskreplay.check.verify import verify
 
 WRITERS = 3
 _SPAWN = multiprocessing.get_context("spawn")

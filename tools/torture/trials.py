@@ -1,7 +1,7 @@
 """What is tried with a damaged specimen, and what may come of it.
 
 Right rows or one of diskreplay's errors: nothing else is allowed, with one exception that
-`diskreplay.store.verify` documents. Bytes that have no checksum yet (tails and raw segments that
+`diskreplay.check.verify` documents. Bytes that have no checksum yet (tails and raw segments that
 are not full), and those of raw segments, whose checksum is not looked at when they are read, may
 come back rotten; of the latter and of metadata `verify` must say so then.
 """
@@ -20,10 +20,10 @@ import snapshot
 import specimen
 
 import diskreplay
+from diskreplay.check.verify import verify
 from diskreplay.convert import npz, parquet
 from diskreplay.store import files
 from diskreplay.store.codec import crc32c
-from diskreplay.store.verify import verify
 
 _LARGEST = 1 << 24  # bytes of a file of a specimen
 REFUSED, RIGHT, NAMED, UNSEEN = "refused", "right", "named by verify", "without a checksum"

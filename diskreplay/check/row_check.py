@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diskreplay.store.finding import ranges
+from diskreplay.check.report import ranges
 
 
 class Rows(NamedTuple):
-    """The small columns of consecutive rows of one env, flags as bytes."""
+    """The small columns of consecutive rows, flags as bytes; the axis of rows comes first."""
 
     step: np.ndarray
     reward: np.ndarray
@@ -36,32 +36,40 @@ FIELD_OF = {
 }
 
 
-def faults(rows: Rows) -> dict[str, np.ndarray]:
-    """For each rule that is broken, the places (from 0) of the rows concerned.
+def faults(rows: Rows, known: np.ndarray) -> dict[str, np.ndarray]:
+    """Which rows break a rule, for each rule that is broken: bool, shaped like the columns.
 
     Where two rows do not fit together, both are concerned: nothing says which one is wrong.
+
+    Parameters
+    ----------
+    rows : Rows
+        Of one env, or of several side by side.
+    known : ndarray of bool
+        Rows that are there; nothing is said of the others.
     """
     step = rows.step.astype(np.int64)
     terminated, truncated, final = rows.terminated != 0, rows.truncated != 0, rows.is_final != 0
     on = step[1:] == step[:-1] + 1
+    pair = known[1:] & known[:-1]
     found = {
-        "reward": ~np.isfinite(rows.reward),
-        "negative": step < 0,
-        "final": final & (terminated | truncated | (rows.reward != 0)),
-        "jump": _spread(~on & (step[1:] != 0), 2, len(step)),
+        "reward": known & ~np.isfinite(rows.reward),
+        "negative": known & (step < 0),
+        "final": known & final & (terminated | truncated | (rows.reward != 0)),
+        "jump": _spread(pair & ~on & (step[1:] != 0), 2, known),
     }
     for rule, ended in (("after termination", terminated), ("after truncation", truncated)):
         ended = ended & ~final
-        after = ended[:-1] & on & ~final[1:]
+        after = ended[:-1] & on & ~final[1:] & pair
         # An end, its final row, and a row that still counts on.
-        later = ended[:-2] & on[:-1] & final[1:-1] & on[1:]
-        found[rule] = _spread(after, 2, len(step)) | _spread(later, 3, len(step))
-    return {rule: np.flatnonzero(where) for rule, where in found.items() if where.any()}
+        later = ended[:-2] & on[:-1] & final[1:-1] & on[1:] & pair[:-1] & pair[1:]
+        found[rule] = _spread(after, 2, known) | _spread(later, 3, known)
+    return {rule: where for rule, where in found.items() if where.any()}
 
 
-def _spread(where: np.ndarray, width: int, rows: int) -> np.ndarray:
+def _spread(where: np.ndarray, width: int, like: np.ndarray) -> np.ndarray:
     """Every one of the `width` neighbours that each place stands for."""
-    out = np.zeros(rows, np.bool_)
+    out = np.zeros_like(like)
     for shift in range(width):
         out[shift : shift + len(where)] |= where
     return out

@@ -1,11 +1,21 @@
 """What a check of a store found, and what can be done about it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-_SHOWN = 5  # ranges of rows that are listed in a sentence
+_SHOWN = 5  # ranges of rows, or groups of envs, that are listed in a sentence
+
+
+class Span(NamedTuple):
+    """Rows ``start`` up to ``stop`` of an env, which is excluded."""
+
+    env: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -23,9 +33,9 @@ class Finding:
     meaning, remedy : str
         What it means, and what can be done.
     field, env : optional
-        Where the file belongs to one.
-    rows : tuple of (int, int)
-        Ranges of row numbers, the second excluded, that cannot be relied on.
+        Where it belongs to one.
+    rows : tuple of Span
+        Rows that cannot be relied on, in order of their envs.
     """
 
     kind: str
@@ -34,18 +44,17 @@ class Finding:
     remedy: str
     field: str | None = None
     env: int | None = None
-    rows: tuple[tuple[int, int], ...] = ()
+    rows: tuple[Span, ...] = ()
 
     @property
     def count(self) -> int:
         """Rows concerned."""
-        return sum(stop - start for start, stop in self.rows)
+        return sum(stop - start for _env, start, stop in self.rows)
 
     @property
     def where(self) -> str:
         """The file, and the rows in it."""
-        rows = f" (env {self.env}, rows {shown(self.rows)})" if self.rows else ""
-        return f"{self.path}{rows}"
+        return f"{self.path}{f' ({shown(self.rows)})' * bool(self.rows)}"
 
     def __str__(self) -> str:
         return f"{self.where}: {self.meaning}; {self.remedy}"
@@ -57,32 +66,61 @@ class Loss:
 
     Attributes
     ----------
-    env : int
-    rows : tuple of (int, int)
-        Ranges of row numbers, the second excluded.
+    rows : tuple of Span
+        In order of their envs.
     field : str or None
         Whose bytes are lost; None where a row is set aside for another one.
     reason : str
         What is wrong with them, and why no checkpoint could give them.
     """
 
-    env: int
-    rows: tuple[tuple[int, int], ...]
+    rows: tuple[Span, ...]
     field: str | None
     reason: str
 
     def __str__(self) -> str:
         what = "" if self.field is None else f"{self.field}: "
-        return f"env {self.env}, rows {shown(self.rows)}: {what}{self.reason}"
+        return f"{shown(self.rows)}: {what}{self.reason}"
 
 
-def shown(rows: tuple[tuple[int, int], ...]) -> str:
-    """Ranges of rows in a sentence."""
+def spans(lost: np.ndarray, start: int, first_env: int) -> tuple[Span, ...]:
+    """Rows as ranges.
+
+    Parameters
+    ----------
+    lost : ndarray of bool, shape (rows, envs)
+    start, first_env : int
+        Which row and env its first element is.
+    """
+    return tuple(
+        Span(first_env + env, start + low, start + high)
+        for env in np.flatnonzero(lost.any(axis=0)).tolist()
+        for low, high in ranges(np.flatnonzero(lost[:, env]))
+    )
+
+
+def shown(rows: Iterable[Span]) -> str:
+    """Rows in a sentence, envs that have the same ones together."""
+    of_env: dict[int, list[tuple[int, int]]] = {}
+    for env, start, stop in rows:
+        of_env.setdefault(env, []).append((start, stop))
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for env, its in of_env.items():
+        alike.setdefault(tuple(its), []).append(env)
+    parts = [
+        f"env{'s' * (len(envs) > 1)} {_listed(ranges(np.array(envs)))}, rows {_listed(its)}"
+        for its, envs in list(alike.items())[:_SHOWN]
+    ]
+    rest = sum(map(len, list(alike.values())[_SHOWN:]))
+    return "; ".join(parts) + f"; and rows of {rest} more envs" * (rest > 0)
+
+
+def _listed(its: tuple[tuple[int, int], ...]) -> str:
     listed = ", ".join(
         f"{start}" if stop == start + 1 else f"{start} to {stop - 1}"
-        for start, stop in rows[:_SHOWN]
+        for start, stop in its[:_SHOWN]
     )
-    more = len(rows) - _SHOWN
+    more = len(its) - _SHOWN
     return f"{listed}{f' and {more} more ranges' * (more > 0)}"
 
 
@@ -125,7 +163,7 @@ class Report:
 
 
 def ranges(rows: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """Sorted, distinct row numbers as ranges.
+    """Sorted, distinct numbers as ranges.
 
     >>> ranges(np.array([3, 4, 5, 9]))
     ((3, 6), (9, 10))

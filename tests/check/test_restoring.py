@@ -7,8 +7,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.store.repair import repair
-from diskreplay.store.verify import verify
+from diskreplay.check.repair import repair
+from diskreplay.check.verify import verify
 
 SEGMENT = 512
 
@@ -85,13 +85,13 @@ def flip(path, *offsets):
 def block_of(path, row, blocks=SEGMENT // 8):
     """An offset inside the block that a row is in."""
     data = path.read_bytes()
-    index = np.frombuffer(data[-16 * blocks - 4 : -4], "<u8").reshape(-1, 2)
+    index = np.frombuffer(data[: 16 * blocks], "<i8").reshape(-1, 2)
     return int(index[row // 8, 0]) + 40
 
 
 def rows_of(report):
     return [(loss.field, row) for loss in report.losses for span in loss.rows
-            for row in range(*span)]  # fmt: skip
+            for row in range(*span[1:])]  # fmt: skip
 
 
 # -- segments that were not full in the checkpoint
@@ -132,7 +132,7 @@ def test_a_piece_whose_rot_lies_behind_the_checkpoint(run):
     report = repair(run.path, sources=[run.at[300]])
     assert report.set_aside == (4,)
     (loss,) = report.losses
-    assert (loss.field, loss.rows) == ("hidden", ((300, 304),))
+    assert (loss.field, loss.rows) == ("hidden", ((0, 300, 304),))
     assert "1 of its 64 pieces" in loss.reason
     assert "copy.300: has only 4 of them whole" in loss.reason
     run.check(np.arange(300, 304))
@@ -148,7 +148,7 @@ def test_several_checkpoints_give_what_each_of_them_has(run):
     report = repair(run.path, sources=[run.at[900], run.at[300]])
     assert report.set_aside == (8,)
     (loss,) = report.losses
-    assert (loss.field, loss.rows) == ("hidden", ((1000, 1008),))
+    assert (loss.field, loss.rows) == ("hidden", ((0, 1000, 1008),))
     for name in ("copy.900", "copy.300"):
         assert name in loss.reason
     run.check(np.arange(1000, 1008))
@@ -171,7 +171,7 @@ def test_without_a_checkpoint_the_reason_says_so(run):
     flip(path, block_of(path, 8))
     report = repair(run.path)
     (loss,) = report.losses
-    assert (loss.env, loss.field, loss.rows) == (0, "observation", ((520, 528),))
+    assert (loss.field, loss.rows) == ("observation", ((0, 520, 528),))
     assert "no checkpoint was given" in loss.reason
     assert "rows 520 to 527: observation: segment 1" in str(loss)
     run.check(np.arange(520, 528))
@@ -272,6 +272,6 @@ def test_rows_behind_lost_ones_are_given_a_reason_too(tmp_path):
     report = repair(path)
     assert report.set_aside == (11,)
     lost, behind = report.losses
-    assert (lost.rows, lost.field) == (((96, 104),), "observation")
-    assert (behind.rows, behind.field) == (((104, 107),), None)
+    assert (lost.rows, lost.field) == (((0, 96, 104),), "observation")
+    assert (behind.rows, behind.field) == (((0, 104, 107),), None)
     assert "stack" in behind.reason

@@ -1,20 +1,20 @@
-"""What a store's metadata say at one moment: which rows count, and which files should hold them."""
+"""What a store's metadata say at one moment, read without the writer's lock."""
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from diskreplay.check.report import Finding
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.store import format, manifest, private
-from diskreplay.store.codec import piece_bytes
-from diskreplay.store.column import Seal, parse_seals
-from diskreplay.store.finding import Finding
+from diskreplay.store.catalog import Catalog
+from diskreplay.store.commit_page import CommitPage, finals_in
 from diskreplay.store.format import Field
-from diskreplay.store.state import State, finals_in
+from diskreplay.store.seals import parse_seals
+from diskreplay.store.segment import Seal
 
 BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"))
 RECOUNT = "the next opening goes by the record; `--repair` writes it anew"
@@ -23,41 +23,20 @@ _BOOT = re.compile(rb"[0-9A-Fa-f-]{36}\0*")
 _HEADER_BYTES, _COUNTS_AT = 80, 4096
 
 
-class Place(NamedTuple):
-    """A segment that should be there: rows ``start`` up to ``stop`` of it count."""
-
-    field: Field
-    segment: int
-    env: int
-    used: int
-    sealed: bool
-
-
 class Survey:
     """The metadata of a store or checkpoint, read once without a lock.
 
     Attributes
     ----------
     path : Path
+    catalog : Catalog
+        Which rows count, by the rules that opening follows, and which files should hold them.
     attributes : dict
         Of the group.
-    fields : list of Field
-    numbers : dict of str to int
-        Of each field its place in that list, which names its private files.
-    num_envs : int
-    count, first : ndarray of int64, shape (num_envs,)
-        Which rows count, by the rules that opening follows.
-    recorded : ndarray of int64, shape (num_envs,)
+    transitions : ndarray of int64, shape (num_envs,)
+        What the record says of them.
     manifest : dict or None
         Of a checkpoint: its files.
-    settled : bool
-        Nobody writes, and the last writer closed the store: all must fit exactly.
-    sealed : dict of str to ndarray of int64, shape (num_envs,)
-    seals : dict of str to dict
-        For each field ``(segment, env)`` to `Seal`.
-    sums : dict of str to dict
-        For each raw field ``(segment, env)`` of an open segment to the CRC-32C of each of its
-        pieces; of a store that was not closed, or by an older version, nothing.
     findings : list of Finding
         What is wrong with the metadata themselves.
 
@@ -84,20 +63,23 @@ class Survey:
         if format.read_document(path / "zarr.json") != format.group_document(self.attributes):
             self._complain("metadata", path / "zarr.json", "not as a group's are", _REBUILD)
         self.manifest = self._read_manifest()
-        self.state: State | None = None
-        self.settled = True
+        self.page: CommitPage | None = None
         self.epoch = 0
-        self._live = False
+        self._settled, self._live = True, False
+        self._packed: dict[str, np.ndarray] = {}
         if self.manifest is None:
-            self._read_state()
+            self._read_page()
         self._doubt_counts()
         if self.rows_per_env is not None:
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
-        self.sealed: dict[str, np.ndarray] = {}
-        self.seals: dict[str, dict[tuple[int, int], Seal]] = {}
-        self.sums: dict[str, dict[tuple[int, int], list[int]]] = {}
-        for number, field in enumerate(self.fields):
-            self._read_field(number, field)
+        seals = {field.name: self._read_field(field) for field in self.fields}
+        self.catalog = Catalog(
+            path, tuple(self.fields), self.first, self.count, self.recorded, self._settled,
+            self._live, self._packed, seals,
+        )  # fmt: skip
+        if self._settled and self.manifest is None:
+            for field in self.fields:
+                self._check_lacking(field)
         for name in {name for f in self.fields for name in _parents(f.name)}:
             document = self._document(path / name / "zarr.json")
             if document is not None and document != format.group_document():
@@ -106,7 +88,6 @@ class Survey:
     def _parse(self) -> None:
         attributes = self.attributes
         self.num_envs, capacity, self.fields = format.parse_head(attributes)
-        self.numbers = {field.name: number for number, field in enumerate(self.fields)}
         self.rows_per_env = None if capacity is None else capacity // self.num_envs
         self.count, self.first = format.parse_rows(attributes, self.num_envs)
         self.recorded = self.count.copy()
@@ -155,31 +136,32 @@ class Survey:
             )  # fmt: skip
             return {}
 
-    def _read_state(self) -> None:
+    def _read_page(self) -> None:
         path = private.commit_page(self.path)
+        packed = [field for field in self.fields if field.packed]
         try:
-            state = State(path, self.num_envs, len(self.fields), writable=False)
-            page = path.read_bytes()
+            page = CommitPage(path, self.num_envs, len(packed), writable=False)
+            data = path.read_bytes()
         except (DiskReplayError, OSError) as error:
             kind = "state" if path.exists() else "missing"
-            self._complain(kind, path, f"the state page cannot be used ({error})", RECOUNT)
-            self.settled = False
+            self._complain(kind, path, f"the commit page cannot be used ({error})", RECOUNT)
+            self._settled = False
             return
-        self.epoch, self._replaced = int(state.tail_epoch[0]), bool(state.replaced[0])
-        self.settled = state.closed
+        self.epoch, self._replaced = int(page.epoch[0]), bool(page.replaced[0])
+        settled = self._settled = page.closed
+        live = self._live = not settled and page.same_boot
         # Raised by the writer meanwhile: each is read before what it must not be ahead of.
-        sealed, (count, words) = state.sealed.copy(), state.snapshot()
-        live = self._live = not state.closed and state.same_boot
-        used = _COUNTS_AT + 8 * self.num_envs * (2 + len(self.fields))
-        closed, replaced = (int.from_bytes(page[at : at + 8], "little") for at in (8, 72))
-        if closed > 1 or replaced > 1 or not _BOOT.fullmatch(page[16:64]):
-            self._complain("state", path, "the head of the state page is damaged", RECOUNT)
-        if any(page[_HEADER_BYTES:_COUNTS_AT]) or any(page[used:]):
+        in_shards, (count, words), later = page.packed.copy(), page.snapshot(), page.packed.copy()
+        used = _COUNTS_AT + 8 * self.num_envs * (2 + len(packed))
+        closed, replaced = (int.from_bytes(data[at : at + 8], "little") for at in (8, 72))
+        if closed > 1 or replaced > 1 or not _BOOT.fullmatch(data[16:64]):
+            self._complain("state", path, "the head of the commit page is damaged", RECOUNT)
+        if any(data[_HEADER_BYTES:_COUNTS_AT]) or any(data[used:]):
             self._complain(
-                "state", path, "the state page holds bytes that should be zero",
+                "state", path, "the commit page holds bytes that should be zero",
                 "nothing depends on them; `--repair` writes it anew",
             )  # fmt: skip
-        wrong = count != self.recorded if state.closed else live & (count < self.recorded)
+        wrong = count != self.recorded if settled else live & (count < self.recorded)
         if wrong.any():
             env = int(wrong.argmax())
             self._complain(
@@ -187,24 +169,31 @@ class Survey:
                 f"{count[env]} rows of env {env} counted, {self.recorded[env]} recorded",
                 RECOUNT, env=env,
             )  # fmt: skip
+        finals = finals_in(words)
         if live:
             self.count = np.maximum(count, self.recorded)
-            finals = finals_in(words)
             if (finals < 0).any() or (finals > count).any():
                 self._complain("state", path, "more final rows than rows counted", RECOUNT)
-        elif (
-            state.closed
-            and not ((words == 0) | (finals_in(words) == self.recorded - self.transitions)).all()
-        ):
+        elif settled and not ((words == 0) | (finals == self.recorded - self.transitions)).all():
             self._complain("state", path, "the final rows counted are not those recorded", RECOUNT)
-        rows = np.array([f.segment_rows for f in self.fields])[:, None]
-        if state.closed or live:
-            most = np.maximum(self.count, self.first) // rows
-            if (sealed < 0).any() or (sealed > most).any():
-                self._complain("state", path, "more segments are sealed than are full", RECOUNT)
-                sealed = np.clip(sealed, 0, most)
-        self.state = state
-        self._state_sealed = sealed if live else np.zeros_like(sealed)
+        for field, before, after in zip(packed, in_shards, later, strict=True):
+            size, whole = field.block_rows, self.count // field.block_rows * field.block_rows
+            room = field.tail_rows(self.num_envs)
+            if settled:
+                wrong = (before != 0) & (before != whole)
+            else:
+                wrong = live & ((before < 0) | (before % size > 0) | (self.count - after > room))
+                wrong |= live & (before > whole)
+            if wrong.any():
+                env = int(wrong.argmax())
+                self._complain(
+                    "state", path,
+                    f"{before[env]} of {self.count[env]} rows of env {env} are said to be in "
+                    f"shards of {field.name!r}", RECOUNT, env=env,
+                )  # fmt: skip
+                before = np.clip(before // size * size, 0, whole)
+            self._packed[field.name] = before
+        self.page = page
 
     def _doubt_counts(self) -> None:
         """Refuse counts that no file supports: they would name billions of missing segments."""
@@ -212,8 +201,8 @@ class Survey:
             if self._has_row(env, count - 1):
                 continue
             seen = int(self.recorded[env])
-            if self.state is not None and seen == count:
-                seen = int(self.state.count[env])
+            if self.page is not None and seen == count:
+                seen = int(self.page.count[env])
             if seen == count or not self._has_row(env, seen - 1) or seen < self.first[env]:
                 raise FormatError(
                     f"{self.path / 'zarr.json'}: {count} rows of env {env} are counted, and no "
@@ -230,15 +219,14 @@ class Survey:
 
     def _has_row(self, env: int, row: int) -> bool:
         return row < 0 or any(
-            self.chunk(f, row // f.segment_rows, env).exists()
+            (self.path / f.name / f.chunk_key(row // f.segment_rows, env // f.env_group)).exists()
             for f in self.fields
             if f.name in BOOKKEEPING
         )
 
-    def _read_field(self, number: int, field: Field) -> None:
-        path = self.path / field.name / "zarr.json"
-        sealed, seals = (0 if self._live else 1) * (self.count // field.segment_rows), {}
-        self.sums[field.name] = {}
+    def _read_field(self, field: Field) -> dict[tuple[int, int], Seal]:
+        """What its metadata say of its files."""
+        path, seals = self.path / field.name / "zarr.json", {}
         document = self._document(path)
         try:
             if document is not None:
@@ -247,98 +235,40 @@ class Survey:
                 expected = format.array_document(field, rows, self.num_envs, attributes)
                 if type(rows) is not int or document != expected:
                     raise ValueError("it does not describe the field that the group names")
-                least = int(self.recorded.max())
-                if rows < least or (self.settled and rows != least):
-                    raise ValueError(f"{rows} rows found, {least} expected")
-                sealed, seals = self._parse_seals(field, attributes)
-                full = self.recorded // field.segment_rows
-                if self.settled and (sealed != full).any():
-                    raise ValueError(f"{sealed.tolist()} sealed segments, {full.tolist()} expected")
-                if self.settled and "open" in attributes:
-                    self.sums[field.name] = self._parse_sums(field, attributes["open"])
+                most = int(self.recorded.max())
+                if rows < 0 or (self._settled and rows != most):
+                    raise ValueError(f"{rows} rows found, {most} expected")
+                if attributes.keys() - {"open"} != {"seals"}:
+                    raise ValueError("seals expected")
+                seals = parse_seals(field, attributes["seals"], self.num_envs)
+                if self._settled:  # else these files are written to, or were
+                    seals |= parse_seals(field, attributes.get("open", {}), self.num_envs)
         except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
             self._complain("metadata", path, f"the metadata are damaged ({error})", _REBUILD)
-        if self.state is not None:
-            sealed = np.maximum(sealed, self._state_sealed[number])
-        self.sealed[field.name], self.seals[field.name] = sealed, seals
-        if self.settled and document is not None:
-            lacking = [p for p in self.places(field) if p.sealed and p[1:3] not in seals]
-            if lacking:
-                self._complain(
-                    "metadata", path,
-                    f"{len(lacking)} of the sealed segments without a checksum there, the first is "
-                    f"{lacking[0].segment} of env {lacking[0].env}",
-                    _REBUILD, field=field.name,
-                )  # fmt: skip
+        return seals
 
-    def _parse_seals(
-        self, field: Field, attributes: dict
-    ) -> tuple[np.ndarray, dict[tuple[int, int], Seal]]:
-        if attributes.keys() - {"open"} != {"sealed", "seals"}:
-            raise ValueError("sealed and seals expected")
-        return parse_seals(field, attributes, self.num_envs)
-
-    def _parse_sums(self, field: Field, entries: dict) -> dict[tuple[int, int], list[int]]:
-        """Of a store that was closed: nobody has written to its open segments since."""
-        sums = {}
-        for env, count in enumerate(self.recorded.tolist()):
-            segment, used = divmod(count, field.segment_rows)
-            if used and not field.packed:
-                found = entries.pop(f"{segment}/{env}")
-                pieces = -(-used * field.row_bytes // piece_bytes(field))
-                if [type(crc) for crc in found] != [int] * pieces:
-                    raise ValueError(f"{pieces} checksums of segment {segment}/{env} expected")
-                if count == self.count[env]:  # else another segment is taken for the newest
-                    sums[segment, env] = found
-        if entries:
-            raise ValueError("checksums of segments that are not open")
-        return sums
-
-    # -- which files should be there
-
-    def places(self, field: Field) -> Iterator[Place]:
-        """The segments that hold rows, env by env, oldest first."""
-        rows = field.segment_rows
-        for env in range(self.num_envs):
-            for segment in range(int(self.first[env]) // rows, -(-int(self.count[env]) // rows)):
-                yield self.place(field, segment, env)
-
-    def place(self, field: Field, segment: int, env: int) -> Place | None:
-        """One segment, or None if no row that counts is in it."""
-        rows = field.segment_rows
-        used = min(rows, int(self.count[env]) - segment * rows)
-        if used <= 0 or segment < self.first[env] // rows:
-            return None
-        sealed = used == rows and segment < self.sealed[field.name][env]
-        return Place(field, segment, env, used, bool(sealed))
-
-    def chunk(self, field: Field, segment: int, env: int) -> Path:
-        """The chunk or shard of a segment."""
-        return self.path / field.name / field.chunk_key(segment, env)
-
-    def tail(self, field: Field, segment: int, env: int) -> Path:
-        """The tail of a packed segment."""
-        return private.tail(self.path, self.numbers[field.name], segment, env)
-
-    def has_tail(self, place: Place) -> bool:
-        """Whether the rows of a packed segment are in a tail, not in its shard."""
-        field, segment, env = place[:3]
-        return (
-            not place.sealed
-            and segment >= self.sealed[field.name][env]
-            and self.tail(field, segment, env).exists()
-        )
+    def _check_lacking(self, field: Field) -> None:
+        """In a store that was closed there is a checksum of every file."""
+        path = self.path / field.name / "zarr.json"
+        lacking = [entry for entry in self.catalog.entries(field) if entry.seal is None]
+        if lacking and path not in {finding.path for finding in self.findings}:
+            self._complain(
+                "metadata", path,
+                f"{len(lacking)} of the segments without a checksum there, the first is "
+                f"{lacking[0].number} of group {lacking[0].group}",
+                _REBUILD, field=field.name,
+            )  # fmt: skip
 
     def still_holds(self) -> bool:
         """Whether the directory is the one that was surveyed, in the same hands."""
         if _identity(self.path) != self.identity:
             return False
         # A writer may have opened it and closed it again.
-        if self.settled and _stamp(self.path / "zarr.json") != self._record:
+        if self._settled and _stamp(self.path / "zarr.json") != self._record:
             return False
-        state = self.state
-        return state is None or (
-            bool(state.replaced[0]) == self._replaced and state.closed == self.settled
+        page = self.page
+        return page is None or (
+            bool(page.replaced[0]) == self._replaced and page.closed == self._settled
         )
 
 

@@ -11,8 +11,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.store.repair import repair
-from diskreplay.store.verify import verify
+from diskreplay.check.repair import repair
+from diskreplay.check.verify import verify
 
 ROWS, SEGMENT = 40_000, 16_384
 
@@ -71,7 +71,8 @@ def test_a_flipped_byte_costs_one_piece(store, field, row_bytes):
     flip(path, offset)
     (finding,) = [f for f in verify(store).findings if f.kind == "checksum"]
     assert (finding.path, finding.field) == (path, field)
-    ((start, stop),) = finding.rows
+    ((env, start, stop),) = finding.rows
+    assert env == 0
     begin = offset // 4096 * 4096
     assert (start, stop) == (
         SEGMENT + begin // row_bytes, SEGMENT + math.ceil((begin + 4096) / row_bytes)
@@ -91,7 +92,7 @@ def test_a_byte_on_the_edge_of_two_pieces_costs_the_row_once(store):
     flip(path, 4095)  # of row 341, which goes on in the next piece
     flip(path, 4096)
     (finding,) = verify(store).findings
-    assert finding.rows == ((0, math.ceil(8192 / 12)),)
+    assert finding.rows == ((0, 0, math.ceil(8192 / 12)),)
 
 
 def test_rot_in_the_checksums_costs_no_row(store):
@@ -125,6 +126,6 @@ def test_without_pieces_the_whole_segment_is_doubtful(store):
     assert verify(store).findings == ()
     flip(store / "reward" / "c.1.0", 5)
     (finding,) = verify(store).findings
-    assert finding.rows == ((SEGMENT, 2 * SEGMENT),)
+    assert finding.rows == ((0, SEGMENT, 2 * SEGMENT),)
     diskreplay.open(store, mode="a").close()
     assert Path(store / "reward" / "zarr.json").exists()

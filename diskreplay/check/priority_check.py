@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from diskreplay.check.survey import Survey
 from diskreplay.errors import DiskReplayError
-from diskreplay.store import codec, format, priorities, segment_check
-from diskreplay.store.column import Seal
-from diskreplay.store.segment_check import Unreadable
-from diskreplay.store.survey import Survey
+from diskreplay.store import codec, format, plain_file, priorities
+from diskreplay.store.plain_file import Unreadable
+from diskreplay.store.segment import Seal
 
 
 @dataclass
@@ -23,26 +23,26 @@ class Priorities:
 
 def check(directory: Path, survey: Survey) -> Priorities:
     """Check the metadata, the files' names and lengths, and every leaf."""
-    metadata, num_envs = directory / "zarr.json", survey.num_envs
+    metadata, catalog = directory / "zarr.json", survey.catalog
     found = Priorities({metadata})
     try:
         document = format.read_document(metadata)
-        rows, chunk, _alpha = priorities.parse(document, num_envs)
+        rows, chunk, _alpha = priorities.parse(document, catalog.num_envs)
     except (AttributeError, LookupError, TypeError, ValueError, DiskReplayError) as error:
         found.faults.append((metadata, f"the metadata are damaged ({error})"))
         return found
-    most = int(survey.count.max())
-    if rows > most or (survey.settled and rows != most):
+    most = int(catalog.count.max())
+    if rows > most or (catalog.is_settled and rows != most):
         found.faults.append((metadata, f"priorities of {rows} rows found, {most} expected"))
         return found
-    first = int(survey.first.min()) // chunk
-    if not survey.settled:  # saved at the last flush, when other rows were the oldest
+    first = int(catalog.first.min()) // chunk
+    if not catalog.is_settled:  # saved at the last flush, when other rows were the oldest
         first = min(format.priority_chunks(directory), default=first)
     for number in range(first, -(-rows // chunk)):
         path = directory / format.priority_key(number)
         found.expected.add(path)
         try:
-            leaves = _read(path, chunk * num_envs)
+            leaves = _read(path, chunk * catalog.num_envs)
         except Unreadable as error:
             found.faults.append((path, str(error)))
             continue
@@ -50,15 +50,15 @@ def check(directory: Path, survey: Survey) -> Priorities:
         bad = priorities.unlikely(leaves)
         if bad.any():
             found.faults.append((path, f"{bad.sum()} priorities are negative or not finite"))
-        elif not np.isnan(leaves[max(rows - number * chunk, 0) * num_envs :]).all():
+        elif not np.isnan(leaves[max(rows - number * chunk, 0) * catalog.num_envs :]).all():
             found.faults.append((path, "there are priorities behind the last row"))
     return found
 
 
 def _read(path: Path, leaves: int) -> np.ndarray:
-    with segment_check.plain_file(path) as (fd, size):
+    with plain_file.plain_file(path) as (fd, size):
         if size != 8 * leaves:
             raise Unreadable("length", f"{size} bytes found, {8 * leaves} expected")
         out = np.empty(leaves, "<f8")
-        segment_check.read_at(fd, 0, out.view(np.uint8))
+        plain_file.read_at(fd, 0, out.view(np.uint8))
     return out

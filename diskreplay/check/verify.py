@@ -1,0 +1,551 @@
+"""One walk over a store or a checkpoint that checks every file, without the writer's lock.
+
+What is by nature not seen: a flipped bit in rows that have no checksum (yet), unless it makes a row
+impossible. Those are, while a store is open and after its writer was killed, raw segments that are
+not sealed and rows in tails, and where a field's metadata are lost as well, raw segments whose
+checksum is recorded nowhere. Nor, in a store, bits of options, spaces and the generator's state in
+the group's attributes, and of priorities, that still make sense; the manifest of a checkpoint has
+these too. A rotten checksum in a field's metadata looks like rotten rows, and costs them in a
+repair.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from diskreplay.check import priority_check, row_check, segment_check
+from diskreplay.check.report import Finding, Report, spans
+from diskreplay.check.segment_check import Checked
+from diskreplay.check.survey import Survey
+from diskreplay.errors import DiskReplayError
+from diskreplay.store import codec, manifest, private
+from diskreplay.store.catalog import Catalog, Entry, Key
+from diskreplay.store.format import Field
+from diskreplay.store.plain_file import Unreadable, checksum, plain_file, read_at
+from diskreplay.store.segment import Seal
+
+_TRIES_OF_ROWS = 3
+_TRIES = 20  # of a file that the writer seals or deletes while it is read
+_LONGEST_WAIT = 3.0  # seconds for metadata that are damaged, and not just being replaced
+_ROWS_AT_ONCE = 1 << 20  # of all envs of a group
+_LASTING = frozenset(("block", "index", "checksum"))  # of sealed files, which never change
+_ASIDE = "`--repair` moves it aside"
+_WRITE_ANEW = "`--repair` writes it anew from what is whole"
+_SET_ASIDE = "`--repair` sets these rows aside, or load a checkpoint"
+_FAILS = "sampling these rows fails; "  # of raw fields it gives what is there
+_IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows aside"
+_PRIORITIES = "`--repair` gives all rows the largest one"
+_ATTACHED = f"{manifest.ATTACHMENTS}/"
+_LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority/.*")
+_OF_ROWS = re.compile(r"tail\.\d+|open\.\d+/\d+\.\d+|spare\..*|unsealed")
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong with a segment's file, and the rows that cannot be read from it."""
+
+    path: Path
+    kind: str
+    meaning: str
+    lost: np.ndarray
+
+
+def verify(path: Path, *, advance: Callable[[int], None] | None = None) -> Report:
+    """Check every file of a store or a checkpoint.
+
+    Parameters
+    ----------
+    path : Path
+    advance : callable, optional
+        Told how many bytes were checked since it was last called.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    FormatError
+        There is no store, it is of a newer format, or its group's metadata are so damaged that
+        nothing else can be checked.
+
+    Notes
+    -----
+    Reads all files once, and writes nothing. A writer may work meanwhile: what looks wrong is
+    looked at again after its metadata were read again.
+    """
+    before: tuple[Finding, ...] | None = None
+    for attempt in range(_TRIES):
+        check = Check(path, advance)
+        check.run()
+        findings = check.report.findings
+        if not check.holds:
+            continue
+        if before == findings or all(finding.kind in _LASTING for finding in findings):
+            break
+        # A store that was closed may be about to be opened: that takes moments, and looks like
+        # a store that is damaged.
+        before = findings
+        time.sleep(0.01 * 2 ** min(attempt, 5))
+    return check.report
+
+
+class Check:
+    """One walk.
+
+    Attributes
+    ----------
+    survey : Survey
+    findings : list of Finding
+    damaged : dict of (field name, number, group) to ndarray of bool
+        Segments that are not as they should be, with the rows, (segment_rows, env_group), that are
+        lost.
+    seals : dict of Path to Seal
+        Of the files that were read.
+    sources : dict of (field name, number, group) to Path
+        Whole files to read in the place of damaged ones, where somebody knows of such.
+    indexes : dict of (field name, number, group) to ndarray
+        Of shards whose own index is rotten, what that was.
+    restored : dict of (field name, number, group) to ndarray of uint8
+        Rows to take in the place of those of a file, shape (segment_rows, env_group, row_bytes);
+        lost ones are zeros.
+    orphans : list of Path
+    bad_priorities : bool
+    """
+
+    def __init__(self, path: Path, advance: Callable[[int], None] | None = None) -> None:
+        self.began = time.perf_counter()
+        self.path = path
+        self.survey = self._first = self._surveyed()
+        self.findings = list(self.survey.findings)
+        self.fields = {field.name: field for field in self.catalog.fields}
+        self.damaged: dict[Key, np.ndarray] = {}
+        self.seals: dict[Path, Seal] = {}
+        self.sources: dict[Key, Path] = {}
+        self.indexes: dict[Key, np.ndarray] = {}
+        self.restored: dict[Key, np.ndarray] = {}
+        self.orphans: list[Path] = []
+        self.bad_priorities = False
+        self._bad_tails: set[str] = set()
+        self._advance = advance or (lambda _size: None)
+        self._expected: set[Path] = set()
+        self._files = self._bytes = self._blocks = 0
+
+    @property
+    def catalog(self) -> Catalog:
+        """Which rows count, and which segments there are."""
+        return self.survey.catalog
+
+    @property
+    def holds(self) -> bool:
+        """Whether the store was one and the same all the time."""
+        first, last = self._first, self.survey
+        same = first.identity == last.identity
+        same = same and first.catalog.is_settled == last.catalog.is_settled
+        return same and first.still_holds() and last.still_holds()
+
+    def _surveyed(self) -> Survey:
+        """A writer that records, loads or closes meanwhile is given time to finish."""
+        for attempt in range(_TRIES):
+            try:
+                survey = Survey(self.path)
+            except DiskReplayError:
+                late = time.perf_counter() - self.began > _LONGEST_WAIT
+                if attempt == _TRIES - 1 or late or not private.commit_page(self.path).exists():
+                    raise
+                continue
+            if not survey.findings and survey.still_holds():
+                break
+        return survey
+
+    def run(self) -> None:
+        """Do the walk."""
+        for field in self.catalog.fields:
+            if field.packed and self.catalog.is_live:
+                self._check_tail(field)
+            for entry in self.catalog.entries(field):
+                self._check_segment(entry)
+        for group in range(self.catalog.groups):
+            self._check_rows(group)
+        self._check_priorities()
+        self._check_names()
+
+    @property
+    def report(self) -> Report:
+        """What the walk found."""
+        catalog = self.catalog
+        return Report(
+            path=self.path,
+            kind="store" if self.survey.manifest is None else "checkpoint",
+            findings=tuple(self.findings),
+            files=self._files,
+            bytes=self._bytes,
+            blocks=self._blocks,
+            rows=int((catalog.count - catalog.first).sum()),
+            seconds=time.perf_counter() - self.began,
+        )
+
+    def _finding(self, kind: str, path: Path, meaning: str, remedy: str, **more) -> Finding:
+        if self.survey.manifest is not None:
+            remedy = "a checkpoint is never changed: restore the file, or load another checkpoint"
+        return Finding(kind, path, meaning, remedy, **more)
+
+    def _complain(self, *what, **more) -> None:
+        self.findings.append(self._finding(*what, **more))
+
+    def _note(self, path: Path, seal: Seal) -> None:
+        if path in self.seals:
+            return
+        self.seals[path] = seal
+        self._files += 1
+        self._bytes += seal.size
+        self._advance(seal.size)
+
+    # -- segments
+
+    def _check_tail(self, field: Field) -> None:
+        """Of a tail only the length is known."""
+        path, expected = self.catalog.tail(field), field.tail_bytes(self.catalog.num_envs)
+        self._expected.add(path)
+        try:
+            with plain_file(path) as (_fd, size):
+                self._note(path, Seal(size, 0))
+                if size != expected:
+                    raise Unreadable("length", f"{size} bytes found, {expected} expected")
+        except Unreadable as error:
+            self._bad_tails.add(field.name)
+            lost = tuple(
+                span
+                for entry in self.catalog.entries(field)
+                for span in spans(
+                    self.catalog.in_tail(entry) & entry.retained, entry.start, entry.first_env
+                )
+            )
+            remedy = _FAILS + _SET_ASIDE if lost else _WRITE_ANEW
+            self._complain(error.kind, path, str(error), remedy, field=field.name, rows=lost)
+
+    def _check_segment(self, entry: Entry) -> None:
+        field, number, group = entry[:3]
+        for _ in range(_TRIES):
+            before = self._stamp(entry)
+            faults, lost = self.inspect(entry)
+            if not faults or self.catalog.is_settled:
+                break
+            self.survey = self._surveyed()
+            entry = self.catalog.entry(field, number, group)
+            if entry is None:
+                return  # the writer has deleted it
+            if before == self._stamp(entry):
+                break
+        if lost.any() or faults:
+            self.damaged[entry.key] = lost
+        for path, kind, meaning, gone in faults:
+            remedy = _FAILS * field.packed + _SET_ASIDE if lost.any() else _WRITE_ANEW
+            rows = spans(gone & lost & entry.retained, entry.start, entry.first_env)
+            self._complain(kind, path, meaning, remedy, field=field.name, rows=rows)
+
+    def _stamp(self, entry: Entry) -> tuple:
+        """What changes when the writer does something to a segment."""
+        paths = self.catalog.chunk(*entry[:3]), self.catalog.open_shard(*entry[:3])
+        return (
+            entry.used.tobytes(), entry.seal, self.survey.epoch, [_inode(path) for path in paths],
+            self.catalog.in_tail(entry).tobytes(),
+        )  # fmt: skip
+
+    def inspect(self, entry: Entry) -> tuple[list[Fault], np.ndarray]:
+        """What is wrong with the files of a segment, and which of its rows are in none of them."""
+        field, catalog = entry.field, self.catalog
+        chunk = catalog.chunk(*entry[:3])
+        self._expected.add(chunk)
+        if not field.packed:
+            faults, checked = self._look(chunk, entry, entry.counted)
+            return faults, segment_check.nothing(field) | (checked is None or checked.lost)
+        in_tail, shards = catalog.in_tail(entry), catalog.shards(entry)
+        left, faults = entry.retained & ~in_tail, []
+        for path in dict.fromkeys([*shards, chunk]):
+            # A shard in its place beside an open one has what was there at the last flush.
+            wanted = left if path in shards else segment_check.nothing(field)
+            if not wanted.any() and not path.exists():
+                continue
+            found, checked = self._look(path, entry, wanted)
+            if checked is not None and not checked.is_foreign and path in shards:
+                there = checked.index[:, 0] != codec.MISSING
+                left = left & ~segment_check.rows_of_blocks(field, there)
+            # After a power cut an open shard may lack blocks that the other one has.
+            faults += found * (path == shards[-1] or path == chunk)
+        return faults, left | (in_tail & (field.name in self._bad_tails))
+
+    def _look(
+        self, path: Path, entry: Entry, wanted: np.ndarray
+    ) -> tuple[list[Fault], Checked | None]:
+        """What is wrong with one file, and what was found if it can be read."""
+        field, chunk = entry.field, self.catalog.chunk(*entry[:3])
+        try:
+            if field.packed:
+                checked = segment_check.check_shard(field, path, wanted, is_open=path != chunk)
+            else:
+                checked = segment_check.check_raw(field, path, wanted)
+        except Unreadable as error:
+            everything = ~segment_check.nothing(field)
+            return [Fault(path, error.kind, str(error), everything)], None
+        if path == chunk and (wanted.any() or not self.catalog.is_live):
+            self._hold_against_seals(entry, path, checked)
+        self._note(path, checked.seal)
+        self._blocks += checked.blocks
+        return [Fault(path, *fault, checked.lost) for fault in checked.faults], checked
+
+    def _hold_against_seals(self, entry: Entry, path: Path, checked: Checked) -> None:
+        """A file that fits neither the seal nor the manifest is another one than was written."""
+        known = [self._binding(entry, path)]
+        if self.survey.manifest is not None:
+            known.append(self.survey.manifest.get(path.relative_to(self.path).as_posix()))
+        known = [seal for seal in known if seal is not None]
+        in_pieces = [seal for seal in known if seal.pieces and seal.size == checked.seal.size]
+        wrong = _wrong_pieces(checked.seal, in_pieces[0]) if in_pieces else None
+        if not known or checked.seal in known:
+            if wrong is not None and wrong.any():
+                checked.faults.append(("checksum", "it is whole, and the record's checksums of its "
+                                       "pieces are rotten"))  # fmt: skip
+            return
+        if wrong is not None:
+            _lose_pieces(entry, path, checked, wrong, in_pieces[0])
+            return
+        # Rot keeps the length, and of a file that was cut the index says so.
+        sizes = [seal.size for seal in known]
+        whole = not any(kind in ("index", "length") for kind, _meaning in checked.faults)
+        foreign = whole and entry.field.packed and checked.end not in (-1, *sizes)
+        if foreign or not checked.faults:
+            checked.is_foreign = True
+            checked.lose(
+                "checksum", "the checksum of the file is not the recorded one: it is rotten, or "
+                "another segment's",
+            )  # fmt: skip
+
+    def _binding(self, entry: Entry, path: Path) -> Seal | None:
+        """What the file has to be. A raw one that is written to again may be a copy."""
+        if self.catalog.is_settled or entry.field.packed or entry.seal is None:
+            return entry.seal
+        passed = self.catalog.recorded[self.catalog.envs(entry.group)] >= (
+            entry.start + entry.field.segment_rows
+        )
+        return entry.seal if passed.all() or not os.stat(path).st_mode & 0o200 else None
+
+    # -- rows
+
+    def _check_rows(self, group: int) -> None:
+        for _ in range(1 if self.catalog.is_settled else _TRIES_OF_ROWS):
+            findings = self._inspect_rows(group)
+            if not findings:
+                break
+            if not self.catalog.is_settled:
+                self.survey = self._surveyed()
+        self.findings += findings
+
+    def _inspect_rows(self, group: int) -> list[Finding]:
+        catalog, envs = self.catalog, self.catalog.envs(group)
+        recorded = catalog.recorded[envs]
+        finals, whole = np.zeros_like(recorded), np.ones(len(recorded), np.bool_)
+        wrong: dict[tuple[str, int], np.ndarray] = {}
+        for low, high in self.windows(group):
+            begin = max(low - 2, 0)  # a rule is of three rows at most
+            rows, known, counted = self.read_rows(group, begin, high)
+            whole &= (known == counted).all(axis=0)
+            durable = known & (np.arange(begin, high)[:, None] < recorded)
+            finals += np.count_nonzero((durable & (rows.is_final != 0))[low - begin :], axis=0)
+            for rule, where in row_check.faults(rows, known).items():
+                size = self.fields[row_check.FIELD_OF[rule]].segment_rows
+                at, env = np.nonzero(where)
+                numbers, places = np.divmod(begin + at, size)
+                for number in np.unique(numbers).tolist():
+                    mask = wrong.setdefault((rule, number), np.zeros((size, len(whole)), np.bool_))
+                    mask[places[numbers == number], env[numbers == number]] = True
+        found = [self._impossible(rule, number, group, mask)
+                 for (rule, number), mask in sorted(wrong.items())]  # fmt: skip
+        counted = recorded - self.survey.transitions[envs]
+        likely = (finals <= counted) & (counted <= finals + catalog.first[envs])
+        for env in np.flatnonzero(whole & ~likely).tolist():
+            meaning = f"{counted[env]} final rows recorded, {finals[env]} found in the last rows"
+            remedy = "the count of transitions is wrong by that; `--repair` counts anew"
+            path = self.path / "zarr.json"
+            found.append(self._finding("metadata", path, meaning, remedy, env=envs.start + env))
+        return found
+
+    def _impossible(self, rule: str, number: int, group: int, mask: np.ndarray) -> Finding:
+        field = self.fields[row_check.FIELD_OF[rule]]
+        return self._finding(
+            "rows", self.catalog.chunk(field, number, group), row_check.RULES[rule], _IMPOSSIBLE,
+            field=field.name,
+            rows=spans(mask, number * field.segment_rows, self.catalog.envs(group).start),
+        )  # fmt: skip
+
+    def windows(self, group: int) -> Iterator[tuple[int, int]]:
+        """Ranges of row numbers, not too long, that together have all retained rows of a group."""
+        envs = self.catalog.envs(group)
+        first, count = self.catalog.first[envs], self.catalog.count[envs]
+        rows = max(_ROWS_AT_ONCE // len(first), 1)
+        for low in range(int(first.min()), int(count.max()), rows):
+            if ((first < low + rows) & (count > max(low, 1) - 1) & (first < count)).any():
+                yield low, min(low + rows, int(count.max()))
+
+    def read_rows(
+        self, group: int, start: int, stop: int
+    ) -> tuple[row_check.Rows, np.ndarray, np.ndarray]:
+        """The small columns of some rows of a group, shape (rows, envs), as far as their files can
+        be relied on; which these are; and which are retained."""
+        catalog, envs = self.catalog, self.catalog.envs(group)
+        numbers, size = np.arange(start, stop)[:, None], envs.stop - envs.start
+        counted = (numbers >= catalog.first[envs]) & (numbers < catalog.count[envs])
+        known, columns = counted.copy(), {}
+        for name in row_check.Rows._fields:
+            field = self.fields[name]
+            kind = np.dtype(np.uint8) if field.dtype == np.bool_ else field.dtype
+            values = columns[name] = np.zeros((stop - start, size), kind)
+            row = start
+            while row < stop:
+                number, at = divmod(row, field.segment_rows)
+                rows = min(stop - row, field.segment_rows - at)
+                here = slice(row - start, row - start + rows)
+                if counted[here].any():
+                    key = name, number, group
+                    if key not in self.sources and key in self.damaged:
+                        known[here] &= ~self.damaged[key][at : at + rows, :size]
+                    found = self._few(field, key, at, rows)
+                    if found is None:
+                        known[here] = False
+                    else:
+                        values[here] = found.view(kind)[:, :size, 0]
+                row += rows
+        return row_check.Rows(**columns), known, counted
+
+    def _few(self, field: Field, key: Key, at: int, rows: int) -> np.ndarray | None:
+        """Some rows of a small raw segment, uint8 of shape (rows, env_group, row_bytes)."""
+        if key in self.restored:
+            return self.restored[key][at : at + rows].copy()
+        path = self.sources.get(key) or self.catalog.chunk(field, *key[1:])
+        part = np.zeros((rows, field.env_group, field.row_bytes), np.uint8)
+        try:
+            with plain_file(path) as (fd, _size):
+                read_at(fd, at * field.stride, part.reshape(-1))
+        except Unreadable:
+            return None
+        return part
+
+    # -- priorities
+
+    def _check_priorities(self) -> None:
+        directory = self.path / "priority"
+        for _ in range(1 if self.catalog.is_settled else _TRIES):
+            before = _inode(directory)
+            found = priority_check.check(directory, self.survey) if before else None
+            if _inode(directory) == before:  # else the writer has put new ones in their place
+                break
+        if found is None:
+            self._miss_priorities(directory)
+            return
+        self._expected |= found.expected
+        for path, seal in found.seals.items():
+            self._note(path, seal)
+        self.bad_priorities = bool(found.faults)
+        for path, meaning in found.faults:
+            self._complain("priority", path, meaning, _PRIORITIES)
+
+    def _miss_priorities(self, directory: Path) -> None:
+        """Without any, a buffer that was closed would give all rows the largest one, unasked."""
+        is_prioritized = self.survey.attributes.get("kind") == "prioritized"
+        is_closed = self.catalog.is_settled and self.survey.manifest is None
+        if is_prioritized and is_closed and self.catalog.count.any():
+            self.bad_priorities = True
+            self._complain("missing", directory, "the priorities are missing", _PRIORITIES)
+
+    # -- names
+
+    def _check_names(self) -> None:
+        survey = self.survey
+        own = {survey.path / "zarr.json"} | self._expected
+        for field in self.catalog.fields:
+            parts = field.name.split("/")
+            own |= {survey.path.joinpath(*parts[:n], "zarr.json") for n in range(len(parts) + 1)}
+            if self.catalog.is_settled:  # segments that were begun, and have no row yet
+                own |= {self.catalog.chunk(field, *key) for key in self.catalog.seals[field.name]}
+        if survey.manifest is None:
+            own |= {private.commit_page(survey.path), private.lock_file(survey.path)}
+        else:
+            own.add(survey.path / manifest.NAME)
+            own |= {survey.path / key for key in survey.manifest if key.startswith(_ATTACHED)}
+        for base, _dirs, names in os.walk(survey.path):
+            for name in names:
+                path = Path(base, name)
+                self._files += path in own and path not in self.seals
+                if path not in own and not self._is_left_over(path):
+                    self.orphans.append(path)
+                    self.bad_priorities |= path.is_relative_to(survey.path / "priority")
+                    self._complain(
+                        "orphan", path, "no row that counts is in it, and nothing names it", _ASIDE
+                    )
+        if survey.manifest is not None:
+            self._check_manifest(survey.manifest)
+
+    def _is_left_over(self, path: Path) -> bool:
+        """Whether a writer that is at work, or was killed, may have such a file."""
+        if self.survey.manifest is None and self.catalog.is_settled:
+            place = private.directory(self.path)
+            return path.is_relative_to(place) and bool(
+                _OF_ROWS.fullmatch(path.relative_to(place).as_posix())
+            )
+        if path.is_relative_to(private.directory(self.path)):
+            return True
+        return bool(_LEFT_OVER.fullmatch(path.relative_to(self.path).as_posix()))
+
+    def _check_manifest(self, listed: dict[str, Seal]) -> None:
+        listing = self.path / manifest.NAME
+        for key, seal in listed.items():
+            path = self.path / key
+            try:
+                if path not in self.seals:
+                    self._note(path, checksum(path))
+            except Unreadable as error:
+                if path not in self._expected:
+                    self._complain(error.kind, path, str(error), "")
+                continue
+            if self.seals[path] != seal and not any(path == f.path for f in self.findings):
+                what = "the checksum or length of the file is not the one that is listed"
+                self._complain("checksum", path, what, "")
+        there = {path.relative_to(self.path).as_posix() for path in self.seals}
+        for key in sorted(there - listed.keys()):
+            self._complain("manifest", listing, f"{key} is not listed", "")
+
+
+def _wrong_pieces(found: Seal, recorded: Seal) -> np.ndarray:
+    return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(recorded.pieces)
+
+
+def _lose_pieces(entry: Entry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal) -> None:
+    field = entry.field
+    if not wrong.any():
+        checked.faults.append(("checksum", "all its pieces are as they were recorded, and the "
+                               "record's checksum of the whole is rotten"))  # fmt: skip
+        return
+    if not entry.is_full:  # behind the rows that count there are zeros, mostly
+        rows = segment_check.raw_rows(field, path)
+        rows[~entry.counted] = 0
+        data = np.ascontiguousarray(segment_check.in_order(field, rows)).reshape(-1)
+        wrong &= np.array(codec.piece_sums(field, data)) != codec.unpacked_sums(seal.pieces)
+        if not wrong.any():
+            checked.faults.append(("rows", "bytes behind the last row are not as they were"))
+            return
+    checked.lose(
+        "checksum", f"{np.count_nonzero(wrong)} of its {len(wrong)} pieces of "
+        f"{codec.piece_bytes(field)} bytes are not as they were recorded: rotten, or another "
+        "segment's", segment_check.rows_of_pieces(field, wrong),
+    )  # fmt: skip
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,84 @@
+"""Reading files that somebody else may have put there: whatever they are, the answer is bytes or
+`Unreadable`.
+
+They are read, not mapped: a bad sector is then an error to report and no signal that ends the
+process.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.errors import StoreError
+from diskreplay.store import codec
+from diskreplay.store.segment import Seal
+
+PIECE = 1 << 20  # bytes read at once: they stay in a cache until they are checked
+
+
+class Unreadable(StoreError):
+    """A file that is missing, no plain file, or that the disk does not give."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+@contextlib.contextmanager
+def plain_file(path: Path) -> Iterator[tuple[int, int]]:
+    """Descriptor and length of a regular file, or `Unreadable`. Links and devices are refused."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Unreadable("missing", "the file is missing") from error
+    except OSError as error:
+        raise Unreadable("unreadable", f"the file cannot be opened ({error.strerror})") from error
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Unreadable("unreadable", "no plain file")
+        yield fd, found.st_size
+    except OSError as error:
+        raise Unreadable("unreadable", f"the file cannot be read ({error.strerror})") from error
+    finally:
+        os.close(fd)
+
+
+def read_at(fd: int, offset: int, out: np.ndarray) -> None:
+    """Fill `out`, an array of bytes, from a file."""
+    done = 0
+    while done < len(out):
+        got = os.preadv(fd, [memoryview(out)[done:]], offset + done)
+        if not got:
+            raise Unreadable("length", "the file was cut while it was read")
+        done += got
+
+
+def pieces(fd: int, size: int) -> Iterator[np.ndarray]:
+    """The bytes of a file, some mebibytes at a time, in memory that is used again."""
+    buffer = np.empty(min(size, PIECE), np.uint8)
+    for offset in range(0, size, PIECE):
+        piece = buffer[: min(PIECE, size - offset)]
+        read_at(fd, offset, piece)
+        yield piece
+
+
+def checksum(path: Path) -> Seal:
+    """Length and CRC-32C of a file, or `Unreadable`."""
+    with plain_file(path) as (fd, size):
+        crc = 0
+        for piece in pieces(fd, size):
+            crc = codec.crc32c(piece, start=crc)
+        return Seal(size, crc)
+
+
+def bytes_of(path: Path, size: int | None = None) -> np.ndarray:
+    """The first bytes of a file, all of them by default; or `Unreadable`."""
+    with plain_file(path) as (fd, found):
+        data = np.empty(found if size is None else size, np.uint8)
+        read_at(fd, 0, data)
+    return data
