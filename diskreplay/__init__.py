@@ -12,19 +12,26 @@ Layers, each using only those below it::
     shared_buffer.py         one open buffer a process and path
     prioritized.py           PrioritizedReplayBuffer
     buffer.py                ReplayBuffer: add, sample, gather, len
+    sequence_source.py       the call that makes views of windows
+    sequences.py             windows of rows, for recurrent learners
     row_buffer.py            rows recorded as they are and read by id
     session.py               path, lock and process; flush, close, save, load
     checkpoint_loader.py     a checkpoint in the place of a live store
+    sequence_view.py         one view of the rows as windows
     store_kind.py            what a store holds for a buffer, and what is saved with it
     prefetch.py              batches read ahead
     distribution.py          how transitions are drawn
     indexed_store.py         one store with its index, sampler and open episodes
+    sequence_reader.py       from windows that were drawn to a batch
+    sequence_options.py      what a view was asked for
     batch_reader.py          from what was drawn to a batch
     options.py               what makes a transition
     validation.py            what comes in, checked and cast
     schema.py                which fields there are
     spaces.py                their leaves, and as JSON
     naming.py                which names extras and keys may have
+    sequence_batch.py        what a batch of windows has
+    sequence_state.py        what is saved of a view
     batch.py  statistics.py  metadata.py
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes

@@ -11,11 +11,12 @@ from diskreplay import validation
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
 from diskreplay.distribution import Distribution, UniformDistribution
-from diskreplay.errors import DtypeError, InvalidInputError, ShapeError
+from diskreplay.errors import InvalidInputError
 from diskreplay.options import Beta, Options
 from diskreplay.prefetch import MOST_DEPTH, Prefetcher
 from diskreplay.row_buffer import RowBuffer
 from diskreplay.schema import Schema
+from diskreplay.sequence_source import SequenceSource
 from diskreplay.statistics import Statistics, measured
 from diskreplay.store import tempfiles
 from diskreplay.store.gate import Visit
@@ -23,7 +24,7 @@ from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
 
 
-class ReplayBuffer(RowBuffer):
+class ReplayBuffer(RowBuffer, SequenceSource):
     """Experience replay on disk; transitions are drawn uniformly.
 
     Whole numbers may be of any kind: ``1_000_000``, ``1e6``, a NumPy scalar.
@@ -200,8 +201,8 @@ class ReplayBuffer(RowBuffer):
         transitions are never sampled: there is nothing to bootstrap from.
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
-        if self._prefetchers.open:
-            self._prefetchers.settle()
+        if self._prefetchers.open or self._views.prefetching:
+            self._settle()
         with self._lock:
             if self._closed:  # meanwhile
                 self._check_open()
@@ -321,7 +322,7 @@ class ReplayBuffer(RowBuffer):
         NotSampleableError
             A row is evicted, pending, cut or final.
         """
-        ids = checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
+        ids = validation.checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
         _check_out(out)
         visit = Visit()
         try:
@@ -435,14 +436,3 @@ class ReplayBuffer(RowBuffer):
 def _check_out(out: Any) -> None:
     if out is not None and not isinstance(out, Batch):
         raise InvalidInputError(f"out: a Batch expected, found {type(out).__name__}")
-
-
-def checked_ids(ids: Any) -> np.ndarray:
-    ids = np.asarray(ids)
-    if ids.size == 0:
-        return np.empty(0, np.int64)
-    if ids.dtype.kind not in "iu":
-        raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
-    if ids.ndim != 1:
-        raise ShapeError(f"ids: one axis expected, found shape {ids.shape}")
-    return np.ascontiguousarray(ids, np.int64)

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import numpy as np
-
 from diskreplay import process
 from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
@@ -22,6 +20,8 @@ from diskreplay.store.gate import Visit
 if TYPE_CHECKING:
     from diskreplay.batch_reader import DrawnBatch
     from diskreplay.buffer import ReplayBuffer
+    from diskreplay.sequence_reader import DrawnSequences
+    from diskreplay.sequences import Sequences
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
@@ -106,7 +106,7 @@ class _Job:
 
 
 class Prefetcher:
-    """An endless iterator of batches; made by `ReplayBuffer.prefetch`.
+    """An endless iterator of batches; made by `ReplayBuffer.prefetch` and `Sequences.prefetch`.
 
     Taking a batch asks for the one that is `depth` ahead, which the background thread draws at once
     and then reads; the first take asks for all up to it. Whatever changes the buffer or draws from
@@ -118,7 +118,8 @@ class Prefetcher:
 
     Parameters
     ----------
-    buffer : ReplayBuffer
+    buffer : ReplayBuffer or Sequences
+        For whom it draws.
     depth, batch_size : int
     beta : float or callable or None
         As for `ReplayBuffer.sample`.
@@ -128,7 +129,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        buffer: "ReplayBuffer",
+        buffer: "ReplayBuffer | Sequences",
         depth: int,
         batch_size: int,
         beta: Beta | None,
@@ -236,9 +237,9 @@ class Prefetcher:
                 with job.drawn:
                     pass
 
-    def _cancel(self) -> list[tuple[int, list[np.ndarray]]]:
-        """Give up all batches under way; the number of each that was drawn, and what it was drawn
-        with. See `put_back`."""
+    def _cancel(self) -> list[tuple[int, Any]]:
+        """Give up all batches under way; those that were drawn, each with its number. See
+        `put_back`."""
         jobs = list(self._jobs)
         self._jobs.clear()
         drawn = []
@@ -246,7 +247,7 @@ class Prefetcher:
             job.cancelled = True
             if job.drawn_batch is not None:
                 job.done.acquire()  # its gate is left
-                drawn.append((job.number, job.drawn_batch.numbers))
+                drawn.append((job.number, job.drawn_batch))
                 if job.batch is not None:
                     self._spare.append(job.batch)
         return drawn
@@ -286,7 +287,7 @@ class Prefetcher:
         self._buffer._settle()
         with self._buffer._lock:
             self._others.put_back([self])
-            self._others.open.remove(self)  # a load goes by who is there
+            self._others.forget(self)
         self._work.put(None)
         if self._thread not in (None, threading.current_thread()):
             self._thread.join()
@@ -326,7 +327,7 @@ class Prefetchers:
         self._last_asked = 0, threading.Lock()
 
     def get(
-        self, buffer: "ReplayBuffer", depth: int, batch_size: int, beta: Beta | None
+        self, buffer: "ReplayBuffer | Sequences", depth: int, batch_size: int, beta: Beta | None
     ) -> Prefetcher:
         """A new one, or one that waits since a load for somebody to ask for it."""
         for waiting in self.open:
@@ -378,8 +379,16 @@ class Prefetchers:
         had.sort(key=lambda prefetcher: prefetcher._jobs[0].number)
         drawn = [each for prefetcher in had for each in prefetcher._cancel()]
         drawn.sort(key=itemgetter(0))
-        self._rng.put_back([array for _, numbers in drawn for array in numbers])
+        self._undo([each for _, each in drawn])
         return had
+
+    def _undo(self, drawn: "Sequence[DrawnBatch | DrawnSequences]") -> None:
+        """Undo draws, given in their order, that nobody took."""
+        self._rng.put_back([array for each in drawn for array in each.numbers])
+
+    def forget(self, prefetcher: Prefetcher) -> None:
+        """It was closed."""
+        self.open.remove(prefetcher)  # a load goes by who is there
 
     @contextlib.contextmanager
     def drained(self) -> Iterator[list[Prefetcher]]:

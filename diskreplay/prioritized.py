@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay.buffer import ReplayBuffer, checked_ids
+from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution
 from diskreplay.errors import PriorityError, ShapeError
 from diskreplay.options import Beta
 from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.validation import checked_ids
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

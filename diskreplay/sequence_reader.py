@@ -76,9 +76,7 @@ class SequenceReader:
         self._state = [name for name in schema.extras if name in state]
         self._memory = WindowMemory()
 
-    def read(
-        self, drawn: DrawnSequences, out: SequenceBatch | None = None
-    ) -> SequenceBatch | None:
+    def read(self, drawn: DrawnSequences, out: SequenceBatch | None = None) -> SequenceBatch | None:
         """The batch that was drawn, in `out` if given, and leave the gate.
 
         None if what was read changed meanwhile, which happens to a reader of a live store only.
@@ -130,9 +128,7 @@ class SequenceReader:
         out._arrays = arrays
         return out
 
-    def _frames(
-        self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray]
-    ) -> np.ndarray:
+    def _frames(self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray]) -> np.ndarray:
         frames = self._take(column, ids, held)
         if self._stack == 1 or self._crosses:
             return frames

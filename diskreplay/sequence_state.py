@@ -84,9 +84,7 @@ class SequenceState(NamedTuple):
                 raise ValueError(f"{name}: an object expected, found {found!r:.60}")
             cursor = found["cursor"]
             if cursor is not None:
-                cursor = numbers.integers(
-                    "cursor", cursor, store.num_envs, 0, numbers.MOST_ROWS
-                )
+                cursor = numbers.integers("cursor", cursor, store.num_envs, 0, numbers.MOST_ROWS)
             elif found["identity"].get("online"):
                 raise ValueError("cursor: missing")
             return cls(

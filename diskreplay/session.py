@@ -27,6 +27,7 @@ from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prefetch import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
 from diskreplay.store import checkpoint, files, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
@@ -130,7 +131,7 @@ class Session:
         self._kind, self.path, self.name, self._rng = kind, path, name, rng
         self._distribution = kind.distribution
         self._workspace, self._pid, self._lock = workspace, process.pid, threading.RLock()
-        self._prefetchers = Prefetchers(self._lock, rng)
+        self._prefetchers, self._views = Prefetchers(self._lock, rng), Views()
         self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
         self.update_horizon, self.gamma, self.batch_size = kind.options[3:]
 
@@ -242,8 +243,9 @@ class Session:
 
     def _settle(self) -> None:
         """Let prefetchers draw what was asked of them before anything changes. Without the lock."""
-        if self._prefetchers.open:
+        if self._prefetchers.open or self._views.prefetching:
             self._prefetchers.settle()
+            self._views.settle()
 
     # -- the disk
 
@@ -273,6 +275,7 @@ class Session:
         if process.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
+        self._views.close()
         self._prefetchers.close()
         with self._lock:
             store = self._rows.store

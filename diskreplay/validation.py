@@ -338,3 +338,22 @@ class RowValidator:
         raise ExtrasError(
             f"add: {', '.join(what)}; the extras of this buffer are {sorted(expected)}"
         )
+
+
+def checked_ids(ids: Any) -> np.ndarray:
+    """Row ids that a user gives, as int64 along one axis, or a `DtypeError` or `ShapeError`."""
+    ids = np.asarray(ids)
+    if ids.size == 0:
+        return np.empty(0, np.int64)
+    if ids.dtype.kind not in "iu":
+        raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
+    if ids.ndim != 1:
+        raise ShapeError(f"ids: one axis expected, found shape {ids.shape}")
+    return np.ascontiguousarray(ids, np.int64)
+
+
+def exponent(beta: Any) -> float:
+    """The exponent of importance weights, or an `InvalidInputError`."""
+    if not isinstance(beta, int | float | np.number) or not 0 <= beta < np.inf:
+        raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r}")
+    return float(beta)

@@ -37,6 +37,7 @@ def fill_and_use(kind, path, space, envs, **options):
             buffer.update_priorities(batch.id, np.ones(32))
             buffer.sample(32, beta=0.4)
         buffer.gather(batch.id)
+        windows(buffer)
         buffer.save(f"{path}.saved", 1)
         add(buffer, space, envs, terminated=False, truncated=False)
         buffer.load(f"{path}.saved", 1)
@@ -47,6 +48,15 @@ def fill_and_use(kind, path, space, envs, **options):
     assert verify(Path(path)).findings == ()
     with kind(path, **options) as buffer:
         buffer.sample(32)
+
+
+def windows(buffer):
+    even = buffer.sequences(3, ends="cross", online=True, returns_to_go=0.9, name="even")
+    even.sample(8)
+    with buffer.sequences(3, prioritized=True, name="ranked").prefetch(1, 4) as batches:
+        next(batches)
+    ranked = buffer.sequences(3, prioritized=True, name="ranked")
+    ranked.update_priorities(ranked.anchors()[:4], np.ones(4))
 
 
 def add(buffer, space, envs, *, terminated, truncated):

@@ -209,9 +209,7 @@ class Anchors:
         )  # fmt: skip
         return ids, probability, weight
 
-    def _pick(
-        self, rng: ReplayableRng, size: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _pick(self, rng: ReplayableRng, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         index, ids = self._index, np.empty(size, np.int64)
         found = rounds = 0
         while found < size:
@@ -339,8 +337,9 @@ class Anchors:
         """Take over what `leaves` returned, of rows from `start` on; windows that have none keep
         the largest priority."""
         index = self._index
-        low, high = max(start, int(index.first.min())), min(
-            start + len(leaves), int(index.count.max())
+        low, high = (
+            max(start, int(index.first.min())),
+            min(start + len(leaves), int(index.count.max())),
         )
         if low >= high:
             return

@@ -395,6 +395,11 @@ def fill_to_go(ring, rewards, bounds, figures, seen, gamma, to_go):
             if row == begin:
                 continue
             if row < count and ring[place, EPISODE] == ring[before, EPISODE]:
+                # It seemed to be over, since its last row was a frame alone.
+                back = row - 1
+                while back >= begin and to_go[(back * envs + env) % size] >= -_INFINITY:
+                    to_go[(back * envs + env) % size] = float("nan")
+                    back -= 1
                 continue
             if row == count and not ring[before, FLAGS] & (ENDED | FINAL):
                 continue

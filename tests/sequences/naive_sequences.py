@@ -215,7 +215,7 @@ class NaiveSequences:
         w |= {"anchor": anchor, "returns": [], "discount": [], "target": [], "state": None}
         for p in range(self.total):
             t = r - self.burn_in + p
-            observed = 0 <= t and self.is_position(env, r, t)
+            observed = t >= 0 and self.is_position(env, r, t)
             transition = observed and self.is_transition(env, t)
             first = observed and self.is_first(env, t)
             w["id"].append(t * self.stream.num_envs + env if observed else -1)
