@@ -25,6 +25,7 @@ Layers, each using only those below it::
     sequence_reader.py       from windows that were drawn to a batch
     sequence_options.py      what a view was asked for
     batch_reader.py          from what was drawn to a batch
+    open_episodes.py         the episodes under way
     options.py               what makes a transition
     validation.py            what comes in, checked and cast
     schema.py                which fields there are

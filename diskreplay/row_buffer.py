@@ -103,7 +103,7 @@ class RowBuffer(Session):
             self._check_writable()
             rows, env = self._addable(), int(env)
             fitted = rows.fitted(columns)
-            if len(fitted[0]) and rows.begin(env, int(columns["step"][0])):
+            if len(fitted[0]) and rows.episodes.begin(env, int(columns["step"][0])):
                 # Before the row: a kill must not leave it as one that the cut episode went on with.
                 self._record()
             return rows.extend(env, fitted)
@@ -304,7 +304,7 @@ class RowBuffer(Session):
         with self._lock:
             self._check_open()
             self._follow()
-            return tuple(self._rows.retained_begins())
+            return tuple(self._rows.episodes.retained_begins())
 
     def zarr(self) -> Any:
         """The store as a read-only `zarr.Group`: all rows after `flush`, else full segments."""

@@ -199,8 +199,6 @@ class Session:
         self._take_over(attached)
         store.close()
 
-    # -- what is written of it
-
     def _meta(self) -> dict[str, Any]:
         """What the group's attributes hold besides the store's own."""
         rows = getattr(self, "_rows", None)  # None: the store is being created
@@ -420,8 +418,6 @@ class Session:
         with self._lock:
             self._check_writable()
             return CheckpointLoader(self).load(directory, suffix, resume_episodes=resume_episodes)
-
-    # -- looking
 
     @property
     def closed(self) -> bool:

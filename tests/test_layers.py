@@ -28,7 +28,7 @@ LEVELS = [
     ["sequence_view", "store_kind"],
     ["distribution", "indexed_store", "prefetch"],
     ["sequence_reader"],
-    ["batch_reader", "options", "sequence_options"],
+    ["batch_reader", "open_episodes", "options", "sequence_options"],
     ["validation"],
     ["schema"],
     ["spaces"],

@@ -104,7 +104,7 @@ class SlotStoreKind(StoreKind):
         newest = int(store.count[0]) - 1
         if self._resumes and resume_episodes is None and newest >= int(store.first[0]):
             # Opened. What the metadata say of the next step is as old as the last flush.
-            rows.next_step[0] = rows.step_after(0)
+            rows.episodes.resume(0)
         return rows
 
     def complete(self, rows: IndexedStore) -> None:

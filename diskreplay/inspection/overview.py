@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
-from diskreplay.indexed_store import parse_begins
 from diskreplay.inspection.episodes import begins_within, count_episodes
 from diskreplay.inspection.identity import metadata_of, title_of
 from diskreplay.inspection.surroundings import (
@@ -19,6 +18,7 @@ from diskreplay.inspection.surroundings import (
     last_write,
     writer_of,
 )
+from diskreplay.open_episodes import parse_begins
 from diskreplay.schema import Schema
 from diskreplay.store import format, private
 from diskreplay.store.store import Store
