@@ -202,7 +202,7 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
         if self._prefetchers.open or self._views.prefetching:
-            self._settle()
+            self._draw_pending()
         with self._lock:
             if self._closed:  # meanwhile
                 self._check_open()
@@ -298,7 +298,7 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         if size is not self.batch_size:
             size = validation.whole("batch_size", size)
         _check_out(out)
-        self._settle()
+        self._draw_pending()
         visit = Visit()
         try:
             while True:

@@ -186,7 +186,7 @@ class Prefetcher:
             job.done.acquire()
             if job.error is not None:
                 if job.drawn_batch is None:  # nothing to draw: nor was there for those behind it
-                    self._buffer._settle()
+                    self._buffer._draw_pending()
                     with self._buffer._lock:
                         self._others.put_back([self])
                 raise job.error
@@ -230,7 +230,7 @@ class Prefetcher:
             finally:
                 job.done.release()
 
-    def settle(self) -> None:
+    def wait_until_drawn(self) -> None:
         """Wait until what was asked for is drawn. Not with the buffer's lock held."""
         for job in list(self._jobs):
             if job.drawn.locked():
@@ -284,7 +284,7 @@ class Prefetcher:
             if self._closed:
                 return
             self._closed = True
-        self._buffer._settle()
+        self._buffer._draw_pending()
         with self._buffer._lock:
             self._others.put_back([self])
             self._others.forget(self)
@@ -309,8 +309,9 @@ class Resumed(NamedTuple):
 
 
 class Prefetchers:
-    """Those of one buffer, in the order in which they were made. All but `settle` and `close` need
-    the buffer's lock.
+    """Those of one buffer, in the order in which they were made.
+
+    All calls but `draw_pending` and `close` need the buffer's lock.
 
     Refers to no buffer: one that is dropped is to let go of its store at once.
 
@@ -348,14 +349,14 @@ class Prefetchers:
         self._last_asked = job.number, job.drawn
         return job
 
-    def settle(self) -> None:
+    def draw_pending(self) -> None:
         """Have drawn what was asked for, before anything changes. Without the lock, which the
         prefetchers need for that."""
         if self._due:
             with self._lock:
                 self.draw_resumed()
         for prefetcher in self.open:
-            prefetcher.settle()
+            prefetcher.wait_until_drawn()
 
     def close(self) -> None:
         """Close all of them. Without the lock."""

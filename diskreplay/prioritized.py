@@ -160,7 +160,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise PriorityError(f"priorities: numbers expected ({error})") from error
         if priorities.shape != ids.shape:
             raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
-        self._settle()
+        self._draw_pending()
         with self._lock:
             self._check_writable()
             ignored = self._rows.indexed().sampler.update(ids, priorities)

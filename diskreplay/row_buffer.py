@@ -56,7 +56,7 @@ class RowBuffer(Session):
         self._check_writable()
         if self.num_envs > 1:
             raise InvalidInputError(f"add_frame: one env expected, this buffer has {self.num_envs}")
-        self._settle()
+        self._draw_pending()
         with self._lock:
             self._check_writable()
             return self._addable().add_frame(observation)
@@ -98,7 +98,7 @@ class RowBuffer(Session):
         self._check_writable()
         if not isinstance(env, int | np.integer) or not 0 <= env < self.num_envs:
             raise InvalidInputError(f"env: 0 to {self.num_envs - 1} expected, found {env!r}")
-        self._settle()
+        self._draw_pending()
         with self._lock:
             self._check_writable()
             rows, env = self._addable(), int(env)
@@ -131,7 +131,7 @@ class RowBuffer(Session):
             As for `add`.
         """
         self._check_writable()
-        self._settle()
+        self._draw_pending()
         with self._lock:
             self._check_writable()
             rows = self._rows if next_observation is None else self._addable()
@@ -161,7 +161,7 @@ class RowBuffer(Session):
         back. A reader may still see them.
         """
         self._check_writable()
-        self._settle()
+        self._draw_pending()
         with self._lock:
             self._check_writable()
             self._rows.evict(self._checked_first(first))
@@ -344,7 +344,7 @@ class RowBuffer(Session):
         """
         new = checked_metadata(metadata)
         self._check_writable()
-        self._settle()
+        self._draw_pending()
         with self._lock:
             self._check_writable()
             before, self._metadata = self._metadata, new

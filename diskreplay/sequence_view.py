@@ -166,7 +166,7 @@ class SequenceView:
 
 
 class Views:
-    """The views of one buffer, by their names. All but `settle` and `close` need its lock.
+    """The views of one buffer, by their names. All but `draw_pending` and `close` need its lock.
 
     Attributes
     ----------
@@ -191,10 +191,10 @@ class Views:
         if self._views.get(view.name) is view:
             del self._views[view.name]
 
-    def settle(self) -> None:
+    def draw_pending(self) -> None:
         """Have drawn what was asked for, before anything changes. Without the lock."""
         for prefetcher in list(self.prefetching):
-            prefetcher.settle()
+            prefetcher.wait_until_drawn()
 
     def close(self) -> None:
         """Close all prefetchers. Without the lock."""

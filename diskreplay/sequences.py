@@ -113,7 +113,7 @@ class Sequences:
         """
         size = self.options.batch_size if batch_size is None else whole("batch_size", batch_size)
         _check_out(out)
-        self._settle()
+        self._draw_pending()
         visit = Visit()
         try:
             while True:
@@ -250,7 +250,7 @@ class Sequences:
             raise ShapeError(
                 f"priorities: shape {anchors.shape} expected, found {priorities.shape}"
             )
-        self._settle()
+        self._draw_pending()
         with self._lock:
             self._view.catch_up(self._current())
             return self._view.anchors.update(anchors, priorities)
@@ -317,8 +317,8 @@ class Sequences:
         with self._lock:
             return self._view.draw(self._current(), size, beta, visit)
 
-    def _settle(self) -> None:
-        self._buffer._settle()
+    def _draw_pending(self) -> None:
+        self._buffer._draw_pending()
 
 
 def _check_out(out: Any) -> None:

@@ -61,7 +61,7 @@ class Session:
 
     Notes
     -----
-    Public calls ask first whether they may, settle what prefetchers have asked for, and take
+    Public calls ask first whether they may, have drawn what prefetchers asked for, and take
     the lock. In a forked child the lock may be held for ever, so nothing takes it there.
     """
 
@@ -239,11 +239,11 @@ class Session:
                 f'{self.path}: opened with mode="r"; open it with mode="a" to write'
             )
 
-    def _settle(self) -> None:
+    def _draw_pending(self) -> None:
         """Let prefetchers draw what was asked of them before anything changes. Without the lock."""
         if self._prefetchers.open or self._views.prefetching:
-            self._prefetchers.settle()
-            self._views.settle()
+            self._prefetchers.draw_pending()
+            self._views.draw_pending()
 
     # -- the disk
 
@@ -252,7 +252,7 @@ class Session:
 
         Costs a sync of what is new, and for a prioritized buffer 8 bytes a row.
         """
-        self._settle()
+        self._draw_pending()
         with self._lock:
             self._check_writable()
             self._record()
