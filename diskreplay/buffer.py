@@ -247,7 +247,8 @@ class ReplayBuffer(RowBuffer, SequenceSource):
             self._check_writable()
             store = self._rows.store
             fields = [column.field for column in store.columns.values()]
-            meta = self._meta() | {"next_step": [0] * self.num_envs}
+            states = self._views.states(self._rows)
+            meta = self._meta(states) | {"next_step": [0] * self.num_envs}
             Store.create(
                 room.path / "store", fields, num_envs=self.num_envs, capacity=store.capacity,
                 segment_rows=None, meta=meta, sized=True,

@@ -9,10 +9,8 @@ from diskreplay.errors import FormatError
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.store import numbers
-from diskreplay.store.priorities import Saved
+from diskreplay.store.priorities import VIEWS, Saved, set_name
 from diskreplay.store.store import Store
-
-VIEWS = "views"  # among the attributes of the group: an object for each view, by its name
 
 
 class SequenceState(NamedTuple):
@@ -87,19 +85,39 @@ class SequenceState(NamedTuple):
                 cursor = numbers.integers("cursor", cursor, store.num_envs, 0, numbers.MOST_ROWS)
             elif found["identity"].get("online"):
                 raise ValueError("cursor: missing")
+            ranked = found["identity"].get("prioritized")
             return cls(
-                found["identity"], found, parse_rng(found["rng"]),
+                found["identity"], found, _parsed_rng(found["rng"]),
                 numbers.real("largest", found["largest"], sys.float_info.min, sys.float_info.max),
                 cursor, _under_way(found["under_way"]),
-                store.read_priorities(name) if found["identity"].get("prioritized") else None,
+                store.read_priorities(set_name(name)) if ranked else None,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{store.path / 'zarr.json'}: {VIEWS}: damaged ({error})") from error
+
+    def at(self, store: Store) -> "SequenceState":
+        """The same, with leaves of the rows that are retained now, as `now` has them."""
+        if not self.identity.get("prioritized"):
+            return self
+        first, stop = int(store.first.min()), int(store.count.max())
+        leaves = np.full((stop - first, store.num_envs), np.nan)
+        start, known, _alpha = self.leaves or (first, leaves[:0], None)
+        low, high = max(start, first), min(start + len(known), stop)
+        if low < high:
+            leaves[low - first : high - first] = known[low - start : high - start]
+        return self._replace(leaves=leaves)
 
     def difference(self, identity: dict[str, Any]) -> str:
         """In which options another identity differs from this one, in words."""
         names = [n for n in identity if self.identity.get(n) != identity[n]]
         return ", ".join(f"{n}={self.identity.get(n)!r}, not {identity[n]!r}" for n in names)
+
+
+def _parsed_rng(found: Any) -> tuple[np.random.BitGenerator, np.ndarray]:
+    try:
+        return parse_rng(found)
+    except FormatError as error:
+        raise ValueError(str(error)) from error
 
 
 def _under_way(found: Any) -> tuple[int, int, float | None] | None:

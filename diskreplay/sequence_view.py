@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.errors import FormatError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Options
 from diskreplay.prefetch import Prefetcher, Prefetchers
@@ -17,7 +18,8 @@ from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.schema import Schema
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences, SequenceReader
-from diskreplay.sequence_state import VIEWS, SequenceState
+from diskreplay.sequence_state import SequenceState
+from diskreplay.store import priorities
 from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 from diskreplay.validation import exponent
@@ -212,17 +214,44 @@ class Views:
             }
 
     def states(
-        self, rows: IndexedStore, paused: dict[str, list[Prefetcher]]
+        self, rows: IndexedStore, paused: dict[str, list[Prefetcher]] | None = None
     ) -> dict[str, SequenceState]:
-        """What is to be saved of each."""
-        return {name: view.state(rows, paused.get(name, ())) for name, view in self._views.items()}
+        """What is to be saved of each: of those that are open as they are, of others as it was
+        saved before. `paused` is what `drained` gave."""
+        saved = rows.store.meta.get(priorities.VIEWS, {})
+        states = {}
+        for name in saved if isinstance(saved, dict) else ():
+            if name not in self._views:
+                # What is damaged stays as it is, and is refused when somebody asks for it.
+                with contextlib.suppress(FormatError):
+                    states[name] = SequenceState.of(rows.store, name).at(rows.store)
+        for name, view in self._views.items():
+            states[name] = view.state(rows, (paused or {}).get(name, ()))
+        return states
+
+    def check_saved(self, saved: Store) -> None:
+        """Refuse a checkpoint with what no view could take over."""
+        views = saved.meta.get(priorities.VIEWS, {})
+        for name in views if isinstance(views, dict) else [""]:
+            SequenceState.of(saved, name)
 
     @staticmethod
     def describe(states: dict[str, SequenceState], before: dict[str, Any]) -> dict[str, Any]:
-        """The group's attribute, of what it was before, where views stay that are not open."""
-        kept = before.get(VIEWS, {})
-        found = {**kept, **{name: state.attributes for name, state in states.items()}}
-        return {VIEWS: found} if found else {}
+        """The group's attribute, of what it was before, where views stay that are damaged."""
+        kept = before.get(priorities.VIEWS, {})
+        found = {
+            **(kept if isinstance(kept, dict) else {}),
+            **{name: state.attributes for name, state in states.items()},
+        }
+        return {priorities.VIEWS: found} if found else {}
+
+    @staticmethod
+    def leaves(states: dict[str, SequenceState]) -> dict[str, tuple[np.ndarray, float | None]]:
+        """The priorities, as `Store.record` takes them."""
+        return {
+            priorities.set_name(name): (state.leaves, state.identity.get("alpha"))
+            for name, state in states.items() if state.leaves is not None
+        }  # fmt: skip
 
 
 class _ViewPrefetchers(Prefetchers):

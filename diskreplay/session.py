@@ -27,9 +27,10 @@ from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prefetch import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, files, tempfiles, temporary
+from diskreplay.store import checkpoint, files, priorities, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind, saved_rng
@@ -199,8 +200,9 @@ class Session:
         self._take_over(attached)
         store.close()
 
-    def _meta(self) -> dict[str, Any]:
-        """What the group's attributes hold besides the store's own."""
+    def _meta(self, states: dict[str, SequenceState] | None = None) -> dict[str, Any]:
+        """What the group's attributes hold besides the store's own; `states` are those of the
+        views."""
         rows = getattr(self, "_rows", None)  # None: the store is being created
         before = rows.store.meta if rows else {}
         return {
@@ -209,6 +211,7 @@ class Session:
             **self._options_meta(),
             "rng": self._rng.state(),
             **self._kind.state(rows),
+            **self._views.describe(states or {}, before),
         }
 
     def _options_meta(self) -> dict[str, Any]:
@@ -217,7 +220,14 @@ class Session:
 
     def _record(self, **how: bool) -> None:
         """Make everything durable. Needs the lock."""
-        self._rows.store.record(self._meta(), self._kind.leaves(self._rows), **how)
+        states = self._views.states(self._rows)
+        self._rows.store.record(self._meta(states), self._leaves(states), **how)
+
+    def _leaves(self, states: dict[str, SequenceState]) -> priorities.Sets:
+        """The priorities to be saved: those of the buffer and those of views."""
+        own, alpha = self._kind.leaves(self._rows), self._options_meta().get("alpha")
+        main = {} if own is None else {priorities.MAIN: (own, alpha)}
+        return main | self._views.leaves(states)
 
     # -- whether and when something may be done
 
@@ -350,9 +360,11 @@ class Session:
             with self._lock:
                 self._check_writable()
                 self._prefetchers.draw_resumed()
-                with self._prefetchers.drained() as under_way:
-                    meta = self._meta() | {"prefetch": self._prefetchers.describe(under_way)}
-                    leaves = self._kind.leaves(self._rows)
+                with self._prefetchers.drained() as under_way, self._views.drained() as paused:
+                    states = self._views.states(self._rows, paused)
+                    meta = self._meta(states)
+                    meta["prefetch"] = self._prefetchers.describe(under_way)
+                    leaves = self._leaves(states)
                     return checkpoint.finish(begun, self._rows.store, self.name, meta, leaves, keep)
 
     def load(

@@ -409,13 +409,21 @@ class _Repair:
         return data.reshape(-1)
 
     def _build_priorities(self) -> None:
+        names = {priorities.MAIN, *self.check.bad_priorities, *priorities.sets(self.path)}
+        for name in sorted(names):
+            self._build_set(name)
+
+    def _build_set(self, name: str) -> None:
         survey, found, alpha = self.survey, None, None
-        if self.check.bad_priorities:
-            self.kept.update((self.path / "priority").rglob("*"))
+        if name in self.check.bad_priorities:
+            self.kept.update((self.path / name).rglob("*"))
         else:
-            found = priorities.read(self.path / "priority", survey.num_envs)
-        saved = [found] if found is not None else saved_priorities(self._sources, survey.num_envs)
-        if not saved and survey.attributes.get("kind") != "prioritized":
+            found = priorities.read(self.path / name, survey.num_envs)
+        saved = [found]
+        if found is None:
+            saved = saved_priorities(self._sources, name, survey.num_envs)
+        is_main = name == priorities.MAIN
+        if not saved and is_main and survey.attributes.get("kind") != "prioritized":
             return
         first, stop = int(survey.first.min()), int(survey.count.max())
         new = np.full((stop - first, survey.num_envs), np.nan)  # those rows get the largest
@@ -425,7 +433,7 @@ class _Repair:
             if low < high:
                 part, there = new[low - first : high - first], leaves[low - start : high - start]
                 np.copyto(part, there, where=np.isnan(part))
-        priorities.write(self.build / "priority", new, first, alpha)
+        priorities.write(self.build / name, new, first, alpha)
 
     # -- the exchange
 

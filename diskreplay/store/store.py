@@ -583,7 +583,7 @@ class Store(Keeping):
     def record(
         self,
         meta: MappingType[str, Any],
-        leaves: np.ndarray | None = None,
+        leaves: priorities.Sets | None = None,
         *,
         closing: bool = False,
     ) -> None:
@@ -593,7 +593,7 @@ class Store(Keeping):
         ----------
         meta : mapping
             Replaces `meta`.
-        leaves : ndarray of float64, shape (rows, num_envs), optional
+        leaves : priorities.Sets, optional
             Priorities of the rows from ``first.min()`` on; NaN where a row has none.
         closing : bool
             Whether `mark_closed` follows: open segments get checksums then, for `verify`.
@@ -608,21 +608,23 @@ class Store(Keeping):
                 files.rename(beside, beside.with_suffix(""))
             self._flushed = flushed  # not before: a flush that failed writes them again
             self._sync_names(written)
-            if leaves is not None:
-                priorities.replace(self.path, leaves, int(first.min()), meta.get("alpha"))
+            for name, (values, alpha) in (leaves or {}).items():
+                priorities.replace(self.path, name, values, int(first.min()), alpha)
             self.meta = dict(meta)
             self._write_record(count, first, closing=closing)
             # The record of `maintain` may have kept them: it counts on fewer rows of large columns.
             self._delete_left()
 
-    def keep_priorities(self, written: Path, meta: MappingType[str, Any]) -> None:
+    def keep_priorities(self, written: Sequence[Path], meta: MappingType[str, Any]) -> None:
         """Take over the priorities of a checkpoint, so that a kill costs those since then only.
 
         Nothing else of `meta` than what belongs to them: a power cut may go back to rows before it.
         """
         self.place.check()
-        priorities.adopt(self.path, written)
-        self.meta |= {name: meta[name] for name in (priorities.LARGEST,) if name in meta}
+        for each in written:
+            priorities.adopt(self.path, each)
+        belongs = priorities.LARGEST, priorities.VIEWS
+        self.meta |= {name: meta[name] for name in belongs if name in meta}
         attributes = self._attributes(self.recorded, self.recorded_first, self.recorded_transitions)
         _write_group(self.path, attributes)
 
@@ -651,9 +653,9 @@ class Store(Keeping):
         """A copy of the rows ``start..stop`` of one env of one field."""
         return self.columns[name].read(env, start, stop)
 
-    def read_priorities(self) -> priorities.Saved | None:
-        """The saved leaves, or None if none were saved."""
-        return priorities.read(self.path / "priority", self.num_envs)
+    def read_priorities(self, name: str = priorities.MAIN) -> priorities.Saved | None:
+        """The saved leaves of a set, or None if none were saved."""
+        return priorities.read(self.path / name, self.num_envs)
 
     def _open_for_reading(self) -> None:
         path = private.commit_page(self.path)

@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import DiskReplayError
-from diskreplay.store import codec, manifest, priority_check, private, row_check, segment_check
+from diskreplay.store import (
+    codec,
+    manifest,
+    priorities,
+    priority_check,
+    private,
+    row_check,
+    segment_check,
+)
 from diskreplay.store.column import Column, Seal
 from diskreplay.store.finding import Finding, Report, ranges
 from diskreplay.store.format import Field
@@ -38,7 +46,7 @@ _FAILS = "sampling these rows fails; "  # of raw fields it gives what is there
 _IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows aside"
 _PRIORITIES = "`--repair` gives all rows the largest one"
 _ATTACHED = f"{manifest.ATTACHMENTS}/"
-_LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority/.*")
+_LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority(\.[^/]+)?/.*")
 
 
 class Fault(NamedTuple):
@@ -105,7 +113,8 @@ class Check:
         Rows to take in the place of those of a file, shape (segment_rows, row_bytes); lost ones are
         zeros.
     orphans : list of Path
-    bad_priorities : bool
+    bad_priorities : set of str
+        The sets that are not sound.
     """
 
     def __init__(self, path: Path, advance: Callable[[int], None] | None = None) -> None:
@@ -118,7 +127,7 @@ class Check:
         self.sources: dict[tuple[str, int, int], Path] = {}
         self.restored: dict[tuple[str, int, int], np.ndarray] = {}
         self.orphans: list[Path] = []
-        self.bad_priorities = False
+        self.bad_priorities: set[str] = set()
         self._advance = advance or (lambda _size: None)
         self._seen: dict[Path, Seal] = {}
         self._expected: set[Path] = set()
@@ -407,7 +416,16 @@ class Check:
     # -- priorities
 
     def _check_priorities(self) -> None:
-        directory = self.path / "priority"
+        views = self.survey.attributes.get(priorities.VIEWS, {})
+        named = set()
+        for name, view in views.items() if isinstance(views, dict) else ():
+            identity = view.get("identity") if isinstance(view, dict) else None
+            if isinstance(identity, dict) and identity.get("prioritized"):
+                named.add(priorities.set_name(name))
+        for name in sorted({priorities.MAIN, *named, *priorities.sets(self.path)}):
+            self._check_set(self.path / name)
+
+    def _check_set(self, directory: Path) -> None:
         for _ in range(1 if self.survey.settled else _TRIES):
             before = _inode(directory)
             found = priority_check.check(directory, self.survey) if before else None
@@ -419,7 +437,8 @@ class Check:
         self._expected |= found.expected
         for path, seal in found.seals.items():
             self._note(path, seal)
-        self.bad_priorities = bool(found.faults)
+        if found.faults:
+            self.bad_priorities.add(directory.name)
         for path, meaning in found.faults:
             self._complain("priority", path, meaning, _PRIORITIES)
 
@@ -427,8 +446,9 @@ class Check:
         """Without any, a buffer that was closed would give all rows the largest one, unasked."""
         survey = self.survey
         is_prioritized = survey.attributes.get("kind") == "prioritized"
+        is_prioritized |= directory.name != priorities.MAIN
         if is_prioritized and survey.settled and survey.manifest is None and survey.count.any():
-            self.bad_priorities = True
+            self.bad_priorities.add(directory.name)
             self._complain("missing", directory, "the priorities are missing", _PRIORITIES)
 
     # -- names
@@ -450,7 +470,9 @@ class Check:
                 self._files += path in own and path not in self._seen
                 if path not in own and not self._is_left_over(path):
                     self.orphans.append(path)
-                    self.bad_priorities |= path.is_relative_to(survey.path / "priority")
+                    top = path.relative_to(survey.path).parts[0]
+                    if priorities.is_set(top):
+                        self.bad_priorities.add(top)
                     self._complain(
                         "orphan", path, "no row that counts is in it, and nothing names it", _ASIDE
                     )
