@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay import validation
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
+from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.distribution import Distribution, UniformDistribution
 from diskreplay.errors import InvalidInputError
 from diskreplay.options import Beta, Options
@@ -201,9 +203,13 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         transitions are never sampled: there is nothing to bootstrap from.
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
-        if self._prefetchers.open or self._views.prefetching:
-            self._draw_pending()
-        with self._lock:
+        lock, busy = self._lock, self._busy
+        if (
+            lock._is_owned() or (busy and get_ident() in busy)
+            or self._prefetchers.open or self._views.prefetching
+        ):  # fmt: skip
+            self._turn_when_drawn()  # refuses, or waits
+        with lock:
             if self._closed:  # meanwhile
                 self._check_open()
             rows = self._rows
@@ -243,7 +249,7 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         out before are void, and so is what a prefetcher has under way.
         """
         self._check_writable()
-        with tempfiles.Workspace(self.path, "load") as room, self._lock:
+        with tempfiles.Workspace(self.path, "load") as room, self._turn():
             self._check_writable()
             store = self._rows.store
             fields = [column.field for column in store.columns.values()]
@@ -256,7 +262,7 @@ class ReplayBuffer(RowBuffer, SequenceSource):
             opened = Store.open(room.path / "store", mode="a")
             with type(self)._over(opened, self._kind, None) as empty:
                 made = empty.save(room.path, "empty")
-            self.load(made)
+            CheckpointLoader(self).load(made, None, resume_episodes=False)
 
     # -- sampling
 
@@ -299,15 +305,19 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         if size is not self.batch_size:
             size = validation.whole("batch_size", size)
         _check_out(out)
-        self._draw_pending()
-        visit = Visit()
+        self._turn_when_drawn()
+        visit, me = Visit(), get_ident()
         try:
+            self._busy.add(me)
             while True:
                 batch = self._draw(size, beta, visit).read(out)
                 if batch is not None:
                     return batch
         finally:
-            visit.end()  # `read` does it, if Ctrl-C does not come before
+            try:
+                visit.end()  # `read` does it, if Ctrl-C does not come before
+            finally:
+                self._busy.discard(me)
 
     def gather(self, ids: np.ndarray, *, out: Batch | None = None) -> Batch:
         """The transitions with these ids, as `sample` would return them, with weights of 1.
@@ -325,8 +335,10 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         """
         ids = validation.checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
         _check_out(out)
-        visit = Visit()
+        self._turn()
+        visit, me = Visit(), get_ident()
         try:
+            self._busy.add(me)
             while True:
                 with self._lock:
                     self._check_open()
@@ -336,7 +348,10 @@ class ReplayBuffer(RowBuffer, SequenceSource):
                 if batch is not None:
                     return batch
         finally:
-            visit.end()
+            try:
+                visit.end()
+            finally:
+                self._busy.discard(me)
 
     def sampleable_ids(self) -> np.ndarray:
         """The ids of all transitions that can be sampled now, env by env, oldest first. O(rows).
@@ -345,7 +360,7 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         -------
         ndarray of int64
         """
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             return self._rows.indexed().index.sampleable_ids()
@@ -412,7 +427,7 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         """
         depth = validation.whole("depth", depth, most=MOST_DEPTH)
         size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
-        with self._lock:
+        with self._turn():
             self._check_open()
             return self._prefetchers.get(self, depth, size, beta)
 
@@ -420,14 +435,14 @@ class ReplayBuffer(RowBuffer, SequenceSource):
 
     def __len__(self) -> int:
         """Transitions that can be sampled. O(1)."""
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             return self._rows.indexed().index.sampleable
 
     def statistics(self) -> Statistics:
         """Figures of this moment. O(rows) and a look at every file; not for the inner loop."""
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             priorities = self._distribution.statistics(self._rows)

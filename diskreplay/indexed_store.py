@@ -7,7 +7,12 @@ import numpy as np
 
 from diskreplay import validation
 from diskreplay.batch_reader import BatchReader, DrawnBatch
-from diskreplay.errors import NotSampleableError, UnknownIdError
+from diskreplay.errors import (
+    DiskReplayError,
+    NotSampleableError,
+    ReentryError,
+    UnknownIdError,
+)
 from diskreplay.open_episodes import LONGEST, OpenEpisodes
 from diskreplay.options import Options
 from diskreplay.sampling.rng import ReplayableRng
@@ -192,7 +197,8 @@ class IndexedStore:
         """After a call that stopped short: rows that it committed stay, and what memory knows of
         them is taken from the store, the index when it is next needed.
 
-        Ctrl-C may come between any two steps of an `add`, and people go on after it.
+        Ctrl-C, or what a signal handler raises, may come between any two steps of an `add`, and
+        people go on after it.
 
         Parameters
         ----------
@@ -200,7 +206,8 @@ class IndexedStore:
             What `store.count` was.
         """
         store, committed = self.store, self.store.count > before
-        if isinstance(error, Exception) and not committed.any():
+        is_ours = isinstance(error, DiskReplayError) and not isinstance(error, ReentryError)
+        if is_ours and not committed.any():
             return  # refused, on a full disk say, before anything was changed
         store.recount()
         self.add_count = int(store.transitions_at(store.count).sum())

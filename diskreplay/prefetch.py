@@ -172,6 +172,16 @@ class Prefetcher:
                 f"made by process {self._pid}, which has its thread, and this is its child "
                 f"{process.pid}: open the store with mode='r' here and call its prefetch()"
             )
+        whose = _buffer_of(self._buffer)
+        whose._turn()
+        me = threading.get_ident()
+        try:
+            whose._busy.add(me)
+            return self._take()
+        finally:
+            whose._busy.discard(me)
+
+    def _take(self) -> Batch:
         with self._taking:
             if self._closed:
                 raise ClosedError("the prefetcher is closed; call buffer.prefetch() again")
@@ -199,11 +209,21 @@ class Prefetcher:
         """Have the thread draw and read a batch. With the buffer's lock held."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
-            thread.start()
-            self._thread = thread
+            try:
+                thread.start()
+            finally:  # after Ctrl-C too, if it runs
+                self._thread = thread if thread.ident else None
         job = self._others.new_job()
-        self._jobs.append(job)
-        self._work.put(job)
+        try:
+            self._others.last_asked = job.number, job.drawn
+            self._jobs.append(job)
+            self._work.put(job)
+        except BaseException:  # Ctrl-C: the thread has to pass it on, since the next waits for it
+            job.cancelled = True
+            if job in self._jobs:
+                self._jobs.remove(job)
+            self._work.put(job)  # perhaps a second time
+            raise
 
     def _run(self) -> None:
         """Draw and read one batch after the other.
@@ -212,7 +232,13 @@ class Prefetcher:
         a batch of its own is inside the gate, where the lock's holder may be waiting.
         """
         buffer = self._buffer
+        # No call of the buffer comes to its end on this thread, of a `__del__` say: it would wait
+        # for the draws that are made here.
+        busy, me = _buffer_of(buffer)._busy, threading.get_ident()
+        busy.add(me)
         while (job := self._work.get()) is not None:
+            if not job.done.locked():
+                continue  # came twice
             try:
                 try:
                     with job.before:  # it may be another prefetcher's
@@ -229,6 +255,7 @@ class Prefetcher:
                 job.error = error
             finally:
                 job.done.release()
+        busy.discard(me)
 
     def wait_until_drawn(self) -> None:
         """Wait until what was asked for is drawn. Not with the buffer's lock held."""
@@ -262,6 +289,7 @@ class Prefetcher:
         while len(self._jobs) < self._depth:
             job = self._others.new_job()
             try:
+                self._others.last_asked = job.number, job.drawn
                 job.drawn_batch = self._buffer._draw(self._size, beta, Visit())
                 job.batch = job.drawn_batch.read()
             except Exception as error:  # comes with the batch, as from the thread
@@ -280,6 +308,16 @@ class Prefetcher:
 
     def close(self) -> None:
         """Stop the thread and put the batches under way back. Closing twice is fine."""
+        whose = _buffer_of(self._buffer)
+        whose._turn()
+        me = threading.get_ident()
+        try:
+            whose._busy.add(me)
+            self._end()
+        finally:
+            whose._busy.discard(me)
+
+    def _end(self) -> None:
         with self._taking:
             if self._closed:
                 return
@@ -318,14 +356,15 @@ class Prefetchers:
     Attributes
     ----------
     open : list of Prefetcher
+    last_asked : tuple of int and Lock
+        Of the batch that was asked for last: its number, and what is held until it is drawn.
     """
 
     def __init__(self, lock: threading.RLock, rng: ReplayableRng) -> None:
         self._lock, self._rng = lock, rng
         self.open: list[Prefetcher] = []
         self._due: list[tuple[Prefetcher, float | None]] = []
-        # Of the batch that was asked for last: its number, and what is held until it is drawn.
-        self._last_asked = 0, threading.Lock()
+        self.last_asked = 0, threading.Lock()
 
     def get(
         self, buffer: "ReplayBuffer | Sequences", depth: int, batch_size: int, beta: Beta | None
@@ -343,11 +382,9 @@ class Prefetchers:
         return self.open[-1]
 
     def new_job(self) -> _Job:
-        """One to be drawn after all that were asked for so far."""
-        number, before = self._last_asked
-        job = _Job(number + 1, before)
-        self._last_asked = job.number, job.drawn
-        return job
+        """One to be drawn after all that were asked for so far; it is not asked for yet."""
+        number, before = self.last_asked
+        return _Job(number + 1, before)
 
     def draw_pending(self) -> None:
         """Have drawn what was asked for, before anything changes. Without the lock, which the
@@ -453,3 +490,8 @@ class Prefetchers:
             prefetcher, beta = due[0]
             prefetcher.redraw(beta)
             del due[0]
+
+
+def _buffer_of(drawn_from: "ReplayBuffer | Sequences") -> "ReplayBuffer":
+    """The buffer itself, of which a view takes the turns too."""
+    return getattr(drawn_from, "_buffer", drawn_from)

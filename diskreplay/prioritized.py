@@ -160,8 +160,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise PriorityError(f"priorities: numbers expected ({error})") from error
         if priorities.shape != ids.shape:
             raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
-        self._draw_pending()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             ignored = self._rows.indexed().sampler.update(ids, priorities)
             self._ignored += ignored
@@ -170,7 +169,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def tree(self) -> SumTree:
         """The `SumTree` of ``priority ** alpha``, by ring place; for looking, not for setting."""
-        with self._lock:
+        with self._turn():
             return self._rows.indexed().sampler.tree
 
     @property

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -56,8 +57,7 @@ class RowBuffer(Session):
         self._check_writable()
         if self.num_envs > 1:
             raise InvalidInputError(f"add_frame: one env expected, this buffer has {self.num_envs}")
-        self._draw_pending()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             return self._addable().add_frame(observation)
 
@@ -98,8 +98,7 @@ class RowBuffer(Session):
         self._check_writable()
         if not isinstance(env, int | np.integer) or not 0 <= env < self.num_envs:
             raise InvalidInputError(f"env: 0 to {self.num_envs - 1} expected, found {env!r}")
-        self._draw_pending()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             rows, env = self._addable(), int(env)
             fitted = rows.fitted(columns)
@@ -131,8 +130,7 @@ class RowBuffer(Session):
             As for `add`.
         """
         self._check_writable()
-        self._draw_pending()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             rows = self._rows if next_observation is None else self._addable()
             rows.end_episodes(mask, next_observation)
@@ -161,8 +159,7 @@ class RowBuffer(Session):
         back. A reader may still see them.
         """
         self._check_writable()
-        self._draw_pending()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             self._rows.evict(self._checked_first(first))
 
@@ -222,9 +219,11 @@ class RowBuffer(Session):
                     f"{out.shape}"
                 )
             results = [out]
-        visit = Visit()
+        self._turn()
+        visit, me = Visit(), get_ident()
         while True:
             try:
+                self._busy.add(me)
                 with self._lock:
                     self._check_open()
                     self._follow()
@@ -236,7 +235,10 @@ class RowBuffer(Session):
                     store.take(name, ids.reshape(-1), result)
                 visit.end()
             finally:
-                visit.end()  # unless Ctrl-C came when this began above, it is at its end
+                try:
+                    visit.end()  # unless Ctrl-C came when this began above, it is at its end
+                finally:
+                    self._busy.discard(me)
             if store.mode != "r" or store.tail_epoch() == epoch:
                 return results[0] if isinstance(field, str) else results
 
@@ -275,7 +277,7 @@ class RowBuffer(Session):
     def bounds(self) -> np.ndarray:
         """The oldest retained row and the number of rows ever, int64 of shape (num_envs, 2); a
         copy."""
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             return np.stack([self._rows.store.first, self._rows.store.count], axis=1)
@@ -293,7 +295,7 @@ class RowBuffer(Session):
     @property
     def add_count(self) -> int:
         """Transitions ever recorded."""
-        with self._lock:
+        with self._turn():
             self._follow()
             return self._rows.add_count
 
@@ -301,7 +303,7 @@ class RowBuffer(Session):
     def begins(self) -> tuple[int, ...]:
         """Ids of rows that begin an episode though their steps count on from the row before, as
         parts of episodes may that `extend` was given; see `episodes`, which knows all episodes."""
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             return tuple(self._rows.episodes.retained_begins())
@@ -344,8 +346,7 @@ class RowBuffer(Session):
         """
         new = checked_metadata(metadata)
         self._check_writable()
-        self._draw_pending()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             before, self._metadata = self._metadata, new
             try:

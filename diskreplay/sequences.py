@@ -1,5 +1,6 @@
 """Windows of consecutive rows, for recurrent networks, world models and transformers."""
 
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class Sequences:
     ) -> "Sequences":
         """That of a buffer, which has it already or not; see `ReplayBuffer.sequences`."""
         name = checked_view(name)
-        with buffer._lock:
+        with buffer._turn():
             buffer._check_open()
             there = buffer._views.get(name)
             if there is not None and there.asked == options and seed is None:
@@ -113,15 +114,19 @@ class Sequences:
         """
         size = self.options.batch_size if batch_size is None else whole("batch_size", batch_size)
         _check_out(out)
-        self._draw_pending()
-        visit = Visit()
+        self._buffer._turn_when_drawn()
+        visit, me = Visit(), get_ident()
         try:
+            self._buffer._busy.add(me)
             while True:
                 batch = self._draw(size, beta, visit).read(out)
                 if batch is not None:
                     return batch
         finally:
-            visit.end()
+            try:
+                visit.end()
+            finally:
+                self._buffer._busy.discard(me)
 
     def gather(self, anchors: np.ndarray, *, out: SequenceBatch | None = None) -> SequenceBatch:
         """The windows of these anchors, as `sample` would return them, with weights of 1.
@@ -139,8 +144,10 @@ class Sequences:
         """
         anchors = checked_ids(anchors).copy()
         _check_out(out)
-        visit = Visit()
+        self._buffer._turn()
+        visit, me = Visit(), get_ident()
         try:
+            self._buffer._busy.add(me)
             while True:
                 with self._lock:
                     drawn = self._view.choose(self._current(), anchors, visit)
@@ -148,7 +155,10 @@ class Sequences:
                 if batch is not None:
                     return batch
         finally:
-            visit.end()
+            try:
+                visit.end()
+            finally:
+                self._buffer._busy.discard(me)
 
     def anchors(self) -> np.ndarray:
         """The ids of all windows that can be drawn now, env by env, oldest first. O(rows).
@@ -157,13 +167,13 @@ class Sequences:
         -------
         ndarray of int64
         """
-        with self._lock:
+        with self._buffer._turn():
             self._view.catch_up(self._current())
             return self._view.anchors.ids()
 
     def __len__(self) -> int:
         """Windows that can be drawn now."""
-        with self._lock:
+        with self._buffer._turn():
             self._view.catch_up(self._current())
             return self._view.anchors.count
 
@@ -200,7 +210,7 @@ class Sequences:
         """
         depth = whole("depth", depth, most=MOST_DEPTH)
         size = whole("batch_size", batch_size, optional=True) or self.options.batch_size
-        with self._lock:
+        with self._buffer._turn():
             self._view.catch_up(self._current())
             if self._prefetchers.open:
                 raise UsageError(f"the view {self.name!r} has a prefetcher already: close that")
@@ -250,8 +260,7 @@ class Sequences:
             raise ShapeError(
                 f"priorities: shape {anchors.shape} expected, found {priorities.shape}"
             )
-        self._draw_pending()
-        with self._lock:
+        with self._buffer._turn_when_drawn():
             self._view.catch_up(self._current())
             return self._view.anchors.update(anchors, priorities)
 
@@ -292,8 +301,9 @@ class Sequences:
     def close(self) -> None:
         """Take the view from its buffer. What `flush`, `close` and `save` of the buffer saved of it
         stays; what came since is not saved. Closing twice is fine."""
+        self._buffer._turn()
         self._prefetchers.close()
-        with self._lock:
+        with self._buffer._turn():
             self._buffer._views.remove(self._view)
 
     def __repr__(self) -> str:

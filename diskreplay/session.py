@@ -19,6 +19,7 @@ from diskreplay.errors import (
     FormatError,
     InvalidInputError,
     ReadOnlyError,
+    ReentryError,
     StorageError,
     StoreMovedError,
 )
@@ -131,7 +132,10 @@ class Session:
     ) -> None:  # fmt: skip
         self._kind, self.path, self.name, self._rng = kind, path, name, rng
         self._distribution = kind.distribution
-        self._workspace, self._pid, self._lock = workspace, process.pid, threading.RLock()
+        self._workspace, self._pid = workspace, process.pid
+        # Whoever has the lock, or is listed here, is amid a call: no other one of that thread may
+        # begin, see `_turn`. A set, and an RLock: Ctrl-C cannot come amid what they do.
+        self._lock, self._busy = threading.RLock(), set[int]()
         self._prefetchers, self._views = Prefetchers(self._lock, rng), Views()
         self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
         self.update_horizon, self.gamma, self.batch_size = kind.options[3:]
@@ -171,6 +175,7 @@ class Session:
         """Take over what was attached. Cannot fail."""
         self._rows = attached.rows
         self._holder[:] = [attached.rows.store]
+        attached.rows.store.busy = self._busy
         if attached.metadata is not None:
             self._metadata = attached.metadata
         if attached.rng is not None:
@@ -249,11 +254,39 @@ class Session:
                 f'{self.path}: opened with mode="r"; open it with mode="a" to write'
             )
 
+    def _turn(self) -> Any:
+        """The lock, for a call that is to begin.
+
+        Raises
+        ------
+        ReentryError
+            This thread is amid one already. An RLock would let it pass, into what is half done;
+            and a batch that is read, or one that is waited for, would be waited for for ever.
+        """
+        lock = self._lock
+        if lock._is_owned() or threading.get_ident() in self._busy:
+            raise ReentryError(
+                f"{self.path}: called amid another call of the same thread, which goes on: by a "
+                "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "
+                "set a flag, and call the buffer, to save it say, when the step is done"
+            )
+        return lock
+
+    def _turn_when_drawn(self) -> Any:
+        """As `_turn`, for a call that changes or draws something."""
+        lock, me = self._turn(), threading.get_ident()
+        if self._prefetchers.open or self._views.prefetching:
+            try:
+                self._busy.add(me)
+                self._draw_pending()
+            finally:
+                self._busy.discard(me)
+        return lock
+
     def _draw_pending(self) -> None:
         """Let prefetchers draw what was asked of them before anything changes. Without the lock."""
-        if self._prefetchers.open or self._views.prefetching:
-            self._prefetchers.draw_pending()
-            self._views.draw_pending()
+        self._prefetchers.draw_pending()
+        self._views.draw_pending()
 
     # -- the disk
 
@@ -262,8 +295,7 @@ class Session:
 
         Costs a sync of what is new, and for a prioritized buffer 8 bytes a row.
         """
-        self._draw_pending()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             self._record()
 
@@ -283,18 +315,24 @@ class Session:
         if process.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
+        self._turn()
         self._views.close()
         self._prefetchers.close()
-        with self._lock:
+        with self._turn():
+            if self._closed:  # meanwhile
+                return
             store = self._rows.store
             if store.mode != "r" and self._workspace is None:
                 try:
                     self._record(closing=True)
                     store.mark_closed()
                 except StoreMovedError:  # nothing can be done about it here: let go of all
-                    self._closed = True
-                    self._release()
+                    self._shut()
                     raise
+            self._shut()
+
+    def _shut(self) -> None:
+        with process.undisturbed():  # else the store would stay locked
             self._closed = True
             self._release()
 
@@ -354,10 +392,10 @@ class Session:
         self._check_writable()
         directory = files.resolved(checkpoint_dir)
         keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
-        with self._lock:
+        with self._turn():
             self._rows.store.place.check()  # before a directory is made, beside the old path say
         with checkpoint.begun(self.path, directory, self.name, iteration_number, wanted) as begun:
-            with self._lock:
+            with self._turn():
                 self._check_writable()
                 self._prefetchers.draw_resumed()
                 with self._prefetchers.drained() as under_way, self._views.drained() as paused:
@@ -427,7 +465,7 @@ class Session:
         While the new store is made there are two row indices (16 bytes a row) and two sum trees.
         """
         directory = files.resolved(checkpoint_dir)
-        with self._lock:
+        with self._turn():
             self._check_writable()
             return CheckpointLoader(self).load(directory, suffix, resume_episodes=resume_episodes)
 

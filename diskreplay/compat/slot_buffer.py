@@ -304,7 +304,7 @@ class SlotBuffer(RowBuffer):
         """
         if self._closed or process.pid != self._pid:  # a ring is never a reader
             self._check_open()
-        with self._lock:
+        with self._turn():
             if self._closed:  # meanwhile
                 self._check_open()
             return self._rows.put_row(row)

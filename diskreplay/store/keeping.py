@@ -26,10 +26,14 @@ class Keeping:
     ----------
     maintenance : threading.RLock
         Held by whoever touches files of segments that are there.
+    busy : set of int
+        The buffer's: threads on which no call of it may begin. A ``__del__`` that runs on the
+        keeper would wait for a lock whose owner waits for the keeper.
     """
 
     def _begin_keeping(self) -> None:
         self.maintenance = threading.RLock()
+        self.busy: set[int] = set()
         self._wake = threading.Event()
         self._keeper: threading.Thread | None = None
         self._closing = False
@@ -47,6 +51,14 @@ class Keeping:
         self._wake.set()
 
     def _keep(self) -> None:
+        busy, me = self.busy, threading.get_ident()
+        busy.add(me)
+        try:
+            self._keep_on()
+        finally:
+            busy.discard(me)
+
+    def _keep_on(self) -> None:
         while True:
             self._wake.wait(_RECORD_EVERY if self._unsynced else None)
             self._wake.clear()
