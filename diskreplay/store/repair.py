@@ -13,7 +13,6 @@ is sampled with less in it than was recorded.
 import contextlib
 import errno
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from diskreplay.store import (
     format,
     priorities,
     private,
+    repair_leftovers,
     segment_check,
     tempfiles,
 )
@@ -90,7 +90,7 @@ def repair(
         format.read_attributes(source)  # said before the long walk, and also if all is sound
     lock = private.hold(path)
     try:
-        _finish(path)
+        repair_leftovers.finish(path)
         check = Check(path, advance)
         check.run()
         if not check.findings:
@@ -102,26 +102,6 @@ def repair(
         )  # fmt: skip
     finally:
         files.unlock(lock)
-
-
-def _finish(path: Path) -> None:
-    """End repairs that were killed: a directory that was not put in place yet goes, one that was
-    replaced is kept by its proper name. That has its zarr.json, which is always kept."""
-    for room in tempfiles.left_behind(path.parent, re.escape(path.name), "repair"):
-        beside = room.path / path.name
-        page = private.commit_page(beside)
-        is_begun = not (beside / "zarr.json").exists()
-        if not is_begun and not (page.is_file() and page.read_bytes()[72:80] == bytes(8)):
-            files.rename(beside, _aside(path))
-            files.sync_dirs([path.parent])
-        room.remove()
-
-
-def _aside(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.repair-{number}")).exists():
-        number += 1
-    return aside
 
 
 class _Repair:
@@ -161,7 +141,7 @@ class _Repair:
         try:
             files.sync_dirs([self.path.parent])
             self._tidy()
-            aside = _aside(self.path)
+            aside = repair_leftovers.aside_of(self.path)
             files.rename(self.build, aside)
             files.sync_dirs([self.path.parent])
         except BaseException:

@@ -31,7 +31,15 @@ from diskreplay.errors import (
     StorageError,
 )
 from diskreplay.process import undisturbed
-from diskreplay.store import files, format, priorities, private, recovery, tempfiles
+from diskreplay.store import (
+    files,
+    format,
+    priorities,
+    private,
+    recovery,
+    repair_leftovers,
+    tempfiles,
+)
 from diskreplay.store.column import Column
 from diskreplay.store.format import Field
 from diskreplay.store.gate import Gate
@@ -249,6 +257,7 @@ class Store(Keeping):
         """Finish or remove what a killed process left beside a store: before it is opened to be
         written to, and before it is found out whether there is one."""
         tempfiles.sweep(path.parent, re.escape(path.name))
+        repair_leftovers.finish(path)
 
     def begin_writing(self, count: np.ndarray, finals: np.ndarray) -> None:
         """Called by recovery: from here on `count` rows are there, `finals` of them final ones, and
