@@ -12,7 +12,8 @@ Layers, each using only those below it::
     shared_buffer.py         one open buffer a process and path
     prioritized.py           PrioritizedReplayBuffer
     buffer.py                ReplayBuffer: add, sample, gather, len
-    sequence_source.py       the call that makes views of windows
+    sequence_source.py       the calls that make the two views below
+    hindsight.py             transitions with goals that were reached
     sequences.py             windows of rows, for recurrent learners
     row_buffer.py            rows recorded as they are and read by id
     session.py               path, lock and process; flush, close, save, load

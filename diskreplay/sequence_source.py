@@ -1,16 +1,17 @@
-"""What has sequences: the call that makes views of a buffer."""
+"""The calls that make views of a buffer: sequences and hindsight."""
 
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
+from diskreplay.hindsight import ComputeReward, Hindsight
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequences import Sequences
 
 
 class SequenceSource:
-    """The calls of `ReplayBuffer` that show its rows as windows."""
+    """The calls of `ReplayBuffer` that show its rows as windows, or with other goals."""
 
     def sequences(
         self,
@@ -116,3 +117,66 @@ class SequenceSource:
             online=online, finished=finished, returns_to_go=returns_to_go,
         )  # fmt: skip
         return Sequences.of(self, name, options, seed)
+
+    def hindsight(
+        self,
+        compute_reward: ComputeReward,
+        *,
+        strategy: Literal["future", "final", "episode"] = "future",
+        n_goals: int = 4,
+        achieved: str = "achieved_goal",
+        desired: str = "desired_goal",
+        info: str | Sequence[str] = (),
+        finished: bool = True,
+        terminated: ComputeReward | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> Hindsight:
+        """A view of the transitions in which most have a goal that their episode reached.
+
+        Andrychowicz et al., "Hindsight Experience Replay", 2017. A transition may get a goal if
+        what it led to is known: a row of its episode follows it.
+
+        Parameters
+        ----------
+        compute_reward : function
+            ``compute_reward(achieved, desired, info)``, as that of a goal environment, called once
+            a batch for all relabelled transitions: what they led to and the new goals, arrays of
+            shape (relabelled, *shape). Returns an array of shape (relabelled,).
+        strategy : {"future", "final", "episode"}
+            Whose achieved goal: that of a row behind the transition, evenly; of the last row of the
+            episode; of any retained row of the episode but the first of them.
+        n_goals : int
+            New goals for each one that stays: 4 relabels ``int(0.8 * batch)`` transitions.
+        achieved, desired : str
+            Keys of the observation, a Dict: two Boxes of one shape and dtype.
+        info : str or sequence of str
+            Extras that `compute_reward` gets by name, as a dict of arrays; without any it gets a
+            list of empty dicts.
+        finished : bool
+            Transitions of an episode that is not over keep their goal. False: its rows so far are
+            what there is to choose from.
+        terminated : function, optional
+            As `compute_reward`, for whether the new goal ends the episode: then the discount is
+            new too. By default both stay.
+        seed : int or numpy.random.Generator, optional
+            Of the choice of goals. None: the buffer's generator, which is saved with it.
+
+        Returns
+        -------
+        Hindsight
+            With ``sample(batch_size, beta=...)``. Draws are the buffer's, by priority too.
+
+        Raises
+        ------
+        InvalidInputError
+            `update_horizon` is above 1; the observations have no such goals; an option makes no
+            sense.
+
+        Notes
+        -----
+        The end of an episode is found by galloping over the row index: O(log length), no memory.
+        """
+        return Hindsight(
+            self, compute_reward, strategy=strategy, n_goals=n_goals, achieved=achieved,
+            desired=desired, info=info, finished=finished, terminated=terminated, seed=seed,
+        )  # fmt: skip

@@ -21,7 +21,7 @@ LEVELS = [
     ["prioritized"],
     ["buffer"],
     ["sequence_source"],
-    ["sequences"],
+    ["hindsight", "sequences"],
     ["row_buffer"],
     ["session"],
     ["checkpoint_loader"],

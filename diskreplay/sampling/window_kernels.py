@@ -29,6 +29,9 @@ INSIDE, SHIFT, PAD, CROSS = 0, 1, 2, 3
 # The masks of a window's positions, in the order of `window_plan`.
 OBSERVED, TRANSITION, IS_FIRST, IS_LAST, BEGIN, LEARN, IS_TERMINATED, IS_TRUNCATED = range(8)
 
+# The strategies of hindsight.
+_FUTURE_GOAL, _FINAL_GOAL, _EPISODE_GOAL = range(3)
+
 _INFINITY = float("inf")
 
 
@@ -411,4 +414,57 @@ def fill_to_go(ring, rewards, bounds, figures, seen, gamma, to_go):
             if row < count:
                 begin = row
         seen[env, 0], seen[env, 1] = begin, count
+    return 0
+
+
+@kernel(
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64, boolean, int64[::1]"
+)
+def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals):
+    """For each transition a row of its episode whose observation becomes the goal, evenly by a
+    number of ``[0, 1)``; -1 where there is none: what the transition led to is not known, or
+    (`finished`) the episode is not over.
+
+    The ends of an episode are found by galloping over the index: O(log length).
+    """
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    for i in range(len(ids)):
+        env, row = ids[i] % envs, ids[i] // envs
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        episode = ring[ids[i] % size, EPISODE]
+        last, beyond, stride = row, count, int64(1)
+        while last + stride < count:
+            if ring[((last + stride) * envs + env) % size, EPISODE] != episode:
+                beyond = last + stride
+                break
+            last += stride
+            stride *= 2
+        while last + 1 < beyond:
+            middle = (last + beyond) // 2
+            if ring[(middle * envs + env) % size, EPISODE] == episode:
+                last = middle
+            else:
+                beyond = middle
+        over = last + 1 < count or ring[(last * envs + env) % size, FLAGS] & (ENDED | FINAL) != 0
+        goals[i] = -1
+        if last == row or (finished and not over):
+            continue
+        low = last if strategy == _FINAL_GOAL else row + 1
+        if strategy == _EPISODE_GOAL:
+            begin, before, stride = row, first - 1, int64(1)
+            while begin - stride >= first:
+                if ring[((begin - stride) * envs + env) % size, EPISODE] != episode:
+                    before = begin - stride
+                    break
+                begin -= stride
+                stride *= 2
+            while before + 1 < begin:
+                middle = (before + begin) // 2
+                if ring[(middle * envs + env) % size, EPISODE] == episode:
+                    begin = middle
+                else:
+                    before = middle
+            low = begin + 1
+        goals[i] = (low + int64(uniform[i] * (last - low + 1))) * envs + env
     return 0
