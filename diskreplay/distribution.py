@@ -27,6 +27,11 @@ class Distribution(Protocol):
     name: ClassVar[str]
     """The attribute ``kind`` of the group."""
 
+    @classmethod
+    def parse(cls, meta: Mapping[str, Any]) -> Self:
+        """As a group's attributes have it; a `KeyError` or a `ValueError` where they cannot be."""
+        raise NotImplementedError
+
     def make_sampler(
         self, index: "RowIndex", store: Store
     ) -> "UniformSampler | PrioritizedSampler":
@@ -57,7 +62,7 @@ class UniformDistribution:
     name: ClassVar[str] = "uniform"
 
     @classmethod
-    def parse(cls, _meta: Mapping[str, Any]) -> Self:
+    def parse(cls, meta: Mapping[str, Any]) -> Self:
         """As a group's attributes have it."""
         return cls()
 

@@ -87,8 +87,11 @@ class Session:
         name = checkpoint.checked_suffix(name)
         # A Generator passes through default_rng as it is.
         rng = ReplayableRng(np.random.default_rng(seed))
-        workspace = temporary.make() if path is None else None
-        path = files.resolved(temporary.store_in(workspace) if path is None else path)
+        workspace = None
+        if path is None:
+            workspace = temporary.make()
+            path = temporary.store_in(workspace)
+        path = files.resolved(path)
         self._set(kind, path, name, rng, workspace)
         Store.settle(path)
         reopened = (path / "zarr.json").exists()
@@ -264,7 +267,8 @@ class Session:
             and a batch that is read, or one that is waited for, would be waited for for ever.
         """
         lock = self._lock
-        if lock._is_owned() or threading.get_ident() in self._busy:
+        owned = lock._is_owned()  # type: ignore[attr-defined]
+        if owned or threading.get_ident() in self._busy:
             raise ReentryError(
                 f"{self.path}: called amid another call of the same thread, which goes on: by a "
                 "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "

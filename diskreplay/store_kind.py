@@ -33,7 +33,7 @@ class StoreKind:
         self.schema, self.options, self.distribution = schema, options, distribution
 
     @classmethod
-    def parse(cls, store: Store, distribution: type) -> Self:
+    def parse(cls, store: Store, distribution: type[Distribution]) -> Self:
         """The kind that a store's attributes say that it is.
 
         Raises

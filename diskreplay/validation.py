@@ -1,7 +1,7 @@
 """What comes in, checked and cast without loss: options, values, whole rows for the store."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -17,6 +17,12 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _INTEGERS = {np.dtype(np.int64): 2**63, np.dtype(np.int32): 2**31}
 
 
+@overload
+def whole(
+    name: str, value: Any, *, optional: Literal[False] = False, most: int = 1 << 30
+) -> int: ...
+@overload
+def whole(name: str, value: Any, *, optional: bool, most: int = 1 << 30) -> int | None: ...
 def whole(name: str, value: Any, *, optional: bool = False, most: int = 1 << 30) -> int | None:
     """An option that has to be a whole number from 1 to `most`; None if it is `optional`.
 
