@@ -212,6 +212,11 @@ class RowBuffer(Session):
         names = [field] if isinstance(field, str) else list(field)
         results = [self._room(name, ids.shape) for name in names]
         if out is not None:
+            if not isinstance(out, np.ndarray) or not out.flags.writeable:
+                raise InvalidInputError(
+                    "out: an array that can be written to expected, found "
+                    f"{'a read-only one' if isinstance(out, np.ndarray) else type(out).__name__}"
+                )
             given = (out.shape, out.dtype, out.flags.c_contiguous)
             if [(room.shape, room.dtype, True) for room in results] != [given]:
                 raise InvalidInputError(
