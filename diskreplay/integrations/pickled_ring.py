@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.buffer import open as open_buffer
 from diskreplay.errors import CheckpointNotFoundError, FormatError
 from diskreplay.integrations.transition_ring import TransitionRing
+from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import shared
 from diskreplay.store import temporary
 from diskreplay.store.format import read_attributes
