@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.store.verify import verify
+from diskreplay.check.verify import verify
 from tests.naive import SideBySide
 
 FRAME = Box(0, 255, (8, 8), np.uint8)

@@ -175,7 +175,9 @@ class Column:
 
     def left(self, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``(envs, slots)`` of entries with none but rows before `first`."""
-        return np.nonzero((self._at >= 0) & (self._at < (first // self.field.segment_rows)[:, None]))
+        return np.nonzero(
+            (self._at >= 0) & (self._at < (first // self.field.segment_rows)[:, None])
+        )
 
     def is_crowded(self, first: np.ndarray) -> bool:
         """Whether an env has so many entries that have left that they should go soon."""

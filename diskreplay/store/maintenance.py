@@ -35,10 +35,14 @@ class Maintenance:
     ----------
     lock : threading.RLock
         Held by whoever touches files of segments that are there.
+    busy : set of int
+        The buffer's: threads on which no call of it may begin. A ``__del__`` that runs on the
+        keeper would wait for a lock whose owner waits for the keeper.
     """
 
     def __init__(self, store: "Store", write_record: Callable[..., None]) -> None:
         self.lock = threading.RLock()
+        self.busy: set[int] = set()
         self._store = store
         self._write_record = write_record
         self._wake = threading.Event()
@@ -66,6 +70,14 @@ class Maintenance:
         self._wake.set()
 
     def _keep(self) -> None:
+        busy, me = self.busy, threading.get_ident()
+        busy.add(me)
+        try:
+            self._keep_on()
+        finally:
+            busy.discard(me)
+
+    def _keep_on(self) -> None:
         wait = _RECORD_EVERY
         while True:
             self._wake.wait(wait)

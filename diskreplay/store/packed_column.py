@@ -277,8 +277,8 @@ class PackedColumn(Column):
             return path
 
     def with_tail(self, segment: Shard, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What a shard is with the rows that the tail has of its segment, of `count`: its index, and
-        the blocks that are appended. The caller sees to it that nothing is packed meanwhile."""
+        """What a shard is with those of `count` rows that the tail has of its segment: its index,
+        and the blocks that are appended. The caller sees to it that nothing is packed meanwhile."""
         index, envs, starts, used = segment.index.copy(), *self._in_tail(segment, count)
         data, lengths = codec.encode(self.field, self._sources(envs, starts), used)
         places = self._entries_of(segment, envs, starts)
@@ -364,10 +364,10 @@ class PackedColumn(Column):
         if (number, group) not in self.segments:
             raise self.missing(env, row, row + 1)
         first = row // size * size
+        path = self.segments[number, group].path
         raise CorruptSegmentError(
-            f"{self.segments[number, group].path}: field {field.name!r}, env {env}, rows {first} to "
-            f"{first + size - 1} cannot be read: the block is rotten or missing; restore the file, "
-            "or load a checkpoint"
+            f"{path}: field {field.name!r}, env {env}, rows {first} to {first + size - 1} cannot be "
+            "read: the block is rotten or missing; restore the file, or load a checkpoint"
         )
 
 

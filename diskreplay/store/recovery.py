@@ -1,11 +1,12 @@
 """Opening a store to write: which rows count, which files hold them, what a crash has left over.
 
-=================  ==================================================================================
+=================  =================================================================================
 it was closed      the record says which rows count, and shards in their places have them all
-killed, same boot  the commit page does: open shards have the rows below ``packed``, the tail the rest
+killed, same boot  the commit page does: open shards have the rows below ``packed``, the tail the
+                   others
 a power cut        the record does: open shards were synced before it, and what a flush had of the
                    tail is in shards in their places; the tail itself is worth nothing
-=================  ==================================================================================
+=================  =================================================================================
 """
 
 import os
@@ -113,9 +114,7 @@ def _check_directories(store: "Store") -> None:
     for column in store.columns.values():
         shards = private.open_shards(store.path, column.number)
         for directory in (shards, column.directory):
-            if os.path.realpath(directory) != os.path.join(
-                real, directory.relative_to(store.path)
-            ):
+            if os.path.realpath(directory) != os.path.join(real, directory.relative_to(store.path)):
                 raise CorruptSegmentError(
                     f"{directory}: it is, or is in, a link to another directory; move the files "
                     "themselves there"
@@ -253,9 +252,7 @@ def _combined(column: PackedColumn, begun: Shard, whole: Shard) -> Shard:
     return shard
 
 
-def _new_tail(
-    column: PackedColumn, start: np.ndarray, count: np.ndarray, size: int
-) -> Mapping:
+def _new_tail(column: PackedColumn, start: np.ndarray, count: np.ndarray, size: int) -> Mapping:
     """A tail with the rows from `start` on, which are in blocks that are not full."""
     files.remove(column.tail_path)
     tail = Mapping.create(column.tail_path, size)
@@ -273,8 +270,7 @@ def _new_tail(
 
 
 def _drop_behind(segment: Shard, packed: np.ndarray) -> None:
-    """Forget blocks that are said to hold rows which are in the tail: others come in their place.
-    """
+    """Forget blocks with rows that are in the tail: others come in their place."""
     field = segment.field
     blocks, places = np.divmod(np.arange(len(segment.index)), field.env_group)
     envs = np.minimum(segment.envs.start + places, len(packed) - 1)

@@ -390,7 +390,7 @@ atexit.register(buffer.close)
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     with diskreplay.open(path) as buffer:
-        assert buffer._rows.store.state.closed
+        assert buffer._rows.store.page.closed
         assert buffer.add_count == 64 * 20
 
 
