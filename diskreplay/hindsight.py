@@ -1,6 +1,7 @@
 """Transitions whose goal is one that their episode reached."""
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -99,19 +100,22 @@ class Hindsight:
         """
         buffer = self._buffer
         size = buffer.batch_size if batch_size is None else whole("batch_size", batch_size)
-        buffer._draw_pending()
-        visit = Visit()
+        buffer._turn_when_drawn()
+        visit, me, batch = Visit(), get_ident(), None
         try:
-            while True:
+            buffer._busy.add(me)
+            while batch is None:
                 with buffer._lock:
                     drawn = buffer._draw(size, beta, visit)
                     chosen, goals = self._choose(drawn)
                 reached = self._read_goals(drawn, goals)  # before the batch, which leaves the gate
                 batch = drawn.read()
-                if batch is not None:
-                    return self._relabel(batch, chosen, reached)
         finally:
-            visit.end()
+            try:
+                visit.end()
+            finally:
+                buffer._busy.discard(me)
+        return self._relabel(batch, chosen, reached)  # the user's functions may use the buffer
 
     def _choose(self, drawn: DrawnBatch) -> tuple[np.ndarray, np.ndarray]:
         """The positions to be relabelled, and the rows that have their goals. Needs the lock."""

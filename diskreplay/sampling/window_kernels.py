@@ -1,6 +1,7 @@
 """Numba kernels of sequences: which rows are anchors of windows, and what a window consists of."""
 
-from diskreplay.jit import int32s, int64, int64s, kernel, larger, part, pointer, smaller
+from diskreplay.caches import expect
+from diskreplay.jit import address, int32s, int64, int64s, kernel, larger, part, pointer, smaller
 from diskreplay.sampling.kernels import (
     COUNT,
     ENDED,
@@ -33,6 +34,7 @@ OBSERVED, TRANSITION, IS_FIRST, IS_LAST, BEGIN, LEARN, IS_TERMINATED, IS_TRUNCAT
 _FUTURE_GOAL, _FINAL_GOAL, _EPISODE_GOAL = range(3)
 
 _INFINITY = float("inf")
+_ROWS_OF_A_LINE = 4  # of the caches
 
 
 @part(int64, int32s, int64s, int64s, int64, int64)
@@ -41,17 +43,6 @@ def _is_usable(ring, bounds, figures, env, row):
     if row < bounds[2 * env + FIRST] or row >= bounds[2 * env + COUNT]:
         return 0
     return stack_is_whole(ring, bounds, figures, env, row)
-
-
-@part(int64, int32s, int64s, int64s, int64, int64)
-def _is_first(ring, bounds, figures, env, row):
-    """Whether a usable row has no usable row of its episode before it."""
-    if not _is_usable(ring, bounds, figures, env, row - 1):
-        return 1
-    envs = figures[ENVS]
-    size = figures[ROWS] * envs
-    place, before = (row * envs + env) % size, ((row - 1) * envs + env) % size
-    return 1 if ring[WIDTH * place + EPISODE] != ring[WIDTH * before + EPISODE] else 0
 
 
 @part(int64, int32s, int64s, int64s, int64s, int64, int64, int64)
@@ -297,20 +288,31 @@ def window_plan(
     flat, limits, sizes = pointer(ring), pointer(bounds), pointer(figures)
     burn_in, length, cross = shape[BURN_IN], shape[LENGTH], shape[ENDS] == CROSS
     positions = ids.shape[1]
+    # Apart from the rest, so that the cache misses of all windows are under way together.
     for i in range(len(anchors)):
         env, anchor = anchors[i] % envs, anchors[i] // envs
+        for p in range(0, positions, _ROWS_OF_A_LINE if envs == 1 else 1):
+            expect(address(ring) + 4 * WIDTH * (((anchor - burn_in + p) * envs + env) % size))
+    for i in range(len(anchors)):
+        env, anchor = anchors[i] % envs, anchors[i] // envs
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
         episode = ring[anchors[i] % size, EPISODE]
         state[i] = -1
         started = False
+        # Of the position before: whether its row is usable, and where it is.
+        before = ((anchor - burn_in - 1) * envs + env) % size
+        follows = _is_usable(flat, limits, sizes, env, anchor - burn_in - 1) != 0
         for p in range(positions):
             row = anchor - burn_in + p
-            place = (row * envs + env) % size
-            valid = _is_usable(flat, limits, sizes, env, row) != 0
-            if valid and not cross:
-                valid = ring[place, EPISODE] == episode
-            for mask in range(len(masks)):
-                masks[mask, i, p] = False
-            ids[i, p], step[i, p], reward[i, p] = -1, 0, 0.0
+            place = before + envs
+            if place >= size:
+                place -= size
+            usable = first <= row < count
+            if usable and stack > 1:
+                usable = stack_is_whole(flat, limits, sizes, env, row) != 0
+            is_first = not follows or ring[before, EPISODE] != ring[place, EPISODE]
+            shown, before, follows = before, place, usable
+            valid = usable and (cross or ring[place, EPISODE] == episode)
             learns = burn_in <= p < burn_in + length
             if learns:
                 q = p - burn_in
@@ -323,25 +325,28 @@ def window_plan(
                     there = valid and back <= ring[place, STEP]
                     frames[i, p, k] = (row - back) * envs + env if there else -1
             if not valid:
+                for mask in range(len(masks)):
+                    masks[mask, i, p] = False
+                ids[i, p], step[i, p], reward[i, p] = -1, 0, 0.0
                 continue
             flags = ring[place, FLAGS]
             transition = flags & FINAL == 0
-            first = _is_first(flat, limits, sizes, env, row) != 0
             if not started and transition:
                 state[i] = row * envs + env
             ids[i, p], step[i, p] = row * envs + env, ring[place, STEP]
-            told, shown = flags, place
+            told = flags
             if shape[ARRIVAL]:
-                shown = ((row - 1) * envs + env) % size
-                told = 0 if first else ring[shown, FLAGS]
-            if not (shape[ARRIVAL] and first):
-                reward[i, p] = rewards[shown, REWARD]
+                told = 0 if is_first else ring[shown, FLAGS]
+                reward[i, p] = 0.0 if is_first else rewards[shown, REWARD]
+            else:
+                reward[i, p] = rewards[place, REWARD]
             terminated, truncated = told & TERMINATED != 0, told & TRUNCATED != 0
             masks[OBSERVED, i, p] = True
             masks[TRANSITION, i, p] = transition
-            masks[IS_FIRST, i, p] = first
+            masks[IS_FIRST, i, p] = is_first
             masks[IS_LAST, i, p] = terminated or truncated or not transition
-            masks[BEGIN, i, p] = first or not started
+            masks[BEGIN, i, p] = is_first or not started
+            masks[LEARN, i, p] = False
             masks[IS_TERMINATED, i, p] = terminated
             masks[IS_TRUNCATED, i, p] = truncated
             started = True
@@ -350,13 +355,16 @@ def window_plan(
             ahead = steps_ahead(flat, limits, sizes, env, row, shape[N_STEP])
             if ahead == 0:
                 continue
-            last = ((row + ahead - 1) * envs + env) % size
+            last = place
+            total = powers[0] * rewards[place, REWARD]
+            for k in range(1, ahead):
+                last += envs
+                if last >= size:
+                    last -= size
+                total += powers[k] * rewards[last, REWARD]
             ended = ring[last, FLAGS] & TERMINATED != 0
             if not ended and p + ahead >= positions:
                 continue
-            total = 0.0
-            for k in range(ahead):
-                total += powers[k] * rewards[((row + k) * envs + env) % size, REWARD]
             masks[LEARN, i, p] = True
             returns[i, q] = total
             discount[i, q] = 0.0 if ended else powers[ahead]
@@ -367,7 +375,7 @@ def window_plan(
                 row = anchor - burn_in - (stack - 1) + k
                 if row < begin and shape[REPEAT_FIRST]:
                     row = begin
-                there = row >= bounds[env, FIRST] and row < bounds[env, COUNT]
+                there = first <= row < count
                 if there:
                     there = ring[(row * envs + env) % size, EPISODE] == episode
                 frames[i, 0, k] = row * envs + env if there else -1
