@@ -366,8 +366,8 @@ class PackedColumn(Column):
         first = row // size * size
         path = self.segments[number, group].path
         raise CorruptSegmentError(
-            f"{path}: field {field.name!r}, env {env}, rows {first} to {first + size - 1} cannot be "
-            "read: the block is rotten or missing; restore the file, or load a checkpoint"
+            f"{path}: field {field.name!r}, env {env}, rows {first} to {first + size - 1} cannot "
+            "be read: the block is rotten or missing; restore the file, or load a checkpoint"
         )
 
 
