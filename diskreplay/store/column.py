@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError
+from diskreplay.store import files
 from diskreplay.store.format import Field, array_document
 from diskreplay.store.gate import Gate
 from diskreplay.store.seals import parse_seals
@@ -139,6 +140,13 @@ class Column:
             self._open.pop(old.key, None)
             self.adopt(new, envs)
         self.tell_readers()
+
+    def new_path(self, path: Path) -> Path:
+        """See to it that a file can be made at `path`, and is not deleted as one that has left."""
+        files.make_dirs(path.parent)
+        if path in self.strays:
+            self.strays.remove(path)
+        return path
 
     # -- what is open, full, left
 

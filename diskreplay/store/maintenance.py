@@ -154,13 +154,15 @@ class Maintenance:
 
     def _keep_spares(self) -> None:
         """Have a file ready for each raw segment that is opened soon: when the one before is half
-        full."""
+        full, or the segments of the column that has the shortest ones wake the keeper twice."""
+        shortest = min(column.field.segment_rows for column in self._raw)
         for column in self._raw:
             field, count = column.field, self._store.count
             if not self._closing and field.segment_bytes >= _WORTH_A_SPARE:
                 starts = np.arange(0, len(count), field.env_group)
                 fastest = np.maximum.reduceat(count, starts)
-                soon = fastest % field.segment_rows >= field.segment_rows // 2
+                left = field.segment_rows - fastest % field.segment_rows
+                soon = left <= max(field.segment_rows // 2, 2 * shortest)
                 column.keep_spares(np.count_nonzero(soon))
 
     # -- records
