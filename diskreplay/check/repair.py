@@ -225,8 +225,8 @@ class _Repair:
         """The small columns of some envs, and which rows of them are known."""
         parts: dict[int, list[tuple[Rows, np.ndarray]]] = {env: [] for env in envs}
         begin = self.catalog.envs(group).start
-        for low, high in self.check.windows(group):
-            rows, known, counted = self.check.read_rows(group, low, high)
+        for low, high in self.check.bookkeeping.windows(self.catalog, group):
+            rows, known, counted = self.check.bookkeeping.read(self.catalog, group, low, high)
             for env in envs:
                 here = counted[:, env - begin]
                 some = Rows(*(column[here, env - begin] for column in rows))

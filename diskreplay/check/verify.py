@@ -12,13 +12,14 @@ repair.
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from diskreplay.check import priority_check, row_check, segment_check
+from diskreplay.check.bookkeeping import Bookkeeping
 from diskreplay.check.report import Finding, Report, spans
 from diskreplay.check.segment_check import Checked
 from diskreplay.check.survey import Survey
@@ -26,13 +27,12 @@ from diskreplay.errors import DiskReplayError
 from diskreplay.store import codec, manifest, priorities, private
 from diskreplay.store.catalog import Catalog, Entry, Key
 from diskreplay.store.format import Field
-from diskreplay.store.plain_file import Unreadable, checksum, plain_file, read_at
+from diskreplay.store.plain_file import Unreadable, checksum, plain_file
 from diskreplay.store.segment import Seal
 
 _TRIES_OF_ROWS = 3
 _TRIES = 20  # of a file that the writer seals or deletes while it is read
 _LONGEST_WAIT = 3.0  # seconds for metadata that are damaged, and not just being replaced
-_ROWS_AT_ONCE = 1 << 20  # of all envs of a group
 _LASTING = frozenset(("block", "index", "checksum"))  # of sealed files, which never change
 _ASIDE = "`--repair` moves it aside"
 _WRITE_ANEW = "`--repair` writes it anew from what is whole"
@@ -113,6 +113,8 @@ class Check:
     restored : dict of (field name, number, group) to ndarray of uint8
         Rows to take in the place of those of a file, shape (segment_rows, env_group, row_bytes);
         lost ones are zeros.
+    bookkeeping : Bookkeeping
+        The small columns as far as they can be relied on.
     orphans : list of Path
     bad_priorities : set of str
         The sets that are not sound.
@@ -129,6 +131,7 @@ class Check:
         self.sources: dict[Key, Path] = {}
         self.indexes: dict[Key, np.ndarray] = {}
         self.restored: dict[Key, np.ndarray] = {}
+        self.bookkeeping = Bookkeeping(self.fields, self.damaged, self.sources, self.restored)
         self.orphans: list[Path] = []
         self.bad_priorities: set[str] = set()
         self._bad_tails: set[str] = set()
@@ -348,28 +351,15 @@ class Check:
 
     def _inspect_rows(self, group: int) -> list[Finding]:
         catalog, envs = self.catalog, self.catalog.envs(group)
-        recorded = catalog.recorded[envs]
-        finals, whole = np.zeros_like(recorded), np.ones(len(recorded), np.bool_)
-        wrong: dict[tuple[str, int], np.ndarray] = {}
-        for low, high in self.windows(group):
-            begin = max(low - 2, 0)  # a rule is of three rows at most
-            rows, known, counted = self.read_rows(group, begin, high)
-            whole &= (known == counted).all(axis=0)
-            durable = known & (np.arange(begin, high)[:, None] < recorded)
-            finals += np.count_nonzero((durable & (rows.is_final != 0))[low - begin :], axis=0)
-            for rule, where in row_check.faults(rows, known).items():
-                size = self.fields[row_check.FIELD_OF[rule]].segment_rows
-                at, env = np.nonzero(where)
-                numbers, places = np.divmod(begin + at, size)
-                for number in np.unique(numbers).tolist():
-                    mask = wrong.setdefault((rule, number), np.zeros((size, len(whole)), np.bool_))
-                    mask[places[numbers == number], env[numbers == number]] = True
+        walk = self.bookkeeping.walk(catalog, group)
         found = [self._impossible(rule, number, group, mask)
-                 for (rule, number), mask in sorted(wrong.items())]  # fmt: skip
-        counted = recorded - self.survey.transitions[envs]
-        likely = (finals <= counted) & (counted <= finals + catalog.first[envs])
-        for env in np.flatnonzero(whole & ~likely).tolist():
-            meaning = f"{counted[env]} final rows recorded, {finals[env]} found in the last rows"
+                 for (rule, number), mask in sorted(walk.wrong.items())]  # fmt: skip
+        counted = catalog.recorded[envs] - self.survey.transitions[envs]
+        likely = (walk.finals <= counted) & (counted <= walk.finals + catalog.first[envs])
+        for env in np.flatnonzero(walk.whole & ~likely).tolist():
+            meaning = (
+                f"{counted[env]} final rows recorded, {walk.finals[env]} found in the last rows"
+            )
             remedy = "the count of transitions is wrong by that; `--repair` counts anew"
             path = self.path / "zarr.json"
             found.append(self._finding("metadata", path, meaning, remedy, env=envs.start + env))
@@ -382,58 +372,6 @@ class Check:
             field=field.name,
             rows=spans(mask, number * field.segment_rows, self.catalog.envs(group).start),
         )  # fmt: skip
-
-    def windows(self, group: int) -> Iterator[tuple[int, int]]:
-        """Ranges of row numbers, not too long, that together have all retained rows of a group."""
-        envs = self.catalog.envs(group)
-        first, count = self.catalog.first[envs], self.catalog.count[envs]
-        rows = max(_ROWS_AT_ONCE // len(first), 1)
-        for low in range(int(first.min()), int(count.max()), rows):
-            if ((first < low + rows) & (count > max(low, 1) - 1) & (first < count)).any():
-                yield low, min(low + rows, int(count.max()))
-
-    def read_rows(
-        self, group: int, start: int, stop: int
-    ) -> tuple[row_check.Rows, np.ndarray, np.ndarray]:
-        """The small columns of some rows of a group, shape (rows, envs), as far as their files can
-        be relied on; which these are; and which are retained."""
-        catalog, envs = self.catalog, self.catalog.envs(group)
-        numbers, size = np.arange(start, stop)[:, None], envs.stop - envs.start
-        counted = (numbers >= catalog.first[envs]) & (numbers < catalog.count[envs])
-        known, columns = counted.copy(), {}
-        for name in row_check.Rows._fields:
-            field = self.fields[name]
-            kind = np.dtype(np.uint8) if field.dtype == np.bool_ else field.dtype
-            values = columns[name] = np.zeros((stop - start, size), kind)
-            row = start
-            while row < stop:
-                number, at = divmod(row, field.segment_rows)
-                rows = min(stop - row, field.segment_rows - at)
-                here = slice(row - start, row - start + rows)
-                if counted[here].any():
-                    key = name, number, group
-                    if key not in self.sources and key in self.damaged:
-                        known[here] &= ~self.damaged[key][at : at + rows, :size]
-                    found = self._few(field, key, at, rows)
-                    if found is None:
-                        known[here] = False
-                    else:
-                        values[here] = found.view(kind)[:, :size, 0]
-                row += rows
-        return row_check.Rows(**columns), known, counted
-
-    def _few(self, field: Field, key: Key, at: int, rows: int) -> np.ndarray | None:
-        """Some rows of a small raw segment, uint8 of shape (rows, env_group, row_bytes)."""
-        if key in self.restored:
-            return self.restored[key][at : at + rows].copy()
-        path = self.sources.get(key) or self.catalog.chunk(field, *key[1:])
-        part = np.zeros((rows, field.env_group, field.row_bytes), np.uint8)
-        try:
-            with plain_file(path) as (fd, _size):
-                read_at(fd, at * field.stride, part.reshape(-1))
-        except Unreadable:
-            return None
-        return part
 
     # -- priorities
 

@@ -166,14 +166,10 @@ class Catalog:
     def shards(self, entry: Entry) -> list[Path]:
         """The files that have the blocks of a packed segment, looked for in this order."""
         chunk, begun = self.chunk(*entry[:3]), self.open_shard(*entry[:3])
-        if self.is_settled:
+        if self.is_settled or not begun.exists():
             return [chunk]
-        if begun.exists():
-            # After a power cut blocks may be missing that were not synced; a flush had them.
-            return [begun] if self.is_live or not chunk.exists() else [begun, chunk]
-        # What a flush wrote for plain readers is not sealed: blocks may have come since.
-        is_old = self.is_live and chunk.exists() and chunk.stat().st_mode & 0o200
-        return [begun if is_old else chunk]
+        # After a power cut blocks may be missing that were not synced; a flush had them.
+        return [begun] if self.is_live or not chunk.exists() else [begun, chunk]
 
 
 def rows_between(field: Field, low: np.ndarray, high: np.ndarray) -> np.ndarray:
