@@ -5,26 +5,35 @@ Layers, each using only those below it::
     cli/  __main__.py        the command ``diskreplay``
     compat/                  the APIs of five older buffers, on rows in slots
     convert/                 pandas, Parquet, Minari, checkpoints of ReAgent and Dopamine
-    integrations/            Gymnasium recorders, torch data sets
+    integrations/            Gymnasium recorders, torch data sets, SB3
     pictures/                contact sheets, animations, plots, the report
     inspection/              episodes and figures of the fields
     opening.py               buffers and checkpoints by their path alone
     shared_buffer.py         one open buffer a process and path
     prioritized.py           PrioritizedReplayBuffer
     buffer.py                ReplayBuffer: add, sample, gather, len
+    sequence_source.py       the calls that make the two views below
+    hindsight.py             transitions with goals that were reached
+    sequences.py             windows of rows, for recurrent learners
     row_buffer.py            rows recorded as they are and read by id
     session.py               path, lock and process; flush, close, save, load
     checkpoint_loader.py     a checkpoint in the place of a live store
+    sequence_view.py         one view of the rows as windows
     store_kind.py            what a store holds for a buffer, and what is saved with it
     prefetch.py              batches read ahead
     distribution.py          how transitions are drawn
     indexed_store.py         one store with its index, sampler and open episodes
+    sequence_reader.py       from windows that were drawn to a batch
+    sequence_options.py      what a view was asked for
     batch_reader.py          from what was drawn to a batch
+    open_episodes.py         the episodes under way
     options.py               what makes a transition
     validation.py            what comes in, checked and cast
     schema.py                which fields there are
     spaces.py                their leaves, and as JSON
     naming.py                which names extras and keys may have
+    sequence_batch.py        what a batch of windows has
+    sequence_state.py        what is saved of a view
     batch.py  statistics.py  metadata.py
     check/                   verify and repair
     sampling/                row index, sum tree, samplers; knows nothing of files
@@ -63,6 +72,7 @@ from diskreplay.errors import (
     NotSampleableError,
     PriorityError,
     ReadOnlyError,
+    ReentryError,
     SchemaError,
     ShapeError,
     StorageError,
@@ -111,6 +121,7 @@ __all__ = [
     "PrioritizedReplayBuffer",
     "PriorityError",
     "ReadOnlyError",
+    "ReentryError",
     "ReplayBuffer",
     "SchemaError",
     "ShapeError",

@@ -5,8 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from diskreplay import extensions
+
+Leaves = np.ndarray | dict[str, Any] | tuple[Any, ...]
+"""A space's values in a batch: an array, or arrays in the dicts and tuples of the space."""
 
 
 class WindowMemory:
@@ -86,6 +90,19 @@ class Batch:
     """
 
     __slots__ = ("_arrays", "_windows")
+
+    # For type checkers and editors; `__getattr__` finds them.
+    observation: Leaves
+    action: Leaves
+    reward: npt.NDArray[np.float32]
+    next_observation: Leaves
+    discount: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    steps: npt.NDArray[np.int32]
+    id: npt.NDArray[np.int64]
+    weight: npt.NDArray[np.float32]
+    probability: npt.NDArray[np.float64]
 
     def __init__(self, arrays: dict[str, Any], windows: dict[str, np.ndarray]) -> None:
         self._arrays, self._windows = arrays, windows

@@ -115,12 +115,12 @@ class BatchReader:
         """Observation and next observation stacks of one field."""
         field, stack, horizon = column.field, self._stack, self._horizon
         size = len(plan.rows)
-        window = _reused(windows, field.name, (size, stack + horizon, *field.shape), field.dtype)
+        window = reused(windows, field.name, (size, stack + horizon, *field.shape), field.dtype)
         scratch = column.scratch(2 * size)
         if self._advice[0] > 0:
             self._kernels.advise(column.table, plan.rows)
         apart = self._kernels.windows(
-            column.table, plan.rows, stack, horizon, self._advice, self._rusage, _flat(window),
+            column.table, plan.rows, stack, horizon, self._advice, self._rusage, flat(window),
             scratch,
         )  # fmt: skip
         if apart < 0:
@@ -132,9 +132,9 @@ class BatchReader:
         following = window[:, horizon:]
         if apart:
             shape = (size, stack, *field.shape)
-            following = _reused(windows, f"{field.name} next", shape, field.dtype)
+            following = reused(windows, f"{field.name} next", shape, field.dtype)
             failed = self._kernels.next_stacks(
-                column.table, plan.rows, stack, horizon, _flat(window), _flat(following), scratch
+                column.table, plan.rows, stack, horizon, flat(window), flat(following), scratch
             )  # fmt: skip
             if failed:
                 column.complain(*divmod(-(1 + failed), column.num_envs))
@@ -147,7 +147,7 @@ class BatchReader:
     def _rows(self, column: Column, ids: np.ndarray) -> np.ndarray:
         """One field's value in the row of each transition."""
         out = np.empty((len(ids), *column.field.shape), column.field.dtype)
-        failed = self._kernels.take(column.table, ids, _flat(out), column.scratch(len(ids)))
+        failed = self._kernels.take(column.table, ids, flat(out), column.scratch(len(ids)))
         if failed:
             column.complain(*divmod(-(1 + failed), column.num_envs))
         return out
@@ -161,11 +161,11 @@ def _repeat_first(stacks: np.ndarray, stack: int, before: np.ndarray) -> None:
         stacks[i, :first] = stacks[i, first]
 
 
-def _flat(array: np.ndarray) -> np.ndarray:
+def flat(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
-def _reused(
+def reused(
     arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
     """An array of this shape: the one kept under `name` if it fits, else a new one."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, Literal
 
 import numpy as np
@@ -10,12 +11,14 @@ from gymnasium import spaces as gym_spaces
 from diskreplay import validation
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
+from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.distribution import Distribution, UniformDistribution
-from diskreplay.errors import DtypeError, InvalidInputError, ShapeError
+from diskreplay.errors import InvalidInputError
 from diskreplay.options import Beta, Options
 from diskreplay.prefetch import MOST_DEPTH, Prefetcher
 from diskreplay.row_buffer import RowBuffer
 from diskreplay.schema import Schema
+from diskreplay.sequence_source import SequenceSource
 from diskreplay.statistics import Statistics, measured
 from diskreplay.store import tempfiles
 from diskreplay.store.gate import Visit
@@ -23,7 +26,7 @@ from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
 
 
-class ReplayBuffer(RowBuffer):
+class ReplayBuffer(RowBuffer, SequenceSource):
     """Experience replay on disk; transitions are drawn uniformly.
 
     Whole numbers may be of any kind: ``1_000_000``, ``1e6``, a NumPy scalar.
@@ -205,9 +208,13 @@ class ReplayBuffer(RowBuffer):
         transitions are never sampled: there is nothing to bootstrap from.
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
-        if self._prefetchers.open:
-            self._prefetchers.settle()
-        with self._lock:
+        lock, busy = self._lock, self._busy
+        if (
+            lock._is_owned() or (busy and get_ident() in busy)
+            or self._prefetchers.open or self._views.prefetching
+        ):  # fmt: skip
+            self._turn_when_drawn()  # refuses, or waits
+        with lock:
             if self._closed:  # meanwhile
                 self._check_open()
             rows = self._rows
@@ -247,11 +254,12 @@ class ReplayBuffer(RowBuffer):
         out before are void, and so is what a prefetcher has under way.
         """
         self._check_writable()
-        with tempfiles.Workspace(self.path, "load") as room, self._lock:
+        with tempfiles.Workspace(self.path, "load") as room, self._turn():
             self._check_writable()
             store = self._rows.store
             fields = [column.field for column in store.columns.values()]
-            meta = self._meta() | {"next_step": [0] * self.num_envs}
+            states = self._views.states(self._rows)
+            meta = self._meta(states) | {"next_step": [0] * self.num_envs}
             Store.create(
                 room.path / "store", fields, num_envs=self.num_envs, capacity=store.capacity,
                 segment_rows=None, meta=meta, sized=True,
@@ -259,7 +267,7 @@ class ReplayBuffer(RowBuffer):
             opened = Store.open(room.path / "store", mode="a")
             with type(self)._over(opened, self._kind, None) as empty:
                 made = empty.save(room.path, "empty")
-            self.load(made)
+            CheckpointLoader(self).load(made, None, resume_episodes=False)
 
     # -- sampling
 
@@ -302,15 +310,19 @@ class ReplayBuffer(RowBuffer):
         if size is not self.batch_size:
             size = validation.whole("batch_size", size)
         _check_out(out)
-        self._settle()
-        visit = Visit()
+        self._turn_when_drawn()
+        visit, me = Visit(), get_ident()
         try:
+            self._busy.add(me)
             while True:
                 batch = self._draw(size, beta, visit).read(out)
                 if batch is not None:
                     return batch
         finally:
-            visit.end()  # `read` does it, if Ctrl-C does not come before
+            try:
+                visit.end()  # `read` does it, if Ctrl-C does not come before
+            finally:
+                self._busy.discard(me)
 
     def gather(self, ids: np.ndarray, *, out: Batch | None = None) -> Batch:
         """The transitions with these ids, as `sample` would return them, with weights of 1.
@@ -326,10 +338,12 @@ class ReplayBuffer(RowBuffer):
         NotSampleableError
             A row is evicted, pending, cut or final.
         """
-        ids = checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
+        ids = validation.checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
         _check_out(out)
-        visit = Visit()
+        self._turn()
+        visit, me = Visit(), get_ident()
         try:
+            self._busy.add(me)
             while True:
                 with self._lock:
                     self._check_open()
@@ -339,7 +353,10 @@ class ReplayBuffer(RowBuffer):
                 if batch is not None:
                     return batch
         finally:
-            visit.end()
+            try:
+                visit.end()
+            finally:
+                self._busy.discard(me)
 
     def sampleable_ids(self) -> np.ndarray:
         """The ids of all transitions that can be sampled now, env by env, oldest first. O(rows).
@@ -348,7 +365,7 @@ class ReplayBuffer(RowBuffer):
         -------
         ndarray of int64
         """
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             return self._rows.indexed().index.sampleable_ids()
@@ -415,7 +432,7 @@ class ReplayBuffer(RowBuffer):
         """
         depth = validation.whole("depth", depth, most=MOST_DEPTH)
         size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
-        with self._lock:
+        with self._turn():
             self._check_open()
             return self._prefetchers.get(self, depth, size, beta)
 
@@ -423,14 +440,14 @@ class ReplayBuffer(RowBuffer):
 
     def __len__(self) -> int:
         """Transitions that can be sampled. O(1)."""
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             return self._rows.indexed().index.sampleable
 
     def statistics(self) -> Statistics:
         """Figures of this moment. O(rows) and a look at every file; not for the inner loop."""
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             priorities = self._distribution.statistics(self._rows)
@@ -440,14 +457,3 @@ class ReplayBuffer(RowBuffer):
 def _check_out(out: Any) -> None:
     if out is not None and not isinstance(out, Batch):
         raise InvalidInputError(f"out: a Batch expected, found {type(out).__name__}")
-
-
-def checked_ids(ids: Any) -> np.ndarray:
-    ids = np.asarray(ids)
-    if ids.size == 0:
-        return np.empty(0, np.int64)
-    if ids.dtype.kind not in "iu":
-        raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
-    if ids.ndim != 1:
-        raise ShapeError(f"ids: one axis expected, found shape {ids.shape}")
-    return np.ascontiguousarray(ids, np.int64)

@@ -75,11 +75,12 @@ class CheckpointLoader:
         try:
             session._kind.check_opened(saved)
             session._kind.check_saved(saved)
+            session._views.check_saved(saved)
             _, damage = parse_metadata(saved.meta)
             if damage is not None:
                 warnings.warn(f"{saved.path}/zarr.json: damaged metadata left out: {damage}",
                               stacklevel=5)  # fmt: skip
-            with session._prefetchers.drained() as under_way:
+            with session._prefetchers.drained() as under_way, session._views.drained():
                 self._replace(saved, place, contents, under_way, resume_episodes)
         finally:
             saved.close()

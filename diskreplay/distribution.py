@@ -12,6 +12,7 @@ from diskreplay.statistics import PriorityStatistics
 from diskreplay.store import numbers
 from diskreplay.store.priorities import LARGEST
 from diskreplay.store.store import Store
+from diskreplay.validation import exponent
 
 if TYPE_CHECKING:
     from diskreplay.indexed_store import IndexedStore
@@ -25,6 +26,11 @@ class Distribution(Protocol):
 
     name: ClassVar[str]
     """The attribute ``kind`` of the group."""
+
+    @classmethod
+    def parse(cls, meta: Mapping[str, Any]) -> Self:
+        """As a group's attributes have it; a `KeyError` or a `ValueError` where they cannot be."""
+        raise NotImplementedError
 
     def make_sampler(
         self, index: "RowIndex", store: Store
@@ -56,7 +62,7 @@ class UniformDistribution:
     name: ClassVar[str] = "uniform"
 
     @classmethod
-    def parse(cls, _meta: Mapping[str, Any]) -> Self:
+    def parse(cls, meta: Mapping[str, Any]) -> Self:
         """As a group's attributes have it."""
         return cls()
 
@@ -98,7 +104,7 @@ class PrioritizedDistribution:
                 f"{weight_normalization!r:.60}"
             )
         self.alpha, self.weight_normalization = float(alpha), weight_normalization
-        self.beta = beta if callable(beta) else _exponent(beta)
+        self.beta = beta if callable(beta) else exponent(beta)
 
     @classmethod
     def parse(cls, meta: Mapping[str, Any]) -> Self:
@@ -119,7 +125,7 @@ class PrioritizedDistribution:
 
     def exponent(self, beta: Beta | None, add_count: int) -> float:
         beta = self.beta if beta is None else beta
-        return _exponent(beta(add_count) if callable(beta) else beta)
+        return exponent(beta(add_count) if callable(beta) else beta)
 
     def check_saved(self, saved: Store) -> None:
         _largest(saved)
@@ -161,9 +167,3 @@ def _largest(store: Store) -> float:
         return numbers.real(LARGEST, largest, sys.float_info.min, sys.float_info.max)
     except ValueError as error:
         raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
-
-
-def _exponent(beta: Any) -> float:
-    if not isinstance(beta, int | float | np.number) or not 0 <= beta < np.inf:
-        raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r}")
-    return float(beta)

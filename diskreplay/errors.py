@@ -27,7 +27,8 @@
     ├── UsageError (RuntimeError)          a call that this object does not take now
     │   ├── ClosedError                    after close()
     │   ├── ReadOnlyError                  on a buffer opened with mode="r"
-    │   └── ForkedError                    in a child process of the one that opened it
+    │   ├── ForkedError                    in a child process of the one that opened it
+    │   └── ReentryError                   amid another call of the same thread (signal handlers)
     └── StorageError (OSError)             the operating system refused; errno says why
         ├── DiskFullError                  ENOSPC or EDQUOT
         ├── StoreMovedError                the open store's directory is not at its path any more
@@ -139,6 +140,11 @@ class ReadOnlyError(UsageError):
 
 class ForkedError(UsageError):
     """A child process tried to write to its parent's buffer."""
+
+
+class ReentryError(UsageError):
+    """The buffer was called amid another call of the same thread: by a signal handler, a
+    ``__del__`` or a callback. That other call is not harmed."""
 
 
 class StorageError(DiskReplayError, OSError):

@@ -1,19 +1,22 @@
 """The rows of one store, and what a buffer knows of them in memory."""
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from diskreplay import validation
 from diskreplay.batch_reader import BatchReader, DrawnBatch
-from diskreplay.errors import FormatError, NotSampleableError, UnknownIdError, UsageError
+from diskreplay.errors import (
+    DiskReplayError,
+    NotSampleableError,
+    ReentryError,
+    UnknownIdError,
+)
+from diskreplay.open_episodes import LONGEST, OpenEpisodes
 from diskreplay.options import Options
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.schema import Schema
-from diskreplay.store import numbers
-from diskreplay.store.format import read_attributes
 from diskreplay.store.gate import Visit
 from diskreplay.store.store import Store
 from diskreplay.validation import RowValidator
@@ -25,9 +28,6 @@ if TYPE_CHECKING:
 
 _FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
 _FINAL, _BEGINS = 4, 16  # flags of a row, see sampling.kernels
-BEGINS = "begins"  # among the attributes of the group
-# Its env's next row is none but a final row, so that the step of each row fits into int32.
-LONGEST = numbers.LAST_STEP
 
 
 class IndexedStore:
@@ -48,12 +48,7 @@ class IndexedStore:
     ----------
     add_count : int
         Transitions ever recorded.
-    next_step : ndarray of int32, shape (num_envs,)
-        The step that each env's next row has: 0 where no episode is open.
-    begins : set of int
-        Ids of rows that begin an episode though their step counts on from the row before: parts of
-        episodes behind a cut one, which `extend` was given. The record names them before they are
-        there, so that nobody takes them for what the cut episode went on with.
+    episodes : OpenEpisodes
     index : RowIndex or None
     sampler : UniformSampler or PrioritizedSampler or None
         Both made by `make_index` when first needed, and Numba is not loaded before.
@@ -73,10 +68,8 @@ class IndexedStore:
         self.sampler: UniformSampler | PrioritizedSampler | None = None
         self._stale: tuple[UniformSampler | PrioritizedSampler, np.ndarray] | None = None
         self.add_count = int(store.transitions_at(store.count).sum())
-        self.next_step = np.zeros(store.num_envs, np.int32)
-        self.begins = parse_begins(store.meta, store)
-        self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
-        self._steps_left = 0  # so many vector steps cannot make an episode too long
+        self.episodes = OpenEpisodes(store)
+        self.next_step = self.episodes.next_step  # the same array, for `add`
         self._validator = RowValidator(schema, store.num_envs)
         self._reward_at = schema.names.index("reward")
 
@@ -134,10 +127,7 @@ class IndexedStore:
         flags = np.zeros(len(step), np.uint8)
         for bit, column in enumerate((terminated, truncated, is_final)):
             flags |= (column.view(np.uint8) != 0).view(np.uint8) << bit
-        for id_ in self.begins:
-            row, of = divmod(id_, self.store.num_envs)
-            if of == env and start <= row < stop:
-                flags[row - start] |= _BEGINS
+        self.episodes.mark_begins(env, start, flags, _BEGINS)
         return step, flags, self.store.read("reward", env, start, stop)
 
     def _grow(self, rows: int) -> None:
@@ -168,7 +158,7 @@ class IndexedStore:
         """One step of the only env, as `ReplayBuffer.add` has it; returns its id."""
         step = self.next_step.item(0)
         if step == LONGEST:
-            self._refuse_step(0)
+            self.episodes.refuse(0)
         row, final = self._validator.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
         )
@@ -178,30 +168,10 @@ class IndexedStore:
         """One step of the only env, as `SlotBuffer.put` has it; returns its number."""
         step, at = self.next_step.item(0), self._reward_at
         if step == LONGEST:
-            self._refuse_step(0)
+            self.episodes.refuse(0)
         reward, terminated = validation.fit_reward(row[at] or 0.0), bool(row[at + 1])
         row[at : at + 5] = reward, terminated, False, step, False
         return self._append(step, row, None)
-
-    def _refuse_step(self, env: int) -> None:
-        raise UsageError(
-            f"{self.store.path}: the episode of env {env} has {LONGEST} steps, the most that can "
-            "be counted; nothing was recorded: call end_episode() and add the step again"
-        )
-
-    def _check_steps(self, envs: np.ndarray) -> None:
-        """Refuse the next step of these envs if one of their episodes is too long for it.
-
-        Called by each vector step, and looks once in billions of them.
-        """
-        if not self._steps_left:
-            longest = int(self.next_step.max())
-            if longest == LONGEST:
-                tired = envs[self.next_step[envs] == LONGEST]
-                if len(tired):
-                    self._refuse_step(int(tired[0]))
-            self._steps_left = max(LONGEST - longest, 1)
-        self._steps_left -= 1
 
     def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
         reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
@@ -227,7 +197,8 @@ class IndexedStore:
         """After a call that stopped short: rows that it committed stay, and what memory knows of
         them is taken from the store, the index when it is next needed.
 
-        Ctrl-C may come between any two steps of an `add`, and people go on after it.
+        Ctrl-C, or what a signal handler raises, may come between any two steps of an `add`, and
+        people go on after it.
 
         Parameters
         ----------
@@ -235,25 +206,17 @@ class IndexedStore:
             What `store.count` was.
         """
         store, committed = self.store, self.store.count > before
-        if isinstance(error, Exception) and not committed.any():
+        is_ours = isinstance(error, DiskReplayError) and not isinstance(error, ReentryError)
+        if is_ours and not committed.any():
             return  # refused, on a full disk say, before anything was changed
         store.recount()
         self.add_count = int(store.transitions_at(store.count).sum())
         for env in np.flatnonzero(committed).tolist():
-            self.next_step[env] = self.step_after(env)
+            self.episodes.resume(env)
         if self.index is not None:
             # These may have begun to be sampleable, and the sampler not know it.
             newest = store.count * 0 + before - self._options.update_horizon
             self._stale, self.index = (self.sampler, newest), None
-
-    def step_after(self, env: int) -> int:
-        """The step that the row behind the newest one of an env has, which there is."""
-        newest = int(self.store.count[env]) - 1
-        *ends, step = (
-            self.store.read(name, env, newest, newest + 1)[0]
-            for name in ("terminated", "truncated", "is_final", "step")
-        )
-        return 0 if any(ends) else min(int(step) + 1, LONGEST)
 
     def add_rows(
         self, observation, action, reward, terminated, truncated, next_observation,
@@ -262,7 +225,7 @@ class IndexedStore:
         """One step of each env that `mask` names; returns the ids."""
         num_envs, validator, steps = self.store.num_envs, self._validator, self.next_step
         envs = validator.envs(mask)
-        self._check_steps(envs)
+        self.episodes.check_steps(envs)
         terminated = validator.flags("terminated", terminated, envs)
         truncated = validator.flags("truncated", truncated, envs)
         row_values = validator.rows(
@@ -305,7 +268,7 @@ class IndexedStore:
         """A final row in the running episode of the only env, which goes on; returns its id."""
         step = self.next_step.item(0)
         if step == LONGEST:
-            self._refuse_step(0)
+            self.episodes.refuse(0)
         return np.array([self._append_frame(self._validator.frame(step, observation), step + 1)])
 
     def _append_frame(self, row: list[Any], next_step: int) -> int:
@@ -362,7 +325,8 @@ class IndexedStore:
     def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
         """Rows of one env, an array that `fitted` for each field; returns their ids."""
         first, rows = int(self.store.count[env]), len(columns[0])
-        most, self._steps_left = self.store.most_at_once, 0
+        most = self.store.most_at_once
+        self.episodes.look_again()
         for start in range(0, rows, most):
             self._extend(env, [part[start : start + most] for part in columns])
         return (first + np.arange(rows)) * self.store.num_envs + env
@@ -370,7 +334,7 @@ class IndexedStore:
     def _extend(self, env: int, columns: list[np.ndarray]) -> None:
         reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
         flags = terminated + 2 * truncated.view(np.uint8) + _FINAL * is_final.view(np.uint8)
-        if self.begins and self._next_id(env) in self.begins:
+        if self.episodes.begins_next(env):
             flags[0] |= _BEGINS
         added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
         before = self.store.count.copy()
@@ -384,25 +348,6 @@ class IndexedStore:
         except BaseException as error:
             self._mend(before, error)
             raise
-
-    def begin(self, env: int, step: int) -> bool:
-        """Note that the next row of an env, of this step, begins an episode; False if all who see
-        the rows know that. After True the store is to be recorded before that row is added."""
-        count = int(self.store.count[env])
-        if not step or self.next_step[env] or not count:
-            return False
-        if step != int(self.store.read("step", env, count - 1, count)[0]) + 1:
-            return False
-        self.begins.add(self._next_id(env))
-        return True
-
-    def _next_id(self, env: int) -> int:
-        return int(self.store.count[env]) * self.store.num_envs + env
-
-    def retained_begins(self) -> list[int]:
-        """Of `begins`, what the record has to name: rows that are retained or yet to come."""
-        first, num_envs = self.store.first, self.store.num_envs
-        return sorted(id_ for id_ in self.begins if id_ // num_envs > first[id_ % num_envs])
 
     def fitted(self, columns: Any) -> list[np.ndarray]:
         """The columns of `ReplayBuffer.extend`, checked, in the order and dtypes of the store."""
@@ -468,7 +413,7 @@ class IndexedStore:
                 self.index = None  # it had to do without some rows
             return
         self.add_count = int(store.transitions_at(store.count).sum())
-        self._follow_begins()
+        self.episodes.follow()
         if index is None:
             return
         room = index.size // store.num_envs
@@ -485,34 +430,6 @@ class IndexedStore:
                 added = np.stack([np.full(len(steps), env), steps, flags], axis=1).astype(np.int64)
                 self._take_in(added, rewards)
         store.first = np.maximum(store.first, index.first)
-
-    def _follow_begins(self) -> None:
-        """Read `begins` anew if the record is another one: it was written before the rows that it
-        names, so it has those of the rows that were seen by now."""
-        try:
-            found = os.stat(self.store.path / "zarr.json")
-        except OSError:  # the store was moved: what is mapped is all there will be
-            return
-        identity = found.st_ino, found.st_mtime_ns
-        if identity != self._seen:
-            self.begins = parse_begins(read_attributes(self.store.path), self.store)
-            self._seen = identity
-
-
-def parse_begins(attributes: Mapping[str, Any], store: Store) -> set[int]:
-    """`IndexedStore.begins` in the attributes of a store.
-
-    Raises
-    ------
-    FormatError
-    """
-    saved = attributes.get(BEGINS, [])
-    try:
-        if not isinstance(saved, list):
-            raise ValueError(f"{BEGINS}: a list expected, found {saved!r:.60}")
-        return {numbers.integer(BEGINS, id_, 0, numbers.MOST_ROWS) for id_ in saved}
-    except ValueError as error:
-        raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
 
 
 def check_step(store: Store, env: int, start: int, step: np.ndarray) -> None:

@@ -12,6 +12,7 @@ from diskreplay.errors import ExtrasError, InvalidInputError
 from diskreplay.store import format
 
 _EXTRA = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+_VIEW = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
 RESERVED = frozenset(
     (
         # Fields of the format, and what else is in the directory of a store or a checkpoint.
@@ -41,6 +42,16 @@ def check_extras(names: Iterable[object]) -> None:
                 "one"
             )
         _check_case(seen, name, "extras", ExtrasError)
+
+
+def checked_view(name: object) -> str:
+    """The name of a view, of which a directory is named, or an `InvalidInputError`."""
+    if not isinstance(name, str) or not _VIEW.fullmatch(name):
+        raise InvalidInputError(
+            f"name: {name!r:.120} is no name for a view: a letter, then letters, digits and "
+            "underscores expected, of ASCII and at most 60"
+        )
+    return name
 
 
 def check_keys(keys: Iterable[object], of: str) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import numpy as np
-
 from diskreplay import process
 from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
@@ -22,6 +20,8 @@ from diskreplay.store.gate import Visit
 if TYPE_CHECKING:
     from diskreplay.batch_reader import DrawnBatch
     from diskreplay.buffer import ReplayBuffer
+    from diskreplay.sequence_reader import DrawnSequences
+    from diskreplay.sequences import Sequences
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
@@ -106,7 +106,7 @@ class _Job:
 
 
 class Prefetcher:
-    """An endless iterator of batches; made by `ReplayBuffer.prefetch`.
+    """An endless iterator of batches; made by `ReplayBuffer.prefetch` and `Sequences.prefetch`.
 
     Taking a batch asks for the one that is `depth` ahead, which the background thread draws at once
     and then reads; the first take asks for all up to it. Whatever changes the buffer or draws from
@@ -118,7 +118,8 @@ class Prefetcher:
 
     Parameters
     ----------
-    buffer : ReplayBuffer
+    buffer : ReplayBuffer or Sequences
+        For whom it draws.
     depth, batch_size : int
     beta : float or callable or None
         As for `ReplayBuffer.sample`.
@@ -128,7 +129,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        buffer: "ReplayBuffer",
+        buffer: "ReplayBuffer | Sequences",
         depth: int,
         batch_size: int,
         beta: Beta | None,
@@ -171,6 +172,16 @@ class Prefetcher:
                 f"made by process {self._pid}, which has its thread, and this is its child "
                 f"{process.pid}: open the store with mode='r' here and call its prefetch()"
             )
+        whose = _buffer_of(self._buffer)
+        whose._turn()
+        me = threading.get_ident()
+        try:
+            whose._busy.add(me)
+            return self._take()
+        finally:
+            whose._busy.discard(me)
+
+    def _take(self) -> Batch:
         with self._taking:
             if self._closed:
                 raise ClosedError("the prefetcher is closed; call buffer.prefetch() again")
@@ -185,7 +196,7 @@ class Prefetcher:
             job.done.acquire()
             if job.error is not None:
                 if job.drawn_batch is None:  # nothing to draw: nor was there for those behind it
-                    self._buffer._settle()
+                    self._buffer._draw_pending()
                     with self._buffer._lock:
                         self._others.put_back([self])
                 raise job.error
@@ -198,11 +209,21 @@ class Prefetcher:
         """Have the thread draw and read a batch. With the buffer's lock held."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
-            thread.start()
-            self._thread = thread
+            try:
+                thread.start()
+            finally:  # after Ctrl-C too, if it runs
+                self._thread = thread if thread.ident else None
         job = self._others.new_job()
-        self._jobs.append(job)
-        self._work.put(job)
+        try:
+            self._others.last_asked = job.number, job.drawn
+            self._jobs.append(job)
+            self._work.put(job)
+        except BaseException:  # Ctrl-C: the thread has to pass it on, since the next waits for it
+            job.cancelled = True
+            if job in self._jobs:
+                self._jobs.remove(job)
+            self._work.put(job)  # perhaps a second time
+            raise
 
     def _run(self) -> None:
         """Draw and read one batch after the other.
@@ -211,7 +232,13 @@ class Prefetcher:
         a batch of its own is inside the gate, where the lock's holder may be waiting.
         """
         buffer = self._buffer
+        # No call of the buffer comes to its end on this thread, of a `__del__` say: it would wait
+        # for the draws that are made here.
+        busy, me = _buffer_of(buffer)._busy, threading.get_ident()
+        busy.add(me)
         while (job := self._work.get()) is not None:
+            if not job.done.locked():
+                continue  # came twice
             try:
                 try:
                     with job.before:  # it may be another prefetcher's
@@ -228,17 +255,18 @@ class Prefetcher:
                 job.error = error
             finally:
                 job.done.release()
+        busy.discard(me)
 
-    def settle(self) -> None:
+    def wait_until_drawn(self) -> None:
         """Wait until what was asked for is drawn. Not with the buffer's lock held."""
         for job in list(self._jobs):
             if job.drawn.locked():
                 with job.drawn:
                     pass
 
-    def _cancel(self) -> list[tuple[int, list[np.ndarray]]]:
-        """Give up all batches under way; the number of each that was drawn, and what it was drawn
-        with. See `put_back`."""
+    def _cancel(self) -> list[tuple[int, Any]]:
+        """Give up all batches under way; those that were drawn, each with its number. See
+        `put_back`."""
         jobs = list(self._jobs)
         self._jobs.clear()
         drawn = []
@@ -246,7 +274,7 @@ class Prefetcher:
             job.cancelled = True
             if job.drawn_batch is not None:
                 job.done.acquire()  # its gate is left
-                drawn.append((job.number, job.drawn_batch.numbers))
+                drawn.append((job.number, job.drawn_batch))
                 if job.batch is not None:
                     self._spare.append(job.batch)
         return drawn
@@ -261,6 +289,7 @@ class Prefetcher:
         while len(self._jobs) < self._depth:
             job = self._others.new_job()
             try:
+                self._others.last_asked = job.number, job.drawn
                 job.drawn_batch = self._buffer._draw(self._size, beta, Visit())
                 job.batch = job.drawn_batch.read()
             except Exception as error:  # comes with the batch, as from the thread
@@ -279,14 +308,24 @@ class Prefetcher:
 
     def close(self) -> None:
         """Stop the thread and put the batches under way back. Closing twice is fine."""
+        whose = _buffer_of(self._buffer)
+        whose._turn()
+        me = threading.get_ident()
+        try:
+            whose._busy.add(me)
+            self._end()
+        finally:
+            whose._busy.discard(me)
+
+    def _end(self) -> None:
         with self._taking:
             if self._closed:
                 return
             self._closed = True
-        self._buffer._settle()
+        self._buffer._draw_pending()
         with self._buffer._lock:
             self._others.put_back([self])
-            self._others.open.remove(self)  # a load goes by who is there
+            self._others.forget(self)
         self._work.put(None)
         if self._thread not in (None, threading.current_thread()):
             self._thread.join()
@@ -308,25 +347,27 @@ class Resumed(NamedTuple):
 
 
 class Prefetchers:
-    """Those of one buffer, in the order in which they were made. All but `settle` and `close` need
-    the buffer's lock.
+    """Those of one buffer, in the order in which they were made.
+
+    All calls but `draw_pending` and `close` need the buffer's lock.
 
     Refers to no buffer: one that is dropped is to let go of its store at once.
 
     Attributes
     ----------
     open : list of Prefetcher
+    last_asked : tuple of int and Lock
+        Of the batch that was asked for last: its number, and what is held until it is drawn.
     """
 
     def __init__(self, lock: threading.RLock, rng: ReplayableRng) -> None:
         self._lock, self._rng = lock, rng
         self.open: list[Prefetcher] = []
         self._due: list[tuple[Prefetcher, float | None]] = []
-        # Of the batch that was asked for last: its number, and what is held until it is drawn.
-        self._last_asked = 0, threading.Lock()
+        self.last_asked = 0, threading.Lock()
 
     def get(
-        self, buffer: "ReplayBuffer", depth: int, batch_size: int, beta: Beta | None
+        self, buffer: "ReplayBuffer | Sequences", depth: int, batch_size: int, beta: Beta | None
     ) -> Prefetcher:
         """A new one, or one that waits since a load for somebody to ask for it."""
         for waiting in self.open:
@@ -341,20 +382,18 @@ class Prefetchers:
         return self.open[-1]
 
     def new_job(self) -> _Job:
-        """One to be drawn after all that were asked for so far."""
-        number, before = self._last_asked
-        job = _Job(number + 1, before)
-        self._last_asked = job.number, job.drawn
-        return job
+        """One to be drawn after all that were asked for so far; it is not asked for yet."""
+        number, before = self.last_asked
+        return _Job(number + 1, before)
 
-    def settle(self) -> None:
+    def draw_pending(self) -> None:
         """Have drawn what was asked for, before anything changes. Without the lock, which the
         prefetchers need for that."""
         if self._due:
             with self._lock:
                 self.draw_resumed()
         for prefetcher in self.open:
-            prefetcher.settle()
+            prefetcher.wait_until_drawn()
 
     def close(self) -> None:
         """Close all of them. Without the lock."""
@@ -378,8 +417,16 @@ class Prefetchers:
         had.sort(key=lambda prefetcher: prefetcher._jobs[0].number)
         drawn = [each for prefetcher in had for each in prefetcher._cancel()]
         drawn.sort(key=itemgetter(0))
-        self._rng.put_back([array for _, numbers in drawn for array in numbers])
+        self._undo([each for _, each in drawn])
         return had
+
+    def _undo(self, drawn: "Sequence[DrawnBatch | DrawnSequences]") -> None:
+        """Undo draws, given in their order, that nobody took."""
+        self._rng.put_back([array for each in drawn for array in each.numbers])
+
+    def forget(self, prefetcher: Prefetcher) -> None:
+        """It was closed."""
+        self.open.remove(prefetcher)  # a load goes by who is there
 
     @contextlib.contextmanager
     def drained(self) -> Iterator[list[Prefetcher]]:
@@ -443,3 +490,8 @@ class Prefetchers:
             prefetcher, beta = due[0]
             prefetcher.redraw(beta)
             del due[0]
+
+
+def _buffer_of(drawn_from: "ReplayBuffer | Sequences") -> "ReplayBuffer":
+    """The buffer itself, of which a view takes the turns too."""
+    return getattr(drawn_from, "_buffer", drawn_from)

@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay.buffer import ReplayBuffer, checked_ids
+from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution
 from diskreplay.errors import PriorityError, ShapeError
 from diskreplay.options import Beta
 from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.validation import checked_ids
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -164,8 +165,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise PriorityError(f"priorities: numbers expected ({error})") from error
         if priorities.shape != ids.shape:
             raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
-        self._settle()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             ignored = self._rows.indexed().sampler.update(ids, priorities)
             self._ignored += ignored
@@ -174,7 +174,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     @property
     def tree(self) -> SumTree:
         """The `SumTree` of ``priority ** alpha``, by ring place; for looking, not for setting."""
-        with self._lock:
+        with self._turn():
             return self._rows.indexed().sampler.tree
 
     @property

@@ -1,11 +1,22 @@
-"""This process: its id, known without a system call on every `add`, and its Ctrl-C."""
+"""This process: its id, known without a system call on every `add`, and its signals."""
 
 import os
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 pid = os.getpid()
+
+# What people write handlers for: an end that is near, a checkpoint that is wanted, a timer.
+_HANDLED = tuple(
+    getattr(signal, name)
+    for name in (
+        "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM",
+        "SIGPROF", "SIGXCPU",
+    )
+    if hasattr(signal, name)
+)  # fmt: skip
 
 
 def _after_fork() -> None:
@@ -16,31 +27,66 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class undisturbed:
-    """Puts Ctrl-C off until the end of the block; a second one is let through at once.
+# As in `signal`, without making an enum of each answer, which takes longer than all else.
+_handler_of = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 
-    For what must not stop between any two of its steps. Only where Ctrl-C raises
-    ``KeyboardInterrupt``, as it does unless somebody has said otherwise, and on the main thread,
-    where it does so.
+
+class undisturbed:
+    """Puts Ctrl-C, and handlers of other signals, off until the end of the block.
+
+    For what must not stop between any two of its steps, since handlers may raise exceptions. A
+    second Ctrl-C is let through at once, unless it has a handler of the user's. Only on the main
+    thread, where handlers run. A block inside of another one is part of that.
     """
 
-    __slots__ = ("_came", "_holds")
+    __slots__ = ("_came", "_handlers")
+    _is_under_way = False  # on the main thread
 
     def __enter__(self) -> None:
-        self._came = False
-        self._holds = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
-        if self._holds:
-            signal.signal(signal.SIGINT, self._note)
+        self._came: list[int] = []
+        self._handlers: dict[int, Any] = {}
+        if undisturbed._is_under_way or threading.current_thread() is not threading.main_thread():
+            return
+        for number in _HANDLED:
+            handler = _handler_of(number)
+            if callable(handler):
+                self._handlers[number] = handler
+        try:
+            for number in self._handlers:
+                _set_handler(number, self._note)
+            undisturbed._is_under_way = bool(self._handlers)
+        except BaseException:  # a signal of those that are not put off yet
+            self._restore()
+            raise
 
-    def _note(self, _signal: int, _frame: FrameType | None) -> None:
-        self._came = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if number not in self._came:
+            self._came.append(number)
+        if self._handlers[number] is signal.default_int_handler:
+            _set_handler(number, signal.default_int_handler)
 
     def __exit__(self, *_exception: object) -> None:
-        if self._holds:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            if self._came:
-                raise KeyboardInterrupt
+        if self._handlers:
+            self._restore()
+
+    def _restore(self) -> None:
+        undisturbed._is_under_way = False
+        try:
+            while self._handlers:
+                number = next(iter(self._handlers))
+                _set_handler(number, self._handlers[number])
+                del self._handlers[number]
+        finally:  # one that is there again may have come, and raised
+            if self._handlers:
+                self._restore()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Have the handlers called of all that came, also if one of them raises."""
+        while self._came:
+            number = self._came.pop(0)
+            try:
+                signal.raise_signal(number)
+            finally:
+                self._tell()

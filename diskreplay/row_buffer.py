@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -56,8 +57,7 @@ class RowBuffer(Session):
         self._check_writable()
         if self.num_envs > 1:
             raise InvalidInputError(f"add_frame: one env expected, this buffer has {self.num_envs}")
-        self._settle()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             return self._addable().add_frame(observation)
 
@@ -98,12 +98,11 @@ class RowBuffer(Session):
         self._check_writable()
         if not isinstance(env, int | np.integer) or not 0 <= env < self.num_envs:
             raise InvalidInputError(f"env: 0 to {self.num_envs - 1} expected, found {env!r}")
-        self._settle()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             rows, env = self._addable(), int(env)
             fitted = rows.fitted(columns)
-            if len(fitted[0]) and rows.begin(env, int(columns["step"][0])):
+            if len(fitted[0]) and rows.episodes.begin(env, int(columns["step"][0])):
                 # Before the row: a kill must not leave it as one that the cut episode went on with.
                 self._record()
             return rows.extend(env, fitted)
@@ -131,8 +130,7 @@ class RowBuffer(Session):
             As for `add`.
         """
         self._check_writable()
-        self._settle()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             rows = self._rows if next_observation is None else self._addable()
             rows.end_episodes(mask, next_observation)
@@ -161,8 +159,7 @@ class RowBuffer(Session):
         back. A reader may still see them.
         """
         self._check_writable()
-        self._settle()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             self._rows.evict(self._checked_first(first))
 
@@ -215,6 +212,11 @@ class RowBuffer(Session):
         names = [field] if isinstance(field, str) else list(field)
         results = [self._room(name, ids.shape) for name in names]
         if out is not None:
+            if not isinstance(out, np.ndarray) or not out.flags.writeable:
+                raise InvalidInputError(
+                    "out: an array that can be written to expected, found "
+                    f"{'a read-only one' if isinstance(out, np.ndarray) else type(out).__name__}"
+                )
             given = (out.shape, out.dtype, out.flags.c_contiguous)
             if [(room.shape, room.dtype, True) for room in results] != [given]:
                 raise InvalidInputError(
@@ -222,9 +224,11 @@ class RowBuffer(Session):
                     f"{out.shape}"
                 )
             results = [out]
-        visit = Visit()
+        self._turn()
+        visit, me = Visit(), get_ident()
         while True:
             try:
+                self._busy.add(me)
                 with self._lock:
                     self._check_open()
                     self._follow()
@@ -241,7 +245,10 @@ class RowBuffer(Session):
             else:
                 return results[0] if isinstance(field, str) else results
             finally:
-                visit.end()  # unless Ctrl-C came when this began above, it is at its end
+                try:
+                    visit.end()  # unless Ctrl-C came when this began above, it is at its end
+                finally:
+                    self._busy.discard(me)
 
     def _room(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
         """An array for so many values of a field."""
@@ -278,7 +285,7 @@ class RowBuffer(Session):
     def bounds(self) -> np.ndarray:
         """The oldest retained row and the number of rows ever, int64 of shape (num_envs, 2); a
         copy."""
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
             return np.stack([self._rows.store.first, self._rows.store.count], axis=1)
@@ -296,7 +303,7 @@ class RowBuffer(Session):
     @property
     def add_count(self) -> int:
         """Transitions ever recorded."""
-        with self._lock:
+        with self._turn():
             self._follow()
             return self._rows.add_count
 
@@ -304,10 +311,10 @@ class RowBuffer(Session):
     def begins(self) -> tuple[int, ...]:
         """Ids of rows that begin an episode though their steps count on from the row before, as
         parts of episodes may that `extend` was given; see `episodes`, which knows all episodes."""
-        with self._lock:
+        with self._turn():
             self._check_open()
             self._follow()
-            return tuple(self._rows.retained_begins())
+            return tuple(self._rows.episodes.retained_begins())
 
     def zarr(self) -> Any:
         """The store as a read-only `zarr.Group`: all rows after `flush`, else full segments."""
@@ -347,8 +354,7 @@ class RowBuffer(Session):
         """
         new = checked_metadata(metadata)
         self._check_writable()
-        self._settle()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             before, self._metadata = self._metadata, new
             try:

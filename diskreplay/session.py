@@ -19,6 +19,7 @@ from diskreplay.errors import (
     FormatError,
     InvalidInputError,
     ReadOnlyError,
+    ReentryError,
     StorageError,
     StoreMovedError,
 )
@@ -27,8 +28,10 @@ from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prefetch import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sequence_state import SequenceState
+from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, files, tempfiles, temporary
+from diskreplay.store import checkpoint, files, priorities, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind, saved_rng
@@ -60,7 +63,7 @@ class Session:
 
     Notes
     -----
-    Public calls ask first whether they may, settle what prefetchers have asked for, and take
+    Public calls ask first whether they may, have drawn what prefetchers asked for, and take
     the lock. In a forked child the lock may be held for ever, so nothing takes it there.
     """
 
@@ -86,8 +89,11 @@ class Session:
         name = checkpoint.checked_suffix(name)
         # A Generator passes through default_rng as it is.
         rng = ReplayableRng(np.random.default_rng(seed))
-        workspace = temporary.make() if path is None else None
-        path = files.resolved(temporary.store_in(workspace) if path is None else path)
+        workspace = None
+        if path is None:
+            workspace = temporary.make()
+            path = temporary.store_in(workspace)
+        path = files.resolved(path)
         self._set(kind, path, name, rng, workspace)
         Store.settle(path)
         reopened = (path / "zarr.json").exists()
@@ -131,8 +137,11 @@ class Session:
     ) -> None:  # fmt: skip
         self._kind, self.path, self.name, self._rng = kind, path, name, rng
         self._distribution = kind.distribution
-        self._workspace, self._pid, self._lock = workspace, process.pid, threading.RLock()
-        self._prefetchers = Prefetchers(self._lock, rng)
+        self._workspace, self._pid = workspace, process.pid
+        # Whoever has the lock, or is listed here, is amid a call: no other one of that thread may
+        # begin, see `_turn`. A set, and an RLock: Ctrl-C cannot come amid what they do.
+        self._lock, self._busy = threading.RLock(), set[int]()
+        self._prefetchers, self._views = Prefetchers(self._lock, rng), Views()
         self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
         self.update_horizon, self.gamma, self.batch_size = kind.options[3:]
 
@@ -171,6 +180,7 @@ class Session:
         """Take over what was attached. Cannot fail."""
         self._rows = attached.rows
         self._holder[:] = [attached.rows.store]
+        attached.rows.store.maintenance.busy = self._busy
         if attached.metadata is not None:
             self._metadata = attached.metadata
         if attached.rng is not None:
@@ -200,10 +210,9 @@ class Session:
         self._take_over(attached)
         store.close()
 
-    # -- what is written of it
-
-    def _meta(self) -> dict[str, Any]:
-        """What the group's attributes hold besides the store's own."""
+    def _meta(self, states: dict[str, SequenceState] | None = None) -> dict[str, Any]:
+        """What the group's attributes hold besides the store's own; `states` are those of the
+        views."""
         rows = getattr(self, "_rows", None)  # None: the store is being created
         before = rows.store.meta if rows else {}
         return {
@@ -212,6 +221,7 @@ class Session:
             **self._options_meta(),
             "rng": self._rng.state(),
             **self._kind.state(rows),
+            **self._views.describe(states or {}, before),
         }
 
     def _options_meta(self) -> dict[str, Any]:
@@ -220,7 +230,14 @@ class Session:
 
     def _record(self, **how: bool) -> None:
         """Make everything durable. Needs the lock."""
-        self._rows.store.record(self._meta(), self._kind.leaves(self._rows), **how)
+        states = self._views.states(self._rows)
+        self._rows.store.record(self._meta(states), self._leaves(states), **how)
+
+    def _leaves(self, states: dict[str, SequenceState]) -> priorities.Sets:
+        """The priorities to be saved: those of the buffer and those of views."""
+        own, alpha = self._kind.leaves(self._rows), self._options_meta().get("alpha")
+        main = {} if own is None else {priorities.MAIN: (own, alpha)}
+        return main | self._views.leaves(states)
 
     # -- whether and when something may be done
 
@@ -242,10 +259,40 @@ class Session:
                 f'{self.path}: opened with mode="r"; open it with mode="a" to write'
             )
 
-    def _settle(self) -> None:
+    def _turn(self) -> Any:
+        """The lock, for a call that is to begin.
+
+        Raises
+        ------
+        ReentryError
+            This thread is amid one already. An RLock would let it pass, into what is half done;
+            and a batch that is read, or one that is waited for, would be waited for for ever.
+        """
+        lock = self._lock
+        owned = lock._is_owned()  # type: ignore[attr-defined]
+        if owned or threading.get_ident() in self._busy:
+            raise ReentryError(
+                f"{self.path}: called amid another call of the same thread, which goes on: by a "
+                "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "
+                "set a flag, and call the buffer, to save it say, when the step is done"
+            )
+        return lock
+
+    def _turn_when_drawn(self) -> Any:
+        """As `_turn`, for a call that changes or draws something."""
+        lock, me = self._turn(), threading.get_ident()
+        if self._prefetchers.open or self._views.prefetching:
+            try:
+                self._busy.add(me)
+                self._draw_pending()
+            finally:
+                self._busy.discard(me)
+        return lock
+
+    def _draw_pending(self) -> None:
         """Let prefetchers draw what was asked of them before anything changes. Without the lock."""
-        if self._prefetchers.open:
-            self._prefetchers.settle()
+        self._prefetchers.draw_pending()
+        self._views.draw_pending()
 
     # -- the disk
 
@@ -254,8 +301,7 @@ class Session:
 
         Costs a sync of what is new, and for a prioritized buffer 8 bytes a row.
         """
-        self._settle()
-        with self._lock:
+        with self._turn_when_drawn():
             self._check_writable()
             self._record()
 
@@ -275,17 +321,24 @@ class Session:
         if process.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
+        self._turn()
+        self._views.close()
         self._prefetchers.close()
-        with self._lock:
+        with self._turn():
+            if self._closed:  # meanwhile
+                return
             store = self._rows.store
             if store.mode != "r" and self._workspace is None:
                 try:
                     self._record(closing=True)
                     store.mark_closed()
                 except StoreMovedError:  # nothing can be done about it here: let go of all
-                    self._closed = True
-                    self._release()
+                    self._shut()
                     raise
+            self._shut()
+
+    def _shut(self) -> None:
+        with process.undisturbed():  # else the store would stay locked
             self._closed = True
             self._release()
 
@@ -345,15 +398,17 @@ class Session:
         self._check_writable()
         directory = files.resolved(checkpoint_dir)
         keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
-        with self._lock:
+        with self._turn():
             self._rows.store.place.check()  # before a directory is made, beside the old path say
         with checkpoint.begun(self.path, directory, self.name, iteration_number, wanted) as begun:
-            with self._lock:
+            with self._turn():
                 self._check_writable()
                 self._prefetchers.draw_resumed()
-                with self._prefetchers.drained() as under_way:
-                    meta = self._meta() | {"prefetch": self._prefetchers.describe(under_way)}
-                    leaves = self._kind.leaves(self._rows)
+                with self._prefetchers.drained() as under_way, self._views.drained() as paused:
+                    states = self._views.states(self._rows, paused)
+                    meta = self._meta(states)
+                    meta["prefetch"] = self._prefetchers.describe(under_way)
+                    leaves = self._leaves(states)
                     return checkpoint.finish(begun, self._rows.store, self.name, meta, leaves, keep)
 
     def load(
@@ -416,11 +471,9 @@ class Session:
         While the new store is made there are two row indices (16 bytes a row) and two sum trees.
         """
         directory = files.resolved(checkpoint_dir)
-        with self._lock:
+        with self._turn():
             self._check_writable()
             return CheckpointLoader(self).load(directory, suffix, resume_episodes=resume_episodes)
-
-    # -- looking
 
     @property
     def closed(self) -> bool:

@@ -25,10 +25,13 @@ _entries: "weakref.WeakValueDictionary[tuple[int, Path], _Entry]" = weakref.Weak
 class _Entry:
     """What the handles of one path share; it lives as long as one of them."""
 
-    def __init__(self, path: Path, kind: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path | None, kind: type[ReplayBuffer], options: Mapping[str, Any]
+    ) -> None:
         self.path, self.kind, self.options = path, kind, dict(options)
         self.buffer: ReplayBuffer | None = None
         self.handles = 0
+        self.claim: object = None
 
     def check_alike(self, kind: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
         if self.buffer is None or self.buffer.closed:
@@ -59,7 +62,7 @@ class SharedBuffer:
 
     Parameters
     ----------
-    path : Path
+    path : Path or None
         Without links.
     kind : type
         `ReplayBuffer` or `PrioritizedReplayBuffer`.
@@ -72,11 +75,15 @@ class SharedBuffer:
         The buffer is open in this process with other options.
     """
 
-    def __init__(self, path: Path, kind: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path | None, kind: type[ReplayBuffer], options: Mapping[str, Any]
+    ) -> None:
         self.path = path
         with _lock:
-            entry = _entries.get((process.pid, path))
-            if entry is None:
+            entry = None if path is None else _entries.get((process.pid, path))
+            if path is None:
+                entry = _Entry(path, kind, options)
+            elif entry is None:
                 entry = _entries[process.pid, path] = _Entry(path, kind, options)
             else:
                 entry.check_alike(kind, options)
@@ -114,6 +121,23 @@ class SharedBuffer:
         buffer = self._entry.buffer if self._entry is not None else None
         return buffer is not None and not buffer.closed
 
+    def claim(self) -> object:
+        """Have the buffer to oneself: for an adapter that keeps count of its rows.
+
+        Returns
+        -------
+        object
+            `has` says of it whether nobody has claimed the buffer since.
+        """
+        if self._entry is None:
+            raise ClosedError(f"{self.path}: this handle was closed; ask for another one")
+        self._entry.claim = claim = object()
+        return claim
+
+    def has(self, claim: object) -> bool:
+        """Whether this is the last claim."""
+        return self._entry is None or self._entry.claim is claim
+
     def close(self) -> None:
         """Give the handle back; the last one of a path closes the buffer. Twice is fine.
 
@@ -148,8 +172,8 @@ def shared(path: str | os.PathLike, *, prioritized: bool = False, **options: Any
 
     Parameters
     ----------
-    path : path
-        As for `ReplayBuffer`; links are followed.
+    path : path or None
+        As for `ReplayBuffer`; links are followed. None: a temporary store, which nobody else has.
     prioritized : bool
         Whether it is a `PrioritizedReplayBuffer`.
     **options
@@ -168,4 +192,5 @@ def shared(path: str | os.PathLike, *, prioritized: bool = False, **options: Any
         The buffer is open in this process with other options.
     """
     kind = PrioritizedReplayBuffer if prioritized else ReplayBuffer
-    return SharedBuffer(files.resolved(Path(path)), kind, options)
+    place = None if path is None else files.resolved(Path(path))
+    return SharedBuffer(place, kind, options)

@@ -6,7 +6,8 @@ import numpy as np
 
 from diskreplay.distribution import Distribution
 from diskreplay.errors import FormatError
-from diskreplay.indexed_store import BEGINS, LONGEST, IndexedStore, check_step
+from diskreplay.indexed_store import IndexedStore, check_step
+from diskreplay.open_episodes import BEGINS, LONGEST
 from diskreplay.options import Options
 from diskreplay.prefetch import UnderWay
 from diskreplay.sampling.rng import parse as parse_rng
@@ -32,7 +33,7 @@ class StoreKind:
         self.schema, self.options, self.distribution = schema, options, distribution
 
     @classmethod
-    def parse(cls, store: Store, distribution: type) -> Self:
+    def parse(cls, store: Store, distribution: type[Distribution]) -> Self:
         """The kind that a store's attributes say that it is.
 
         Raises
@@ -131,8 +132,10 @@ class StoreKind:
         """Of the group's attributes, what changes; None for a store that is being created."""
         if rows is None:
             return {"next_step": [0] * self.options.num_envs}
-        begins = {BEGINS: rows.retained_begins()} if rows.begins else {}
-        return {"next_step": rows.next_step.tolist(), **begins, **self.distribution.state(rows)}
+        episodes = rows.episodes
+        begins = {BEGINS: episodes.retained_begins()} if episodes.begins else {}
+        next_step = {"next_step": episodes.next_step.tolist()}
+        return {**next_step, **begins, **self.distribution.state(rows)}
 
     def leaves(self, rows: IndexedStore) -> np.ndarray | None:
         """The priorities that a record writes, if there are some."""

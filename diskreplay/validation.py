@@ -1,7 +1,7 @@
 """What comes in, checked and cast without loss: options, values, whole rows for the store."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -17,6 +17,12 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _INTEGERS = {np.dtype(np.int64): 2**63, np.dtype(np.int32): 2**31}
 
 
+@overload
+def whole(
+    name: str, value: Any, *, optional: Literal[False] = False, most: int = 1 << 30
+) -> int: ...
+@overload
+def whole(name: str, value: Any, *, optional: bool, most: int = 1 << 30) -> int | None: ...
 def whole(name: str, value: Any, *, optional: bool = False, most: int = 1 << 30) -> int | None:
     """An option that has to be a whole number from 1 to `most`; None if it is `optional`.
 
@@ -338,3 +344,22 @@ class RowValidator:
         raise ExtrasError(
             f"add: {', '.join(what)}; the extras of this buffer are {sorted(expected)}"
         )
+
+
+def checked_ids(ids: Any) -> np.ndarray:
+    """Row ids that a user gives, as int64 along one axis, or a `DtypeError` or `ShapeError`."""
+    ids = np.asarray(ids)
+    if ids.size == 0:
+        return np.empty(0, np.int64)
+    if ids.dtype.kind not in "iu":
+        raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
+    if ids.ndim != 1:
+        raise ShapeError(f"ids: one axis expected, found shape {ids.shape}")
+    return np.ascontiguousarray(ids, np.int64)
+
+
+def exponent(beta: Any) -> float:
+    """The exponent of importance weights, or an `InvalidInputError`."""
+    if not isinstance(beta, int | float | np.number) or not 0 <= beta < np.inf:
+        raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r}")
+    return float(beta)

@@ -25,10 +25,10 @@ POSITION = Box(-1, 1, (3,), "float32")
 def fill_and_use(kind, path, space, envs, **options):
     prioritized = kind is diskreplay.PrioritizedReplayBuffer
     space.seed(0)
-    options |= {
+    options = {
         "observation_space": space, "action_space": Discrete(3), "capacity": 400,
         "num_envs": envs, "update_horizon": 3, "segment_rows": 64,
-    }  # fmt: skip
+    } | options  # fmt: skip
     with kind(path, **options) as buffer:
         for i in range(500):
             add(buffer, space, envs, terminated=i % 7 == 6, truncated=i % 11 == 10)
@@ -37,6 +37,7 @@ def fill_and_use(kind, path, space, envs, **options):
             buffer.update_priorities(batch.id, np.ones(32))
             buffer.sample(32, beta=0.4)
         buffer.gather(batch.id)
+        windows(buffer)
         buffer.save(f"{path}.saved", 1)
         add(buffer, space, envs, terminated=False, truncated=False)
         buffer.load(f"{path}.saved", 1)
@@ -47,6 +48,18 @@ def fill_and_use(kind, path, space, envs, **options):
     assert verify(Path(path)).findings == ()
     with kind(path, **options) as buffer:
         buffer.sample(32)
+
+
+def windows(buffer):
+    even = buffer.sequences(3, ends="cross", online=True, returns_to_go=0.9, name="even")
+    even.sample(8)
+    with buffer.sequences(3, prioritized=True, name="ranked").prefetch(1, 4) as batches:
+        next(batches)
+    if hasattr(buffer.observation_space, "spaces") and buffer.update_horizon == 1:
+        goals = {"achieved": "position", "desired": "target"}
+        buffer.hindsight(lambda reached, goal, info: np.zeros(len(goal)), **goals).sample(8)
+    ranked = buffer.sequences(3, prioritized=True, name="ranked")
+    ranked.update_priorities(ranked.anchors()[:4], np.ones(4))
 
 
 def add(buffer, space, envs, *, terminated, truncated):
@@ -72,7 +85,7 @@ def add(buffer, space, envs, *, terminated, truncated):
 
 
 def buffers():
-    both = Dict({"frame": FRAME, "position": POSITION})
+    both = Dict({"frame": FRAME, "position": POSITION, "target": POSITION})
     for kind in (diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer):
         for envs in (1, 2):
             name = f"{kind.__name__}-{envs}"
@@ -81,7 +94,7 @@ def buffers():
                 compressor={"observation": "lz4"},
             )  # fmt: skip
             fill_and_use(kind, f"{name}-zeros", FRAME, envs, stack_size=4, compressor="raw")
-            fill_and_use(kind, f"{name}-dict", both, envs)
+            fill_and_use(kind, f"{name}-dict", both, envs, update_horizon=1)
     # Called after a major fault only.
     kernels.advise(np.zeros(99, np.int64), np.zeros((0, 5), np.int64))
     tree = diskreplay.SumTree(100)

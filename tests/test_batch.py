@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import typing
 
 import numpy as np
 import pytest
@@ -88,3 +89,14 @@ def test_a_batch_can_be_sent_to_another_process(buffer):
     for other in (pickle.loads(pickle.dumps(batch)), copy.copy(batch), copy.deepcopy(batch)):
         for name in batch:
             np.testing.assert_array_equal(other[name], batch[name])
+
+
+def test_fields_are_of_the_types_that_type_checkers_see(buffer):
+    batch = buffer.sample(4)
+    hints = typing.get_type_hints(diskreplay.Batch)
+    assert hints.keys() == batch.keys() - buffer.extras.keys()
+    for name, hint in hints.items():
+        if name in ("observation", "next_observation", "action"):
+            continue
+        _shape, dtype = typing.get_args(hint)
+        assert batch[name].dtype == typing.get_args(dtype)[0], name

@@ -16,7 +16,7 @@ from diskreplay.store import files
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")
-WHOLE = ("reserve_env", "_reserve_env", "maintain", "record", "_switch", "_take_lock")
+WHOLE = ("reserve_env", "_reserve_env", "maintain", "record", "_switch", "_take_lock", "_shut")
 FRAME = (4, 4)
 OPTIONS = {
     "observation_space": Box(0, 255, FRAME, "uint8"), "action_space": Discrete(3),
@@ -25,8 +25,14 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def interrupted(call, number):
+def ctrl_c():
+    raise KeyboardInterrupt
+
+
+def interrupted(call, number, handler=ctrl_c):
     """Whether the call was still under way after so many chances to interrupt it.
+
+    What the handler raises ends the call, and goes no further.
 
     Signals are seen where a function of the package begins or ends, and where one that it called
     has ended. An ``__enter__`` or ``__exit__`` is left whole, since nobody can guard each place of
@@ -43,17 +49,20 @@ def interrupted(call, number):
             left[0] -= 1
             if left[0] < 0:
                 sys.setprofile(None)
-                raise KeyboardInterrupt
+                handler()
 
     before = sys.getprofile()
     sys.setprofile(look)
     try:
         call()
     except KeyboardInterrupt:
-        return True
+        pass
+    except diskreplay.DiskReplayError as error:
+        if diskreplay.ReentryError not in (type(error), type(error.__cause__)):
+            raise
     finally:
         sys.setprofile(before)
-    return False
+    return left[0] < 0
 
 
 # What was cut may hold an open file, or a generator.

@@ -178,11 +178,11 @@ def test_never_more_and_never_less_than_depth_under_way(tmp_path, monkeypatch):
 
         monkeypatch.setattr(buffer, "_draw", counted)
         with buffer.prefetch(3) as ahead:
-            buffer._settle()
+            buffer._draw_pending()
             assert drawn == 0  # so that it does not matter when it was made
             for taken in range(1, 10):
                 next(ahead)
-                buffer._settle()
+                buffer._draw_pending()
                 assert drawn == 3 + taken
 
 

@@ -1,22 +1,30 @@
 """The run of docs/resuming.md ends with the same weights, killed or not."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 
+import diskreplay
 from tests.blocks import blocks, paste
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 60
 
 
-def train():
-    (block,) = (text for language, text in blocks("docs/resuming.md") if language == "python")
+def function(name):
     names = {}
-    paste(block, "docs/resuming.md", names)
-    return names["train"]
+    for language, text in blocks("docs/resuming.md"):
+        if language == "python":
+            paste(text, "docs/resuming.md", names)
+    return names[name]
+
+
+def train():
+    return function("train")
 
 
 KILLED = f"""
@@ -51,3 +59,33 @@ def test_the_run_is_resumed_bit_for_bit(tmp_path):
     assert list((tmp_path / "killed" / "checkpoints").glob("replay_ckpt.*"))
     resumed = train()(tmp_path / "killed", EPISODES)
     np.testing.assert_array_equal(resumed, whole)
+
+
+COLLECTING = """
+import sys
+from pathlib import Path
+from tests.test_resuming_guide import function
+
+function("collect")(Path(sys.argv[1]))
+"""
+
+
+def test_a_run_that_is_told_to_end_saves(tmp_path):
+    run = subprocess.Popen([sys.executable, "-c", COLLECTING, str(tmp_path)], cwd=ROOT)
+    try:
+        rows, due = 0, time.monotonic() + 60
+        while rows < 100:
+            assert run.poll() is None
+            assert time.monotonic() < due
+            time.sleep(0.05)
+            if (tmp_path / "replay" / "zarr.json").exists():
+                with diskreplay.open(tmp_path / "replay") as reader:
+                    rows = reader.add_count
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 0
+    finally:
+        run.kill()
+        run.wait()
+    (saved,) = diskreplay.checkpoints(tmp_path / "checkpoints")
+    with diskreplay.open(saved.path) as checkpoint, diskreplay.open(tmp_path / "replay") as live:
+        assert saved.number == checkpoint.add_count == live.add_count >= rows

@@ -13,7 +13,6 @@ is sampled with less in it than was recorded.
 import contextlib
 import errno
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,15 @@ from diskreplay.check.row_check import FIELD_OF, RULES, Rows, faults, set_aside
 from diskreplay.check.survey import BOOKKEEPING
 from diskreplay.check.verify import Check
 from diskreplay.errors import FormatError, StorageError, StoreError
-from diskreplay.store import codec, files, format, priorities, private, tempfiles
+from diskreplay.store import (
+    codec,
+    files,
+    format,
+    priorities,
+    private,
+    repair_leftovers,
+    tempfiles,
+)
 from diskreplay.store.catalog import Entry, Key
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.mapping import Mapping
@@ -85,7 +92,7 @@ def repair(
         format.read_attributes(source)  # said before the long walk, and also if all is sound
     lock = private.hold(path)
     try:
-        _finish(path)
+        repair_leftovers.finish(path)
         check = Check(path, advance)
         check.run()
         if not check.findings:
@@ -97,26 +104,6 @@ def repair(
         )  # fmt: skip
     finally:
         files.unlock(lock)
-
-
-def _finish(path: Path) -> None:
-    """End repairs that were killed: a directory that was not put in place yet goes, one that was
-    replaced is kept by its proper name. That has its zarr.json, which is always kept."""
-    for room in tempfiles.left_behind(path.parent, re.escape(path.name), "repair"):
-        beside = room.path / path.name
-        page = private.commit_page(beside)
-        is_begun = not (beside / "zarr.json").exists()
-        if not is_begun and not (page.is_file() and page.read_bytes()[72:80] == bytes(8)):
-            files.rename(beside, _aside(path))
-            files.sync_dirs([path.parent])
-        room.remove()
-
-
-def _aside(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.repair-{number}")).exists():
-        number += 1
-    return aside
 
 
 class _Repair:
@@ -156,7 +143,7 @@ class _Repair:
         try:
             files.sync_dirs([self.path.parent])
             self._tidy()
-            aside = _aside(self.path)
+            aside = repair_leftovers.aside_of(self.path)
             files.rename(self.build, aside)
             files.sync_dirs([self.path.parent])
         except BaseException:
@@ -406,13 +393,21 @@ class _Repair:
                 values[low:used, place] = column.view(np.uint8).reshape(used - low, -1)
 
     def _build_priorities(self) -> None:
+        names = {priorities.MAIN, *self.check.bad_priorities, *priorities.sets(self.path)}
+        for name in sorted(names):
+            self._build_set(name)
+
+    def _build_set(self, name: str) -> None:
         catalog, found, alpha = self.catalog, None, None
-        if self.check.bad_priorities:
-            self.kept.update((self.path / "priority").rglob("*"))
+        if name in self.check.bad_priorities:
+            self.kept.update((self.path / name).rglob("*"))
         else:
-            found = priorities.read(self.path / "priority", catalog.num_envs)
-        saved = [found] if found is not None else saved_priorities(self._sources, catalog.num_envs)
-        if not saved and self.survey.attributes.get("kind") != "prioritized":
+            found = priorities.read(self.path / name, catalog.num_envs)
+        saved = [found]
+        if found is None:
+            saved = saved_priorities(self._sources, name, catalog.num_envs)
+        is_main = name == priorities.MAIN
+        if not saved and is_main and self.survey.attributes.get("kind") != "prioritized":
             return
         first, stop = int(catalog.first.min()), int(catalog.count.max())
         new = np.full((stop - first, catalog.num_envs), np.nan)  # those rows get the largest
@@ -422,7 +417,7 @@ class _Repair:
             if low < high:
                 part, there = new[low - first : high - first], leaves[low - start : high - start]
                 np.copyto(part, there, where=np.isnan(part))
-        priorities.write(self.build / "priority", new, first, alpha)
+        priorities.write(self.build / name, new, first, alpha)
 
     # -- the exchange
 

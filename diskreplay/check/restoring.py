@@ -242,11 +242,11 @@ def _is_one_file(path: Path, source: Source, key: Key) -> bool:
         return False
 
 
-def saved_priorities(sources: list[Source], num_envs: int) -> list[priorities.Saved]:
-    """The priorities of those sources whose are sound, as far as they were raised to one alpha."""
+def saved_priorities(sources: list[Source], name: str, num_envs: int) -> list[priorities.Saved]:
+    """That set of the sources in which it is sound, as far as it was raised to one alpha."""
     found: list[priorities.Saved] = []
     for source in sources:
-        directory = source.path / "priority"
+        directory = source.path / name
         if source.catalog.num_envs != num_envs or not directory.is_dir():
             continue
         if priority_check.check(directory, source.check.survey).faults:

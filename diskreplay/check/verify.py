@@ -24,7 +24,7 @@ from diskreplay.check.report import Finding, Report, spans
 from diskreplay.check.segment_check import Checked
 from diskreplay.check.survey import Survey
 from diskreplay.errors import DiskReplayError
-from diskreplay.store import manifest, private
+from diskreplay.store import manifest, priorities, private
 from diskreplay.store.catalog import Catalog, Entry, Key
 from diskreplay.store.format import Field
 from diskreplay.store.plain_file import Unreadable, checksum, plain_file
@@ -41,7 +41,7 @@ _FAILS = "sampling these rows fails; "  # of raw fields it gives what is there
 _IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows aside"
 _PRIORITIES = "`--repair` gives all rows the largest one"
 _ATTACHED = f"{manifest.ATTACHMENTS}/"
-_LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority/.*")
+_LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority(\.[^/]+)?/.*")
 _OF_ROWS = re.compile(r"tail\.\d+|open\.\d+/\d+\.\d+|spare\..*|unsealed")
 
 
@@ -107,7 +107,8 @@ class Check:
     bookkeeping : Bookkeeping
         The small columns as far as they can be relied on.
     orphans : list of Path
-    bad_priorities : bool
+    bad_priorities : set of str
+        The sets that are not sound.
     """
 
     def __init__(self, path: Path, advance: Callable[[int], None] | None = None) -> None:
@@ -123,7 +124,7 @@ class Check:
         self.restored: dict[Key, np.ndarray] = {}
         self.bookkeeping = Bookkeeping(self.fields, self.damaged, self.sources, self.restored)
         self.orphans: list[Path] = []
-        self.bad_priorities = False
+        self.bad_priorities: set[str] = set()
         self._inspector = Inspector(self._note_checked)
         self._advance = advance or (lambda _size: None)
         self._expected: set[Path] = set()
@@ -297,7 +298,16 @@ class Check:
     # -- priorities
 
     def _check_priorities(self) -> None:
-        directory = self.path / "priority"
+        views = self.survey.attributes.get(priorities.VIEWS, {})
+        named = set()
+        for name, view in views.items() if isinstance(views, dict) else ():
+            identity = view.get("identity") if isinstance(view, dict) else None
+            if isinstance(identity, dict) and identity.get("prioritized"):
+                named.add(priorities.set_name(name))
+        for name in sorted({priorities.MAIN, *named, *priorities.sets(self.path)}):
+            self._check_set(self.path / name)
+
+    def _check_set(self, directory: Path) -> None:
         for _ in range(1 if self.catalog.is_settled else _TRIES):
             before = _inode(directory)
             found = priority_check.check(directory, self.survey) if before else None
@@ -309,16 +319,18 @@ class Check:
         self._expected |= found.expected
         for path, seal in found.seals.items():
             self._note(path, seal)
-        self.bad_priorities = bool(found.faults)
+        if found.faults:
+            self.bad_priorities.add(directory.name)
         for path, meaning in found.faults:
             self._complain("priority", path, meaning, _PRIORITIES)
 
     def _miss_priorities(self, directory: Path) -> None:
         """Without any, a buffer that was closed would give all rows the largest one, unasked."""
         is_prioritized = self.survey.attributes.get("kind") == "prioritized"
+        is_prioritized |= directory.name != priorities.MAIN
         is_closed = self.catalog.is_settled and self.survey.manifest is None
         if is_prioritized and is_closed and self.catalog.count.any():
-            self.bad_priorities = True
+            self.bad_priorities.add(directory.name)
             self._complain("missing", directory, "the priorities are missing", _PRIORITIES)
 
     # -- names
@@ -342,7 +354,9 @@ class Check:
                 self._files += path in own and path not in self.seals
                 if path not in own and not self._is_left_over(path):
                     self.orphans.append(path)
-                    self.bad_priorities |= path.is_relative_to(survey.path / "priority")
+                    top = path.relative_to(survey.path).parts[0]
+                    if priorities.is_set(top):
+                        self.bad_priorities.add(top)
                     self._complain(
                         "orphan", path, "no row that counts is in it, and nothing names it", _ASIDE
                     )

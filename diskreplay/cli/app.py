@@ -18,10 +18,10 @@ from diskreplay.cli import (
     checks,
     completion,
     copies,
-    helping,
+    help_text,
     look,
     pictures,
-    rows,
+    show,
     transfer,
     warmup,
     watch,
@@ -66,7 +66,7 @@ _CODES: tuple[tuple[type[BaseException], Code], ...] = (
 )
 
 
-class _Commands(helping.Commands):
+class _Commands(help_text.Commands):
     """The group of all commands: ``--debug`` may stand anywhere, and an error becomes one line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -146,9 +146,9 @@ app = typer.Typer(
     epilog=_EPILOG,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for _module in (look, rows, pictures, checks, transfer, copies, warmup):
+for _module in (look, show, pictures, checks, transfer, copies, warmup):
     for _command in _module.commands.registered_commands:
-        _command.cls = helping.Command
+        _command.cls = help_text.Command
     app.add_typer(_module.commands)
 
 

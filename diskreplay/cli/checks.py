@@ -30,8 +30,8 @@ from diskreplay.errors import (
     LockedError,
     StorageError,
 )
-from diskreplay.inspection.surroundings import checkpoints_elsewhere, time_of
-from diskreplay.inspection.wording import count_text, size_text
+from diskreplay.inspection.humanize import count_text, size_text
+from diskreplay.inspection.store_activity import checkpoints_elsewhere, time_of
 from diskreplay.store import format
 
 if TYPE_CHECKING:

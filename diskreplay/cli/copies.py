@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from diskreplay.cli.common import ForceOption, JsonOption, OutOption, PathArgument, opened, progress
-from diskreplay.cli.written import (
+from diskreplay.cli.output_options import (
     CapacityOption,
     CompressorOption,
     compressors,

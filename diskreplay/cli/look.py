@@ -23,8 +23,8 @@ from diskreplay.cli.common import (
 from diskreplay.cli.layout import Listing, facts
 from diskreplay.cli.watch import Seen, WatchOption, watch_store
 from diskreplay.inspection.episodes import Episodes
+from diskreplay.inspection.humanize import count_text, number_text, size_text, space_text, when_text
 from diskreplay.inspection.identity import action_labels, metadata_texts
-from diskreplay.inspection.wording import count_text, number_text, size_text, space_text, when_text
 
 if TYPE_CHECKING:
     from diskreplay.inspection.overview import Overview

@@ -20,8 +20,8 @@ from diskreplay.cli.common import (
 )
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.humanize import count_text, size_text
 from diskreplay.inspection.identity import title_of
-from diskreplay.inspection.wording import count_text, size_text
 from diskreplay.pictures.frame_field import FrameField, retained
 from diskreplay.pictures.reel import action_texts
 

@@ -9,7 +9,7 @@ import typer
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.cli.common import ForceOption, JsonOption, OutOption, PathArgument, opened, progress
-from diskreplay.cli.written import (
+from diskreplay.cli.output_options import (
     CapacityOption,
     CompressorOption,
     compressors,

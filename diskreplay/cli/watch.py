@@ -16,9 +16,9 @@ from diskreplay.cli.common import console, explained, opened, plain
 from diskreplay.cli.layout import facts
 from diskreplay.errors import DiskReplayError
 from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.humanize import ago_text, number_text, when_text
 from diskreplay.inspection.overview import Overview, overview_of
 from diskreplay.inspection.watching import Pulse, Watch
-from diskreplay.inspection.wording import ago_text, number_text, when_text
 
 INTERVAL = "2"  # seconds, where none are given
 

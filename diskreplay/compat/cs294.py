@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.base import Facade
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError, UsageError
 from diskreplay.spaces import box
@@ -32,7 +32,7 @@ def sample_n_unique(sampling_f: Callable[[], Any], n: int) -> list[Any]:
     return found
 
 
-class ReplayBuffer(OnDisk):
+class ReplayBuffer(Facade):
     """Each frame once; observations are histories of frames.
 
     Parameters
@@ -246,7 +246,7 @@ class ReplayBuffer(OnDisk):
             self._skipped.append(row)
         self._waiting.pop(0)
 
-    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
+    def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
         while closing and self._waiting:
             self._write()
         if closing:

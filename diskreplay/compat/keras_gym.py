@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.base import Facade
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.spaces import box
@@ -24,7 +24,7 @@ class NumpyArrayCheckError(Exception):
     """A state is no array, or does not have `num_frames` frames."""
 
 
-class ExperienceReplayBuffer(OnDisk):
+class ExperienceReplayBuffer(Facade):
     """Frames of episodes, n-step transitions between stacks of them.
 
     Parameters

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from diskreplay.compat import tree_kernels
-from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.base import Facade
 from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
@@ -19,7 +19,7 @@ from diskreplay.validation import fit_reward
 __all__ = ["MinSegmentTree", "PrioritizedReplayBuffer", "ReplayBuffer", "SumSegmentTree"]
 
 
-class ReplayBuffer(OnDisk):
+class ReplayBuffer(Facade):
     """Whole transitions of vector observations, drawn uniformly.
 
     Parameters
@@ -238,7 +238,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
         self._weigh(slots, ring.weights.get(slots))
 
-    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
+    def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
         slots = np.arange(self.size)
         ring.weights.set(slots, self.sum_tree[slots])
         newest = float(self.max_priority**self.alpha)

@@ -104,7 +104,7 @@ class SlotStoreKind(StoreKind):
         newest = int(store.count[0]) - 1
         if self._resumes and resume_episodes is None and newest >= int(store.first[0]):
             # Opened. What the metadata say of the next step is as old as the last flush.
-            rows.next_step[0] = rows.step_after(0)
+            rows.episodes.resume(0)
         return rows
 
     def complete(self, rows: IndexedStore) -> None:
@@ -217,8 +217,8 @@ class SlotBuffer(RowBuffer):
             note_bounds=note_bounds or {}, resume_episodes=resume_episodes, owner_check=check,
         )  # fmt: skip
         super().__init__(
-            kind, path, capacity=capacity, segment_rows=segment_rows, env_group=None, seed=seed, name="replay",
-            shrink=True, metadata=None,
+            kind, path, capacity=capacity, segment_rows=segment_rows, env_group=None, seed=seed,
+            name="replay", shrink=True, metadata=None,
         )  # fmt: skip
 
     @property
@@ -304,7 +304,7 @@ class SlotBuffer(RowBuffer):
         """
         if self._closed or process.pid != self._pid:  # a ring is never a reader
             self._check_open()
-        with self._lock:
+        with self._turn():
             if self._closed:  # meanwhile
                 self._check_open()
             return self._rows.put_row(row)

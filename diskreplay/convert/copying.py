@@ -10,21 +10,20 @@ are copied are left out, and so are those behind them up to the next beginning o
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.arrivals import Arrivals, NewPriorities
-from diskreplay.convert.blueprint import blueprint, build
+from diskreplay.convert.buffer_options import make_buffer, options_of
+from diskreplay.convert.importer import Importer, Progress
 from diskreplay.convert.output import new_store
 from diskreplay.convert.timeline import Priorities, rows_within, take_retained
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.opening import open as open_buffer
 
 Source = str | os.PathLike | ReplayBuffer
-Progress = Callable[[int, int], None]
 
 _PIECE_BYTES = 16 << 20
 
@@ -162,15 +161,15 @@ def _copied(
             else opened.enter_context(open_buffer(source, mode="r"))
             for source in sources
         ]  # fmt: skip
-        document = blueprint(buffers[0])
+        document = options_of(buffers[0])
         chosen = {name: value for name, value in options.items() if value is not None}
         _check_alike(buffers)
         if len(buffers) > 1:
             capacities = [buffer.capacity for buffer in buffers]
             document["capacity"] = None if None in capacities else sum(capacities)
         with new_store(out, overwrite=overwrite) as beside:
-            with build(document, beside, **chosen) as target:
-                _fill(target, buffers, progress or (lambda amount, total: None))
+            with make_buffer(document, beside, **chosen) as target:
+                _fill(target, buffers, progress)
     return Path(out)
 
 
@@ -195,8 +194,8 @@ def _check_alike(buffers: Sequence[ReplayBuffer]) -> None:
             raise InvalidInputError(f"{path}: named twice; its rows would be there twice")
 
 
-def _fill(target: ReplayBuffer, sources: Sequence[ReplayBuffer], progress: Progress) -> None:
-    arrivals, priorities = Arrivals(target), NewPriorities(target)
+def _fill(target: ReplayBuffer, sources: Sequence[ReplayBuffer], progress: Progress | None) -> None:
+    importer = Importer(target, progress)
     spans = [source.bounds for source in sources]
     if len(sources) == 1 and target.capacity is not None:  # the rest would only be evicted again
         newest = spans[0][:, 1] - target.capacity // target.num_envs
@@ -207,14 +206,13 @@ def _fill(target: ReplayBuffer, sources: Sequence[ReplayBuffer], progress: Progr
         known = Priorities(source)
         largest += [known.largest] if known.largest is not None else []
         size = rows_within(source, _PIECE_BYTES)
-        arrivals.next_source()
+        importer.next_source()
         for env, (first, stop) in enumerate(span.tolist()):
             for start in range(first, stop, size):
                 rows = np.arange(start, min(start + size, stop))
                 ids, columns = take_retained(
                     source, list(source.fields), rows * source.num_envs + env
                 )
-                new_ids = arrivals.add(env, ids // source.num_envs, columns)
-                priorities.add(new_ids, known.of(ids))
-                progress(len(rows), total)
-    priorities.set(max(largest, default=None))
+                importer.add(env, ids // source.num_envs, columns, known.of(ids))
+                importer.progress(len(rows), total)
+    importer.set_priorities(max(largest, default=None))

@@ -8,7 +8,6 @@ Dataset is published in this form. Where frames are stacked, zero rows precede e
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
 from diskreplay.convert.gz_writing import write
+from diskreplay.convert.importer import Progress
 from diskreplay.convert.output import new_store
 from diskreplay.convert.padding import Padding
 from diskreplay.convert.unpickling import PickledSumTree
@@ -31,7 +31,6 @@ __all__ = ["find", "found", "newest", "read", "write"]
 
 _OWN = ("observation", "action", "reward", "terminal")
 _MOST_SLOTS = 1 << 40
-Progress = Callable[[int, int], None]
 
 
 def found(directory: str | os.PathLike, suffix: int | str) -> bool:

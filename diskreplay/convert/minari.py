@@ -21,16 +21,16 @@ reset and is zeros, entry ``t + 1`` belongs to step ``t``.
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.blueprint import blueprint, build
-from diskreplay.convert.minari_place import check_space, datasets_below, new_dataset
-from diskreplay.convert.output import new_store
+from diskreplay.convert.buffer_options import options_of
+from diskreplay.convert.importer import Progress, importing
+from diskreplay.convert.minari_directory import check_space, datasets_below, new_dataset
 from diskreplay.convert.timeline import take_retained
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.inspection.episodes import Episodes, episodes_of
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from minari import EpisodeData, MinariDataset
     from minari.data_collector import EpisodeBuffer
 
-Progress = Callable[[int, int], None]
 
 _OURS = "diskreplay"  # in a data set's metadata: what Minari has no word for
 _PADDED = "diskreplay_padded"  # in an episode's: its last observation is made up
@@ -124,7 +123,7 @@ def to_minari(
         if not padded:
             raise InvalidInputError(f"{buffer.path}: no whole step to write to {dataset_id}")
         storage.update_episode_metadata([{_PADDED: flag} for flag in padded])
-        storage.update_metadata({_OURS: blueprint(buffer)})
+        storage.update_metadata({_OURS: options_of(buffer)})
     return minari.load_dataset(dataset_id)
 
 
@@ -264,20 +263,24 @@ def from_minari(
     document = dataset.storage.metadata.get(_OURS) or _foreign(dataset, infos, prioritized)
     if not isinstance(document, Mapping):
         raise FormatError(f"{dataset.id}: what its metadata say of {_OURS!r} is {document!r}")
-    advance = progress or (lambda amount, total: None)
-    with new_store(store_path, overwrite=overwrite) as beside:
-        with build({**document, "capacity": None, "num_envs": 1}, beside, **options) as buffer:
-            indices = dataset.episode_indices
-            metadata = dataset.storage.get_episode_metadata(indices)
-            for found, about in zip(dataset.iterate_episodes(indices), metadata, strict=True):
-                if len(found.rewards):
-                    buffer.extend(_columns(buffer, found, about))
-                advance(1, len(indices))
+    described = {
+        "buffer": {**document, "capacity": None, "num_envs": 1},
+        "largest_priority": None,
+    }
+    with importing(
+        described, store_path, dataset.id, overwrite=overwrite, progress=progress, options=options
+    ) as importer:
+        indices = dataset.episode_indices
+        metadata = dataset.storage.get_episode_metadata(indices)
+        for found, about in zip(dataset.iterate_episodes(indices), metadata, strict=True):
+            if len(found.rewards):
+                importer.buffer.extend(_columns(importer.buffer, found, about))
+            importer.progress(1, len(indices))
     return open(store_path, mode="a")
 
 
 def _foreign(dataset: "MinariDataset", infos: Sequence[str], prioritized: bool) -> dict[str, Any]:
-    """The options for a data set that others wrote, as a `blueprint`."""
+    """The options for a data set that others wrote, as `options_of` has them."""
     for space, of in ((dataset.observation_space, "observation"), (dataset.action_space, "action")):
         list(spaces.leaves(space, of))  # says which space cannot be stored
     return {

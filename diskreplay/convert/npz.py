@@ -23,15 +23,12 @@ from typing import IO, Any
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.arrivals import Arrivals, NewPriorities
-from diskreplay.convert.blueprint import blueprint, build
-from diskreplay.convert.description import parse_description
-from diskreplay.convert.output import new_file, new_store
+from diskreplay.convert.buffer_options import options_of, parse_description
+from diskreplay.convert.importer import Importer, Progress, importing
+from diskreplay.convert.output import new_file
 from diskreplay.convert.timeline import Priorities, rows_within
 from diskreplay.errors import FormatError, NotSampleableError, StorageError
 from diskreplay.opening import open as open_buffer
-
-Progress = Callable[[int, int], None]
 
 _VERSION = 1
 _KEYS = ("env", "row")
@@ -104,7 +101,7 @@ def _write_npz(buffer: ReplayBuffer, path: Path, bounds: np.ndarray, progress: P
         taken.add(members[extra])
     document = {
         "npz_version": _VERSION,
-        "buffer": blueprint(buffer),
+        "buffer": options_of(buffer),
         "largest_priority": priorities.largest,
         "members": members,
     }
@@ -176,10 +173,12 @@ def from_npz(
     if not path.is_file():
         raise FormatError(f"{path}: no such file")
     try:
-        with zipfile.ZipFile(path) as archive, new_store(store_path, overwrite=overwrite) as beside:
+        with zipfile.ZipFile(path) as archive:
             document = _document(path, archive)
-            with build(document["buffer"], beside, **options) as buffer:
-                _read_npz(archive, document, buffer, progress or (lambda amount, total: None))
+            with importing(
+                document, store_path, path, overwrite=overwrite, progress=progress, options=options
+            ) as importer:
+                _read_npz(archive, document["members"], importer)
     except StorageError:
         raise
     except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error, OSError) as error:
@@ -203,10 +202,8 @@ def _document(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     return parse_description(path, text, "npz_version", _VERSION, {"members": dict})
 
 
-def _read_npz(
-    archive: zipfile.ZipFile, document: dict[str, Any], buffer: ReplayBuffer, progress: Progress
-) -> None:
-    arrivals, priorities = Arrivals(buffer), NewPriorities(buffer)
+def _read_npz(archive: zipfile.ZipFile, members: dict[str, str], importer: Importer) -> None:
+    buffer = importer.buffer
     with contextlib.ExitStack() as opened:
 
         def member(name: str, shape: tuple[int, ...], dtype: np.dtype) -> "_Member":
@@ -219,8 +216,7 @@ def _read_npz(
         key = np.dtype(np.int64)
         env, row = (member(name, (), key) for name in _KEYS)
         fields = {
-            field: member(document["members"].get(field, field), *spec)
-            for field, spec in buffer.fields.items()
+            field: member(members.get(field, field), *spec) for field, spec in buffer.fields.items()
         }
         priority = None
         if "priority.npy" in archive.namelist():
@@ -230,16 +226,12 @@ def _read_npz(
             count = min(size, env.rows - start)
             envs, rows = env.read(count), row.read(count)
             columns = {field: member.read(count) for field, member in fields.items()}
-            ids = np.empty(count, np.int64)
+            given = None if priority is None else priority.read(count)
             for each in np.unique(envs).tolist():
                 which = envs == each
                 part = {field: values[which] for field, values in columns.items()}
-                ids[which] = arrivals.add(each, rows[which], part)
-            if priority is not None:
-                priorities.add(ids, priority.read(count))
-            progress(count, env.rows)
-    priorities.set(document["largest_priority"])
-    arrivals.warn_of_left_out(archive.filename)
+                importer.add(each, rows[which], part, None if given is None else given[which])
+            importer.progress(count, env.rows)
 
 
 class _Member:

@@ -42,7 +42,6 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.arrivals import Arrivals, NewPriorities
 from diskreplay.convert.arrow import (
     from_arrow,
     pyarrow_modules,
@@ -50,9 +49,9 @@ from diskreplay.convert.arrow import (
     type_of,
     type_with_nulls,
 )
-from diskreplay.convert.blueprint import blueprint, build
-from diskreplay.convert.description import parse_description
-from diskreplay.convert.output import new_file, new_files, new_store
+from diskreplay.convert.buffer_options import options_of, parse_description
+from diskreplay.convert.importer import Importer, Progress, importing
+from diskreplay.convert.output import new_file, new_files
 from diskreplay.convert.timeline import (
     Chunk,
     Priorities,
@@ -65,7 +64,6 @@ from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.opening import open as open_buffer
 
 Compression = Literal["zstd", "lz4", "snappy", "gzip", "none"]
-Progress = Callable[[int, int], None]
 
 _KEY = b"diskreplay"
 _VERSION = 1
@@ -184,7 +182,7 @@ class _Table:
         self._metadata = {
             _KEY: json.dumps({
                 "parquet_version": _VERSION,
-                "buffer": blueprint(buffer),
+                "buffer": options_of(buffer),
                 "largest_priority": self._priorities.largest,
             })
         }  # fmt: skip
@@ -319,26 +317,22 @@ def from_parquet(
             if _document(each, file)["buffer"] != document["buffer"]:
                 raise FormatError(f"{each}: of another buffer than {paths[0].name} beside it")
         total = sum(file.metadata.num_rows for file in files)
-        advance = progress or (lambda amount, total: None)
-        with new_store(store_path, overwrite=overwrite) as beside:
-            with build(document["buffer"], beside, **options) as buffer:
-                arrivals, priorities = Arrivals(buffer), NewPriorities(buffer)
-                size = min(_GROUP_ROWS, rows_within(buffer, _GROUP_BYTES))
-                for each, file in zip(paths, files, strict=True):
-                    for batch in _batches(each, file, size):
-                        _take_in(each, batch, buffer, arrivals, priorities)
-                        advance(batch.num_rows, total)
-                priorities.set(document["largest_priority"])
-                arrivals.warn_of_left_out(path)
+        with importing(
+            document, store_path, path, overwrite=overwrite, progress=progress, options=options
+        ) as importer:
+            size = min(_GROUP_ROWS, rows_within(importer.buffer, _GROUP_BYTES))
+            for each, file in zip(paths, files, strict=True):
+                for batch in _batches(each, file, size):
+                    _take_in(each, batch, importer)
+                    importer.progress(batch.num_rows, total)
     finally:
         for file in files:
             file.close()
     return open_buffer(store_path, mode="a")
 
 
-def _take_in(
-    path: Path, batch: Any, buffer: ReplayBuffer, arrivals: Arrivals, priorities: NewPriorities
-) -> None:
+def _take_in(path: Path, batch: Any, importer: Importer) -> None:
+    buffer = importer.buffer
     pa, names = pyarrow_modules()[0], _Names(buffer)
 
     def column(name: str) -> Any:
@@ -364,9 +358,10 @@ def _take_in(
         has_final = np.asarray(final.is_valid())
         finals[field] = values(field, final.drop_null(), type_with_nulls)
     keys = [np.asarray(column(name)) for name in ("env", "row")]
-    ids = arrivals.add_mixed(*keys, columns, has_final, finals)
+    priorities = None
     if "priority" in batch.schema.names:
-        priorities.add(ids, np.asarray(column("priority").cast("float64").fill_null(np.nan)))
+        priorities = np.asarray(column("priority").cast("float64").fill_null(np.nan))
+    importer.add_mixed(*keys, columns, has_final, finals, priorities)
 
 
 def _paths(path: Path) -> list[Path]:

@@ -22,15 +22,12 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.arrivals import Arrivals, NewPriorities
-from diskreplay.convert.blueprint import blueprint, build
-from diskreplay.convert.description import parse_description
-from diskreplay.convert.output import new_file, new_store
+from diskreplay.convert.buffer_options import options_of, parse_description
+from diskreplay.convert.importer import Importer, Progress, importing
+from diskreplay.convert.output import new_file
 from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timeline_of
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.opening import open as open_buffer
-
-Progress = Callable[[int, int], None]
 
 _VERSION = 1
 _MOST_NUMBERS = 1024
@@ -85,7 +82,7 @@ def to_csv(
     columns = _csv_columns(buffer, observations)
     document = {
         "csv_version": _VERSION,
-        "buffer": blueprint(buffer),
+        "buffer": options_of(buffer),
         "largest_priority": priorities.largest,
         "has_observations": bool(observations),
         "columns": columns,
@@ -141,22 +138,19 @@ def from_csv(
     pandas = _pandas()
     path = Path(path)
     document = _csv_document(path)
-    with new_store(store_path, overwrite=overwrite) as beside:
-        with build(document["buffer"], beside, **options) as buffer:
-            arrivals, priorities = Arrivals(buffer), NewPriorities(buffer)
-            try:
-                dtypes = _csv_dtypes(buffer, document["columns"])
-                with pandas.read_csv(path, chunksize=_CSV_ROWS, dtype=dtypes) as frames:
-                    for frame in frames:
-                        _take_in(frame, buffer, document["columns"], arrivals, priorities)
-                        if progress is not None:
-                            progress(len(frame), 0)
-            except DiskReplayError:
-                raise
-            except (KeyError, TypeError, ValueError) as error:
-                raise FormatError(f"{path}: not as to_csv wrote it ({error})") from error
-            priorities.set(document["largest_priority"])
-            arrivals.warn_of_left_out(path)
+    with importing(
+        document, store_path, path, overwrite=overwrite, progress=progress, options=options
+    ) as importer:
+        try:
+            dtypes = _csv_dtypes(importer.buffer, document["columns"])
+            with pandas.read_csv(path, chunksize=_CSV_ROWS, dtype=dtypes) as frames:
+                for frame in frames:
+                    _take_in(frame, document["columns"], importer)
+                    importer.progress(len(frame), 0)
+        except DiskReplayError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{path}: not as to_csv wrote it ({error})") from error
     return open_buffer(store_path, mode="a")
 
 
@@ -253,13 +247,9 @@ def _csv_dtypes(buffer: ReplayBuffer, columns: dict[str, list[str]]) -> dict[str
     return dtypes
 
 
-def _take_in(
-    frame: Any,
-    buffer: ReplayBuffer,
-    names: dict[str, list[str]],
-    arrivals: Arrivals,
-    priorities: NewPriorities,
-) -> None:
+def _take_in(frame: Any, names: dict[str, list[str]], importer: Importer) -> None:
+    buffer = importer.buffer
+
     def values(field: str, columns: list[str], which: np.ndarray) -> np.ndarray:
         shape, dtype = buffer.fields[field]
         made = np.empty((int(np.count_nonzero(which)), len(columns)), dtype)
@@ -278,11 +268,10 @@ def _take_in(
         field: values(field, names[f"final_{field}"], has_final)
         for field, *_ in spaces.leaves(buffer.observation_space, "observation")
     }
-    ids = arrivals.add_mixed(
-        frame["env"].to_numpy(), frame["row"].to_numpy(), columns, has_final, finals
-    )
-    if "priority" in frame:
-        priorities.add(ids, frame["priority"].to_numpy(np.float64))
+    importer.add_mixed(
+        frame["env"].to_numpy(), frame["row"].to_numpy(), columns, has_final, finals,
+        frame["priority"].to_numpy(np.float64) if "priority" in frame else None,
+    )  # fmt: skip
 
 
 def _pandas() -> Any:

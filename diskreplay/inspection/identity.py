@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.spaces import Discrete
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.inspection.wording import count_text
+from diskreplay.inspection.humanize import count_text
 from diskreplay.metadata import parse
 from diskreplay.store.format import read_attributes
 

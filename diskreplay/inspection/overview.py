@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
-from diskreplay.indexed_store import parse_begins
 from diskreplay.inspection.episodes import begins_within, count_episodes
 from diskreplay.inspection.identity import metadata_of, title_of
-from diskreplay.inspection.surroundings import (
+from diskreplay.inspection.store_activity import (
     Beside,
     Writer,
     checkpoints_beside,
     last_write,
     writer_of,
 )
+from diskreplay.open_episodes import parse_begins
 from diskreplay.schema import Schema
 from diskreplay.store import format, private
 from diskreplay.store.catalog import segments_of
@@ -99,7 +99,7 @@ class Overview:
     segments: int
     last_write: float | None
     """The newest that is known. Exact for a checkpoint and a store that was closed in good order;
-    else the store may have been written to later, see `surroundings.last_write`."""
+    else the store may have been written to later, see `store_activity.last_write`."""
     writing: bool
     """Whether rows came in while it was looked at."""
     writer: Writer | None

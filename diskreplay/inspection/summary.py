@@ -8,7 +8,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.priorities import priorities_of
 from diskreplay.inspection.profile import SAMPLE_BYTES, counts_of, profile_of, values_of
-from diskreplay.inspection.surroundings import oldest_write
+from diskreplay.inspection.store_activity import oldest_write
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store.format import Field, read_attributes
 

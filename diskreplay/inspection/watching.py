@@ -25,7 +25,7 @@ class Pulse:
         When a row came at the latest, as far as the looks can tell: between two of them.
     exact : bool
         Whether that was seen, or the store is closed. Else it may have been later, see
-        `surroundings.last_write`.
+        `store_activity.last_write`.
     returns : list of float
         Of the newest whole episodes, the newest last.
     mean_return : float or None

@@ -141,25 +141,27 @@ def _frame_axes(
     axes: list[int | None] = []
     for name, (shape, dtype) in frames.items():
         stack, found_dtype = leaves[name]
-        fitting = [None] if stack == shape else []
+        candidates = [None] if stack == shape else []
         if len(stack) == len(shape) + 1:
-            fitting = [axis for axis in (0, -1) if np.delete(stack, axis).tolist() == list(shape)]
+            candidates = [
+                axis for axis in (0, -1) if np.delete(stack, axis).tolist() == list(shape)
+            ]
         if frame_axis != "auto":
-            fitting = [axis for axis in fitting if axis in (None, frame_axis)]
+            candidates = [axis for axis in candidates if axis in (None, frame_axis)]
         if len(stack) == 1:
-            fitting = fitting[:1]  # its first axis is its last one
+            candidates = candidates[:1]  # its first axis is its last one
         integers = found_dtype.kind in "iu" and dtype.kind in "iuf"  # taken where each value fits
-        if not fitting or not (integers or np.can_cast(found_dtype, dtype, "same_kind")):
+        if not candidates or not (integers or np.can_cast(found_dtype, dtype, "same_kind")):
             raise SchemaError(
                 f"{where}: with frame_axis={frame_axis!r}, {name} of shape {stack} and dtype "
                 f"{found_dtype} is neither a frame of shape {shape} and dtype {dtype} nor a stack"
             )
-        if len(fitting) > 1:
+        if len(candidates) > 1:
             raise InvalidInputError(
                 f"{where}: the frames of {name} may lie along the first axis or the last one; say "
                 "frame_axis=0 or frame_axis=-1"
             )
-        axes += fitting
+        axes += candidates
     if frame_axis in (0, -1) and set(axes) == {None}:
         raise SchemaError(f"{where}: no stack of frames, which frame_axis={frame_axis} says")
     return axes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.wording import size_text
+from diskreplay.inspection.humanize import size_text
 from diskreplay.pictures.figures import Bars, Chart, Sizes, Trend
 from diskreplay.store import files
 

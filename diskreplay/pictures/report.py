@@ -13,8 +13,8 @@ import numpy as np
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.humanize import size_text
 from diskreplay.inspection.identity import metadata_of, metadata_texts, title_of
-from diskreplay.inspection.wording import size_text
 from diskreplay.pictures import svg
 from diskreplay.pictures.figures import Chart, Sizes, Trend, charts_of
 from diskreplay.pictures.frame_field import FrameField

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from diskreplay.inspection.wording import size_text
+from diskreplay.inspection.humanize import size_text
 from diskreplay.pictures.figures import Bars, Chart, Sizes, Trend
 
 _WIDTH, _NARROW, _HEIGHT = 500, 380, 240  # of trends and sizes; of bars; of both

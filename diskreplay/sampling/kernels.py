@@ -45,7 +45,7 @@ FIRST, COUNT = 0, 1
 
 
 @part(void, float64s, float64s, int64, int64s, int64, int64s, int64, int64)
-def _refresh(nodes, least, keeps_least, starts, levels, leaves, low, high):
+def refresh_parents(nodes, least, keeps_least, starts, levels, leaves, low, high):
     """Recompute every node above leaves[low:high] from its children.
 
     A sum is always taken in the same order. Four partial sums let the processor add while it waits
@@ -96,7 +96,7 @@ def tree_set(nodes, least, starts, leaves, values):
     if len(values):
         for i in range(len(leaves)):
             nodes[leaves[i]] = values[i * step]
-    _refresh(
+    refresh_parents(
         pointer(nodes), pointer(least), len(least), pointer(starts), len(starts) - 1,
         pointer(leaves), 0, len(leaves),
     )  # fmt: skip
@@ -174,7 +174,7 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
             taken += 1
             if priorities[i] > largest:
                 largest = priorities[i]
-    _refresh(
+    refresh_parents(
         pointer(nodes), pointer(least), len(least), pointer(starts), len(starts) - 1,
         pointer(places), 0, taken,
     )  # fmt: skip
@@ -406,7 +406,7 @@ def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags
         for i in range(1, count + 1):
             nodes[changed[began, i]] = leaf if began else 0.0
         low = began * changed.shape[1] + 1
-        _refresh(
+        refresh_parents(
             pointer(nodes), pointer(least), len(least), pointer(starts), len(starts) - 1,
             pointer(changed), low, low + count,
         )  # fmt: skip

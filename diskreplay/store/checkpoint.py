@@ -163,7 +163,7 @@ def finish(
     store: Store,
     name: str,
     meta: Mapping[str, Any],
-    leaves: np.ndarray | None,
+    leaves: priorities.Sets,
     keep: int | None,
 ) -> Path:
     """Write all rows of a store into a checkpoint that was begun, put it in place, and remove the
@@ -178,8 +178,8 @@ def finish(
     store.maintenance.settle()  # what is linked is shared, and has to be on disk
     with store.maintenance.lock:
         _build(store, build, meta, leaves, attached)
-        if leaves is not None:
-            store.keep_priorities(build / "priority", meta)
+        if leaves:
+            store.keep_priorities([build / name for name in leaves], meta)
     store.place.check()  # else what was linked may be another store's
     room.put_in_place(build)
     if keep is not None:
@@ -192,7 +192,7 @@ def _build(
     store: Store,
     build: Path,
     meta: Mapping[str, Any],
-    leaves: np.ndarray | None,
+    leaves: priorities.Sets,
     attached: Mapping[str, Seal],
 ) -> None:
     count, first = store.count.copy(), store.first.copy()
@@ -215,8 +215,8 @@ def _build(
         document = format.array_document(field, int(count.max()), store.num_envs, entries)
         written += write_documents(build, field, document)
     written += copies.run()
-    if leaves is not None:
-        written += priorities.write(build / "priority", leaves, int(first.min()), meta.get("alpha"))
+    for name, (values, alpha) in leaves.items():
+        written += priorities.write(build / name, values, int(first.min()), alpha)
     group = build / "zarr.json"
     attributes = {**store.attributes(count, first), **meta}
     files.write(group, [format.encode(format.group_document(attributes))])

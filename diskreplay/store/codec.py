@@ -16,7 +16,9 @@ _PIECES, _LEAST_PIECE = 256, 4096  # of a raw segment; bytes
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits reversed
 
 # As C has them.
-_NAMES = {name: np.frombuffer(bytearray(f"{name}\0".encode()), np.uint8) for name in ("lz4", "zstd")}
+_NAMES = {
+    name: np.frombuffer(bytearray(f"{name}\0".encode()), np.uint8) for name in ("lz4", "zstd")
+}
 MISSING = -1  # offset and length of a block that is not there, as int64
 
 _extend = ctypes.CDLL(_crc32c.__file__).crc32c_extend
@@ -156,9 +158,7 @@ def checksum(shard: np.ndarray, index: np.ndarray) -> int:
     return crc32c(np.ascontiguousarray(shard[ends[:, None] + np.arange(-4, 0)]))
 
 
-def named_only(
-    field: Field, shard: np.ndarray, index: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def named_only(field: Field, shard: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A shard and its index without bytes that no entry names: of blocks that were not full when it
     was sealed, and have come again with more rows."""
     where = np.flatnonzero(index[:, 0] != MISSING)
@@ -201,4 +201,6 @@ def misplaced(field: Field, index: np.ndarray, size: int) -> np.ndarray:
     offset, length = index[:, 0], index[:, 1]
     there = (offset != MISSING) | (length != MISSING)
     low = field.index_bytes + 4
-    return there & ((offset < low) | (length < 4) | (length > size - low) | (offset > size - length))
+    return there & (
+        (offset < low) | (length < 4) | (length > size - low) | (offset > size - length)
+    )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError
+from diskreplay.store import files
 from diskreplay.store.format import Field, array_document
 from diskreplay.store.gate import Gate
 from diskreplay.store.seals import parse_seals
@@ -140,6 +141,13 @@ class Column:
             self.adopt(new, envs)
         self.tell_readers()
 
+    def new_path(self, path: Path) -> Path:
+        """See to it that a file can be made at `path`, and is not deleted as one that has left."""
+        files.make_dirs(path.parent)
+        if path in self.strays:
+            self.strays.remove(path)
+        return path
+
     # -- what is open, full, left
 
     def open_segments(self) -> list[Segment]:
@@ -175,7 +183,9 @@ class Column:
 
     def left(self, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``(envs, slots)`` of entries with none but rows before `first`."""
-        return np.nonzero((self._at >= 0) & (self._at < (first // self.field.segment_rows)[:, None]))
+        return np.nonzero(
+            (self._at >= 0) & (self._at < (first // self.field.segment_rows)[:, None])
+        )
 
     def is_crowded(self, first: np.ndarray) -> bool:
         """Whether an env has so many entries that have left that they should go soon."""

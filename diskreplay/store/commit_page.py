@@ -35,9 +35,7 @@ def finals_in(word: np.ndarray | int) -> np.ndarray | int:
     return word >> _COUNT_BITS
 
 
-def rows_behind(
-    word: np.ndarray, count: np.ndarray, first: np.ndarray
-) -> np.ndarray:
+def rows_behind(word: np.ndarray, count: np.ndarray, first: np.ndarray) -> np.ndarray:
     """How many of the newest of `count` rows, `first` being the oldest one there, a word may not
     know of. It is written after the rows are committed, so that is one commit's at most."""
     unknown = np.minimum((count - word) & (1 << _COUNT_BITS) - 1, MOST_AT_ONCE)

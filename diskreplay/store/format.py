@@ -374,9 +374,7 @@ def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> 
         "data_type": field.dtype.name,
         "chunk_grid": {
             "name": "regular",
-            "configuration": {
-                "chunk_shape": [field.segment_rows, field.env_group, *field.shape]
-            },
+            "configuration": {"chunk_shape": [field.segment_rows, field.env_group, *field.shape]},
         },
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": False if field.dtype == np.bool_ else 0,

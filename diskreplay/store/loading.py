@@ -18,7 +18,7 @@ from diskreplay.errors import (
     IncompleteCheckpointError,
     StorageError,
 )
-from diskreplay.store import files, format, manifest, plain_file, private, tempfiles
+from diskreplay.store import files, format, manifest, plain_file, priorities, private, tempfiles
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.checkpoint import Copies, write_documents
 from diskreplay.store.column import Column
@@ -74,11 +74,11 @@ def _needed(saved: Store) -> tuple[set[str], set[str]]:
         needed |= chunks
         if field.packed:
             shards |= chunks
-    if (saved.path / "priority").is_dir():
-        needed.add("priority/zarr.json")
-        chunks = format.priority_chunks(saved.path / "priority")
-        needed.update(f"priority/{format.priority_key(number)}" for number in chunks)
-    elif saved.meta.get("kind") == "prioritized":
+    for name in priorities.sets(saved.path):
+        needed.add(f"{name}/zarr.json")
+        chunks = format.priority_chunks(saved.path / name)
+        needed.update(f"{name}/{format.priority_key(number)}" for number in chunks)
+    if not (saved.path / "priority").is_dir() and saved.meta.get("kind") == "prioritized":
         raise IncompleteCheckpointError(
             f"{saved.path / 'priority'}: missing; nothing was loaded: restore it, or load another "
             "checkpoint"
@@ -214,8 +214,8 @@ def _write(
         _link_column(column, build, first, count, copies)
         write_documents(build, column.field, _document(column, first, count))
     for key in contents.files:
-        if key.startswith("priority/"):
-            files.make_dirs(build / "priority")
+        if priorities.is_set(key.partition("/")[0]):
+            files.make_dirs((build / key).parent)
             copies.link(saved.path / key, build / key)
     copies.run()
     files.make_dirs(private.directory(build))

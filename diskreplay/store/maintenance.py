@@ -35,10 +35,14 @@ class Maintenance:
     ----------
     lock : threading.RLock
         Held by whoever touches files of segments that are there.
+    busy : set of int
+        The buffer's: threads on which no call of it may begin. A ``__del__`` that runs on the
+        keeper would wait for a lock whose owner waits for the keeper.
     """
 
     def __init__(self, store: "Store", write_record: Callable[..., None]) -> None:
         self.lock = threading.RLock()
+        self.busy: set[int] = set()
         self._store = store
         self._write_record = write_record
         self._wake = threading.Event()
@@ -66,6 +70,14 @@ class Maintenance:
         self._wake.set()
 
     def _keep(self) -> None:
+        busy, me = self.busy, threading.get_ident()
+        busy.add(me)
+        try:
+            self._keep_on()
+        finally:
+            busy.discard(me)
+
+    def _keep_on(self) -> None:
         wait = _RECORD_EVERY
         while True:
             self._wake.wait(wait)
@@ -142,13 +154,15 @@ class Maintenance:
 
     def _keep_spares(self) -> None:
         """Have a file ready for each raw segment that is opened soon: when the one before is half
-        full."""
+        full, or the segments of the column that has the shortest ones wake the keeper twice."""
+        shortest = min(column.field.segment_rows for column in self._raw)
         for column in self._raw:
             field, count = column.field, self._store.count
             if not self._closing and field.segment_bytes >= _WORTH_A_SPARE:
                 starts = np.arange(0, len(count), field.env_group)
                 fastest = np.maximum.reduceat(count, starts)
-                soon = fastest % field.segment_rows >= field.segment_rows // 2
+                left = field.segment_rows - fastest % field.segment_rows
+                soon = left <= max(field.segment_rows // 2, 2 * shortest)
                 column.keep_spares(np.count_nonzero(soon))
 
     # -- records

@@ -186,8 +186,7 @@ class PackedColumn(Column):
         """The open shard of a segment, which these envs find afterwards."""
         segment = self.segments.get((number, group))
         if segment is None:
-            path = private.open_shard(self.root, self.number, number, group)
-            files.make_dirs(path.parent)
+            path = self.new_path(private.open_shard(self.root, self.number, number, group))
             segment = Shard.create(self.field, number, group, path)
             self.new_files.append(path)
             self.adopt(segment, envs)
@@ -208,8 +207,7 @@ class PackedColumn(Column):
 
     def _reopen(self, old: Shard) -> Shard:
         """A copy of a sealed shard among the private files, to go on in."""
-        path = private.open_shard(self.root, self.number, *old.key)
-        files.make_dirs(path.parent)
+        path = self.new_path(private.open_shard(self.root, self.number, *old.key))
         index = old.index.copy()
         envs, blocks = self.envs_and_blocks(old)
         index[old.start + (blocks + 1) * self.block_rows > self.packed[envs]] = codec.MISSING
@@ -258,7 +256,7 @@ class PackedColumn(Column):
         may count on it.
         """
         with self._packing:
-            path = self.path(*segment.key)
+            path = self.new_path(self.path(*segment.key))
             index, more = self.with_tail(segment, count)
             if len(more):
                 segment.write(more)
@@ -266,7 +264,6 @@ class PackedColumn(Column):
             segment.finish_index()
             if (segment.start < recorded[segment.envs]).any():
                 files.sync([segment.path])  # it replaces a shard that the record counts on
-            files.make_dirs(path.parent)
             files.rename(segment.path, path)
             segment.mapping.path = path  # what fails behind this is done again by the next pass
             files.seal(path)
@@ -277,8 +274,8 @@ class PackedColumn(Column):
             return path
 
     def with_tail(self, segment: Shard, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What a shard is with the rows that the tail has of its segment, of `count`: its index, and
-        the blocks that are appended. The caller sees to it that nothing is packed meanwhile."""
+        """What a shard is with those of `count` rows that the tail has of its segment: its index,
+        and the blocks that are appended. The caller sees to it that nothing is packed meanwhile."""
         index, envs, starts, used = segment.index.copy(), *self._in_tail(segment, count)
         data, lengths = codec.encode(self.field, self._sources(envs, starts), used)
         places = self._entries_of(segment, envs, starts)
@@ -364,10 +361,10 @@ class PackedColumn(Column):
         if (number, group) not in self.segments:
             raise self.missing(env, row, row + 1)
         first = row // size * size
+        path = self.segments[number, group].path
         raise CorruptSegmentError(
-            f"{self.segments[number, group].path}: field {field.name!r}, env {env}, rows {first} to "
-            f"{first + size - 1} cannot be read: the block is rotten or missing; restore the file, "
-            "or load a checkpoint"
+            f"{path}: field {field.name!r}, env {env}, rows {first} to {first + size - 1} cannot "
+            "be read: the block is rotten or missing; restore the file, or load a checkpoint"
         )
 
 

@@ -1,6 +1,11 @@
-"""The leaf priorities on disk: a Zarr array with the store's row numbers, NaN for none."""
+"""The leaf priorities on disk: Zarr arrays with the store's row numbers, NaN for none.
+
+The buffer's own are ``priority``; those of a view of sequences are a set beside them, named
+``priority.`` and the view's name.
+"""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +16,11 @@ from diskreplay.store import files, format, numbers, private
 
 LARGEST_LEAF = 1e297  # of a `SumTree`: the sum of all leaves stays finite
 LARGEST = "largest_priority"  # among the attributes of the group
+VIEWS = "views"  # likewise: what is said of each view
+MAIN = "priority"
+Sets = Mapping[str, tuple[np.ndarray, float | None]]
+"""What is to be saved, by directory: float64 leaves of shape (rows, num_envs), from the oldest
+retained row of any env on, and what they were raised to."""
 _CHUNK_VALUES = 131_072  # about a mebibyte
 _MOST_OF_A_CHUNK = 1 << 24
 
@@ -136,18 +146,33 @@ def read(directory: Path, num_envs: int) -> Saved | None:
     return Saved(start, np.concatenate(blocks)[: rows - start], alpha)
 
 
-def replace(root: Path, priorities: np.ndarray, start: int, alpha: float | None) -> None:
-    """Put new priorities in the place of the saved ones, as a whole."""
-    beside = private.new_priorities(root)
+def set_name(view: str) -> str:
+    """The directory of a view's priorities."""
+    return f"{MAIN}.{view}"
+
+
+def is_set(name: str) -> bool:
+    """Whether a member of the group is a set of priorities. No field has such a name."""
+    return name == MAIN or name.startswith(f"{MAIN}.")
+
+
+def sets(root: Path) -> list[str]:
+    """The names of the sets that are there, in order."""
+    return sorted(path.name for path in root.glob(f"{MAIN}*") if is_set(path.name))
+
+
+def replace(root: Path, name: str, priorities: np.ndarray, start: int, alpha: float | None) -> None:
+    """Put a set of new priorities in the place of the saved one, as a whole."""
+    beside = private.new_priorities(root, name)
     files.remove_tree(beside)
     write(beside, priorities, start, alpha)
-    _put_in_place(root, beside)
+    _put_in_place(root, name, beside)
 
 
 def adopt(root: Path, written: Path) -> None:
-    """Put priorities that are on disk already, and never change, in the place of the saved ones:
-    both directories have the same files then."""
-    beside = private.new_priorities(root)
+    """Put a set that is on disk already, and never changes, in the place of the saved one of that
+    name: both directories have the same files then."""
+    beside = private.new_priorities(root, written.name)
     files.remove_tree(beside)
     files.make_dirs(beside)
     copies = []
@@ -157,13 +182,13 @@ def adopt(root: Path, written: Path) -> None:
             copies.append(beside / path.name)
     files.sync(copies)
     files.sync_dirs([beside])
-    _put_in_place(root, beside)
+    _put_in_place(root, written.name, beside)
 
 
 def settle(root: Path) -> None:
-    """Finish an exchange that was cut, on a file system that cannot swap two directories."""
-    aside, target = private.old_priorities(root), root / "priority"
-    if aside.is_dir():
+    """Finish exchanges that were cut, on a file system that cannot swap two directories."""
+    for aside in private.all_old_priorities(root):
+        target = root / aside.name.removesuffix(private.ASIDE)
         if target.exists():
             files.remove_tree(aside)
         else:
@@ -171,10 +196,10 @@ def settle(root: Path) -> None:
             files.sync_dirs([root])
 
 
-def _put_in_place(root: Path, beside: Path) -> None:
-    target = root / "priority"
+def _put_in_place(root: Path, name: str, beside: Path) -> None:
+    target = root / name
     if target.exists():
-        files.exchange(beside, target, private.old_priorities(root))
+        files.exchange(beside, target, private.old_priorities(root, name))
         files.sync_dirs([root])  # else the old ones may come back, and their files be gone
         files.remove_tree(beside)
     else:

@@ -13,6 +13,7 @@ from diskreplay.errors import FormatError
 from diskreplay.store import files
 
 PLACE = Path("is_final", "live")
+ASIDE = "~aside"  # no name of a set ends with it
 
 
 def directory(root: Path) -> Path:
@@ -55,14 +56,19 @@ def unsealed(root: Path) -> Path:
     return root / PLACE / "unsealed"
 
 
-def new_priorities(root: Path) -> Path:
-    """Priorities that are still being written."""
-    return root / PLACE / "priority"
+def new_priorities(root: Path, name: str) -> Path:
+    """A set of priorities that is still being written."""
+    return root / PLACE / name
 
 
-def old_priorities(root: Path) -> Path:
-    """Those that they replace, while renames stand in for an exchange."""
-    return root / PLACE / "priority.aside"
+def old_priorities(root: Path, name: str) -> Path:
+    """That which it replaces, while renames stand in for an exchange."""
+    return root / PLACE / f"{name}{ASIDE}"
+
+
+def all_old_priorities(root: Path) -> list[Path]:
+    """Those of every set that are there."""
+    return [path for path in directory(root).glob(f"priority*{ASIDE}") if path.is_dir()]
 
 
 def begun(root: Path) -> list[Path]:

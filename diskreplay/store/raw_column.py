@@ -65,8 +65,7 @@ class RawColumn(Column):
                 self.point(segment, some)
 
     def _create(self, number: int, group: int) -> RawSegment:
-        path = self.path(number, group)
-        files.make_dirs(path.parent)
+        path = self.new_path(self.path(number, group))
         if self._spares:
             mapping = self._spares.pop()
             try:

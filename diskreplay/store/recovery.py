@@ -1,13 +1,15 @@
 """Opening a store to write: which rows count, which files hold them, what a crash has left over.
 
-=================  ==================================================================================
+=================  =================================================================================
 it was closed      the record says which rows count, and shards in their places have them all
-killed, same boot  the commit page does: open shards have the rows below ``packed``, the tail the rest
+killed, same boot  the commit page does: open shards have the rows below ``packed``, the tail the
+                   others
 a power cut        the record does: open shards were synced before it, and what a flush had of the
                    tail is in shards in their places; the tail itself is worth nothing
-=================  ==================================================================================
+=================  =================================================================================
 """
 
+import contextlib
 import os
 import re
 import warnings
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError
+from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import codec, files, format, numbers, priorities, private
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column
@@ -94,7 +96,7 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
             if clean:
                 store.note_flushed(column, count)
         if not tidy or (store.first > store.recorded_first).any():
-            _sort_strays(column, store.recorded_first, store.recorded)
+            _sort_strays(column, store.first, count, store.recorded_first, store.recorded)
     finals = store.recorded - store.recorded_transitions
     for env in np.flatnonzero(count > store.recorded).tolist():
         word, high = words[env], int(count[env])
@@ -105,6 +107,9 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
             low = max(int(store.recorded[env]), int(store.first[env]))
         finals[env] += store.read("is_final", env, low, high).sum()
     store.begin_writing(count, finals)
+    if any(column.strays for column in store.columns.values()):
+        with contextlib.suppress(StorageError):  # the keeper tries again
+            store.maintenance.run(durable=True)
 
 
 def _check_directories(store: "Store") -> None:
@@ -113,9 +118,7 @@ def _check_directories(store: "Store") -> None:
     for column in store.columns.values():
         shards = private.open_shards(store.path, column.number)
         for directory in (shards, column.directory):
-            if os.path.realpath(directory) != os.path.join(
-                real, directory.relative_to(store.path)
-            ):
+            if os.path.realpath(directory) != os.path.join(real, directory.relative_to(store.path)):
                 raise CorruptSegmentError(
                     f"{directory}: it is, or is in, a link to another directory; move the files "
                     "themselves there"
@@ -253,9 +256,7 @@ def _combined(column: PackedColumn, begun: Shard, whole: Shard) -> Shard:
     return shard
 
 
-def _new_tail(
-    column: PackedColumn, start: np.ndarray, count: np.ndarray, size: int
-) -> Mapping:
+def _new_tail(column: PackedColumn, start: np.ndarray, count: np.ndarray, size: int) -> Mapping:
     """A tail with the rows from `start` on, which are in blocks that are not full."""
     files.remove(column.tail_path)
     tail = Mapping.create(column.tail_path, size)
@@ -273,8 +274,7 @@ def _new_tail(
 
 
 def _drop_behind(segment: Shard, packed: np.ndarray) -> None:
-    """Forget blocks that are said to hold rows which are in the tail: others come in their place.
-    """
+    """Forget blocks with rows that are in the tail: others come in their place."""
     field = segment.field
     blocks, places = np.divmod(np.arange(len(segment.index)), field.env_group)
     envs = np.minimum(segment.envs.start + places, len(packed) - 1)
@@ -291,18 +291,26 @@ def _sweep(root: Path) -> None:
                 files.remove(Path(base, name))
 
 
-def _sort_strays(column: Column, recorded_first: np.ndarray, recorded: np.ndarray) -> None:
+def _sort_strays(
+    column: Column,
+    first: np.ndarray,
+    count: np.ndarray,
+    recorded_first: np.ndarray,
+    recorded: np.ndarray,
+) -> None:
     """Remove files of segments that no retained row is in.
 
     Those of rows that have left since the record are only listed: a power cut would go back to that
     record, which counts on them. They are deleted after the next one.
     """
+    # Of rows that are in the tail too: what a flush wrote stays until there is better.
+    kept = {key for key, _envs in segments_of(column.field, first, count)}
     counted_on = {key for key, _envs in segments_of(column.field, recorded_first, recorded)}
     shards = private.open_shards(column.root, column.number)
     found = [(shards / f"{number}.{group}", (number, group)) for number, group in _pairs(shards)]
     found += [(column.path(*key), key) for key in _numbered(column.directory)]
     for path, key in found:
-        if key in column.segments:
+        if key in kept:
             continue
         if key in counted_on:
             column.strays.append(path)

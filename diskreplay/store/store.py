@@ -32,7 +32,16 @@ from diskreplay.errors import (
     StorageError,
 )
 from diskreplay.process import undisturbed
-from diskreplay.store import files, follow, format, priorities, private, recovery, tempfiles
+from diskreplay.store import (
+    files,
+    follow,
+    format,
+    priorities,
+    private,
+    recovery,
+    repair_leftovers,
+    tempfiles,
+)
 from diskreplay.store.column import Column
 from diskreplay.store.commit_page import (
     MOST_AT_ONCE,
@@ -267,14 +276,13 @@ class Store:
         """Finish or remove what a killed process left beside a store: before it is opened to be
         written to, and before it is found out whether there is one."""
         tempfiles.sweep(path.parent, re.escape(path.name))
+        repair_leftovers.finish(path)
 
     def begin_writing(self, count: np.ndarray, finals: np.ndarray) -> None:
         """Called by recovery: from here on `count` rows are there, `finals` of them final ones, and
         more may come."""
         packed = [c for c in self._columns_as_stored() if isinstance(c, PackedColumn)]
-        page = CommitPage(
-            private.commit_page(self.path), self.num_envs, len(packed), writable=True
-        )
+        page = CommitPage(private.commit_page(self.path), self.num_envs, len(packed), writable=True)
         page.count[:] = count
         page.finals[:] = finals_word(finals, count)
         for column, numbers in zip(packed, page.packed, strict=True):
@@ -603,7 +611,7 @@ class Store:
     def record(
         self,
         meta: MappingType[str, Any],
-        leaves: np.ndarray | None = None,
+        leaves: priorities.Sets | None = None,
         *,
         closing: bool = False,
     ) -> None:
@@ -613,7 +621,7 @@ class Store:
         ----------
         meta : mapping
             Replaces `meta`.
-        leaves : ndarray of float64, shape (rows, num_envs), optional
+        leaves : priorities.Sets, optional
             Priorities of the rows from ``first.min()`` on; NaN where a row has none.
         closing : bool
             Whether `mark_closed` follows: open segments get checksums then, for `verify`.
@@ -628,10 +636,10 @@ class Store:
                 files.rename(beside, beside.with_suffix(""))
             self._flushed = flushed  # not before: a flush that failed writes them again
             self.maintenance.sync_names(written)
-            if leaves is not None:
-                priorities.replace(self.path, leaves, int(first.min()), meta.get("alpha"))
+            for name, (values, alpha) in (leaves or {}).items():
+                priorities.replace(self.path, name, values, int(first.min()), alpha)
             self.meta = dict(meta)
-            self._written = {}  # a plain reader goes by the shape, which says how many rows there are
+            self._written = {}  # all of them anew: a plain reader goes by their shapes
             self._write_record(count, first, closing=closing)
             self.maintenance.recorded()
 
@@ -648,20 +656,21 @@ class Store:
             for segment in column.open_segments()
         ]
 
-    def keep_priorities(self, written: Path, meta: MappingType[str, Any]) -> None:
+    def keep_priorities(self, written: Sequence[Path], meta: MappingType[str, Any]) -> None:
         """Take over the priorities of a checkpoint, so that a kill costs those since then only.
 
         Nothing else of `meta` than what belongs to them: a power cut may go back to rows before it.
         """
         self.place.check()
-        priorities.adopt(self.path, written)
-        self.meta |= {name: meta[name] for name in (priorities.LARGEST,) if name in meta}
+        for each in written:
+            priorities.adopt(self.path, each)
+        belongs = priorities.LARGEST, priorities.VIEWS
+        self.meta |= {name: meta[name] for name in belongs if name in meta}
         attributes = self._attributes(self.recorded, self.recorded_first, self.recorded_transitions)
         _write_group(self.path, attributes)
 
     def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
-        """Shards of segments that are not sealed, beside their places, and what `_flushed` is then.
-        """
+        """Shards of segments not sealed yet, beside their places, and what `_flushed` is then."""
         written, flushed = [], {}
         for column in self.columns.values():
             if not isinstance(column, PackedColumn):
@@ -693,9 +702,9 @@ class Store:
         """A copy of the rows ``start..stop`` of one env of one field."""
         return self.columns[name].read(env, start, stop)
 
-    def read_priorities(self) -> priorities.Saved | None:
-        """The saved leaves, or None if none were saved."""
-        return priorities.read(self.path / "priority", self.num_envs)
+    def read_priorities(self, name: str = priorities.MAIN) -> priorities.Saved | None:
+        """The saved leaves of a set, or None if none were saved."""
+        return priorities.read(self.path / name, self.num_envs)
 
     def _open_for_reading(self) -> None:
         path = private.commit_page(self.path)
@@ -755,9 +764,7 @@ class Store:
         if self.page is None:
             return False
         return self.epoch() != self.mapped_epoch or any(
-            column.is_passed
-            for column in self.columns.values()
-            if isinstance(column, PackedColumn)
+            column.is_passed for column in self.columns.values() if isinstance(column, PackedColumn)
         )
 
     def has_moved_on(self, looks: int) -> bool:

@@ -77,7 +77,7 @@ def test_every_value_is_whole_at_any_width(cli, request, monkeypatch, command, w
     }.get(command, [command, store])
 
     def said(columns):
-        for module in ("look", "rows", "checks"):
+        for module in ("look", "show", "checks"):
             console = Console(width=columns, highlight=False, markup=False)
             monkeypatch.setattr(f"diskreplay.cli.{module}.console", console)
         return cli(*arguments).stdout

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from rich.console import Console
 
 import diskreplay
-from diskreplay.inspection.wording import size_text
+from diskreplay.inspection.humanize import size_text
 from tests.cli.conftest import record
 
 FRAME = 12 * 16

@@ -118,7 +118,7 @@ def racing(make, tmp_path, monkeypatch):
         record(buffer, 60)
         return found
 
-    for module in ("rows", "pictures"):
+    for module in ("show", "pictures"):
         monkeypatch.setattr(f"diskreplay.cli.{module}.episodes_of", episodes_then_eviction)
     return tmp_path / "replay"
 
@@ -189,7 +189,7 @@ def test_show_saves_nothing_of_vectors(cli, tmp_path):
 def test_show_draws_on_a_terminal(cli, store, monkeypatch, arguments):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system="truecolor", width=100)
-    monkeypatch.setattr("diskreplay.cli.rows.console", console)
+    monkeypatch.setattr("diskreplay.cli.show.console", console)
     cli("show", store, *arguments)
     assert "▀" in screen.getvalue()
     monkeypatch.undo()
@@ -198,10 +198,10 @@ def test_show_draws_on_a_terminal(cli, store, monkeypatch, arguments):
 
 def test_show_draws_the_stack_that_is_sampled(cli, make, tmp_path, monkeypatch):
     """Before an episode's start nothing is drawn for zeros, and its first frame where it stands."""
-    from diskreplay.cli import rows
+    from diskreplay.cli import show
 
     drawn = []
-    monkeypatch.setattr(rows, "_draw", lambda _b, _f, ids, _o, **_more: drawn.append(ids.tolist()))
+    monkeypatch.setattr(show, "_draw", lambda _b, _f, ids, _o, **_more: drawn.append(ids.tolist()))
     for padding, stacks in (
         ("zero", [[0], [0, 1], [6, 7, 8, 9], [11]]),
         ("reset", [[0, 0, 0, 0], [0, 0, 0, 1], [6, 7, 8, 9], [11, 11, 11, 11]]),

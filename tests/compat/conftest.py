@@ -2,7 +2,7 @@
 
 import pytest
 
-from diskreplay.compat import on_disk
+from diskreplay.compat import base
 
 
 @pytest.fixture(scope="module", params=["in memory", "on disk"])
@@ -11,5 +11,5 @@ def small_columns(request):
     ones are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "on disk":
-            patch.setattr(on_disk, "_LARGEST_IN_MEMORY", 0)
+            patch.setattr(base, "_LARGEST_IN_MEMORY", 0)
         yield

@@ -293,7 +293,7 @@ def test_rows_that_were_committed_stay_and_the_next_follow_them(name, at, monkey
 
         return call
 
-    for method in ("put", "add", "add_frame"):
+    for method in ("put", "add_frame"):
         monkeypatch.setattr(SlotBuffer, method, interrupting(getattr(SlotBuffer, method)))
     fired = 0
     for i in range(ROWS):

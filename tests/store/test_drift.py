@@ -179,12 +179,22 @@ OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("steps"), st.integers(1, 40), st.integers(1, 7)),
         st.sampled_from(
-            [("check",), ("flush",), ("kill",), ("power",), ("reopen",), ("save",), ("load",),
-             ("reader",), ("upkeep",)]
-        ),  # fmt: skip
+            [
+                ("check",),
+                ("flush",),
+                ("kill",),
+                ("power",),
+                ("reopen",),
+                ("save",),
+                ("load",),
+                ("reader",),
+                ("upkeep",),
+            ]
+        ),
     ),
-    min_size=3, max_size=25,
-)  # fmt: skip
+    min_size=3,
+    max_size=25,
+)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
 from diskreplay.check.verify import verify
-from diskreplay.errors import DiskFullError, DiskReplayError, StorageError
+from diskreplay.errors import DiskReplayError, StorageError
 from diskreplay.store import files
-from diskreplay.store.column import Column
-from diskreplay.store.store import Store
+from diskreplay.store.maintenance import Maintenance
+from diskreplay.store.raw_column import RawColumn
 
 
 def make(path, **options):
@@ -46,13 +46,13 @@ def test_a_killed_store_is_opened_with_another_capacity(tmp_path, monkeypatch, s
     """What had left a smaller store was looked for by a larger one, though no record had named it
     yet and its segments had never been sealed: it could not be opened."""
     if sealing != "at once":
-        monkeypatch.setattr(Store, "_wake_keeper", lambda self: None)
+        monkeypatch.setattr(Maintenance, "wake", lambda self: None)
     buffer = make(tmp_path / "store")
     for number in range(250):
         add(buffer, 1)
         if sealing == "late" and number in (100, 180):
-            buffer._rows.store.maintain()
-    with buffer._rows.store.maintenance:  # as a kill would leave it
+            buffer._rows.store.maintenance.run()
+    with buffer._rows.store.maintenance.lock:  # as a kill would leave it
         for capacity in (16, 64, 1000):
             shutil.copytree(tmp_path / "store", tmp_path / f"copy{capacity}")
     buffer.close()
@@ -66,42 +66,6 @@ def test_a_killed_store_is_opened_with_another_capacity(tmp_path, monkeypatch, s
         assert orphans(tmp_path / f"copy{capacity}") == []
 
 
-def test_tails_are_counted_whatever_becomes_of_them(tmp_path, monkeypatch):
-    rng, failing = np.random.default_rng(0), [False]
-    rename = files.rename
-
-    def flaky(*paths):
-        if failing[0] and rng.random() < 0.3:
-            raise DiskFullError(28, "full", str(paths[0]))
-        rename(*paths)
-
-    monkeypatch.setattr(files, "rename", flaky)
-    monkeypatch.setattr(Store, "_wake_keeper", lambda self: None)
-    path, rows = tmp_path / "store", 0
-    buffer = make(path)
-    for _ in range(60):
-        failing[0] = bool(rng.integers(2))
-        for _ in range(rng.integers(1, 40)):
-            try:
-                add(buffer, 1)
-            except StorageError:
-                break
-        failing[0] = False
-        if rng.random() < 0.2:
-            buffer.close()
-            buffer = make(path)
-        store = buffer._rows.store
-        store.maintain()
-        column = store.columns["observation"]
-        there = [key for key in column.mapped() if column.is_tail(*key)]
-        idle = [tail for one, tail in store._idle_tails if one is column]
-        assert column._tails == len(there) + len(column._spares) + len(idle) <= 2
-        rows = buffer.add_count
-    assert rows > 500
-    buffer.close()
-    assert orphans(path) == []
-
-
 def test_a_power_cut_between_the_fields_record_and_the_groups(tmp_path, monkeypatch):
     """The field names segment 1, the group does not: the rows added then were taken for sealed, and
     the next opening after a crash removed them."""
@@ -111,7 +75,7 @@ def test_a_power_cut_between_the_fields_record_and_the_groups(tmp_path, monkeypa
     buffer.flush()
     group = (path / "zarr.json").read_bytes()
     add(buffer, 8)
-    buffer._rows.store.maintain(durable=True)
+    buffer._rows.store.maintenance.run(durable=True)
     shutil.copytree(path, tmp_path / "cut")
     buffer.close()
     path = tmp_path / "cut"
@@ -200,7 +164,7 @@ def test_the_tail_of_a_segment_whose_record_failed(tmp_path, monkeypatch):
         patched.setattr(files, "replace", lambda contents: files.write(Path("/nowhere/at/all"), []))
         add(buffer, 3)
         with pytest.raises(DiskReplayError):
-            buffer._rows.store.maintain(durable=True)
+            buffer._rows.store.maintenance.run(durable=True)
     add(buffer, 10)
     buffer.close()
     assert orphans(path) == []
@@ -211,7 +175,7 @@ def test_a_segment_that_could_not_be_deleted_is_deleted_later(tmp_path, monkeypa
     buffer = make(path)
     add(buffer, 60)
     buffer.flush()
-    with buffer._rows.store.maintenance, monkeypatch.context() as patched:  # the keeper waits
+    with buffer._rows.store.maintenance.lock, monkeypatch.context() as patched:  # the keeper waits
         add(buffer, 30)
 
         def remove(path):
@@ -219,7 +183,7 @@ def test_a_segment_that_could_not_be_deleted_is_deleted_later(tmp_path, monkeypa
 
         patched.setattr(files, "remove", remove)
         with pytest.raises(DiskReplayError):
-            buffer._rows.store.maintain(durable=True)
+            buffer._rows.store.maintenance.run(durable=True)
     add(buffer, 30)
     buffer.close()
     assert orphans(path) == []
@@ -300,7 +264,7 @@ def test_a_segment_that_leaves_while_it_is_recorded(tmp_path, monkeypatch):
     buffer = make(tmp_path / "store")
     add(buffer, 7)
     store, original = buffer._rows.store, files.sync
-    with store.maintenance:
+    with store.maintenance.lock:
         add(buffer, 3)
 
         def sync(paths):
@@ -309,7 +273,7 @@ def test_a_segment_that_leaves_while_it_is_recorded(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patched:
             patched.setattr(files, "sync", sync)
-            store.maintain(durable=True)
+            store.maintenance.run(durable=True)
     buffer.close()
     assert orphans(tmp_path / "store") == []
 
@@ -360,10 +324,10 @@ def test_the_tails_of_many_envs_are_not_synced_again_and_again(tmp_path, monkeyp
         for step in range(12):
             frames = np.full((envs, 84, 84), step, np.uint8)
             buffer.add(frames, np.zeros(envs, int), np.zeros(envs), no, no)
-        store.maintain(durable=True)
+        store.maintenance.run(durable=True)
         frames = store.columns["observation"]
-        assert {frames.chunk_path(0, env) for env in range(envs)} <= set(synced)
-        assert not [path for path in synced if path.parent == frames.tails]
+        assert frames.path(0, 0) in synced
+        assert frames.tail_path not in synced
         assert store.recorded.tolist() == [8] * envs
         buffer.flush()
         assert store.recorded.tolist() == [12] * envs
@@ -390,25 +354,23 @@ atexit.register(buffer.close)
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     with diskreplay.open(path) as buffer:
-        assert buffer._rows.store.state.closed
+        assert buffer._rows.store.page.closed
         assert buffer.add_count == 64 * 20
 
 
-def test_what_has_left_is_deleted_before_there_is_no_slot_for_what_comes(tmp_path, monkeypatch):
-    """The record that lets it be deleted was written every two seconds: an adding thread that was
-    faster than a few segments in that time had to write it, and wait for the disk, itself."""
+def test_an_add_never_waits_for_what_has_left_to_be_deleted(tmp_path, monkeypatch):
+    """An adding thread that was faster than a few segments in two seconds had to write the record,
+    and wait for the disk, itself."""
     buffer = make(tmp_path / "store")
-    add(buffer, 1)
     store = buffer._rows.store
-    monkeypatch.setattr(store, "_record_due", np.inf)
-    monkeypatch.setattr(store, "_wake_keeper", lambda: store.maintain(spares=True))
-    monkeypatch.setattr(store, "_make_room", lambda *_: pytest.fail("it had to wait"))
+    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
+    monkeypatch.setattr(Maintenance, "_record", lambda *_: pytest.fail("it wrote a record"))
+    add(buffer, 31 * 64)
+    monkeypatch.undo()
+    store.maintenance.run(durable=True)
     frames = store.columns["observation"]
-    most = 64 // 8 + 1 + frames._spare_slots // 2 + 1
-    for _ in range(31):
-        add(buffer, 8)
-        assert len(frames.mapped()) <= most
-        assert len(list(frames.directory.glob("c.*"))) <= most
+    assert len(frames.segments) <= 64 // 8 + 2
+    assert len(list(frames.directory.glob("c.*"))) <= 64 // 8 + 2
     buffer.close()
     assert orphans(tmp_path / "store") == []
 
@@ -435,9 +397,10 @@ def test_segments_longer_than_what_is_kept(tmp_path, monkeypatch):
     buffer = make_wide(tmp_path / "store", 156)
     add_wide(buffer, 2000)
     rows = buffer._rows.store.columns["observation/image"].field.segment_rows
-    assert len(buffer._rows.store.columns["observation/image"].mapped()) < 156 // rows + 16
-    with buffer._rows.store.maintenance:  # the keeper may be late, and would delete meanwhile
+    with buffer._rows.store.maintenance.lock:  # the keeper may be late, and would delete meanwhile
         shutil.copytree(tmp_path / "store", tmp_path / "cut")
+    buffer._rows.store.maintenance.run(durable=True)
+    assert len(buffer._rows.store.columns["observation/image"].segments) <= 156 // rows + 2
     buffer.close()
     monkeypatch.setattr(files, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
     with pytest.warns(RuntimeWarning, match="rows"):
@@ -457,18 +420,17 @@ def test_a_late_keeper_has_made_the_next_file_all_the_same(tmp_path, monkeypatch
 
     def wake():
         wakes.append(1)
-        if len(wakes) % 3 == 0:
-            store.maintain(spares=True)
+        store.maintenance.run(spares=True)
 
-    open_segment = Column.open_segment
+    create = RawColumn._create
 
-    def opened(column, segment, env):
+    def created(column, number, group):
         if column.field.name == "observation/depth":
             made.append(not column._spares)
-        open_segment(column, segment, env)
+        return create(column, number, group)
 
-    monkeypatch.setattr(store, "_wake_keeper", wake)
-    monkeypatch.setattr(Column, "open_segment", opened)
+    monkeypatch.setattr(store.maintenance, "wake", wake)
+    monkeypatch.setattr(RawColumn, "_create", created)
     add_wide(buffer, 4200)
     buffer.close()
     assert made == [True, False, False, False, False]

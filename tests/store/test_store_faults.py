@@ -107,7 +107,9 @@ def check_reopened(buffer, copy, acknowledged):
     """What a process that is killed now would leave behind, opened elsewhere."""
     if copy.exists():
         shutil.rmtree(copy)
-    with buffer._rows.store.maintenance.lock:  # a copy takes a while: the keeper must not seal meanwhile
+    with (
+        buffer._rows.store.maintenance.lock
+    ):  # a copy takes a while: the keeper must not seal meanwhile
         shutil.copytree(buffer.path, copy)
     with make(copy) as reopened:
         check(reopened, acknowledged)

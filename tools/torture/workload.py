@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.store import column as column_module
-from diskreplay.store import keeping
+from diskreplay.store import maintenance
+from diskreplay.store import raw_column as column_module
 
 KEPT = 4  # numbered checkpoints
 
@@ -133,11 +133,11 @@ class Setting:
         clock = Clock()
         with contextlib.ExitStack() as stack:
             replace = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
-            replace(keeping.Keeping, "_wake_keeper", lambda store: store.maintain(spares=True))
-            replace(keeping.time, "monotonic", clock)
+            replace(maintenance.Maintenance, "wake", lambda keeper: keeper.run(spares=True))
+            replace(maintenance.time, "monotonic", clock)
             if self.large:
                 replace(column_module, "_LARGE", 4096)
-                replace(keeping, "_WORTH_A_SPARE", 1)
+                replace(maintenance, "_WORTH_A_SPARE", 1)
             yield clock
 
 
@@ -254,7 +254,7 @@ class Workload:
         """Two seconds go by, and the keeper wakes."""
         self._now("record")
         self._clock.now += 3
-        self.buffer._rows.store.maintain(spares=True)
+        self.buffer._rows.store.maintenance.run(spares=True)
         self._done("record")
 
     def burst(self) -> None:

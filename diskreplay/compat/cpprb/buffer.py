@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from diskreplay.compat.base import Facade
 from diskreplay.compat.cpprb import files
 from diskreplay.compat.cpprb.columns import Columns, names
 from diskreplay.compat.cpprb.layout import Layout, all_fields
 from diskreplay.compat.cpprb.nstep import NstepBuffer
-from diskreplay.compat.cpprb.tracks import Rows, check_links
-from diskreplay.compat.on_disk import OnDisk
+from diskreplay.compat.cpprb.tracks import Arrays, check_links
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
 
@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 1024
 _MOST_SLOTS = 2**62 - 1
 
 
-class ReplayBuffer(OnDisk):
+class ReplayBuffer(Facade):
     """Named columns in a ring; rows are drawn uniformly, with replacement.
 
     Parameters
@@ -200,7 +200,7 @@ class ReplayBuffer(OnDisk):
         row = self._columns.row(columns) if self._nstep is None else None
         return self._take_in(self._columns.rows(columns)) if row is None else self._store_row(row)
 
-    def _take_in(self, rows: Rows) -> int | None:
+    def _take_in(self, rows: Arrays) -> int | None:
         if self._nstep is None:
             return self._store(rows)
         whole, left = self._nstep.roll(rows)
@@ -209,7 +209,7 @@ class ReplayBuffer(OnDisk):
         self._nstep.keep(left)
         return None
 
-    def _store_whole(self, whole: Rows, left: Rows) -> int:
+    def _store_whole(self, whole: Arrays, left: Arrays) -> int:
         """Write rows whose n-step window is whole; the steps that are `left` go on waiting."""
         count = self._ring.count + len(next(iter(whole.values())))
         try:
@@ -221,7 +221,7 @@ class ReplayBuffer(OnDisk):
             raise
         return slot
 
-    def _store(self, rows: Rows) -> int:
+    def _store(self, rows: Arrays) -> int:
         """Write whole rows; the slot of the first."""
         ring = self._ring
         count = len(next(iter(rows.values())))
@@ -246,7 +246,9 @@ class ReplayBuffer(OnDisk):
             raise
         return first % self._size
 
-    def _took(self, first: int, count: int, rows: Rows, stored: Rows, states: list[Any]) -> None:
+    def _took(
+        self, first: int, count: int, rows: Arrays, stored: Arrays, states: list[Any]
+    ) -> None:
         """The ring has the first `count` of these, numbered from `first` on. Interrupted, it may
         run again."""
         for columns, capacity, given in (
@@ -261,7 +263,7 @@ class ReplayBuffer(OnDisk):
         if self._weighted:
             self._weigh(first, count, rows.get(PRIORITIES))
 
-    def _store_row(self, row: Rows, priority: np.ndarray | None = None) -> int:
+    def _store_row(self, row: Arrays, priority: np.ndarray | None = None) -> int:
         """As `_store`, for one row without a leading axis: by far the most common."""
         ring = self._ring
         number = ring.count
@@ -278,7 +280,7 @@ class ReplayBuffer(OnDisk):
     def _took_row(
         self,
         number: int,
-        row: Rows,
+        row: Arrays,
         stored: list[Any],
         states: list[Any],
         priority: np.ndarray | None,
@@ -328,7 +330,7 @@ class ReplayBuffer(OnDisk):
 
     # -- reading
 
-    def sample(self, batch_size: int) -> Rows:
+    def sample(self, batch_size: int) -> Arrays:
         """Draw rows with `numpy.random.randint`.
 
         Returns
@@ -350,7 +352,7 @@ class ReplayBuffer(OnDisk):
         drawn = np.random.randint(0, max(stored, 1), batch_size)  # noqa: NPY002 - as the original
         return np.atleast_1d(drawn)
 
-    def _encode_sample(self, idx: Any) -> Rows:
+    def _encode_sample(self, idx: Any) -> Arrays:
         """The rows in these slots, as `sample` gives them; zeros for slots never written."""
         slots = np.array(idx, ndmin=1)
         if slots.dtype == np.bool_ and slots.shape == (self._size,):
@@ -369,7 +371,7 @@ class ReplayBuffer(OnDisk):
         last = self._ring.count - 1
         return np.maximum(last - (last - slots) % self._size, -1)
 
-    def _read(self, slots: np.ndarray) -> Rows:
+    def _read(self, slots: np.ndarray) -> Arrays:
         self._ring.check_open()
         # Slots that no row is in are zeros in memory too.
         small = {name: column.take(slots, axis=0) for name, column in self._small.items()}
@@ -383,7 +385,7 @@ class ReplayBuffer(OnDisk):
             return self._links[field][rows % self._ring.capacity]
         return self._ring.take(field, rows, **options)
 
-    def get_all_transitions(self, shuffle: bool = False) -> Rows:
+    def get_all_transitions(self, shuffle: bool = False) -> Arrays:
         """All rows, in the order of their slots, or shuffled by `numpy.random.shuffle`."""
         slots = np.arange(self.get_stored_size())
         if shuffle:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.compat.cpprb.tracks import Rows
+from diskreplay.compat.cpprb.tracks import Arrays
 from diskreplay.errors import InvalidInputError
 
 _VERSION = 1
@@ -27,7 +27,7 @@ _DAMAGED = (
 )  # fmt: skip
 
 
-def save(file: Any, columns: Rows, *, is_nstep: bool) -> None:
+def save(file: Any, columns: Arrays, *, is_nstep: bool) -> None:
     """Write columns as the original's safe kind of file.
 
     Parameters
@@ -41,7 +41,7 @@ def save(file: Any, columns: Rows, *, is_nstep: bool) -> None:
     )
 
 
-def load(file: Any, *, is_nstep: bool) -> Rows:
+def load(file: Any, *, is_nstep: bool) -> Arrays:
     """The columns of a file of either kind, those of `next_of` included.
 
     Raises
@@ -133,13 +133,13 @@ def _object(archive: zipfile.ZipFile, name: str) -> Any:
     return array.state[4][0]
 
 
-def _columns(data: Any) -> Rows:
+def _columns(data: Any) -> Arrays:
     if type(data) is not dict:
         raise ValueError("data is no dict")
     return {_name(key): _array(value) for key, value in data.items()}
 
 
-def _restore(data: Rows, cache: Any, next_of: list[str]) -> None:
+def _restore(data: Arrays, cache: Any, next_of: list[str]) -> None:
     """Finish columns that the original stored as its memory has them, with what it kept beside."""
     kept = {}
     for slot, values in (cache or {}).items():

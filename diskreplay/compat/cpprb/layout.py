@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from diskreplay.compat.base import in_memory
 from diskreplay.compat.cpprb.columns import NO_ACTION, NOTHING, Column, Columns
-from diskreplay.compat.cpprb.tracks import Rows, Take, Track
-from diskreplay.compat.on_disk import in_memory
+from diskreplay.compat.cpprb.tracks import Arrays, Take, Track
 from diskreplay.naming import extra_name
 from diskreplay.spaces import box
 
@@ -163,7 +163,7 @@ class Layout:
         for track in self._tracks:
             track.forget()
 
-    def encode_row(self, row: Rows) -> tuple[list[Any], list[Any]]:
+    def encode_row(self, row: Arrays) -> tuple[list[Any], list[Any]]:
         """As `encode`, for one row without a leading axis: for `SlotBuffer.put`, see `place`.
         Valid until the next call."""
         stored = self._row.copy()
@@ -179,9 +179,9 @@ class Layout:
             stored[self._done_at] = row["done"].item() != 0
         return stored, states
 
-    def encode(self, rows: Rows) -> tuple[Rows, list[Any]]:
+    def encode(self, rows: Arrays) -> tuple[Arrays, list[Any]]:
         """Values for fields of the store, and the state to `keep` once they are there."""
-        stored: Rows = {}
+        stored: Arrays = {}
         states = []
         for part in self._plain:
             stored[part.frames] = part.encode(rows[part.column.name])
@@ -198,15 +198,15 @@ class Layout:
         for track, state in zip(self._tracks, states, strict=True):
             track.keep(state)
 
-    def decode_small(self, take: Take, rows: np.ndarray) -> Rows:
+    def decode_small(self, take: Take, rows: np.ndarray) -> Arrays:
         """The `small` columns at rows."""
         return self._decode_plain(take, rows, self._narrow)
 
-    def _decode_plain(self, take: Take, rows: np.ndarray, parts: list[Plain]) -> Rows:
+    def _decode_plain(self, take: Take, rows: np.ndarray, parts: list[Plain]) -> Arrays:
         stored = take([part.frames for part in parts], rows) if parts else []
         return {p.column.name: p.decode(values) for p, values in zip(parts, stored, strict=True)}
 
-    def decode(self, take: Take, rows: np.ndarray, known: Rows | None = None) -> Rows:
+    def decode(self, take: Take, rows: np.ndarray, known: Arrays | None = None) -> Arrays:
         """All columns at rows of the store, in the order of `columns`; -1 for zeros.
 
         Parameters
@@ -228,8 +228,11 @@ class Layout:
 
 
 def all_fields(
-    stored: Rows, fields: Mapping[str, tuple[tuple[int, ...], np.dtype]], count: int, step: int
-) -> Rows:
+    stored: Arrays,
+    fields: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+    count: int,
+    step: int,
+) -> Arrays:
     """Every one of a ring's `fields` for rows that follow each other, from step number `step` on:
     zeros where the API has no column."""
     found = dict(stored)

@@ -8,7 +8,7 @@ import numpy as np
 from diskreplay.compat.cpprb.columns import Columns, names
 from diskreplay.errors import InvalidInputError
 
-Rows = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 
 class NstepBuffer:
@@ -49,14 +49,14 @@ class NstepBuffer:
         self.size, self.gamma = int(size), float(Nstep.get("gamma", 0.99))
         self._rewards, self._next = names(Nstep.get("rew")), names(Nstep.get("next"))
         self._exact = bool(Nstep.get("exact_done", False)) or self.size == 1
-        self._steps: Rows = {}
+        self._steps: Arrays = {}
 
-    def add(self, **columns: Any) -> Rows | None:
+    def add(self, **columns: Any) -> Arrays | None:
         """Take in steps; the rows that are whole now, or None."""
         rows, self._steps = self.roll(self.columns.rows(columns))
         return rows
 
-    def on_episode_end(self) -> Rows:
+    def on_episode_end(self) -> Arrays:
         """The rows of the steps that are left, with shorter sums."""
         rows = self.rest()
         self.clear()
@@ -73,11 +73,11 @@ class NstepBuffer:
         """Forget the steps that are left."""
         self._steps = {}
 
-    def keep(self, steps: Rows) -> None:
+    def keep(self, steps: Arrays) -> None:
         """Take over what `roll` left, once its rows are stored."""
         self._steps = steps
 
-    def roll(self, rows: Rows) -> tuple[Rows | None, Rows]:
+    def roll(self, rows: Arrays) -> tuple[Arrays | None, Arrays]:
         """The rows that become whole with these steps, and the steps that are left. Nothing
         changes: the rows may yet fail to be stored.
 
@@ -98,13 +98,13 @@ class NstepBuffer:
         left = {name: values[whole:].copy() for name, values in joined.items()}
         return self._windows(joined, whole, last_counts=self._exact), left
 
-    def rest(self) -> Rows | None:
+    def rest(self) -> Arrays | None:
         """The rows of the steps that are left, which stay."""
         if not self._steps or not len(self._steps["done"]):
             return None
         return self._windows(self._steps, len(self._steps["done"]), last_counts=True)
 
-    def _windows(self, steps: Rows, count: int, *, last_counts: bool) -> Rows:
+    def _windows(self, steps: Arrays, count: int, *, last_counts: bool) -> Arrays:
         total = len(steps["done"])
         ended = (steps["done"] != 0).reshape(total, -1).any(axis=1)
         first = np.arange(count)

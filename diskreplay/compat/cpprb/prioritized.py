@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from diskreplay.compat.cpprb.buffer import PRIORITIES, ReplayBuffer
-from diskreplay.compat.cpprb.tracks import Rows
+from diskreplay.compat.cpprb.tracks import Arrays
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.sampling.sum_tree import SumTree
@@ -238,7 +238,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._weigh_newest(self._ring.count)
         return self._ring.weights
 
-    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
+    def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
         self._tree()
 
     def _raise_max(self, priority: float) -> None:
@@ -247,7 +247,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # -- drawing
 
-    def sample(self, batch_size: int, beta: float = 0.4) -> Rows:
+    def sample(self, batch_size: int, beta: float = 0.4) -> Arrays:
         """Draw one row from each of `batch_size` equal parts of all priorities.
 
         Parameters

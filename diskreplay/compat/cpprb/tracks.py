@@ -11,7 +11,7 @@ from diskreplay.errors import CorruptSegmentError
 from diskreplay.naming import extra_name
 from diskreplay.store.store import Store
 
-Rows = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 Take = Callable[[str | list[str], np.ndarray], Any]  # as `ReplayBuffer.take`
 
 
@@ -112,7 +112,7 @@ class Track:
         """The next row follows none."""
         self._last, self._last_run = None, 0
 
-    def encode_row(self, row: Rows) -> tuple[list[Any], tuple[np.ndarray, int]]:
+    def encode_row(self, row: Arrays) -> tuple[list[Any], tuple[np.ndarray, int]]:
         """As `encode`, for one row without a leading axis: what goes to each of `stores`, None for
         zeros. Valid until the next call."""
         if self._compare_row is None:
@@ -147,7 +147,7 @@ class Track:
     def _stack(self, flat: np.ndarray) -> np.ndarray:
         return flat.view(self.column.dtype).reshape(self._stack_shape)
 
-    def encode(self, rows: Rows) -> tuple[Rows, tuple[np.ndarray, int]]:
+    def encode(self, rows: Arrays) -> tuple[Arrays, tuple[np.ndarray, int]]:
         """What to store for rows that come next, and the state to `keep` once they are stored."""
         values = rows[self.outputs[0]].reshape(-1, *self._stack_shape)
         heads = rows[self.outputs[-1]].reshape(-1, *self._stack_shape)
@@ -192,7 +192,7 @@ class Track:
 
     # -- reading
 
-    def decode(self, take: Take, rows: np.ndarray) -> Rows:
+    def decode(self, take: Take, rows: np.ndarray) -> Arrays:
         """The values at rows, shape ``(n,)``; -1 for rows of zeros."""
         window = rows[:, None] + np.arange(-self.slack, 1)
         # One block for what is read and for the heads, which share no memory with the values: freed

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from diskreplay.compat.on_disk import OnDisk, in_memory
+from diskreplay.compat.base import Facade, in_memory
 from diskreplay.compat.reagent.checkpointing import Checkpointing
 from diskreplay.compat.reagent.elements import ReplayElement, native_rewards
-from diskreplay.compat.reagent.rows import NATIVE, Element, Rows
+from diskreplay.compat.reagent.signature import NATIVE, Element, Signature
 from diskreplay.compat.reagent.transitions import Transitions
 from diskreplay.compat.reagent.validity import Validity
 from diskreplay.compat.slot_buffer import SlotBuffer
@@ -30,7 +30,7 @@ __all__ = ["CHECKPOINT_DURATION", "STORE_FILENAME_PREFIX", "ReplayBuffer", "Repl
 _logger = logging.getLogger(__name__)
 
 
-class ReplayBuffer(Rows, Checkpointing, OnDisk):
+class ReplayBuffer(Signature, Checkpointing, Facade):
     """Experience replay with ReAgent's calls, which stores frames once and stacks them on sampling.
 
     Parameters
@@ -186,7 +186,7 @@ class ReplayBuffer(Rows, Checkpointing, OnDisk):
             self._put(row)
         except BaseException:
             if self._ring.count != self._count:  # Ctrl-C after a commit: the row stays
-                self._settle(self._ring, closing=False)
+                self._hand_over(self._ring, closing=False)
                 self._recall(self._ring)
             raise
 

@@ -48,7 +48,7 @@ class Checkpointing:
         `diskreplay.ReplayBuffer.save`.
         """
         if self._checkpoint_format == "native":
-            self._settle(self._ring, closing=False)
+            self._hand_over(self._ring, closing=False)
             self._ring.save(checkpoint_dir, iteration_number)
             return
         files = GzFiles(Path(checkpoint_dir), iteration_number)

@@ -155,7 +155,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _filled(self, element: ReplayElement, slots: np.ndarray) -> torch.Tensor:
         if element.name == "sampling_probabilities":
-            found = self.sum_tree.settle().leaves[slots].astype(np.float32)
+            found = self.sum_tree.apply_pending().leaves[slots].astype(np.float32)
             return torch.from_numpy(found[:, None])
         return super()._filled(element, slots)
 
@@ -170,8 +170,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _written(self, slot: int, row: list[np.ndarray] | None) -> None:
         self.sum_tree.set(slot, 0.0 if row is None else float(row[-1]))
 
-    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
-        self.sum_tree.settle()
+    def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
+        self.sum_tree.apply_pending()
         ring.notes |= {
             "max_recorded_priority": self.sum_tree.max_recorded_priority,
             "weighed": self._count,  # after an interruption the ring has a row more

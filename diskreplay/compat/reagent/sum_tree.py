@@ -49,7 +49,7 @@ class SumTree:
         self._waiting: dict[int, float] = {}
         self.max_recorded_priority = 1.0
 
-    def settle(self) -> Tree:
+    def apply_pending(self) -> Tree:
         """Bring the tree up to date, and return it. Single values wait for this, as one call for
         many is far cheaper than many calls."""
         if self._waiting:
@@ -65,12 +65,12 @@ class SumTree:
     def nodes(self) -> list[np.ndarray]:
         """All sums, float64: arrays of length 1, 2, 4, ... up to the leaves, which are filled up
         with zeros to a power of two. A copy; O(capacity)."""
-        return levels(self.settle().leaves)
+        return levels(self.apply_pending().leaves)
 
     @property
     def leaves(self) -> np.ndarray:
         """A copy of the leaves, float64 of shape ``(capacity,)``."""
-        return self.settle().leaves.copy()
+        return self.apply_pending().leaves.copy()
 
     def set(self, node_index: int, value: float) -> None:
         """Set one priority.
@@ -89,13 +89,13 @@ class SumTree:
         if value > self.max_recorded_priority:
             self.max_recorded_priority = value
         if len(self._waiting) == _MOST_WAITING:
-            self.settle()
+            self.apply_pending()
 
     def set_many(self, indices: np.ndarray, values: np.ndarray) -> None:
         """Set several, of shape (batch,); of duplicates the last counts. Errors as `set`."""
         if len(values) and values.min() < 0:
             raise ValueError(f"Sum tree values should be nonnegative. Got {values.min()}")
-        self.settle().set(indices, values)
+        self.apply_pending().set(indices, values)
         if len(values):
             self.max_recorded_priority = max(float(values.max()), self.max_recorded_priority)
 
@@ -105,7 +105,7 @@ class SumTree:
 
     def nodes_at(self, indices: np.ndarray) -> np.ndarray:
         """Several priorities, float64."""
-        return self.settle().get(indices)
+        return self.apply_pending().get(indices)
 
     def sample(self, query_value: float | None = None) -> int:
         """Draw a leaf.
@@ -142,7 +142,7 @@ class SumTree:
         return leaves
 
     def _filled(self) -> Tree:
-        if not self.settle().total > 0:
+        if not self.apply_pending().total > 0:
             raise EmptyBufferError("Cannot sample from an empty sum tree: every priority is 0")
         return self._tree
 

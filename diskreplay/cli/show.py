@@ -22,8 +22,8 @@ from diskreplay.cli.common import (
 from diskreplay.cli.layout import Listing, facts
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import action_labels, title_of
-from diskreplay.inspection.wording import number_text, size_text
 
 _FEW = 20  # lines of a table that may be long
 _SMALL = 6  # values that a cell of a table holds

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diskreplay.inspection.wording import (
+from diskreplay.inspection.humanize import (
     ago_text,
     count_text,
     number_text,

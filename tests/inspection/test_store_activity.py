@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from diskreplay.inspection import surroundings
-from diskreplay.inspection.surroundings import Writer, checkpoints_beside, last_write, writer_of
+from diskreplay.inspection import store_activity
+from diskreplay.inspection.store_activity import Writer, checkpoints_beside, last_write, writer_of
 from diskreplay.store import files, private
 
 
@@ -47,7 +47,7 @@ def test_another_file_of_the_same_process_does_not_count(tmp_path):
 
 
 def test_where_locks_are_not_listed(tmp_path, monkeypatch, gone):
-    monkeypatch.setattr(surroundings, "_LOCKS", tmp_path / "nothing")
+    monkeypatch.setattr(store_activity, "_LOCKS", tmp_path / "nothing")
     lock = private.lock_file(made(tmp_path))
     lock.write_text(f"{os.getpid()}\n")
     assert writer_of(tmp_path) == Writer(os.getpid(), None)

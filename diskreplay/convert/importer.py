@@ -1,16 +1,23 @@
 """Rows that go into a new buffer: in pieces, from one or several sources, with their priorities."""
 
+import contextlib
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.convert.buffer_options import make_buffer
+from diskreplay.convert.output import new_store
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.prioritized import PrioritizedReplayBuffer
 
+Progress = Callable[[int, int], None]
 
-class Arrivals:
+
+class Importer:
     """Rows on their way into a new buffer, env by env, in pieces.
 
     Where an env's rows do not follow the row before (another store's come next, or some left while
@@ -19,12 +26,17 @@ class Arrivals:
 
     Attributes
     ----------
+    buffer : ReplayBuffer
+    progress : callable
+        To be called with how many rows were read since and how many there are.
     left_out : int
         Rows so far; see `warn_of_left_out`.
     """
 
-    def __init__(self, buffer: ReplayBuffer) -> None:
-        self._buffer = buffer
+    def __init__(self, buffer: ReplayBuffer, progress: Progress | None = None) -> None:
+        self.buffer = buffer
+        self.progress = progress or (lambda amount, total: None)
+        self._priorities: list[tuple[np.ndarray, np.ndarray]] = []
         self._last: list[int | None] = [None] * buffer.num_envs
         self._fragment = [False] * buffer.num_envs
         self.left_out = 0
@@ -34,16 +46,13 @@ class Arrivals:
         self._fragment = [last is not None for last in self._last]
         self._last = [None] * len(self._last)
 
-    def warn_of_left_out(self, source: object) -> None:
-        """Say how many rows were left out, if any: what came back is a smaller buffer."""
-        if self.left_out:
-            warnings.warn(
-                f"{source}: {self.left_out} row(s) left out: rows before them are missing, so the "
-                "stacks of their frames would not be theirs",
-                RuntimeWarning, stacklevel=3,
-            )  # fmt: skip
-
-    def add(self, env: int, rows: np.ndarray, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    def add(
+        self,
+        env: int,
+        rows: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        priorities: np.ndarray | None = None,
+    ) -> None:
         """Take in consecutive rows of one env.
 
         Parameters
@@ -53,18 +62,19 @@ class Arrivals:
             Their numbers in the source.
         columns : dict of str to ndarray, each of shape (rows, *shape)
             Every field.
-
-        Returns
-        -------
-        ndarray of int64, shape (rows,)
-            The new ids; -1 for rows that are left out.
+        priorities : ndarray of float64, shape (rows,), optional
+            NaN where the source has none.
 
         Raises
         ------
         InvalidInputError
             There is no such env; and as `ReplayBuffer.extend`.
         """
-        num_envs = self._buffer.num_envs
+        self._remember(self._add(env, rows, columns), priorities)
+
+    def _add(self, env: int, rows: np.ndarray, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The new ids; -1 for rows that are left out."""
+        num_envs = self.buffer.num_envs
         if not 0 <= env < num_envs:
             raise InvalidInputError(f"env: 0 to {num_envs - 1} expected, found {env}")
         ids = np.full(len(rows), -1)
@@ -82,10 +92,10 @@ class Arrivals:
         self._last[env], self._fragment[env] = int(rows[-1]), not kept[-1]
         self.left_out += int(np.count_nonzero(~kept))
         if kept.all():
-            return self._buffer.extend(columns, env=env)
+            return self.buffer.extend(columns, env=env)
         if kept.any():
             part = {name: values[kept] for name, values in columns.items()}
-            ids[kept] = self._buffer.extend(part, env=env)
+            ids[kept] = self.buffer.extend(part, env=env)
         return ids
 
     def add_mixed(
@@ -95,7 +105,8 @@ class Arrivals:
         columns: Mapping[str, np.ndarray],
         has_final: np.ndarray,
         finals: Mapping[str, np.ndarray],
-    ) -> np.ndarray:
+        priorities: np.ndarray | None = None,
+    ) -> None:
         """Take in rows of all envs with the final rows by their side, as `timeline.Chunk` has them.
 
         Parameters
@@ -105,11 +116,7 @@ class Arrivals:
         has_final : ndarray of bool, shape (rows,)
         finals : dict of str to ndarray, each of shape (final rows, *shape)
             Observations of the final rows, for each row with `has_final`.
-
-        Returns
-        -------
-        ndarray of int64, shape (rows,)
-            As `add`.
+        priorities : ndarray of float64, shape (rows,), optional
         """
         ids = np.empty(len(env), np.int64)
         position = np.cumsum(has_final) - 1
@@ -120,7 +127,7 @@ class Arrivals:
             total = len(which) + int(np.count_nonzero(ended))
             final_at, final_of = at[ended] + 1, position[which[ended]]
             woven = {}
-            for name, (shape, dtype) in self._buffer.fields.items():
+            for name, (shape, dtype) in self.buffer.fields.items():
                 woven[name] = np.zeros((total, *shape), dtype)
                 woven[name][at] = columns[name][which]
                 if name in finals:
@@ -130,30 +137,56 @@ class Arrivals:
             rows = np.empty(total, np.int64)
             rows[at] = row[which]
             rows[final_at] = rows[final_at - 1] + 1
-            ids[which] = self.add(each, rows, woven)[at]
-        return ids
+            ids[which] = self._add(each, rows, woven)[at]
+        self._remember(ids, priorities)
 
+    def warn_of_left_out(self, source: object) -> None:
+        """Say how many rows were left out, if any: what came back is a smaller buffer."""
+        if self.left_out:
+            warnings.warn(
+                f"{source}: {self.left_out} row(s) left out: rows before them are missing, so the "
+                "stacks of their frames would not be theirs",
+                RuntimeWarning, stacklevel=5,
+            )  # fmt: skip
 
-class NewPriorities:
-    """Priorities that are set when all rows are there: only then can the last ones be sampled."""
-
-    def __init__(self, buffer: ReplayBuffer) -> None:
-        self._buffer = buffer
-        self._ids: list[np.ndarray] = []
-        self._values: list[np.ndarray] = []
-
-    def add(self, ids: np.ndarray, priorities: np.ndarray | None) -> None:
-        """Remember some; ids of -1 and priorities of NaN count for nothing."""
-        if priorities is None or not isinstance(self._buffer, PrioritizedReplayBuffer):
+    def _remember(self, ids: np.ndarray, priorities: np.ndarray | None) -> None:
+        if priorities is None or not isinstance(self.buffer, PrioritizedReplayBuffer):
             return
         known = (ids >= 0) & ~np.isnan(priorities)
-        self._ids.append(ids[known])
-        self._values.append(np.asarray(priorities, np.float64)[known])
+        self._priorities.append((ids[known], np.asarray(priorities, np.float64)[known]))
 
-    def set(self, largest: float | None = None) -> None:
-        """Set them all; `largest` is the largest that the source has ever seen."""
-        some = next((ids[:1] for ids in self._ids if len(ids)), None)
+    def set_priorities(self, largest: float | None = None) -> None:
+        """Set all that came; `largest` is the largest that the source has ever seen. At the end:
+        only when all rows are there can the last ones be sampled."""
+        some = next((ids[:1] for ids, _ in self._priorities if len(ids)), None)
         if some is not None and largest is not None:
-            self._buffer.update_priorities(some, [largest])  # what counts is that it was seen
-        for ids, priorities in zip(self._ids, self._values, strict=True):
-            self._buffer.update_priorities(ids, priorities)
+            self.buffer.update_priorities(some, [largest])  # what counts is that it was seen
+        for ids, priorities in self._priorities:
+            self.buffer.update_priorities(ids, priorities)
+
+
+@contextlib.contextmanager
+def importing(
+    document: Mapping[str, Any],
+    store_path: str | os.PathLike,
+    source: object,
+    *,
+    overwrite: bool,
+    progress: Progress | None,
+    options: Mapping[str, Any],
+) -> Iterator[Importer]:
+    """A new store with the options that an export's description names; there whole or not at all.
+
+    Parameters
+    ----------
+    document : mapping
+        As `parse_description` returns it.
+    source : path
+        For the warning of rows that were left out.
+    """
+    with new_store(store_path, overwrite=overwrite) as beside:
+        with make_buffer(document["buffer"], beside, **options) as buffer:
+            importer = Importer(buffer, progress)
+            yield importer
+            importer.set_priorities(document["largest_priority"])
+            importer.warn_of_left_out(source)

@@ -36,7 +36,7 @@ class Element(NamedTuple):
         return ((), np.dtype(np.uint8)) if self.is_empty else (self.shape, self.dtype)
 
 
-class Rows:
+class Signature:
     """The signatures of a `ReplayBuffer`, of which this is a part."""
 
     @classmethod

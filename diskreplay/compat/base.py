@@ -30,7 +30,7 @@ def in_memory(row_bytes: Mapping[str, int], rows: int) -> set[str]:
     return names
 
 
-class OnDisk:
+class Facade:
     """A facade over a `SlotBuffer`, which is made when the shapes of its rows are known.
 
     Parameters
@@ -45,7 +45,7 @@ class OnDisk:
 
     Notes
     -----
-    A derived class overrides `_recall`, to take over what the ring holds, and `_settle`, to hand
+    A derived class overrides `_recall`, to take over what the ring holds, and `_hand_over`, to hand
     over what it has in memory. `_row_notes` names its notes that are row numbers, `_note_bounds`
     the bounds of its other numbers, as a `SlotBuffer` takes them.
     """
@@ -114,7 +114,7 @@ class OnDisk:
     def _recall(self, ring: SlotBuffer) -> None:
         """Take over what `ring` holds, which was opened just now."""
 
-    def _settle(self, ring: SlotBuffer, *, closing: bool) -> None:
+    def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
         """Hand over to `ring` what it is to write."""
 
     @property
@@ -125,14 +125,14 @@ class OnDisk:
     def flush(self) -> None:
         """Make everything durable, also against a power cut; rows outlive a kill without it."""
         if self._ring is not None:
-            self._settle(self._ring, closing=False)
+            self._hand_over(self._ring, closing=False)
             self._ring.flush()
 
     def close(self) -> None:
         """Flush and release the store. A temporary store is removed. Closing twice is fine."""
         self._is_closed = True
         if self._ring is not None and not self._ring.closed:
-            self._settle(self._ring, closing=True)
+            self._hand_over(self._ring, closing=True)
             self._ring.close()
 
     def __enter__(self) -> Self:

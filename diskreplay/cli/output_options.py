@@ -8,7 +8,7 @@ import typer
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.cli.common import console, error_console, opened, say_json
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.wording import size_text
+from diskreplay.inspection.humanize import size_text
 
 CapacityOption = Annotated[
     int | None,

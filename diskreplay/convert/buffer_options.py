@@ -1,7 +1,9 @@
-"""What a buffer was made with, and another one made like it."""
+"""What a buffer was made with, as JSON in what is exported of it; and another one made like it."""
 
+import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from diskreplay import spaces
@@ -21,10 +23,11 @@ _OPTIONS = frozenset(
         *_PLAIN, *_PRIORITIZED,
     )
 )  # fmt: skip
+_KINDS = {"buffer": dict, "largest_priority": int | float | None}
 _BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"))
 
 
-def blueprint(buffer: ReplayBuffer) -> dict[str, Any]:
+def options_of(buffer: ReplayBuffer) -> dict[str, Any]:
     """The options of a buffer as JSON: spaces, extras, capacity, compressors and all else but the
     state of its generator."""
     stored = format.read_attributes(buffer.path)["fields"]
@@ -47,8 +50,10 @@ def blueprint(buffer: ReplayBuffer) -> dict[str, Any]:
     return document
 
 
-def build(document: Mapping[str, Any], path: str | os.PathLike, **options: Any) -> ReplayBuffer:
-    """A new buffer at `path` as a `blueprint` says; `options` go before.
+def make_buffer(
+    document: Mapping[str, Any], path: str | os.PathLike, **options: Any
+) -> ReplayBuffer:
+    """A new buffer at `path` as `options_of` said; `options` go before.
 
     Raises
     ------
@@ -72,3 +77,51 @@ def build(document: Mapping[str, Any], path: str | os.PathLike, **options: Any) 
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: the description of the buffer is damaged ({error})") from error
     return kind(path, **options)
+
+
+def parse_description(
+    path: Path,
+    text: str | bytes,
+    version_key: str,
+    version: int,
+    kinds: Mapping[str, type] | None = None,
+) -> dict[str, Any]:
+    """The document that `text` holds.
+
+    Parameters
+    ----------
+    path : Path
+        Where it is from, for the messages.
+    text : str or bytes
+    version_key : str
+        The entry that says which version of the layout it is.
+    version : int
+        The one that is understood.
+    kinds : dict of str to type, optional
+        Entries there have to be besides ``buffer`` and ``largest_priority``.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    FormatError
+        It is no such document, of another version, or an entry is missing or of another type.
+    """
+    try:
+        document = json.loads(text)
+        found = document[version_key]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{path}: the description of the buffer it came from is damaged ({error})"
+        ) from error
+    if found != version:
+        raise FormatError(f"{path}: version {found!r}; this diskreplay reads {version}")
+    for name, kind in (_KINDS | dict(kinds or {})).items():
+        if name not in document or not isinstance(document[name], kind):
+            raise FormatError(
+                f"{path}: the description of the buffer it came from is damaged: {name!r} is "
+                f"{document.get(name, 'missing')!r}; export it again"
+            )
+    return document

@@ -1,0 +1,192 @@
+"""Pickles and copies of a replay buffer on disk: they refer to checkpoints, and hold no frames."""
+
+import copy
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import CheckpointNotFoundError, FormatError
+from diskreplay.integrations.transition_ring import TransitionRing
+from diskreplay.opening import open as open_buffer
+from diskreplay.shared_buffer import shared
+from diskreplay.store import temporary
+from diskreplay.store.format import read_attributes
+from diskreplay.store.listing import checkpoints
+from diskreplay.store.tempfiles import Workspace
+
+_MEMORY = "slots.npz"  # of a checkpoint: what is not in the store
+_ARRAYS = "actions", "rewards", "dones", "timeouts"
+
+
+class Snapshot:
+    """A checkpoint that is only read, in place of a `SharedBuffer`; removed when it is dropped.
+
+    Parameters
+    ----------
+    path : Path
+        The checkpoint.
+    room : Workspace
+        What it is in.
+    """
+
+    def __init__(self, path: Path, room: Workspace) -> None:
+        self.path, self.buffer = path, open_buffer(path)
+        self.is_open = True
+        self._remove = weakref.finalize(self, _remove, room, os.getpid())
+
+    def claim(self) -> object:
+        """See `SharedBuffer.claim`; nobody else has it."""
+        return self
+
+    def has(self, claim: object) -> bool:
+        """See `SharedBuffer.has`."""
+        return claim is self
+
+    def close(self) -> None:
+        """Remove it."""
+        self.is_open = False
+        self.buffer.close()
+        self._remove()
+
+
+class Checkpointed:
+    """Mixin of `DiskTransitions`: how it is pickled, and copied."""
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Where pickles of this buffer keep their rows."""
+        if self._disk.checkpoints is not None:
+            return Path(self._disk.checkpoints).absolute()
+        return Path(f"{self._disk.path}.checkpoints")
+
+    def _in_memory(self) -> dict[str, np.ndarray]:
+        return {
+            **self._ring.state(), **{name: getattr(self, name) for name in _ARRAYS},
+            "place": np.array([self._pos, self._full]),
+        }  # fmt: skip
+
+    def _save(self, directory: Path, number: int | str, keep: int | None) -> Path:
+        memory = self._in_memory()
+
+        def write(path: Path) -> None:
+            with open(path, "wb") as file:
+                np.savez(file, **memory)
+
+        return self._ring.buffer.save(directory, number, attachments={_MEMORY: write}, keep=keep)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._look()
+        state = dict(super().__getstate__())
+        for name in ("_ring", "_handle", "observations", "next_observations"):
+            state.pop(name, None)
+        if self._ring is None:
+            return state
+        for name in _ARRAYS:
+            del state[name]
+        if self._disk.path is None or self._disk.pickle == "embed":
+            with self._room() as room:
+                made = self._save(room.path, "embedded", None)
+                state["_saved"] = _packed(made)
+        else:
+            there = checkpoints(self.checkpoint_dir)
+            numbers = [found.number for found in there if found.number is not None]
+            number = max(numbers, default=0) + 1
+            state["_saved"] = os.fspath(self._save(self.checkpoint_dir, number, self._disk.keep))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        saved = state.pop("_saved", None)
+        if hasattr(super(), "__setstate__"):
+            super().__setstate__(state)
+        else:
+            self.__dict__.update(state)
+        self._make_views()
+        if saved is None:
+            return
+        shape = self.buffer_size, self.n_envs
+        dtype = np.float32 if self.action_space.dtype == np.float64 else self.action_space.dtype
+        self.actions = np.zeros((*shape, self.action_dim), dtype)
+        if isinstance(saved, str):
+            self._load(Path(saved))
+            return
+        with self._room() as room:
+            self._load(_unpacked(saved, room.path))
+
+    def _load(self, checkpoint: Path) -> None:
+        """Go back to a checkpoint, and to what was in memory."""
+        if not checkpoint.exists():
+            raise CheckpointNotFoundError(
+                f"{checkpoint}: the rows of this pickle are not there any more; keep="
+                f"{self._disk.keep} says how many checkpoints stay, and None keeps all"
+            )
+        padding = read_attributes(checkpoint)["stack_padding"]
+        handle = shared(self._disk.path, **self._options_of_buffer(padding))
+        found = handle.buffer.load(checkpoint, resume_episodes=True)
+        self._handle = handle
+        self._ring = TransitionRing(handle, self._leaves, self.buffer_size, self.n_envs, padding)
+        self._restore(found.attachments[_MEMORY])
+
+    def _restore(self, memory: Path) -> None:
+        with np.load(memory, allow_pickle=False) as arrays:
+            self._ring.restore(arrays)
+            for name in _ARRAYS:
+                setattr(self, name, arrays[name])
+            pos, full = arrays["place"].tolist()
+        self._pos, self._full = pos, bool(full)
+
+    def _room(self) -> Workspace:
+        """A directory of one's own, on the disk that the store is on; a killed process's is
+        removed by a later one."""
+        if self._disk.path is None:
+            return temporary.make()
+        return Workspace(Path(os.path.realpath(self._disk.path)), "tmp")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy that can only be read: the rows of now, linked and not copied."""
+        self._look()
+        kept = ("_ring", "_handle", "observations", "next_observations", "env")
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        state = {name: value for name, value in self.__dict__.items() if name not in kept}
+        new.__dict__.update(copy.deepcopy(state, memo))
+        if "env" in self.__dict__:
+            new.env = self.env
+        new._make_views()
+        if self._ring is None:
+            return new
+        room = self._room()
+        made = self._save(room.path, "copy", None)
+        new._handle = Snapshot(made, room)
+        new._ring = TransitionRing(
+            new._handle, new._leaves, self.buffer_size, self.n_envs,
+            self._ring.buffer.stack_padding,
+        )  # fmt: skip
+        new._restore(checkpoints(room.path)[0].attachments[_MEMORY])
+        return new
+
+
+def _remove(room: Workspace, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child has a copy of this, and no part in the directory
+        room.remove()
+
+
+def _packed(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _unpacked(contents: dict[str, bytes], room: Path) -> Path:
+    directory = room / "replay_ckpt.embedded"
+    for name, data in contents.items():
+        path = directory / name
+        if ".." in path.parts or directory not in path.parents:
+            raise FormatError(f"{name!r}: no file of a checkpoint; this pickle is not ours")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return directory

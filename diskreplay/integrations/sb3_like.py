@@ -1,0 +1,339 @@
+"""What a replay buffer with Stable-Baselines3's face has on disk, with or without SB3.
+
+SB3's class (and CleanRL's, which is a copy of it) keeps its observations in two arrays. Here they
+are in a store, each frame once, and the two arrays only look like some: so the framework's own
+drawing, relabelling and n-step code runs unchanged, and draws the same batches.
+"""
+
+import os
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import FormatError, InvalidInputError, ReadOnlyError, SchemaError
+from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
+from diskreplay.integrations.slot_array import SlotArray
+from diskreplay.integrations.stacked_leaf import StackedLeaf
+from diskreplay.integrations.transition_ring import TransitionRing, rows_for
+from diskreplay.shared_buffer import shared
+from diskreplay.store.format import read_attributes
+
+
+class DiskOptions(NamedTuple):
+    """What a replay buffer on disk can be told beside what the framework says.
+
+    The buffers' docstrings say what they mean.
+    """
+
+    path: str | os.PathLike | None = None
+    frame_stack: int | Mapping[str, int] = 1
+    frame_axis: Literal["auto", 0, -1] = "auto"
+    stack_padding: Literal["auto", "zero", "reset"] = "auto"
+    compressor: str | Mapping[str, str] = "auto"
+    checkpoints: str | os.PathLike | None = None
+    keep: int | None = 4
+    pickle: Literal["reference", "embed"] = "reference"
+    prefetch: int = 0
+
+
+class DiskTransitions(Checkpointed):
+    """Mixin: transitions of which the frames are on disk.
+
+    A class that has it sets `buffer_size` (slots), `n_envs`, `observation_space`, `action_space`,
+    `action_dim`, `obs_shape` and `handle_timeout_termination`, and then calls `_set_up`.
+    """
+
+    _ring: TransitionRing | None = None
+    _handle: Any = None
+    _disk = DiskOptions()
+    _engine_options: dict[str, Any]
+    _pos, _full = 0, False
+
+    # -- construction
+
+    def _set_up(self, options: DiskOptions, **engine: Any) -> None:
+        self._disk = options = options._replace(
+            path=None if options.path is None else os.path.abspath(options.path)
+        )
+        for name, value, known in (
+            ("pickle", options.pickle, ("reference", "embed")),
+            ("stack_padding", options.stack_padding, ("auto", "zero", "reset")),
+        ):
+            if value not in known:
+                raise InvalidInputError(f"{name}: one of {known} expected, found {value!r:.60}")
+        whole = isinstance(options.prefetch, int | np.integer)
+        if not whole or not 0 <= options.prefetch <= 1024:
+            raise InvalidInputError(f"prefetch: 0 to 1024 expected, found {options.prefetch!r:.60}")
+        self._engine_options = engine
+        self._leaves = self._make_leaves()
+        shape = self.buffer_size, self.n_envs
+        dtype = np.dtype(self.action_space.dtype)
+        dtype = np.dtype(np.float32) if dtype == np.float64 else dtype
+        self.actions = np.zeros((*shape, self.action_dim), dtype)
+        self.rewards, self.dones, self.timeouts = (np.zeros(shape, np.float32) for _ in range(3))
+        self._make_views()
+        self._check_place()
+
+    def _make_leaves(self) -> list[StackedLeaf]:
+        space, stack = self.observation_space, self._disk.frame_stack
+        named = isinstance(space, gym_spaces.Dict)
+        parts = space.spaces if named else {"": space}
+        shapes = self.obs_shape if named else {"": self.obs_shape}
+        each = dict(stack) if isinstance(stack, Mapping) else dict.fromkeys(parts, stack)
+        if unknown := sorted(each.keys() - parts.keys()):
+            raise InvalidInputError(f"frame_stack: {unknown[0]!r} is no key of {space}")
+        for name, frames in each.items():
+            if not isinstance(frames, int | np.integer) or isinstance(frames, bool) or frames < 1:
+                raise InvalidInputError(
+                    f"frame_stack: a number of frames from 1 on expected"
+                    f"{f' of {name!r}' if name else ''}, found {frames!r:.60}"
+                )
+        return [
+            StackedLeaf(
+                name, part, shapes[name], int(each.get(name, 1)), self._disk.frame_axis
+            )
+            for name, part in parts.items()
+        ]  # fmt: skip
+
+    def _make_views(self) -> None:
+        """The two arrays of observations, or dicts of arrays."""
+        for name, following in (("observations", False), ("next_observations", True)):
+            views = {
+                leaf.name: SlotArray(
+                    self.buffer_size, self.n_envs, leaf.shape, leaf.dtype,
+                    _Reading(self, at, following),
+                )
+                for at, leaf in enumerate(self._leaves)
+            }  # fmt: skip
+            setattr(self, name, views if self._leaves[0].name else views[""])
+
+    def _check_place(self) -> None:
+        """Refuse a path that holds something else, without opening or making anything."""
+        path = self._disk.path
+        if path is None or not Path(path).exists():
+            return
+        if not Path(path, "zarr.json").exists():
+            if not Path(path).is_dir() or any(name[0] != "." for name in os.listdir(path)):
+                raise FormatError(f"{path}: holds something else than a store; choose another path")
+            return
+        there = {field["name"]: field for field in read_attributes(Path(path))["fields"]}
+        for leaf in self._leaves:
+            field = there.get(leaf.field)
+            found = field and (tuple(field["shape"]), field["dtype"])
+            if found != (leaf.frame_shape, leaf.dtype.name):
+                raise SchemaError(
+                    f"{path}: {leaf.field!r} is {found or 'missing'} in the store and "
+                    f"{(leaf.frame_shape, leaf.dtype.name)} here; choose another path, or the "
+                    "spaces and the frame_stack that it was made with"
+                )
+
+    # -- opening
+
+    def _look(self) -> None:
+        """Open the store if there is one: who asks wants to know what it holds."""
+        if self._ring is None and self._disk.path is not None and self._holds_store():
+            self._open(None)
+
+    def _holds_store(self) -> bool:
+        return Path(self._disk.path, "zarr.json").exists()
+
+    def _open(self, first: list[np.ndarray] | None) -> TransitionRing:
+        """Open the store, or make it for these first observations."""
+        fresh = self._disk.path is None or not self._holds_store()
+        if fresh:
+            padding = self._padding_of(first)
+        else:
+            padding = read_attributes(Path(self._disk.path))["stack_padding"]
+            if self._disk.stack_padding not in ("auto", padding):
+                raise SchemaError(
+                    f"{self._disk.path}: made with stack_padding={padding!r}, found "
+                    f"{self._disk.stack_padding!r}; leave it out, or choose another path"
+                )
+        handle = shared(self._disk.path, **self._options_of_buffer(padding))
+        ring = TransitionRing(handle, self._leaves, self.buffer_size, self.n_envs, padding)
+        if not fresh:
+            self._found(ring)
+        self._handle, self._ring = handle, ring
+        return ring
+
+    def _padding_of(self, first: list[np.ndarray] | None) -> Literal["zero", "reset"]:
+        """What stands before the newest frame at the beginning: as declared, or as it is seen."""
+        if self._disk.stack_padding != "auto":
+            return self._disk.stack_padding
+        for leaf, observations in zip(self._leaves, first or [], strict=False):
+            if leaf.stack > 1 and not leaf.padded(observations, "zero").all():
+                return "reset"
+        return "zero"
+
+    def _options_of_buffer(self, padding: str) -> dict[str, Any]:
+        leaves = self._leaves
+        stacks = {leaf.stack for leaf in leaves}
+        if leaves[0].name:
+            space = gym_spaces.Dict({leaf.name: leaf.frame_space for leaf in leaves})
+        else:
+            space = leaves[0].frame_space
+        return {
+            "observation_space": space,
+            "action_space": self._stored_action_space(),
+            "capacity": self.n_envs * rows_for(self.buffer_size, max(stacks)),
+            "num_envs": self.n_envs,
+            "stack_size": stacks.pop() if len(stacks) == 1 else 1,
+            "stack_padding": padding,
+            "compressor": self._disk.compressor,
+            **self._engine_options,
+        }
+
+    def _stored_action_space(self) -> gym_spaces.Space:
+        """Of actions as the framework hands them over: one array of `action_dim` numbers."""
+        space, dtype = self.action_space, self.actions.dtype
+        if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
+            return space
+        if isinstance(space, gym_spaces.MultiBinary):
+            return gym_spaces.MultiBinary(self.action_dim)
+        if dtype.kind == "f":  # scaled to this, whatever the bounds are
+            return gym_spaces.Box(-1.0, 1.0, (self.action_dim,), dtype)
+        return gym_spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=dtype)
+
+    def _found(self, ring: TransitionRing) -> None:
+        """Take over the transitions of a store that was there."""
+        names = ["action", "reward", "terminated", "truncated", "step"]
+        self._pos, self._full, slots, columns = ring.find(names)
+        actions, rewards, terminated, truncated, step = (columns[name] for name in names)
+        self.actions[slots] = actions.reshape(len(slots), self.n_envs, self.action_dim)
+        self.rewards[slots] = rewards
+        self.dones[slots] = terminated | truncated
+        if self.handle_timeout_termination:
+            self.timeouts[slots] = truncated & ~terminated
+        self._found_episodes(slots, step, terminated | truncated)
+
+    def _found_episodes(self, slots: np.ndarray, step: np.ndarray, done: np.ndarray) -> None:
+        """For those who keep count of episodes."""
+
+    @property
+    def disk(self) -> "ReplayBuffer | None":
+        """The buffer that has the rows, to look into; None while nothing is recorded."""
+        self._look()
+        return None if self._ring is None else self._ring.buffer
+
+    # -- as the framework's buffer
+
+    @property
+    def pos(self) -> int:
+        """The slot of the next transition."""
+        self._look()
+        return self._pos
+
+    @pos.setter
+    def pos(self, value: int) -> None:
+        self._pos = value
+
+    @property
+    def full(self) -> bool:
+        """Whether all slots have a transition."""
+        self._look()
+        return self._full
+
+    @full.setter
+    def full(self, value: bool) -> None:
+        self._full = value
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Record a transition of each env.
+
+        Parameters
+        ----------
+        obs, next_obs : ndarray of shape (n_envs, *obs_shape), or dict of them
+            What the agents saw, and what their actions led to; at an episode's end its last
+            observation, not the next episode's first one.
+        action : ndarray, shape (n_envs, action_dim)
+        reward, done : ndarray, shape (n_envs,)
+        infos : list of dict
+            With ``"TimeLimit.truncated"`` where an episode was truncated. A dict (of a vector
+            environment) says nothing of it.
+
+        Raises
+        ------
+        InvalidInputError
+            The observations are no stacks of frames as `frame_stack` says.
+        NotFiniteError
+            A reward is NaN or infinite.
+        ReadOnlyError
+            This is a copy.
+        StorageError
+            The disk is full, say. In all these cases nothing was recorded.
+        """
+        ring, n_envs = self._ring, self.n_envs
+        if self._leaves[0].name:
+            seen = [leaf.fitted(obs[leaf.name], n_envs) for leaf in self._leaves]
+            led = [leaf.fitted(next_obs[leaf.name], n_envs) for leaf in self._leaves]
+        else:
+            seen = [self._leaves[0].fitted(obs, n_envs)]
+            led = [self._leaves[0].fitted(next_obs, n_envs)]
+        if ring is None:
+            self._look()
+            ring = self._ring or self._open(seen)
+        if isinstance(self._handle, Snapshot):
+            raise ReadOnlyError("a copy of a replay buffer on disk can only be read")
+        pos = self._pos
+        actions = np.asarray(action).reshape(n_envs, self.action_dim)
+        if actions.dtype != self.actions.dtype:
+            actions = actions.astype(self.actions.dtype)
+        rewards = np.asarray(reward, np.float32).reshape(n_envs)
+        ended = np.asarray(done).reshape(n_envs) != 0
+        timed_out = np.zeros(n_envs, np.bool_)
+        if not isinstance(infos, dict):
+            for env, info in enumerate(infos):
+                if info and info.get("TimeLimit.truncated", False):
+                    timed_out[env] = True
+        is_one = isinstance(self.action_space, gym_spaces.Discrete)
+        ring.add(pos, seen, led, actions[:, 0] if is_one else actions, rewards, ended, timed_out)
+        self.actions[pos], self.rewards[pos], self.dones[pos] = actions, rewards, ended
+        if self.handle_timeout_termination:
+            self.timeouts[pos] = timed_out
+        pos += 1
+        if pos == self.buffer_size:
+            self._full, pos = True, 0
+        self._pos = pos
+
+    def reset(self) -> None:
+        """Forget all transitions, on the disk too."""
+        self._look()
+        if self._ring is not None:
+            self._ring.buffer.clear()
+            self._ring.forget()
+        self._pos, self._full = 0, False
+
+    def close(self) -> None:
+        """Write down what the newest transitions led to, and release the store.
+
+        A run that just ends loses the newest transition of each env whose episode is not over, and
+        no other one. Afterwards the path is free, and the next use of this object opens it again.
+        """
+        if self._handle is not None:
+            if self._ring is not None and not isinstance(self._handle, Snapshot):
+                self._ring.finish()
+            self._handle.close()
+        self._ring = self._handle = None
+
+
+class _Reading:
+    """What a `SlotArray` reads of a buffer; no reference that would keep the buffer alive."""
+
+    def __init__(self, owner: DiskTransitions, leaf_at: int, following: bool) -> None:
+        self._owner, self._leaf_at = weakref.ref(owner), leaf_at
+        self._following = following
+
+    def __call__(self, slots: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        owner = self._owner()
+        if owner is None:
+            raise ReferenceError("the replay buffer that these observations are of is gone")
+        owner._look()
+        leaf = owner._leaves[self._leaf_at]
+        if owner._ring is None:
+            return np.zeros((len(slots), *leaf.shape), leaf.dtype)
+        return owner._ring.observations(self._leaf_at, slots, envs, following=self._following)

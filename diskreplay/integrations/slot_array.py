@@ -1,0 +1,112 @@
+"""An array of observations by slot and env, without memory: it reads what is asked for."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import InvalidInputError
+
+_AT_ONCE = 64 << 20  # bytes that `__array__` reads at a time
+Read = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class SlotArray:
+    """Looks like a NumPy array of shape ``(slots, envs, *shape)``, to be read only.
+
+    Indexing gives arrays, whose memory is theirs. Whatever has no transition yet is zeros.
+
+    Parameters
+    ----------
+    slots, envs : int
+    shape : tuple of int
+    dtype : dtype
+    read : callable
+        Given slots and envs, int64 of shape (batch,), returns ``(batch, *shape)``.
+    """
+
+    def __init__(
+        self, slots: int, envs: int, shape: tuple[int, ...], dtype: np.dtype, read: Read
+    ) -> None:
+        self._slots, self._envs, self._read = slots, envs, read
+        self.shape, self.dtype = (slots, envs, *shape), np.dtype(dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """What it would take in memory."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self._slots
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[slot] for slot in range(self._slots))
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        key = key if isinstance(key, tuple) else (key,)
+        if len(key) >= 2 and _is_list(key[0]) and _is_list(key[1]) and _is_all(key[2:]):
+            if key[0].shape == key[1].shape:  # as frameworks sample
+                return self._at(key[0], key[1])
+        if any(part is Ellipsis or part is None for part in key[:2]):
+            return np.asarray(self)[key]
+        chosen = np.arange(self._slots)[key[0] if key else slice(None)]
+        if len(key) < 2:
+            grid = np.repeat(chosen[..., None], self._envs, axis=-1)
+            return self._at(grid, np.broadcast_to(np.arange(self._envs), grid.shape))
+        envs = np.arange(self._envs)[key[1]]
+        if not _is_slice(key[0]) and not _is_slice(key[1]):  # lists go side by side
+            grid, envs = np.broadcast_arrays(chosen, envs)
+        else:
+            grid, envs = np.broadcast_arrays(chosen.reshape(*chosen.shape, *(1,) * envs.ndim), envs)
+        read = self._at(grid, envs)
+        if _is_all(key[2:]):
+            return read
+        return read[(slice(None),) * grid.ndim + key[2:]]
+
+    def _at(self, slots: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        where = []
+        for name, part, length in (("slot", slots, self._slots), ("env", envs, self._envs)):
+            flat = np.asarray(part, np.int64).reshape(-1)
+            if flat.size and (flat.min() < -length or flat.max() >= length):
+                raise IndexError(f"{name}: from 0 to {length - 1} expected")
+            where.append(np.where(flat < 0, flat + length, flat) if (flat < 0).any() else flat)
+        return self._read(*where).reshape(*np.shape(slots), *self.shape[2:])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array on disk cannot be had without a copy")
+        whole = np.empty(self.shape, self.dtype)
+        rows = max(1, _AT_ONCE // max(self.nbytes // max(self._slots, 1), 1))
+        for start in range(0, self._slots, rows):
+            whole[start : start + rows] = self[start : start + rows]
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise InvalidInputError(
+            "observations are on the disk and cannot be set one by one; use `add`"
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, on disk)"
+
+
+def _is_list(part: Any) -> bool:
+    return isinstance(part, np.ndarray) and part.dtype.kind in "iu"
+
+
+def _is_slice(part: Any) -> bool:
+    return isinstance(part, slice)
+
+
+def _is_all(rest: tuple[Any, ...]) -> bool:
+    return all(part is Ellipsis or part == slice(None) for part in rest)

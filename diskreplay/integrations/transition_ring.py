@@ -1,0 +1,433 @@
+"""A ring of transitions in numbered slots, as frameworks keep them, over a store of frames.
+
+Slot `s` of env `e` has one transition. Its observation is a row of the store; what it led to is the
+row behind that one: the next transition's, or a final row. Of the newest transition it is in memory
+only, the tip, until the next call shows whether the episode goes on from there.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import InvalidInputError, UsageError
+from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf, same
+from diskreplay.shared_buffer import SharedBuffer
+
+_MOST_STEPS = 255  # that are told apart: no stack is longer
+_SLACK = 16  # rows that have left wait until they are so large a part of the ring
+
+
+def rows_for(buffer_size: int, stack: int) -> int:
+    """Rows of each env that a ring needs at most: each transition may end an episode, and have a
+    final row; the oldest one has a stack, and the newest may be written before the oldest leaves.
+    """
+    return 2 * buffer_size + 2 * (buffer_size // _SLACK + 1) + stack + 2
+
+
+class TransitionRing:
+    """The transitions of several envs, each env's newest `buffer_size` ones.
+
+    Parameters
+    ----------
+    handle : SharedBuffer
+        Its buffer has `rows_for` rows of each env.
+    leaves : sequence of StackedLeaf
+    buffer_size : int
+        Slots.
+    num_envs : int
+    padding : {"zero", "reset"}
+        What the stacks of an episode's first steps begin with.
+
+    Attributes
+    ----------
+    rows : ndarray of int64, shape (buffer_size, num_envs)
+        The row of each slot; -1 where there is none yet.
+
+    Notes
+    -----
+    10 bytes of memory a transition, beside those of the buffer.
+    """
+
+    def __init__(
+        self, handle: SharedBuffer, leaves: Sequence[StackedLeaf], buffer_size: int,
+        num_envs: int, padding: Padding,
+    ) -> None:  # fmt: skip
+        self._handle, self.leaves, self._padding = handle, list(leaves), padding
+        self.buffer_size, self.num_envs = buffer_size, num_envs
+        self._named = bool(self.leaves[0].name)
+        self._longest = max(leaf.stack for leaf in self.leaves)
+        if self._longest > _MOST_STEPS:
+            raise InvalidInputError(
+                f"frame_stack: at most {_MOST_STEPS} expected, found {self._longest}"
+            )
+        self._claim = handle.claim()
+        self.forget()
+
+    def forget(self) -> None:
+        """No slot has a transition; of the store nothing changes."""
+        shape = self.buffer_size, self.num_envs
+        self.rows = np.full(shape, -1, np.int64)
+        self._before = np.zeros(shape, np.uint8)  # frames of its episode that a row has behind it
+        self._blind = np.zeros(shape, np.bool_)  # nobody knows what it led to, and it terminated
+        self._open = np.zeros(self.num_envs, np.bool_)  # envs whose newest transition has a tip
+        self._newest = np.full(self.num_envs, -1, np.int64)  # the rows of these
+        self._steps = np.zeros(self.num_envs, np.int64)  # of the episodes under way
+        self._tips = [b""] * len(self.leaves)
+        self._adds = 0
+        # Of each env, which of its transitions have their older frames in rows of their own.
+        self._leads: list[deque[int]] = [deque() for _ in range(self.num_envs)]
+        self._read: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    @property
+    def buffer(self) -> Any:
+        """The `ReplayBuffer` that has the rows.
+
+        Raises
+        ------
+        UsageError
+            Another ring of this process has taken the store over.
+        """
+        if not self._handle.has(self._claim):
+            raise UsageError(
+                f"{self._handle.path}: another replay buffer of this process has this store now, "
+                "made or unpickled later with the same path; use that one, or another path"
+            )
+        return self._handle.buffer
+
+    # -- adding
+
+    def add(
+        self, slot: int, observations: list[np.ndarray], following: list[np.ndarray],
+        actions: np.ndarray, rewards: np.ndarray, done: np.ndarray, truncated: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Put a transition of each env into a slot, in place of what is there.
+
+        Parameters
+        ----------
+        slot : int
+        observations, following : list of ndarray, each of shape (num_envs, *leaf.shape)
+            For each leaf what the agents saw, and what their actions led to.
+        actions : ndarray, shape (num_envs, ...)
+            As the store's field has them.
+        rewards : ndarray of float32, shape (num_envs,)
+        done, truncated : ndarray of bool, shape (num_envs,)
+
+        Raises
+        ------
+        InvalidInputError
+            The stacks are none of the frames that are stored. Nothing was recorded.
+        NotFiniteError, DiskFullError, ...
+            As for `ReplayBuffer.add`. This step was not recorded.
+        """
+        buffer = self.buffer
+        given = [part.tobytes() for part in observations]
+        led = [part.tobytes() for part in following]
+        goes_on = self._going_on(observations, given)
+        terminated = done & ~truncated
+        slides = np.ones(self.num_envs, np.bool_)
+        leads = np.zeros(self.num_envs, np.bool_)  # envs whose older frames are not stored yet
+        if self._longest > 1:
+            slides = self._check_slides(observations, following, given, led, terminated)
+            if not goes_on.all():
+                leads = self._unpadded(observations, ~goes_on)
+        cut = self._open & ~goes_on
+        if cut.any():
+            self._cut(cut)
+        final = done & slides
+        frames = self._frames(observations)
+        last = self._frames(following) if final.any() else None
+        if leads.any():
+            ids = self._add_apart(
+                leads, observations, frames, last, actions, rewards, done, truncated, final
+            )
+        elif self.num_envs > 1:
+            options = {} if final.all() else {"next_observation_mask": final}
+            ids = buffer.add(
+                frames, actions, rewards, terminated, done & truncated, last, **options
+            )
+        else:
+            ids = buffer.add(
+                frames, actions[0], rewards.item(0), terminated.item(0),
+                bool(done[0] and truncated[0]), last,
+            )  # fmt: skip
+        rows = ids // self.num_envs
+        self._steps = np.where(goes_on, self._steps + 1, leads * (self._longest - 1))
+        self.rows[slot] = rows
+        self._before[slot] = np.minimum(self._steps, _MOST_STEPS)
+        self._blind[slot] = done & ~slides
+        self._open, self._newest, self._tips = ~done, rows, led
+        self._adds += 1
+        self._read.clear()
+        self._let_go(slot)
+
+    def _going_on(self, observations: list[np.ndarray], given: list[bytes]) -> np.ndarray:
+        """The envs whose episode goes on with these observations."""
+        if not self._open.any():
+            return self._open
+        if given == self._tips:
+            return self._open
+        goes_on = self._open.copy()
+        for leaf_at, seen in enumerate(observations):
+            goes_on &= same(seen, self._tip(leaf_at))
+        return goes_on
+
+    def _tip(self, leaf_at: int) -> np.ndarray:
+        leaf = self.leaves[leaf_at]
+        tip = np.frombuffer(self._tips[leaf_at], leaf.dtype)
+        return tip.reshape(self.num_envs, *leaf.shape)
+
+    def _check_slides(
+        self, observations: list[np.ndarray], following: list[np.ndarray], given: list[bytes],
+        led: list[bytes], terminated: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """The envs whose stacks slide by one frame; the others are terminated, or an error."""
+        slides = np.ones(self.num_envs, np.bool_)
+        for leaf_at, leaf in enumerate(self.leaves):
+            if leaf.stack == 1:
+                continue
+            if self.num_envs == 1 and leaf.axis == 0:  # by far the most common, and faster
+                whole = given[leaf_at]
+                slides &= led[leaf_at].startswith(whole[len(whole) // leaf.stack :])
+            else:
+                slides &= leaf.slides(observations[leaf_at], following[leaf_at])
+            wrong = ~slides & ~terminated
+            if wrong.any():
+                raise InvalidInputError(
+                    f"next_obs{self._shown(leaf)} of env {int(wrong.argmax())}: its older frames "
+                    f"are not the newer ones of obs, so that {leaf.stack} frames cannot be told "
+                    "from one new frame each; nothing was recorded. If the environment was reset, "
+                    "give the observation that it was reset to as obs, or use frame_stack=1"
+                )
+        return slides
+
+    def _unpadded(self, observations: list[np.ndarray], begins: np.ndarray) -> np.ndarray:
+        """Of the envs whose episode begins here, those whose stack goes back further: in the
+        middle of an episode, after `reset` say, or with another padding than was declared."""
+        unpadded = np.zeros(self.num_envs, np.bool_)
+        for leaf, seen in zip(self.leaves, observations, strict=True):
+            unpadded[begins] |= ~leaf.padded(seen[begins], self._padding)
+        for env in np.flatnonzero(unpadded).tolist():
+            leads = self._leads[env]
+            while leads and leads[0] <= self._adds - self.buffer_size:
+                leads.popleft()
+            if (len(leads) + 1) * (self._longest - 1) > 2 * (self.buffer_size // _SLACK + 1):
+                wanted = "zeros" if self._padding == "zero" else "the newest frame again"
+                raise InvalidInputError(
+                    f"obs of env {env}: the first stack of too many episodes has something else "
+                    f"than {wanted} before its newest frame, which stack_padding="
+                    f"{self._padding!r} says; nothing was recorded. Give the stack_padding that "
+                    "the environment has, or use frame_stack=1"
+                )
+        return unpadded
+
+    def _add_apart(
+        self, leads: np.ndarray, observations: list[np.ndarray], frames: Any, last: Any,
+        actions: np.ndarray, rewards: np.ndarray, done: np.ndarray, truncated: np.ndarray,
+        final: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """`ReplayBuffer.add`, where the older frames of some envs get rows of their own before."""
+        buffer, many = self.buffer, self.num_envs > 1
+        ids = np.empty(self.num_envs, np.int64)
+        if not leads.all():
+            others = ~leads
+            options = {"mask": others}
+            if last is not None:
+                options["next_observation_mask"] = final & others
+            ids[others] = buffer.add(
+                frames, actions, rewards, done & ~truncated, done & truncated, last, **options
+            )
+        older = self._longest - 1
+        for env in np.flatnonzero(leads).tolist():
+            rows = older + 1 + int(final[env])
+            columns = {
+                name: np.zeros((rows, *shape), dtype)
+                for name, (shape, dtype) in buffer.fields.items()
+            }
+            for leaf, seen in zip(self.leaves, observations, strict=True):
+                split = leaf.split(seen[env : env + 1])
+                columns[leaf.field][older + 1 - leaf.stack : older + 1] = split[0]
+                if final[env]:
+                    ends = last[leaf.name] if self._named else last
+                    columns[leaf.field][-1] = ends[env] if many else ends
+            columns["action"][older], columns["reward"][older] = actions[env], rewards[env]
+            columns["terminated"][older] = done[env] and not truncated[env]
+            columns["truncated"][older] = done[env] and truncated[env]
+            columns["step"][:] = np.arange(rows)
+            columns["is_final"][:] = np.arange(rows) != older
+            ids[env] = buffer.extend(columns, env)[older]
+            self._leads[env].append(self._adds)
+        return ids
+
+    @staticmethod
+    def _shown(leaf: StackedLeaf) -> str:
+        return f"[{leaf.name!r}]" if leaf.name else ""
+
+    def _frames(self, parts: list[np.ndarray]) -> Any:
+        """The newest frame of each observation, as `ReplayBuffer.add` takes them."""
+        frames = [leaf.newest(part) for leaf, part in zip(self.leaves, parts, strict=True)]
+        if self.num_envs == 1:
+            frames = [frame[0] for frame in frames]
+        if not self._named:
+            return frames[0]
+        return {leaf.name: frame for leaf, frame in zip(self.leaves, frames, strict=True)}
+
+    def _cut(self, envs: np.ndarray) -> None:
+        """End the episodes of these envs: what their newest transitions led to gets a row."""
+        tips = self._frames([self._tip(leaf_at) for leaf_at in range(len(self.leaves))])
+        self.buffer.end_episode(envs, next_observation=tips)
+        # Now: if what follows is refused, they are not cut once more.
+        self._open = self._open & ~envs
+        self._newest = np.where(envs, -1, self._newest)
+        self._read.clear()
+
+    def _let_go(self, slot: int) -> None:
+        """Now and then, let the rows go that no slot shows."""
+        if slot % (self.buffer_size // _SLACK + 1) == 0:
+            self.let_go((slot + 1) % self.buffer_size)
+
+    def let_go(self, oldest: int) -> None:
+        """Let all rows go that come before those of a slot, if the ring is full."""
+        rows = self.rows[oldest]
+        if (rows >= 0).all():
+            behind = np.minimum(self._before[oldest], self._longest - 1)
+            self.buffer.evict(rows - behind)
+
+    def finish(self) -> None:
+        """Write down what the newest transitions led to; their episodes are over."""
+        if self._open.any():
+            self._cut(self._open)
+
+    # -- reading
+
+    def observations(
+        self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, *, following: bool
+    ) -> np.ndarray:
+        """What agents saw, or what it led to; zeros where a slot has no transition.
+
+        Parameters
+        ----------
+        leaf_at : int
+        slots, envs : ndarray of int64, shape (batch,)
+            Slots from 0 on.
+        following : bool
+
+        Returns
+        -------
+        ndarray, shape (batch, *leaf.shape)
+            Of a leaf with stacked frames both observations of a transition are views of one array,
+            which is read once for both.
+        """
+        leaf = self.leaves[leaf_at]
+        if leaf.stack == 1:
+            frames = self._windows(leaf_at, slots, envs, following, not following)
+            return leaf.joined(frames)
+        known = self._read.get(leaf_at)
+        if (
+            known is None
+            or not np.array_equal(known[0], slots)
+            or not np.array_equal(known[1], envs)
+        ):
+            windows = self._windows(leaf_at, slots, envs, True, True)
+            self._read[leaf_at] = known = slots.copy(), envs.copy(), windows
+        if not following:
+            return leaf.joined(known[2][:, :-1])
+        led = leaf.joined(known[2][:, 1:])
+        if (blind := self._blind[slots, envs]).any():
+            led = np.where(blind.reshape(-1, *(1,) * len(leaf.shape)), led.dtype.type(0), led)
+        return led
+
+    def _windows(
+        self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, ahead: bool, behind: bool
+    ) -> np.ndarray:
+        """The frames of the transitions, and behind them the one that they led to."""
+        leaf = self.leaves[leaf_at]
+        rows = self.rows[slots, envs]
+        offsets = np.arange(1 - leaf.stack if behind else 1, 2 if ahead else 1)
+        ids = rows[:, None] + offsets
+        missing = np.repeat((rows < 0)[:, None], len(offsets), axis=1)
+        if leaf.stack > 1:
+            first = (rows - np.minimum(self._before[slots, envs], leaf.stack - 1))[:, None]
+            if self._padding == "reset":
+                np.maximum(ids, first, out=ids)
+            else:
+                missing |= ids < first
+        at_tip = None
+        if ahead:
+            at_tip = self._open[envs] & (self._newest[envs] == rows)
+            missing[:, -1] |= at_tip | self._blind[slots, envs]
+        ids *= self.num_envs
+        ids += envs[:, None]
+        ids[missing] = -1
+        frames = self.buffer.take(leaf.field, ids)
+        if at_tip is not None and at_tip.any():
+            frames[at_tip, -1] = leaf.newest(self._tip(leaf_at))[envs[at_tip]]
+        return frames
+
+    # -- after an opening, and for checkpoints
+
+    def find(self, names: Sequence[str]) -> tuple[int, bool, np.ndarray, dict[str, np.ndarray]]:
+        """Give slots to the transitions that an opened store has.
+
+        Those whose observations are all there; so many of each env as every env has.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Fields of the store that are wanted of them.
+
+        Returns
+        -------
+        pos : int
+            The slot of the next transition.
+        full : bool
+        slots : ndarray of int64, shape (transitions,)
+            Oldest first.
+        columns : dict of str to ndarray, each of shape (transitions, num_envs, ...)
+        """
+        self.forget()
+        buffer, found, lost = self.buffer, [], 0
+        for env, (first, count) in enumerate(buffer.bounds.tolist()):
+            rows = np.arange(first, count)
+            step, is_final, terminated = buffer.take(
+                ["step", "is_final", "terminated"], rows * self.num_envs + env
+            )
+            is_next = np.zeros(len(rows), np.bool_)
+            is_next[:-1] = step[1:] == step[:-1] + 1
+            whole = ~is_final & (is_next | terminated)
+            lost += int((~is_final & ~whole).sum())
+            whole &= rows - np.minimum(step, self._longest - 1) >= first
+            found.append((rows[whole], step[whole], ~is_next[whole]))
+        kept = min(self.buffer_size, *(len(rows) for rows, _, _ in found))
+        full = kept == self.buffer_size
+        ever = (buffer.add_count - lost) // self.num_envs
+        pos = ever % self.buffer_size if full else kept
+        slots = (pos - kept + np.arange(kept)) % self.buffer_size
+        for env, (rows, step, blind) in enumerate(found):
+            there = slice(len(rows) - kept, None)
+            self.rows[slots, env] = rows[there]
+            self._before[slots, env] = np.minimum(step[there], _MOST_STEPS)
+            self._blind[slots, env] = blind[there]
+        ids = self.rows[slots] * self.num_envs + np.arange(self.num_envs)
+        columns = dict(zip(names, buffer.take(list(names), ids), strict=True))
+        return pos, full, slots, columns
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that is not in the store, for a checkpoint."""
+        tips = {
+            f"tip{at}": self._tip(at) if self._tips[at] else np.zeros(0)
+            for at in range(len(self.leaves))
+        }
+        return {
+            "rows": self.rows, "before": self._before, "blind": self._blind, "open": self._open,
+            "newest": self._newest, "steps": self._steps, **tips,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from what `state` gave, after the store was loaded."""
+        self.rows, self._before, self._blind, self._open, self._newest, self._steps = (
+            np.array(state[name]) for name in ("rows", "before", "blind", "open", "newest", "steps")
+        )
+        self._tips = [state[f"tip{at}"].tobytes() for at in range(len(self.leaves))]
+        self._read.clear()

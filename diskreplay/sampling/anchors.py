@@ -1,0 +1,353 @@
+"""The windows that there are, each named by its anchor, and how one is drawn."""
+
+from typing import Literal
+
+import numpy as np
+
+from diskreplay.errors import EmptyBufferError, NotSampleableError, PriorityError, UnknownIdError
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sampling.row_index import RowIndex
+from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.sampling.window import Window, WindowPlan
+
+_PATIENCE = 8  # rounds of picking rows blindly before listing the anchors
+
+
+class Anchors:
+    """Follows a row index, and knows of each retained row whether it is an anchor: the first
+    learning row of a window that can be drawn.
+
+    It is told nothing: `catch_up` looks at what is new in the index since it was called last, so
+    that adding rows costs nothing for it. Draws are even, or in proportion to a power of
+    priorities, one a window (Schaul et al., "Prioritized Experience Replay", 2016).
+
+    Parameters
+    ----------
+    window : Window
+    stack_padding : {"zero", "reset"}
+    prioritized : bool
+    alpha : float
+    normalization : {"batch", "buffer"}
+    online : bool
+        Whether each new window is handed out once before all draws.
+
+    Attributes
+    ----------
+    count : int
+        Windows that there are.
+    tree : SumTree or None
+        Leaf ``place`` holds ``p^alpha`` of the window whose anchor is there. None where all are
+        alike and every row may be an anchor: then rows are picked until one is.
+    largest : float
+        The largest priority seen; that of new windows.
+    cursor : ndarray of int64, shape (num_envs,), or None
+        With `online`, the first row of each env that was not handed out.
+
+    Notes
+    -----
+    1 byte a row, and 8 with a tree.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        stack_padding: str,
+        *,
+        prioritized: bool,
+        alpha: float,
+        normalization: Literal["batch", "buffer"],
+        online: bool,
+    ) -> None:
+        from diskreplay.sampling import kernels, window_kernels
+
+        self._kernels, self._window_kernels = kernels, window_kernels
+        self._window = window
+        self.figures = window.figures(repeat_first=stack_padding == "reset")
+        self.alpha, self._normalization = alpha, normalization
+        self._has_tree, self._is_online = prioritized or window.stride > 1, online
+        self._track_min = prioritized and normalization == "buffer"
+        self.largest = 1.0
+        self.tree: SumTree | None = None
+        self._index: RowIndex | None = None
+
+    # -- following the index
+
+    def follow(self, index: RowIndex) -> None:
+        """Begin with an index of other rows than before."""
+        self._index, self.count = index, 0
+        self._seen = np.zeros((index.num_envs, 2), np.int64)
+        # Rows that were evicted before are nothing to catch up with.
+        self._seen[:] = index.first[:, None]
+        self._marks = np.zeros(index.size, np.uint8)
+        self.tree = SumTree(index.size, track_min=self._track_min) if self._has_tree else None
+        self.cursor = np.zeros(index.num_envs, np.int64) if self._is_online else None
+        self.catch_up(index)
+        if self._is_online:  # only what comes from now on is new
+            for env in range(index.num_envs):
+                rows = self.ids()[self.ids() % index.num_envs == env] // index.num_envs
+                self.cursor[env] = rows[-1] + 1 if len(rows) else self._settled()[env]
+
+    def catch_up(self, index: RowIndex) -> None:
+        """Find out which windows have come and gone. `index` is that of the last call, or another
+        one of the same rows. O(new rows)."""
+        self._index = index
+        if len(self._marks) < index.size:
+            self._grow(index.size)
+        if np.array_equal(self._seen, index.bounds):
+            return
+        kernels = self._window_kernels
+        room = kernels.count_changes(*index.state, self.figures, self._seen)
+        changed = np.empty((2, room), np.int64)
+        gone, came = kernels.find_anchors(
+            *index.state, self.figures, self._seen, self._marks, changed
+        )
+        self.count += came - gone
+        if self.tree is not None:
+            # In this order: a new anchor may sit in the place of an evicted one.
+            self._fill(changed[0, :gone], 0.0)
+            self._fill(changed[1, :came], self._leaf(self.largest))
+
+    def _grow(self, size: int) -> None:
+        marks = np.zeros(size, np.uint8)
+        marks[: len(self._marks)] = self._marks
+        self._marks = marks
+        if self.tree is not None:
+            old, self.tree = self.tree, SumTree(size, track_min=self._track_min)
+            self.tree.leaves[: old.capacity] = old.leaves
+            self.tree.rebuild()
+
+    def _fill(self, places: np.ndarray, leaf: float) -> None:
+        tree = self.tree
+        self._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, np.array([leaf]))
+
+    def _leaf(self, priority: float) -> float:
+        kernels = self._kernels
+        return min(kernels.leaf_of(priority, self.alpha), kernels.LARGEST_LEAF)
+
+    # -- looking
+
+    def ids(self) -> np.ndarray:
+        """All anchors, env by env, oldest first. O(rows)."""
+        index = self._index
+        start = int(index.first.min())
+        envs, rows = np.nonzero(self._marked(start, int(index.count.max())).T)
+        return (rows + start) * index.num_envs + envs
+
+    def _marked(self, start: int, stop: int) -> np.ndarray:
+        """Whether the rows ``start..stop`` are anchors, of shape ``(stop - start, num_envs)``."""
+        index = self._index
+        marks = self._marks[: index.size].reshape(-1, index.num_envs)
+        there = np.empty((stop - start, index.num_envs), np.bool_)
+        for at, place, rows in index.runs(start, stop):
+            np.not_equal(marks[place : place + rows], 0, out=there[at : at + rows])
+        for env in range(index.num_envs):
+            there[: max(index.first[env] - start, 0), env] = False
+            there[max(index.count[env] - start, 0) :, env] = False
+        return there
+
+    def check(self, anchors: np.ndarray) -> None:
+        """Refuse ids that name no window.
+
+        Raises
+        ------
+        UnknownIdError, NotSampleableError
+        """
+        index = self._index
+        index.check_known(anchors)
+        rows, envs = np.divmod(anchors, index.num_envs)
+        there = (rows >= index.first[envs]) & (self._marks[anchors % index.size] != 0)
+        if not there.all():
+            at = int((~there).argmax())
+            raise NotSampleableError(
+                f"anchor {anchors[at]} at position {at} names no window: its row is evicted, or "
+                f"none with ends={self._window.ends!r} and length {self._window.length} begins "
+                "there; anchors() lists those that there are"
+            )
+
+    # -- drawing
+
+    def draw(
+        self, rng: ReplayableRng, size: int, beta: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Anchors, probabilities (float64) and importance weights (float32) of `size` windows;
+        with `online` those that are new first.
+
+        Raises
+        ------
+        EmptyBufferError
+            There is no window, or all priorities are 0.
+        """
+        if not self.count:
+            raise EmptyBufferError(
+                f"no window of {self._window.length} rows with ends={self._window.ends!r} to "
+                "sample yet: add more steps"
+            )
+        new = self._take_new(size)
+        if len(new) == size:
+            return new, self.probability(new), self._weights(self.probability(new), beta)
+        rest = size - len(new)
+        if self.tree is None:
+            drawn, probability, weight = self._pick(rng, rest)
+        else:
+            drawn, probability, weight = self._draw_from_tree(rng, rest, beta)
+        if not len(new):
+            return drawn, probability, weight
+        probability = np.concatenate([self.probability(new), probability])
+        return np.concatenate([new, drawn]), probability, self._weights(probability, beta)
+
+    def _draw_from_tree(
+        self, rng: ReplayableRng, size: int, beta: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        tree, index, total = self.tree, self._index, self.tree.total
+        if not total > 0:
+            raise EmptyBufferError("nothing to sample: all priorities are 0")
+        ids = np.empty(size, np.int64)
+        probability, weight = np.empty(size), np.empty(size, np.float32)
+        self._kernels.tree_draw(
+            tree.nodes, tree.starts, rng.random(size), float(self.count), float(beta),
+            self._whole(), index.bounds, index.figures, ids, probability, weight,
+        )  # fmt: skip
+        return ids, probability, weight
+
+    def _pick(self, rng: ReplayableRng, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        index, ids = self._index, np.empty(size, np.int64)
+        found = rounds = 0
+        while found < size:
+            uniform = rng.random(size - found)
+            if rounds == _PATIENCE:  # nearly no row is an anchor
+                there = self.ids()
+                ids[found:] = there[(uniform * len(there)).astype(np.int64)]
+                break
+            found += self._window_kernels.draw_marked(
+                self._marks, index.bounds, index.figures, uniform, ids[found:]
+            )
+            rounds += 1
+        return ids, np.full(size, 1 / self.count), np.ones(size, np.float32)
+
+    def _whole(self) -> float:
+        """The smallest probability, if weights are normalised by it, else 0."""
+        return self.tree.min / self.tree.total if self._track_min else 0.0
+
+    def _weights(self, probability: np.ndarray, beta: float) -> np.ndarray:
+        """Importance weights of windows of which some were not drawn, as `tree_draw` makes them; a
+        window of priority 0, which only the queue hands out, has the weight of the others."""
+        if self.tree is None:
+            return np.ones(len(probability), np.float32)
+        positive = probability > 0
+        least = self._whole() or probability.min(where=positive, initial=np.inf)
+        shares = np.divide(least, probability, where=positive, out=np.ones(len(probability)))
+        return (shares**beta).astype(np.float32)
+
+    def probability(self, anchors: np.ndarray) -> np.ndarray:
+        """The probability of each anchor in one draw."""
+        if self.tree is None:
+            return np.full(len(anchors), 1 / max(self.count, 1))
+        return self.tree.leaves[anchors % self._index.size] / (self.tree.total or 1.0)
+
+    def _take_new(self, size: int) -> np.ndarray:
+        """Windows that nobody was given yet, at most so many, oldest first."""
+        if self.cursor is None:
+            return np.empty(0, np.int64)
+        index, ids = self._index, np.empty(size, np.int64)
+        found = self._window_kernels.take_new(
+            self._marks, index.bounds, index.figures, self.cursor, self._settled(), ids
+        )
+        return ids[:found]
+
+    def _settled(self) -> np.ndarray:
+        out = np.empty(self._index.num_envs, np.int64)
+        self._window_kernels.settled_rows(*self._index.state, self.figures, out)
+        return out
+
+    def plan(self, anchors: np.ndarray, powers: np.ndarray) -> WindowPlan:
+        """What the windows of these anchors consist of.
+
+        Parameters
+        ----------
+        anchors : ndarray of int64, shape (N,)
+            Checked, or drawn.
+        powers : ndarray of float64, shape (n_step + 1,)
+            Of gamma.
+        """
+        index, window, size = self._index, self._window, len(anchors)
+        positions, stack = window.positions, int(index.figures[2])
+        shape = size, positions
+        if window.crosses:
+            frames = np.empty((*shape, stack if stack > 1 else 0), np.int64)
+        else:
+            width = positions + stack - 1 if stack > 1 else 0
+            frames = np.empty((size, 1, width), np.int64)
+        plan = WindowPlan(
+            np.empty(shape, np.int64), frames, np.empty(size, np.int64),
+            np.empty(shape, np.int32), np.empty(shape, np.float32),
+            np.empty((8, *shape), np.bool_),
+            *(np.empty((size, window.length), kind) for kind in (np.float32, np.float32, np.int32)),
+        )  # fmt: skip
+        self._window_kernels.window_plan(
+            index.ring, index.ring.view(np.float32), index.bounds, index.figures, self.figures,
+            powers, anchors, *plan,
+        )  # fmt: skip
+        if stack == 1:
+            return plan._replace(frames=plan.ids)
+        return plan if window.crosses else plan._replace(frames=frames[:, 0])
+
+    # -- priorities
+
+    def update(self, anchors: np.ndarray, priorities: np.ndarray) -> int:
+        """Set priorities; returns how many were ignored since there is no such window any more.
+
+        Raises
+        ------
+        PriorityError, UnknownIdError
+            Nothing is changed.
+        """
+        tree, index = self.tree, self._index
+        wrong, at, largest = self._window_kernels.update_marked(
+            tree.nodes, tree.least, tree.starts, self._marks, index.bounds, index.figures,
+            anchors, priorities, self.alpha, np.empty(len(anchors), np.int64),
+        )  # fmt: skip
+        if wrong == 1:
+            raise PriorityError(
+                f"priority {priorities[at]} at position {at}: finite, not negative and, raised "
+                "to alpha, at most 1e297 expected (eta * max |td| + (1 - eta) * mean |td|, say)"
+            )
+        if wrong == 2:
+            index.check_known(anchors)
+            raise UnknownIdError(f"anchor {anchors[at]} at position {at} was never handed out")
+        self.largest = max(self.largest, largest)
+        return at
+
+    # -- what is saved
+
+    def leaves(self) -> np.ndarray | None:
+        """The leaves of all retained rows from the oldest of any env on, float64 of shape (rows,
+        num_envs), NaN where a row is no anchor; None where there are no priorities."""
+        if self.tree is None:
+            return None
+        index = self._index
+        start, stop = int(index.first.min()), int(index.count.max())
+        out = np.empty((stop - start, index.num_envs))
+        leaves = self.tree.leaves[: index.size].reshape(-1, index.num_envs)
+        for at, place, rows in index.runs(start, stop):
+            out[at : at + rows] = leaves[place : place + rows]
+        out[~self._marked(start, stop)] = np.nan
+        return out
+
+    def restore(self, start: int, leaves: np.ndarray) -> None:
+        """Take over what `leaves` returned, of rows from `start` on; windows that have none keep
+        the largest priority."""
+        index = self._index
+        low, high = (
+            max(start, int(index.first.min())),
+            min(start + len(leaves), int(index.count.max())),
+        )
+        if low >= high:
+            return
+        known = leaves[low - start : high - start]
+        which = self._marked(low, high) & ~np.isnan(known)
+        ours = self.tree.leaves[: index.size].reshape(-1, index.num_envs)
+        for at, place, rows in index.runs(low, high):
+            np.copyto(
+                ours[place : place + rows], known[at : at + rows], where=which[at : at + rows]
+            )
+        self.tree.rebuild()

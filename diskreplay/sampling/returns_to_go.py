@@ -1,0 +1,43 @@
+"""What is left of each episode's return, row by row."""
+
+import numpy as np
+
+from diskreplay.sampling.row_index import RowIndex
+
+
+class ReturnsToGo:
+    """``sum_k gamma^k r[t+k]`` to the end of the episode, of every retained row whose episode is
+    over; NaN for the others. One backward pass over an episode when it ends.
+
+    Notes
+    -----
+    4 bytes a row.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        from diskreplay.sampling import window_kernels
+
+        self._kernels, self._gamma = window_kernels, gamma
+
+    def follow(self, index: RowIndex) -> None:
+        """Begin with an index of other rows than before."""
+        self._seen = np.zeros((index.num_envs, 2), np.int64)
+        self._column = np.empty(index.size, np.float32)
+        self.catch_up(index)
+
+    def catch_up(self, index: RowIndex) -> None:
+        """Work out what has come to an end since the last call. O(new rows, and those of the
+        episodes that have ended)."""
+        self._index = index
+        if len(self._column) < index.size:
+            column = np.empty(index.size, np.float32)
+            column[: len(self._column)] = self._column
+            self._column = column
+        self._kernels.fill_to_go(
+            index.ring, index.ring.view(np.float32), index.bounds, index.figures, self._seen,
+            self._gamma, self._column,
+        )  # fmt: skip
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """float32, in the shape of `ids`, which are retained rows; 0 for negative ones."""
+        return np.where(ids >= 0, self._column[ids % self._index.size], np.float32(0))

@@ -1,0 +1,478 @@
+"""Numba kernels of sequences: which rows are anchors of windows, and what a window consists of."""
+
+from diskreplay.caches import expect
+from diskreplay.jit import address, int32s, int64, int64s, kernel, larger, part, pointer, smaller
+from diskreplay.sampling.kernels import (
+    COUNT,
+    ENDED,
+    ENVS,
+    EPISODE,
+    FINAL,
+    FIRST,
+    FLAGS,
+    LARGEST_LEAF,
+    LEAST_LEAF,
+    REWARD,
+    ROWS,
+    STACK,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+    WIDTH,
+    refresh_parents,
+    stack_is_whole,
+    steps_ahead,
+)
+
+# The figures of a window.
+BURN_IN, LENGTH, AHEAD, N_STEP, STRIDE, ENDS, ARRIVAL, FINISHED, REPEAT_FIRST = range(9)
+INSIDE, SHIFT, PAD, CROSS = 0, 1, 2, 3
+# The masks of a window's positions, in the order of `window_plan`.
+OBSERVED, TRANSITION, IS_FIRST, IS_LAST, BEGIN, LEARN, IS_TERMINATED, IS_TRUNCATED = range(8)
+
+# The strategies of hindsight.
+_FUTURE_GOAL, _FINAL_GOAL, _EPISODE_GOAL = range(3)
+
+_INFINITY = float("inf")
+_ROWS_OF_A_LINE = 4  # of the caches
+
+
+@part(int64, int32s, int64s, int64s, int64, int64)
+def _is_usable(ring, bounds, figures, env, row):
+    """Whether a row is there, with its whole stack: it can be a position of a window."""
+    if row < bounds[2 * env + FIRST] or row >= bounds[2 * env + COUNT]:
+        return 0
+    return stack_is_whole(ring, bounds, figures, env, row)
+
+
+@part(int64, int32s, int64s, int64s, int64s, int64, int64, int64)
+def _settled(ring, bounds, figures, shape, env, first, seen):
+    """The first of an env's rows that rows behind `seen` may make an anchor, or no anchor: a window
+    ends with the last transition, which final rows may follow; or all of an episode's come with its
+    end."""
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    row = seen - 1
+    while row > first and ring[WIDTH * ((row * envs + env) % size) + FLAGS] & FINAL:
+        row -= 1
+    low = row - shape[LENGTH] - 1
+    if shape[FINISHED] and seen > first:
+        low = smaller(low, seen - 1 - ring[WIDTH * (((seen - 1) * envs + env) % size) + STEP])
+        if shape[ENDS] == CROSS:  # windows that end in that episode
+            low -= shape[LENGTH]
+    return larger(first, low)
+
+
+@kernel(
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[:, ::1], uint8[::1], int64[:, ::1]"
+)
+def find_anchors(ring, bounds, figures, shape, seen, marks, changed):
+    """Mark the rows that are anchors now, where that may have changed since the rows ``seen[env]``,
+    which are taken forward; lists the places that are none any more in ``changed[0]``, those that
+    are new in ``changed[1]``, and returns how many of each.
+
+    An episode's rows are looked at from the last to the first, so that the cost of a row does not
+    depend on the length of a window.
+    """
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    flat, limits, sizes, asked = pointer(ring), pointer(bounds), pointer(figures), pointer(shape)
+    length, ends = shape[LENGTH], shape[ENDS]
+    gone = came = 0
+    for env in range(envs):
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        old_first, old_count = seen[env, FIRST], seen[env, COUNT]
+        # Before the places of evicted rows get the marks of newer ones.
+        for row in range(old_first, smaller(first + figures[STACK], old_count)):
+            place = (row * envs + env) % size
+            if marks[place] and not _is_usable(flat, limits, sizes, env, row):
+                marks[place] = 0
+                changed[0, gone] = place
+                gone += 1
+        seen[env, FIRST], seen[env, COUNT] = first, count
+        if count == old_count:
+            continue
+        low = first
+        if old_count > first:
+            low = _settled(flat, limits, sizes, asked, env, first, old_count)
+        newest = (count - 1) * envs + env
+        newest_episode = ring[newest % size, EPISODE]
+        newest_is_over = ring[newest % size, FLAGS] & (ENDED | FINAL) != 0
+        episode, over = newest_episode, newest_is_over
+        last = last_transition = count - 1
+        run, has_transition = 0, False
+        for row in range(count - 1, low - 1, -1):
+            place = (row * envs + env) % size
+            if ring[place, EPISODE] != episode:
+                episode, over = ring[place, EPISODE], True
+                last, run, has_transition = row, 0, False
+            is_anchor = False
+            if ring[place, FLAGS] & FINAL:
+                run = 0
+            else:
+                run += 1
+                if not has_transition:
+                    last_transition, has_transition = row, True
+                aligned = ring[place, STEP] % shape[STRIDE] == 0
+                if ends == CROSS:
+                    is_anchor = row % shape[STRIDE] == 0 and row + length <= count
+                elif ends == PAD:
+                    is_anchor = aligned and (last - row + 1 >= length or over)
+                else:
+                    is_anchor = aligned and run >= length
+                if ends == SHIFT and over and not is_anchor:
+                    to_last = last_transition - row + 1
+                    if to_last == length:
+                        is_anchor = run >= length
+                    elif to_last < length:
+                        is_anchor = ring[place, STEP] == 0
+                if is_anchor and shape[FINISHED] and not newest_is_over:
+                    end = row if ends != CROSS else row + length - 1
+                    is_anchor = ring[(end * envs + env) % size, EPISODE] != newest_episode
+                if is_anchor:
+                    is_anchor = stack_is_whole(flat, limits, sizes, env, row) != 0
+            if is_anchor and not marks[place]:
+                marks[place] = 1
+                changed[1, came] = place
+                came += 1
+            elif marks[place] and not is_anchor:
+                marks[place] = 0
+                changed[0, gone] = place
+                gone += 1
+    return gone, came
+
+
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[:, ::1]")
+def count_changes(ring, bounds, figures, shape, seen):
+    """How many places `find_anchors` may list, at most."""
+    total = 0
+    for env in range(figures[ENVS]):
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        old_first, old_count = seen[env, FIRST], seen[env, COUNT]
+        total += larger(0, smaller(first + figures[STACK], old_count) - old_first)
+        if count != old_count:
+            low = first
+            if old_count > first:
+                low = _settled(
+                    pointer(ring), pointer(bounds), pointer(figures), pointer(shape), env, first,
+                    old_count,
+                )  # fmt: skip
+            total += count - low
+    return total
+
+
+@kernel("uint8[::1], int64[:, ::1], int64[::1], float64[::1], int64[::1]")
+def draw_marked(marks, bounds, figures, uniform, ids):
+    """Ids of marked rows for as many numbers of ``[0, 1)`` as hit one; returns how many.
+
+    Each number picks one retained row of all envs; rows without a mark are passed over.
+    """
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    retained = 0
+    for env in range(envs):
+        retained += bounds[env, COUNT] - bounds[env, FIRST]
+    found = 0
+    for i in range(len(uniform)):
+        at = int(uniform[i] * retained)
+        env = 0
+        while at >= bounds[env, COUNT] - bounds[env, FIRST]:
+            at -= bounds[env, COUNT] - bounds[env, FIRST]
+            env += 1
+        id_ = (bounds[env, FIRST] + at) * envs + env
+        if marks[id_ % size]:
+            ids[found] = id_
+            found += 1
+    return found
+
+
+@kernel("uint8[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1]")
+def take_new(marks, bounds, figures, cursor, settled, ids):
+    """The oldest anchors that no one was given yet, row by row and env by env; returns how many
+    there were for the places of `ids`. ``cursor[env]`` is the first row to look at, and moves on;
+    no row before ``settled[env]`` becomes an anchor any more."""
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    found = 0
+    for env in range(envs):
+        cursor[env] = larger(cursor[env], bounds[env, FIRST])
+    while found < len(ids):
+        best, best_env = int64(0), -1
+        for env in range(envs):
+            row = cursor[env]
+            while row < bounds[env, COUNT] and not marks[(row * envs + env) % size]:
+                row += 1
+            if row == bounds[env, COUNT]:  # all that are marked were given away
+                cursor[env] = larger(cursor[env], settled[env])
+                continue
+            cursor[env] = row
+            if best_env < 0 or row < best:
+                best, best_env = row, env
+        if best_env < 0:
+            break
+        ids[found] = best * envs + best_env
+        cursor[best_env] = best + 1
+        found += 1
+    return found
+
+
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1]")
+def settled_rows(ring, bounds, figures, shape, out):
+    """For each env the first row that later ones may make an anchor."""
+    for env in range(figures[ENVS]):
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        out[env] = first
+        if count > first:
+            out[env] = _settled(
+                pointer(ring), pointer(bounds), pointer(figures), pointer(shape), env, first, count
+            )
+    return 0
+
+
+@kernel(
+    "float64[::1], float64[::1], int64[::1], uint8[::1], int64[:, ::1], int64[::1], int64[::1], "
+    "float64[::1], float64, int64[::1]"
+)
+def update_marked(
+    nodes, least, starts, marks, bounds, figures, ids, priorities, alpha, places
+):  # fmt: skip
+    """Set the leaves of marked rows to ``priority ** alpha``, as `kernels.tree_update` does.
+
+    Returns what is wrong (0: nothing, 1: a priority, 2: an id), where, and for 0 how many were
+    ignored and the largest priority that was not. Looks at everything before it sets anything.
+    """
+    rows, envs = figures[ROWS], figures[ENVS]
+    for i in range(len(ids)):
+        if not 0.0 <= priorities[i] < _INFINITY or priorities[i] ** alpha > LARGEST_LEAF:
+            return 1, i, 0.0
+        if ids[i] < 0 or ids[i] // envs >= bounds[ids[i] % envs, COUNT]:
+            return 2, i, 0.0
+    taken = 0
+    largest = 0.0
+    for i in range(len(ids)):
+        place = ids[i] % (rows * envs)
+        if ids[i] // envs >= bounds[ids[i] % envs, FIRST] and marks[place]:
+            leaf = 0.0
+            if priorities[i] > 0.0:
+                leaf = max(priorities[i] ** alpha, LEAST_LEAF)
+            nodes[place] = leaf
+            places[taken] = place
+            taken += 1
+            if priorities[i] > largest:
+                largest = priorities[i]
+    refresh_parents(
+        pointer(nodes), pointer(least), len(least), pointer(starts), len(starts) - 1,
+        pointer(places), 0, taken,
+    )  # fmt: skip
+    return 0, len(ids) - taken, largest
+
+
+@kernel(
+    "int32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], "
+    "int64[::1], int64[:, ::1], int64[:, :, ::1], int64[::1], int32[:, ::1], float32[:, ::1], "
+    "boolean[:, :, ::1], float32[:, ::1], float32[:, ::1], int32[:, ::1]"
+)
+def window_plan(
+    ring, rewards, bounds, figures, shape, powers, anchors,
+    ids, frames, state, step, reward, masks, returns, discount, target,
+):  # fmt: skip
+    """What the windows of these anchors consist of; each has to be an anchor.
+
+    ``ids`` are the rows at the positions, -1 where there is none. ``frames`` are the rows whose
+    frames are read, -1 for zeros: of shape (windows, 1, positions + stack - 1), or (windows,
+    positions, stack) where windows go over the ends of episodes; empty for a stack of 1, where it
+    would be `ids`. ``state`` is the first valid row, -1 if that is no transition.
+    """
+    envs, stack = figures[ENVS], figures[STACK]
+    size = figures[ROWS] * envs
+    flat, limits, sizes = pointer(ring), pointer(bounds), pointer(figures)
+    burn_in, length, cross = shape[BURN_IN], shape[LENGTH], shape[ENDS] == CROSS
+    positions = ids.shape[1]
+    # Apart from the rest, so that the cache misses of all windows are under way together.
+    for i in range(len(anchors)):
+        env, anchor = anchors[i] % envs, anchors[i] // envs
+        for p in range(0, positions, _ROWS_OF_A_LINE if envs == 1 else 1):
+            expect(address(ring) + 4 * WIDTH * (((anchor - burn_in + p) * envs + env) % size))
+    for i in range(len(anchors)):
+        env, anchor = anchors[i] % envs, anchors[i] // envs
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        episode = ring[anchors[i] % size, EPISODE]
+        state[i] = -1
+        started = False
+        # Of the position before: whether its row is usable, and where it is.
+        before = ((anchor - burn_in - 1) * envs + env) % size
+        follows = _is_usable(flat, limits, sizes, env, anchor - burn_in - 1) != 0
+        for p in range(positions):
+            row = anchor - burn_in + p
+            place = before + envs
+            if place >= size:
+                place -= size
+            usable = first <= row < count
+            if usable and stack > 1:
+                usable = stack_is_whole(flat, limits, sizes, env, row) != 0
+            is_first = not follows or ring[before, EPISODE] != ring[place, EPISODE]
+            shown, before, follows = before, place, usable
+            valid = usable and (cross or ring[place, EPISODE] == episode)
+            learns = burn_in <= p < burn_in + length
+            if learns:
+                q = p - burn_in
+                returns[i, q], discount[i, q], target[i, q] = 0.0, 0.0, -1
+            if cross:
+                for k in range(frames.shape[2]):
+                    back = stack - 1 - k
+                    if valid and shape[REPEAT_FIRST]:
+                        back = smaller(back, int64(ring[place, STEP]))
+                    there = valid and back <= ring[place, STEP]
+                    frames[i, p, k] = (row - back) * envs + env if there else -1
+            if not valid:
+                for mask in range(len(masks)):
+                    masks[mask, i, p] = False
+                ids[i, p], step[i, p], reward[i, p] = -1, 0, 0.0
+                continue
+            flags = ring[place, FLAGS]
+            transition = flags & FINAL == 0
+            if not started and transition:
+                state[i] = row * envs + env
+            ids[i, p], step[i, p] = row * envs + env, ring[place, STEP]
+            told = flags
+            if shape[ARRIVAL]:
+                told = 0 if is_first else ring[shown, FLAGS]
+                reward[i, p] = 0.0 if is_first else rewards[shown, REWARD]
+            else:
+                reward[i, p] = rewards[place, REWARD]
+            terminated, truncated = told & TERMINATED != 0, told & TRUNCATED != 0
+            masks[OBSERVED, i, p] = True
+            masks[TRANSITION, i, p] = transition
+            masks[IS_FIRST, i, p] = is_first
+            masks[IS_LAST, i, p] = terminated or truncated or not transition
+            masks[BEGIN, i, p] = is_first or not started
+            masks[LEARN, i, p] = False
+            masks[IS_TERMINATED, i, p] = terminated
+            masks[IS_TRUNCATED, i, p] = truncated
+            started = True
+            if not learns or not transition:
+                continue
+            ahead = steps_ahead(flat, limits, sizes, env, row, shape[N_STEP])
+            if ahead == 0:
+                continue
+            last = place
+            total = powers[0] * rewards[place, REWARD]
+            for k in range(1, ahead):
+                last += envs
+                if last >= size:
+                    last -= size
+                total += powers[k] * rewards[last, REWARD]
+            ended = ring[last, FLAGS] & TERMINATED != 0
+            if not ended and p + ahead >= positions:
+                continue
+            masks[LEARN, i, p] = True
+            returns[i, q] = total
+            discount[i, q] = 0.0 if ended else powers[ahead]
+            target[i, q] = p if ended else p + ahead
+        if not cross:
+            begin = anchor - ring[anchors[i] % size, STEP]
+            for k in range(frames.shape[2]):
+                row = anchor - burn_in - (stack - 1) + k
+                if row < begin and shape[REPEAT_FIRST]:
+                    row = begin
+                there = first <= row < count
+                if there:
+                    there = ring[(row * envs + env) % size, EPISODE] == episode
+                frames[i, 0, k] = row * envs + env if there else -1
+    return 0
+
+
+@kernel(
+    "int32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], float64, "
+    "float32[::1]"
+)
+def fill_to_go(ring, rewards, bounds, figures, seen, gamma, to_go):
+    """Discounted sums of an episode's rewards from each row on, for rows behind ``seen[env, 1]``.
+
+    ``seen[env, 0]`` is where the newest episode begins, as far as it is retained: what is not over
+    has no sum, which is NaN, and is looked at again.
+    """
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    for env in range(envs):
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        begin = larger(seen[env, 0], first)
+        low = larger(seen[env, 1], begin)
+        for row in range(low, count + 1):
+            place = (row * envs + env) % size
+            if row < count:
+                to_go[place] = float("nan")
+            before = ((row - 1) * envs + env) % size
+            if row == begin:
+                continue
+            if row < count and ring[place, EPISODE] == ring[before, EPISODE]:
+                # It seemed to be over, since its last row was a frame alone.
+                back = row - 1
+                while back >= begin and to_go[(back * envs + env) % size] >= -_INFINITY:
+                    to_go[(back * envs + env) % size] = float("nan")
+                    back -= 1
+                continue
+            if row == count and not ring[before, FLAGS] & (ENDED | FINAL):
+                continue
+            total = 0.0
+            for back in range(row - 1, begin - 1, -1):
+                at = (back * envs + env) % size
+                total = rewards[at, REWARD] + gamma * total
+                to_go[at] = total
+            if row < count:
+                begin = row
+        seen[env, 0], seen[env, 1] = begin, count
+    return 0
+
+
+@kernel(
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64, boolean, int64[::1]"
+)
+def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals):
+    """For each transition a row of its episode whose observation becomes the goal, evenly by a
+    number of ``[0, 1)``; -1 where there is none: what the transition led to is not known, or
+    (`finished`) the episode is not over.
+
+    The ends of an episode are found by galloping over the index: O(log length).
+    """
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    for i in range(len(ids)):
+        env, row = ids[i] % envs, ids[i] // envs
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        episode = ring[ids[i] % size, EPISODE]
+        last, beyond, stride = row, count, int64(1)
+        while last + stride < count:
+            if ring[((last + stride) * envs + env) % size, EPISODE] != episode:
+                beyond = last + stride
+                break
+            last += stride
+            stride *= 2
+        while last + 1 < beyond:
+            middle = (last + beyond) // 2
+            if ring[(middle * envs + env) % size, EPISODE] == episode:
+                last = middle
+            else:
+                beyond = middle
+        over = last + 1 < count or ring[(last * envs + env) % size, FLAGS] & (ENDED | FINAL) != 0
+        goals[i] = -1
+        if last == row or (finished and not over):
+            continue
+        low = last if strategy == _FINAL_GOAL else row + 1
+        if strategy == _EPISODE_GOAL:
+            begin, before, stride = row, first - 1, int64(1)
+            while begin - stride >= first:
+                if ring[((begin - stride) * envs + env) % size, EPISODE] != episode:
+                    before = begin - stride
+                    break
+                begin -= stride
+                stride *= 2
+            while before + 1 < begin:
+                middle = (before + begin) // 2
+                if ring[(middle * envs + env) % size, EPISODE] == episode:
+                    begin = middle
+                else:
+                    before = middle
+            low = begin + 1
+        goals[i] = (low + int64(uniform[i] * (last - low + 1))) * envs + env
+    return 0

@@ -1,0 +1,119 @@
+"""What a view of sequences was asked for."""
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from diskreplay.errors import CapacityError, InvalidInputError
+from diskreplay.sampling.window import ENDS, Window
+from diskreplay.validation import exponent, whole
+
+if TYPE_CHECKING:
+    from diskreplay.buffer import ReplayBuffer
+
+_MOST_POSITIONS = 1 << 20  # each has memory in every batch: more is a slip of the finger
+
+
+class SequenceOptions(NamedTuple):
+    """What `ReplayBuffer.sequences` was asked for, checked.
+
+    Attributes
+    ----------
+    window : Window
+    prioritized, online : bool
+    alpha : float
+        These say which windows there are and how they are drawn: with others, what was saved under
+        the view's name is of no use.
+    """
+
+    window: Window
+    prioritized: bool
+    alpha: float
+    online: bool
+    batch_size: int
+    beta: float
+    eta: float
+    normalization: Literal["batch", "buffer"]
+    state: tuple[str, ...]
+    fields: tuple[str, ...] | None
+    returns_to_go: float | None
+
+    @classmethod
+    def checked(
+        cls, buffer: "ReplayBuffer", length: Any, *, burn_in: Any, ahead: Any, stride: Any,
+        ends: Any, n_step: Any, batch_size: Any, prioritized: Any, alpha: Any, beta: Any, eta: Any,
+        weight_normalization: Any, state: Any, fields: Any, arrival: Any, online: Any,
+        finished: Any, returns_to_go: Any,
+    ) -> "SequenceOptions":  # fmt: skip
+        """The options of `ReplayBuffer.sequences`, or an `InvalidInputError`, or a
+        `CapacityError`."""
+        most = _MOST_POSITIONS
+        length, stride = whole("length", length, most=most), whole("stride", stride)
+        burn_in = _from_zero("burn_in", burn_in)
+        n_step = buffer.update_horizon if n_step is None else whole("n_step", n_step, most=most)
+        ahead = n_step if ahead is None else _from_zero("ahead", ahead)
+        if ends not in ENDS:
+            raise InvalidInputError(f"ends: one of {', '.join(ENDS)} expected, found {ends!r:.60}")
+        if ahead < n_step and ends != "cross":
+            raise InvalidInputError(
+                f"ahead: {ahead} rows behind the learning part, and its last rows are bootstrapped "
+                f"from {n_step} rows on; give ahead={n_step} or more, or a smaller n_step"
+            )
+        if weight_normalization not in ("batch", "buffer"):
+            raise InvalidInputError(
+                f"weight_normalization: 'batch' or 'buffer' expected, found "
+                f"{weight_normalization!r:.60}"
+            )
+        window = Window(length, burn_in, ahead, stride, ends, n_step, bool(arrival), bool(finished))
+        kept = None if buffer.capacity is None else buffer.capacity // buffer.num_envs
+        if kept is not None and window.positions + buffer.stack_size - 1 > kept:
+            raise CapacityError(
+                f"a window of {burn_in} + {length} + {ahead} rows and stacks of "
+                f"{buffer.stack_size} needs {window.positions + buffer.stack_size - 1} rows, and "
+                f"each env keeps {kept}; shorten it, or open the buffer with a larger capacity"
+            )
+        state, fields = _names(buffer, "state", state), _fields(buffer, fields)
+        if returns_to_go is not None:
+            returns_to_go = _number("returns_to_go", returns_to_go, most=1)
+        return cls(
+            window, bool(prioritized), _number("alpha", alpha), bool(online),
+            whole("batch_size", batch_size), exponent(beta), _number("eta", eta, most=1),
+            weight_normalization, state, fields, returns_to_go,
+        )  # fmt: skip
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """As JSON, by what two views of one name must agree."""
+        return {
+            **self.window._asdict(), "prioritized": self.prioritized, "online": self.online,
+            "alpha": self.alpha if self.prioritized else None,
+        }  # fmt: skip
+
+
+def _from_zero(name: str, value: Any) -> int:
+    return 0 if value == 0 and value is not False else whole(name, value, most=_MOST_POSITIONS)
+
+
+def _number(name: str, value: Any, most: float = 1e9) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise InvalidInputError(f"{name}: a number expected, found {value!r:.60}")
+    if not 0 <= value <= most:
+        raise InvalidInputError(f"{name}: a number from 0 to {most:g} expected, found {value!r}")
+    return float(value)
+
+
+def _names(buffer: "ReplayBuffer", what: str, names: Any) -> tuple[str, ...]:
+    names = (names,) if isinstance(names, str) else tuple(names)
+    for name in names:
+        if name not in buffer.extras:
+            there = ", ".join(buffer.extras) or "none at all"
+            raise InvalidInputError(f"{what}: there is no extra {name!r:.60}; there are: {there}")
+    return names
+
+
+def _fields(buffer: "ReplayBuffer", fields: Any) -> tuple[str, ...] | None:
+    if fields is None:
+        return None
+    fields = (fields,) if isinstance(fields, str) else tuple(fields)
+    return (*_names(buffer, "fields", [f for f in fields if f != "action"]),
+            *(("action",) if "action" in fields else ()))  # fmt: skip

@@ -1,0 +1,150 @@
+"""Windows that were drawn, and their reader: from what is to be read to the arrays."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from diskreplay import spaces
+from diskreplay.batch import WindowMemory
+from diskreplay.batch_reader import flat, reused
+from diskreplay.sampling.window import WindowPlan
+from diskreplay.schema import Schema
+from diskreplay.sequence_batch import SequenceBatch
+from diskreplay.store.column import Column
+from diskreplay.store.gate import Visit
+from diskreplay.store.store import Store
+
+
+class DrawnSequences(NamedTuple):
+    """Windows that were drawn and not read yet. Inside the store's gate.
+
+    `numbers` are the random numbers they were drawn with; `cursor` is what that of the queue of new
+    windows was before, if there is one.
+    """
+
+    anchors: np.ndarray
+    probability: np.ndarray
+    weight: np.ndarray
+    plan: WindowPlan
+    to_go: np.ndarray | None
+    store: Store
+    visit: Visit
+    epoch: int
+    numbers: list[np.ndarray]
+    cursor: np.ndarray | None
+    reader: "SequenceReader"
+
+    def read(self, out: SequenceBatch | None = None) -> SequenceBatch | None:
+        """The batch, see `SequenceReader.read`."""
+        return self.reader.read(self, out)
+
+
+class SequenceReader:
+    """Reads the frames and other fields of drawn windows.
+
+    Needs no lock: what was drawn is inside the store's gate.
+
+    Parameters
+    ----------
+    schema : Schema
+    stack_size : int
+    crosses : bool
+        Whether windows go over the ends of episodes, so that no two stacks share their frames.
+    fields : collection of str
+        ``"action"`` and extras that are read at each position.
+    state : collection of str
+        Extras that are read at the first valid one only.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        stack_size: int,
+        *,
+        crosses: bool,
+        fields: Collection[str],
+        state: Collection[str],
+    ) -> None:
+        from diskreplay.sampling import window_kernels
+        from diskreplay.store import kernels
+
+        self._kernels, self._masks = kernels, window_kernels
+        self._schema, self._stack, self._crosses = schema, stack_size, crosses
+        self._has_action = "action" in fields
+        self._extras = [name for name in schema.extras if name in fields and name not in state]
+        self._state = [name for name in schema.extras if name in state]
+        self._memory = WindowMemory()
+
+    def read(self, drawn: DrawnSequences, out: SequenceBatch | None = None) -> SequenceBatch | None:
+        """The batch that was drawn, in `out` if given, and leave the gate.
+
+        None if what was read changed meanwhile, which happens to a reader of a live store only.
+        """
+        store, plan, schema, kernels = drawn.store, drawn.plan, self._schema, self._masks
+        columns, masks = store.columns, plan.masks
+        rows = np.where(masks[kernels.TRANSITION], plan.ids, -1)
+        try:
+            held = self._memory.take() if out is None else out._windows
+            frames = [self._frames(columns[f.name], plan.frames, held) for f in schema.observations]
+            actions = [
+                self._take(columns[f.name], rows, held)
+                for f in schema.actions if self._has_action
+            ]  # fmt: skip
+            extras = {name: self._take(columns[name], rows, held) for name in self._extras}
+            state = {name: self._take(columns[name], plan.state, held) for name in self._state}
+        finally:
+            drawn.visit.end()
+        if store.mode == "r" and store.tail_epoch() != drawn.epoch:
+            return None
+        arrays = {
+            "observation": spaces.unflatten(schema.observation_space, frames),
+            **({"action": spaces.unflatten(schema.action_space, actions)} if actions else {}),
+            "reward": plan.reward,
+            "terminated": masks[kernels.IS_TERMINATED],
+            "truncated": masks[kernels.IS_TRUNCATED],
+            "step": plan.step,
+            "observed": masks[kernels.OBSERVED],
+            "transition": masks[kernels.TRANSITION],
+            "is_first": masks[kernels.IS_FIRST],
+            "is_last": masks[kernels.IS_LAST],
+            "is_terminal": masks[kernels.IS_TERMINATED],
+            "begin": masks[kernels.BEGIN],
+            "learn": masks[kernels.LEARN],
+            "returns": plan.returns,
+            "discount": plan.discount,
+            "target": plan.target,
+            "id": plan.ids,
+            "anchor": drawn.anchors,
+            "weight": drawn.weight,
+            "probability": drawn.probability,
+            **({} if drawn.to_go is None else {"returns_to_go": drawn.to_go}),
+            **extras,
+            **state,
+        }
+        if out is None:
+            self._memory.give(held)
+            return SequenceBatch(arrays, held)
+        out._arrays = arrays
+        return out
+
+    def _frames(self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray]) -> np.ndarray:
+        frames = self._take(column, ids, held)
+        if self._stack == 1 or self._crosses:
+            return frames
+        windows, width, *shape = frames.shape
+        position = frames.strides[1]
+        return np.lib.stride_tricks.as_strided(
+            frames, (windows, width - self._stack + 1, self._stack, *shape),
+            (frames.strides[0], position, position, *frames.strides[2:]),
+        )  # fmt: skip
+
+    def _take(self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray]) -> np.ndarray:
+        """One field's value in each row, zeros for negative ids."""
+        field = column.field
+        out = reused(held, field.name, (*ids.shape, *field.shape), field.dtype)
+        ids = np.ascontiguousarray(ids).reshape(-1)
+        failed = self._kernels.take(column.table, ids, flat(out), column.scratch(len(ids)))
+        if failed:
+            column.complain(*divmod(-(1 + failed), column.num_envs))
+        return out

@@ -1,0 +1,131 @@
+"""What is saved of a view: its generator, its priorities, and which windows are new."""
+
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diskreplay.errors import FormatError
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sampling.rng import parse as parse_rng
+from diskreplay.store import numbers
+from diskreplay.store.priorities import VIEWS, Saved, set_name
+from diskreplay.store.store import Store
+
+
+class SequenceState(NamedTuple):
+    """A view, as far as it is saved.
+
+    Attributes
+    ----------
+    identity : dict
+        By what a view of that name must agree with it.
+    attributes : dict
+        The JSON object that says all but the leaves.
+    rng : tuple
+        As `ReplayableRng.adopt` takes it.
+    largest : float
+        The largest priority seen.
+    cursor : ndarray of int64, shape (num_envs,), or None
+        The first row of each env whose window was not handed out, of a view that is online.
+    under_way : tuple of int, int and float, or None
+        Depth, batch size and beta of the prefetcher that had batches under way.
+    leaves : Saved or None
+        Powers of priorities.
+    """
+
+    identity: dict[str, Any]
+    attributes: dict[str, Any]
+    rng: tuple[np.random.BitGenerator, np.ndarray] | None
+    largest: float
+    cursor: np.ndarray | None
+    under_way: tuple[int, int, float | None] | None
+    leaves: Saved | np.ndarray | None
+
+    @classmethod
+    def now(
+        cls,
+        identity: dict[str, Any],
+        rng: ReplayableRng,
+        largest: float,
+        cursor: np.ndarray | None,
+        under_way: tuple[int, int, float | None] | None,
+        leaves: np.ndarray | None,
+    ) -> "SequenceState":
+        """That of a view at this moment, to be saved; `leaves` are those of the retained rows."""
+        attributes = {
+            "identity": identity,
+            "rng": rng.state(),
+            "largest": largest,
+            "cursor": None if cursor is None else cursor.tolist(),
+            "under_way": None if under_way is None else list(under_way),
+        }
+        return cls(identity, attributes, None, largest, cursor, under_way, leaves)
+
+    @classmethod
+    def of(cls, store: Store, name: str) -> "SequenceState | None":
+        """What a store has of the view of that name; None if it has nothing.
+
+        Raises
+        ------
+        FormatError
+            It is damaged.
+        """
+        views = store.meta.get(VIEWS, {})
+        try:
+            if not isinstance(views, dict):
+                raise ValueError(f"an object expected, found {views!r:.60}")
+            if name not in views:
+                return None
+            found = views[name]
+            if not isinstance(found, dict) or not isinstance(found["identity"], dict):
+                raise ValueError(f"{name}: an object expected, found {found!r:.60}")
+            cursor = found["cursor"]
+            if cursor is not None:
+                cursor = numbers.integers("cursor", cursor, store.num_envs, 0, numbers.MOST_ROWS)
+            elif found["identity"].get("online"):
+                raise ValueError("cursor: missing")
+            ranked = found["identity"].get("prioritized")
+            return cls(
+                found["identity"], found, _parsed_rng(found["rng"]),
+                numbers.real("largest", found["largest"], sys.float_info.min, sys.float_info.max),
+                cursor, _under_way(found["under_way"]),
+                store.read_priorities(set_name(name)) if ranked else None,
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{store.path / 'zarr.json'}: {VIEWS}: damaged ({error})") from error
+
+    def at(self, store: Store) -> "SequenceState":
+        """The same, with leaves of the rows that are retained now, as `now` has them."""
+        if not self.identity.get("prioritized"):
+            return self
+        first, stop = int(store.first.min()), int(store.count.max())
+        leaves = np.full((stop - first, store.num_envs), np.nan)
+        start, known, _alpha = self.leaves or (first, leaves[:0], None)
+        low, high = max(start, first), min(start + len(known), stop)
+        if low < high:
+            leaves[low - first : high - first] = known[low - start : high - start]
+        return self._replace(leaves=leaves)
+
+    def difference(self, identity: dict[str, Any]) -> str:
+        """In which options another identity differs from this one, in words."""
+        names = [n for n in identity if self.identity.get(n) != identity[n]]
+        return ", ".join(f"{n}={self.identity.get(n)!r}, not {identity[n]!r}" for n in names)
+
+
+def _parsed_rng(found: Any) -> tuple[np.random.BitGenerator, np.ndarray]:
+    try:
+        return parse_rng(found)
+    except FormatError as error:
+        raise ValueError(str(error)) from error
+
+
+def _under_way(found: Any) -> tuple[int, int, float | None] | None:
+    if found is None:
+        return None
+    depth, size, beta = found
+    return (
+        numbers.integer("depth", depth, 1, 1024),
+        numbers.integer("batch_size", size, 1, 1 << 30),
+        None if beta is None else numbers.real("beta", beta, 0, sys.float_info.max),
+    )

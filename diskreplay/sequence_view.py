@@ -1,0 +1,275 @@
+"""One view of a buffer's rows as windows, without the buffer; and all views of one."""
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import FormatError
+from diskreplay.indexed_store import IndexedStore
+from diskreplay.options import Options
+from diskreplay.prefetch import Prefetcher, Prefetchers
+from diskreplay.sampling.anchors import Anchors
+from diskreplay.sampling.returns_to_go import ReturnsToGo
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.schema import Schema
+from diskreplay.sequence_options import SequenceOptions
+from diskreplay.sequence_reader import DrawnSequences, SequenceReader
+from diskreplay.sequence_state import SequenceState
+from diskreplay.store import priorities
+from diskreplay.store.gate import Visit
+from diskreplay.store.store import Store
+from diskreplay.validation import exponent
+
+
+class SequenceView:
+    """What `Sequences` is to its buffer: which windows there are, how they are drawn, what is
+    saved. It refers to no buffer: one that is dropped is to let go of its store at once.
+
+    All methods need the buffer's lock, and those with `rows` bring the view up to them first.
+
+    Attributes
+    ----------
+    name : str
+    asked : SequenceOptions
+    anchors : Anchors
+    rng : ReplayableRng
+    prefetchers : Prefetchers
+    """
+
+    def __init__(
+        self,
+        name: str,
+        asked: SequenceOptions,
+        schema: Schema,
+        options: Options,
+        seed: int | np.random.Generator | None,
+        lock: Any,
+        views: "Views",
+    ) -> None:
+        self.name, self.asked, self._views = name, asked, views
+        self.rng, self._has_seed = ReplayableRng(np.random.default_rng(seed)), seed is not None
+        self.anchors = Anchors(
+            asked.window, options.stack_padding, prioritized=asked.prioritized, alpha=asked.alpha,
+            normalization=asked.normalization, online=asked.online,
+        )  # fmt: skip
+        self._to_go = None if asked.returns_to_go is None else ReturnsToGo(asked.returns_to_go)
+        self._powers = options.gamma ** np.arange(asked.window.n_step + 1)
+        self._reader = SequenceReader(
+            schema, options.stack_size, crosses=asked.window.crosses,
+            fields=["action", *schema.extras] if asked.fields is None else asked.fields,
+            state=asked.state,
+        )  # fmt: skip
+        self._store: Store | None = None
+        self.prefetchers = _ViewPrefetchers(self, lock)
+        self._under_way: tuple[int, int, float | None] | None = None
+
+    def catch_up(self, rows: IndexedStore) -> None:
+        """Come to know all rows."""
+        rows = rows.indexed()
+        if rows.store is not self._store:
+            self._take_over(rows)
+            return
+        self.anchors.catch_up(rows.index)
+        if self._to_go is not None:
+            self._to_go.catch_up(rows.index)
+
+    def _take_over(self, rows: IndexedStore) -> None:
+        """Begin with a store that was opened or loaded: with what was saved of this view in it."""
+        saved = SequenceState.of(rows.store, self.name)
+        if saved is not None and saved.identity != self.asked.identity:
+            warnings.warn(
+                f"{rows.store.path}: what was saved of the view {self.name!r} is of "
+                f"{saved.difference(self.asked.identity)}; it starts anew",
+                RuntimeWarning, stacklevel=4,
+            )  # fmt: skip
+            saved = None
+        anchors = self.anchors
+        if saved is not None:
+            anchors.largest = saved.largest
+        anchors.follow(rows.index)
+        if self._to_go is not None:
+            self._to_go.follow(rows.index)
+        first_time, self._store, self._under_way = self._store is None, rows.store, None
+        if saved is None:
+            return
+        if not (first_time and self._has_seed):
+            self.rng.adopt(*saved.rng)
+        if saved.cursor is not None:
+            anchors.cursor[:] = np.minimum(saved.cursor, rows.index.count)
+        self._under_way = saved.under_way
+        if saved.leaves is not None:
+            anchors.restore(saved.leaves.start, saved.leaves.leaves)
+
+    def draw(
+        self, rows: IndexedStore, size: int, beta: float | None, visit: Visit
+    ) -> DrawnSequences:
+        """Draw windows, and say what is to be read of them, during that visit."""
+        self.catch_up(rows)
+        self._under_way = None
+        cursor = None if self.anchors.cursor is None else self.anchors.cursor.copy()
+        self.rng.taken()
+        drawn = self.anchors.draw(self.rng, size, self.exponent(beta))
+        return self._drawn(rows, *drawn, self.rng.taken(), cursor, visit)
+
+    def choose(self, rows: IndexedStore, anchors: np.ndarray, visit: Visit) -> DrawnSequences:
+        """What is to be read of the windows of these anchors, during that visit."""
+        self.catch_up(rows)
+        self.anchors.check(anchors)
+        probability = self.anchors.probability(anchors)
+        weight = np.ones(len(anchors), np.float32)
+        return self._drawn(rows, anchors, probability, weight, [], None, visit)
+
+    def _drawn(
+        self, rows: IndexedStore, anchors: np.ndarray, probability: np.ndarray,
+        weight: np.ndarray, numbers: list[np.ndarray], cursor: np.ndarray | None, visit: Visit,
+    ) -> DrawnSequences:  # fmt: skip
+        plan = self.anchors.plan(anchors, self._powers)
+        to_go = None if self._to_go is None else self._to_go.of(plan.ids)
+        store = rows.store
+        store.gate.enter(visit)  # under the buffer's lock: what was planned is not evicted
+        return DrawnSequences(
+            anchors, probability, weight, plan, to_go, store, visit, store.mapped_epoch, numbers,
+            cursor, self._reader,
+        )  # fmt: skip
+
+    def undo(self, drawn: Sequence[DrawnSequences]) -> None:
+        """Undo draws, given in their order, that nobody took."""
+        self.rng.put_back([array for each in drawn for array in each.numbers])
+        if drawn and drawn[0].cursor is not None and drawn[0].store is self._store:
+            self.anchors.cursor[:] = drawn[0].cursor
+
+    def exponent(self, beta: float | None) -> float:
+        """The exponent of the importance weights."""
+        if not self.asked.prioritized:
+            return 0.0
+        return self.asked.beta if beta is None else exponent(beta)
+
+    def resume_prefetching(self, prefetcher: Prefetcher, depth: int, size: int) -> None:
+        """Have drawn what such a prefetcher had under way in the run that was saved, unless
+        anything was drawn since."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None and under_way[:2] == (depth, size):
+            prefetcher.redraw(under_way[2])
+
+    def state(self, rows: IndexedStore, paused: Sequence[Prefetcher]) -> SequenceState:
+        """What is to be saved; `paused` are the prefetchers whose batches were put back for it."""
+        self.catch_up(rows)
+        under_way = self._under_way
+        for each in paused:
+            under_way = each._depth, each._size, each._beta
+        return SequenceState.now(
+            self.asked.identity, self.rng, self.anchors.largest, self.anchors.cursor, under_way,
+            self.anchors.leaves() if self.asked.prioritized else None,
+        )  # fmt: skip
+
+
+class Views:
+    """The views of one buffer, by their names. All but `draw_pending` and `close` need its lock.
+
+    Attributes
+    ----------
+    prefetching : list of Prefetcher
+        Those of all views that are open.
+    """
+
+    def __init__(self) -> None:
+        self._views: dict[str, SequenceView] = {}
+        self.prefetching: list[Prefetcher] = []
+
+    def get(self, name: str) -> SequenceView | None:
+        """The view of that name, if one is open."""
+        return self._views.get(name)
+
+    def add(self, view: SequenceView) -> None:
+        """It is open now."""
+        self._views[view.name] = view
+
+    def remove(self, view: SequenceView) -> None:
+        """It is not any more; again is fine."""
+        if self._views.get(view.name) is view:
+            del self._views[view.name]
+
+    def draw_pending(self) -> None:
+        """Have drawn what was asked for, before anything changes. Without the lock."""
+        for prefetcher in list(self.prefetching):
+            prefetcher.wait_until_drawn()
+
+    def close(self) -> None:
+        """Close all prefetchers. Without the lock."""
+        for prefetcher in list(self.prefetching):
+            prefetcher.close()
+
+    @contextlib.contextmanager
+    def drained(self) -> Iterator[dict[str, list[Prefetcher]]]:
+        """Put the batches under way back; have them drawn again at the end. Gives whose they were,
+        by view."""
+        with contextlib.ExitStack() as stack:
+            yield {
+                name: stack.enter_context(view.prefetchers.drained())
+                for name, view in self._views.items()
+            }
+
+    def states(
+        self, rows: IndexedStore, paused: dict[str, list[Prefetcher]] | None = None
+    ) -> dict[str, SequenceState]:
+        """What is to be saved of each: of those that are open as they are, of others as it was
+        saved before. `paused` is what `drained` gave."""
+        saved = rows.store.meta.get(priorities.VIEWS, {})
+        states = {}
+        for name in saved if isinstance(saved, dict) else ():
+            if name not in self._views:
+                # What is damaged stays as it is, and is refused when somebody asks for it.
+                with contextlib.suppress(FormatError):
+                    states[name] = SequenceState.of(rows.store, name).at(rows.store)
+        for name, view in self._views.items():
+            states[name] = view.state(rows, (paused or {}).get(name, ()))
+        return states
+
+    def check_saved(self, saved: Store) -> None:
+        """Refuse a checkpoint with what no view could take over."""
+        views = saved.meta.get(priorities.VIEWS, {})
+        for name in views if isinstance(views, dict) else [""]:
+            SequenceState.of(saved, name)
+
+    @staticmethod
+    def describe(states: dict[str, SequenceState], before: dict[str, Any]) -> dict[str, Any]:
+        """The group's attribute, of what it was before, where views stay that are damaged."""
+        kept = before.get(priorities.VIEWS, {})
+        found = {
+            **(kept if isinstance(kept, dict) else {}),
+            **{name: state.attributes for name, state in states.items()},
+        }
+        return {priorities.VIEWS: found} if found else {}
+
+    @staticmethod
+    def leaves(states: dict[str, SequenceState]) -> dict[str, tuple[np.ndarray, float | None]]:
+        """The priorities, as `Store.record` takes them."""
+        return {
+            priorities.set_name(name): (state.leaves, state.identity.get("alpha"))
+            for name, state in states.items() if state.leaves is not None
+        }  # fmt: skip
+
+
+class _ViewPrefetchers(Prefetchers):
+    """Those of one view, of which one at a time is open."""
+
+    def __init__(self, view: SequenceView, lock: "threading.RLock") -> None:
+        super().__init__(lock, view.rng)
+        self._view = view
+
+    def get(self, buffer: Any, depth: int, batch_size: int, beta: Any) -> Prefetcher:
+        made = Prefetcher(buffer, depth, batch_size, beta)
+        self.open.append(made)
+        self._view._views.prefetching.append(made)
+        return made
+
+    def forget(self, prefetcher: Prefetcher) -> None:
+        super().forget(prefetcher)
+        self._view._views.prefetching.remove(prefetcher)
+
+    def _undo(self, drawn: Sequence[DrawnSequences]) -> None:
+        self._view.undo(drawn)

@@ -1,0 +1,336 @@
+"""Windows of consecutive rows, for recurrent networks, world models and transformers."""
+
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diskreplay.errors import (
+    ClosedError,
+    InvalidInputError,
+    PriorityError,
+    ShapeError,
+    UsageError,
+)
+from diskreplay.indexed_store import IndexedStore
+from diskreplay.naming import checked_view
+from diskreplay.prefetch import MOST_DEPTH, Prefetcher
+from diskreplay.sequence_batch import SequenceBatch
+from diskreplay.sequence_options import SequenceOptions
+from diskreplay.sequence_reader import DrawnSequences
+from diskreplay.sequence_view import SequenceView
+from diskreplay.store.gate import Visit
+from diskreplay.validation import checked_ids, whole
+
+if TYPE_CHECKING:
+    from diskreplay.buffer import ReplayBuffer
+
+
+class Sequences:
+    """A view of a buffer as windows of rows; made by `ReplayBuffer.sequences`.
+
+    It stores no rows of its own: windows are put together when they are drawn. It may be used from
+    several threads, beside one that adds.
+
+    Attributes
+    ----------
+    name : str
+        Under which its generator and its priorities are saved.
+    options : SequenceOptions
+    """
+
+    def __init__(self, buffer: "ReplayBuffer", view: SequenceView) -> None:
+        self.name, self.options = view.name, view.asked
+        self._buffer, self._view = buffer, view
+        # As a prefetcher wants them of whom it draws for.
+        self._lock, self._prefetchers = buffer._lock, view.prefetchers
+
+    @classmethod
+    def of(
+        cls,
+        buffer: "ReplayBuffer",
+        name: Any,
+        options: SequenceOptions,
+        seed: int | np.random.Generator | None,
+    ) -> "Sequences":
+        """That of a buffer, which has it already or not; see `ReplayBuffer.sequences`."""
+        name = checked_view(name)
+        with buffer._turn():
+            buffer._check_open()
+            there = buffer._views.get(name)
+            if there is not None and there.asked == options and seed is None:
+                return cls(buffer, there)
+            if there is not None:
+                raise InvalidInputError(
+                    f"name: a view {name!r} with other options or another seed is open: close() it "
+                    "first, or choose another name"
+                )
+            kind = buffer._kind
+            view = SequenceView(
+                name, options, kind.schema, kind.options, seed, buffer._lock, buffer._views
+            )
+            buffer._follow()
+            view.catch_up(buffer._rows)
+            buffer._views.add(view)
+            return cls(buffer, view)
+
+    # -- drawing
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        *,
+        beta: float | None = None,
+        out: SequenceBatch | None = None,
+    ) -> SequenceBatch:
+        """Draw windows, with replacement.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Windows; by default as `ReplayBuffer.sequences` was told.
+        beta : float, optional
+            Exponent of the importance weights; likewise.
+        out : SequenceBatch, optional
+            A batch of this view and size whose memory may be overwritten; it is filled and
+            returned.
+
+        Returns
+        -------
+        SequenceBatch
+
+        Raises
+        ------
+        EmptyBufferError
+            There is no window yet.
+        CorruptSegmentError
+            Stored bytes do not match their checksum.
+        ClosedError, ForkedError
+
+        Notes
+        -----
+        Costs little more than copying the rows; the lock is held while drawing only. Rows that were
+        added since the last call are looked at first: some ten nanoseconds each.
+        """
+        size = self.options.batch_size if batch_size is None else whole("batch_size", batch_size)
+        _check_out(out)
+        self._buffer._turn_when_drawn()
+        visit, me = Visit(), get_ident()
+        try:
+            self._buffer._busy.add(me)
+            while True:
+                batch = self._draw(size, beta, visit).read(out)
+                if batch is not None:
+                    return batch
+        finally:
+            try:
+                visit.end()
+            finally:
+                self._buffer._busy.discard(me)
+
+    def gather(self, anchors: np.ndarray, *, out: SequenceBatch | None = None) -> SequenceBatch:
+        """The windows of these anchors, as `sample` would return them, with weights of 1.
+
+        Parameters
+        ----------
+        anchors : array_like of int, shape (batch,)
+
+        Raises
+        ------
+        UnknownIdError
+            An id was never handed out.
+        NotSampleableError
+            It is no anchor, or none any more.
+        """
+        anchors = checked_ids(anchors).copy()
+        _check_out(out)
+        self._buffer._turn()
+        visit, me = Visit(), get_ident()
+        try:
+            self._buffer._busy.add(me)
+            while True:
+                with self._lock:
+                    drawn = self._view.choose(self._current(), anchors, visit)
+                batch = drawn.read(out)
+                if batch is not None:
+                    return batch
+        finally:
+            try:
+                visit.end()
+            finally:
+                self._buffer._busy.discard(me)
+
+    def anchors(self) -> np.ndarray:
+        """The ids of all windows that can be drawn now, env by env, oldest first. O(rows).
+
+        Returns
+        -------
+        ndarray of int64
+        """
+        with self._buffer._turn():
+            self._view.catch_up(self._current())
+            return self._view.anchors.ids()
+
+    def __len__(self) -> int:
+        """Windows that can be drawn now."""
+        with self._buffer._turn():
+            self._view.catch_up(self._current())
+            return self._view.anchors.count
+
+    def prefetch(
+        self, depth: int = 2, batch_size: int | None = None, *, beta: float | None = None
+    ) -> Prefetcher:
+        """Batches read ahead on a background thread, as `ReplayBuffer.prefetch` does for
+        transitions.
+
+        Parameters
+        ----------
+        depth : int
+            How many batches are under way.
+        batch_size, beta
+            As for `sample`.
+
+        Returns
+        -------
+        Prefetcher
+            An iterator of `SequenceBatch`; each is valid until the next one is taken. A view has
+            one at a time.
+
+        Raises
+        ------
+        UsageError
+            There is one that is not closed.
+        InvalidInputError, ClosedError
+
+        Notes
+        -----
+        What is drawn depends on the order of calls and not on timing. Where a saved run had batches
+        under way, one that is resumed gets the same ones if it asks for a prefetcher of the same
+        depth and size before it adds a row, draws, or sets a priority.
+        """
+        depth = whole("depth", depth, most=MOST_DEPTH)
+        size = whole("batch_size", batch_size, optional=True) or self.options.batch_size
+        with self._buffer._turn():
+            self._view.catch_up(self._current())
+            if self._prefetchers.open:
+                raise UsageError(f"the view {self.name!r} has a prefetcher already: close that")
+            made = self._prefetchers.get(self, depth, size, beta)
+            self._view.resume_prefetching(made, depth, size)
+        return made
+
+    # -- priorities
+
+    def update_priorities(self, anchors: np.ndarray, priorities: np.ndarray) -> int:
+        """Set the priorities of windows.
+
+        Parameters
+        ----------
+        anchors : array_like of int, shape (batch,)
+            As in ``batch.anchor``; of duplicates the last counts.
+        priorities : array_like of float, shape (batch,)
+            Finite and not negative; 0 is never drawn.
+
+        Returns
+        -------
+        int
+            How many were ignored: those windows have left.
+
+        Raises
+        ------
+        UsageError
+            The view was made without ``prioritized=True``.
+        PriorityError, UnknownIdError, ShapeError
+            Nothing was changed.
+
+        Notes
+        -----
+        Also on a reader; what it sets is in its memory only.
+        """
+        if not self.options.prioritized:
+            raise UsageError(
+                f"the view {self.name!r} draws evenly: make it with prioritized=True to set "
+                "priorities"
+            )
+        anchors = checked_ids(anchors)
+        try:
+            priorities = np.ascontiguousarray(priorities, np.float64)
+        except (TypeError, ValueError) as error:
+            raise PriorityError(f"priorities: numbers expected ({error})") from error
+        if priorities.shape != anchors.shape:
+            raise ShapeError(
+                f"priorities: shape {anchors.shape} expected, found {priorities.shape}"
+            )
+        with self._buffer._turn_when_drawn():
+            self._view.catch_up(self._current())
+            return self._view.anchors.update(anchors, priorities)
+
+    def priority(self, td: np.ndarray, learn: np.ndarray) -> np.ndarray:
+        """One priority a window from the errors of its steps: ``eta * max + (1 - eta) * mean`` of
+        their absolute values, Kapturowski et al., "Recurrent Experience Replay in Distributed
+        Reinforcement Learning", 2019.
+
+        Parameters
+        ----------
+        td : array_like of float, shape (N, L)
+        learn : array_like of bool, shape (N, L)
+            Which of them count: ``batch.learn[:, burn_in : burn_in + length]``.
+
+        Returns
+        -------
+        ndarray of float64, shape (N,)
+            0 for a window in which nothing counts.
+        """
+        td, learn = np.abs(np.asarray(td, np.float64)), np.asarray(learn, np.bool_)
+        if td.ndim != 2 or td.shape != learn.shape:
+            raise ShapeError(
+                f"td and learn: one shape (windows, length) expected, found {td.shape} and "
+                f"{learn.shape}"
+            )
+        largest = td.max(axis=1, where=learn, initial=0.0)
+        total = td.sum(axis=1, where=learn)
+        mean = total / np.maximum(learn.sum(axis=1), 1)
+        return self.options.eta * largest + (1 - self.options.eta) * mean
+
+    # -- its life
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of every draw of this view."""
+        return self._view.rng.rng
+
+    def close(self) -> None:
+        """Take the view from its buffer. What `flush`, `close` and `save` of the buffer saved of it
+        stays; what came since is not saved. Closing twice is fine."""
+        self._buffer._turn()
+        self._prefetchers.close()
+        with self._buffer._turn():
+            self._buffer._views.remove(self._view)
+
+    def __repr__(self) -> str:
+        window = self.options.window
+        return (
+            f"Sequences({self.name!r}, {window.burn_in} + {window.length} + {window.ahead} rows, "
+            f"ends={window.ends!r}, of {self._buffer!r})"
+        )
+
+    # -- inside
+
+    def _current(self) -> IndexedStore:
+        """The rows as they are now. Needs the lock."""
+        self._buffer._check_open()
+        if self._buffer._views.get(self.name) is not self._view:
+            raise ClosedError(f"the view {self.name!r} is closed; call buffer.sequences() again")
+        self._buffer._follow()
+        return self._buffer._rows.indexed()
+
+    def _draw(self, size: int, beta: float | None, visit: Visit) -> DrawnSequences:
+        with self._lock:
+            return self._view.draw(self._current(), size, beta, visit)
+
+    def _draw_pending(self) -> None:
+        self._buffer._draw_pending()
+
+
+def _check_out(out: Any) -> None:
+    if out is not None and not isinstance(out, SequenceBatch):
+        raise InvalidInputError(f"out: a SequenceBatch expected, found {type(out).__name__}")

@@ -1,0 +1,499 @@
+"""What a replay buffer on disk has to do beside: open late, survive, be pickled by reference."""
+
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+pytest.importorskip("stable_baselines3")
+from stable_baselines3.common.buffers import ReplayBuffer
+
+import diskreplay
+from diskreplay import errors
+from diskreplay.check.verify import verify
+from diskreplay.integrations.sb3 import DiskNStepReplayBuffer, DiskReplayBuffer
+
+STACKS = spaces.Box(0, 255, (3, 6, 6), np.uint8)
+VECTOR = spaces.Box(-1, 1, (5,), np.float32)
+TWO = spaces.Discrete(2)
+
+
+class Player:
+    """Plays the same steps into any number of buffers: stacks of three noisy pictures."""
+
+    def __init__(self, envs=2, seed=0, padding="zero"):
+        self.rng, self.envs, self.padding = np.random.default_rng(seed), envs, padding
+        self.stacks = np.zeros((envs, 3, 6, 6), np.uint8)
+        for env in range(envs):
+            self.reset(env)
+
+    def picture(self):
+        return self.rng.integers(1, 256, (6, 6), np.uint8)
+
+    def reset(self, env):
+        picture = self.picture()
+        self.stacks[env] = picture if self.padding == "reset" else 0
+        self.stacks[env, -1] = picture
+
+    def step(self, *buffers, end=0.15):
+        before = self.stacks.copy()
+        after = np.concatenate(
+            [before[:, 1:], np.stack([self.picture() for _ in range(self.envs)])[:, None]], axis=1
+        )
+        done = self.rng.random(self.envs) < end
+        cut = done & (self.rng.random(self.envs) < 0.5)
+        action = self.rng.integers(0, 2, (self.envs, 1))
+        reward = self.rng.normal(size=self.envs).astype(np.float32)
+        infos = [{"TimeLimit.truncated": bool(c)} for c in cut]
+        for buffer in buffers:
+            buffer.add(before, after.copy(), action, reward, done, infos)
+        self.stacks = after
+        for env in np.flatnonzero(done):
+            self.reset(env)
+
+    def play(self, steps, *buffers, **how):
+        for _ in range(steps):
+            self.step(*buffers, **how)
+
+
+def ours(path=None, kind=DiskReplayBuffer, size=40, **options):
+    options = {"frame_stack": 3, **options}
+    return kind(size, STACKS, TWO, device="cpu", n_envs=2, path=path, **options)
+
+
+def plain(size=40, envs=2):
+    return ReplayBuffer(size, STACKS, TWO, device="cpu", n_envs=envs)
+
+
+def same(one, other, slots=slice(None)):
+    assert (one.pos, one.full) == (other.pos, other.full)
+    for name in (
+        "observations", "next_observations", "actions", "rewards", "dones", "timeouts",
+    ):  # fmt: skip
+        wanted, found = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
+        assert wanted.dtype == found.dtype
+        np.testing.assert_array_equal(wanted[slots], found[slots], err_msg=name)
+
+
+# -- each frame once
+
+
+@pytest.mark.parametrize("padding", ["zero", "reset"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_stacks_are_made_of_single_frames(tmp_path, padding, declared):
+    player, model = Player(padding=padding), plain()
+    options = {"stack_padding": padding} if declared else {}
+    buffer = ours(tmp_path / "r", **options)
+    for _ in range(9):
+        player.play(7, model, buffer)
+        same(model, buffer)
+        player.reset(1)  # in the middle of an episode
+    assert buffer.disk.stack_padding == padding
+    assert buffer.disk.fields["observation"] == ((6, 6), np.uint8)
+    retained = np.diff(buffer.disk.bounds)
+    assert (retained <= 2 * 20 + 10).all()
+    np.random.seed(0)  # noqa: NPY002 - what SB3 draws from
+    wanted = model.sample(64)
+    np.random.seed(0)  # noqa: NPY002
+    for a, b in zip(wanted, buffer.sample(64), strict=True):
+        assert (a is None and b is None) or (a.dtype == b.dtype and (a == b).all())
+
+
+def test_frames_may_be_along_the_last_axis(tmp_path):
+    space = spaces.Box(0, 255, (6, 6, 3), np.uint8)
+    model = ReplayBuffer(30, space, TWO, device="cpu")
+    buffer = DiskReplayBuffer(30, space, TWO, device="cpu", frame_stack=3)
+    player = Player(envs=1)
+
+    class Turned:
+        def add(self, obs, next_obs, *rest):
+            for each in (model, buffer):
+                each.add(np.moveaxis(obs, 1, -1), np.moveaxis(next_obs, 1, -1), *rest)
+
+    player.play(50, Turned())
+    same(model, buffer)
+    assert buffer.disk.fields["observation"] == ((6, 6), np.uint8)
+
+
+def test_indexing_is_as_an_arrays(tmp_path):
+    player, model, buffer = Player(), plain(), ours()
+    player.play(15, model, buffer)
+    rng = np.random.default_rng(1)
+    slots, envs = rng.integers(-20, 20, 9), rng.integers(-2, 2, 9)
+    keys = [
+        3, -2, slice(2, 9), slice(None, None, 3), Ellipsis, (4, 1), (slice(3, 6), 1),
+        (slice(3, 6), slice(None), 1), (slots, envs), (slots, envs, slice(None)), (slots, 1),
+        (slots,), (slots[:, None], envs[None]), (3, envs), (slots, envs, 2, slice(1, 3)),
+        (slice(0, 0),), (np.arange(20) % 3 == 0), (..., 0), ([1, 2], [0, 1]),
+    ]  # fmt: skip
+    for name in ("observations", "next_observations"):
+        wanted, found = getattr(model, name), getattr(buffer, name)
+        assert (wanted.shape, wanted.dtype, len(wanted)) == (found.shape, found.dtype, len(found))
+        assert (wanted.nbytes, wanted.ndim, wanted.size) == (found.nbytes, found.ndim, found.size)
+        for key in keys:
+            np.testing.assert_array_equal(wanted[key], found[key], err_msg=str(key))
+        for one, other in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(one, other)
+        for wrong in (20, (0, 2), (slots + 30, envs)):
+            with pytest.raises(IndexError):
+                found[wrong]
+        with pytest.raises(errors.InvalidInputError, match="use `add`"):
+            found[0] = 1
+
+
+def test_a_stack_that_does_not_slide_is_refused_and_nothing_lost(tmp_path):
+    player, model, buffer = Player(), plain(), ours(tmp_path / "r")
+    player.play(5, model, buffer)
+    stacks, none, info = player.stacks.copy(), np.zeros(2), [{}, {}]
+    wrong = np.roll(stacks, 1, axis=2)
+    with pytest.raises(errors.InvalidInputError, match="frame_stack=1"):
+        buffer.add(stacks, wrong, none, none, none, info)
+    after = np.concatenate([stacks[:, 1:], stacks[:, :1]], axis=1)
+    with pytest.raises(errors.NotFiniteError):
+        buffer.add(stacks, after, none, none + np.nan, none, info)
+    same(model, buffer)
+    player.play(30, model, buffer)
+    same(model, buffer)
+
+
+def test_episodes_may_begin_with_any_stack_but_not_all(tmp_path):
+    """After `reset`, or in an environment that was restored, the older frames are known."""
+    player, model, buffer = Player(), plain(200), ours(tmp_path / "r", size=200)
+    player.play(8, model, buffer)
+    for _ in range(3):
+        player.stacks[1] = player.rng.integers(1, 256, (3, 6, 6))
+        player.play(8, model, buffer, end=0.05)
+        same(model, buffer)
+    buffer.close()
+    assert verify(tmp_path / "r").findings == ()
+    again = ours(tmp_path / "r", size=200)
+    same(model, again)
+    ids = again.disk.sampleable_ids()
+    rows, envs = np.divmod(ids, 2)
+    batch = again.disk.gather(ids)
+    for slot in range(again.pos):  # and natively, too
+        for env in range(2):
+            at = np.flatnonzero((again._ring.rows[slot, env] == rows) & (envs == env))
+            np.testing.assert_array_equal(batch.observation[at[0]], model.observations[slot, env])
+    wrong = ours(tmp_path / "w", size=200, stack_padding="zero")
+    with pytest.raises(errors.InvalidInputError, match="stack_padding"):
+        Player(padding="reset").play(200, wrong)
+
+
+def test_the_next_episodes_stack_after_a_termination_is_not_stored(tmp_path):
+    player, buffer = Player(), ours(tmp_path / "r")
+    player.play(3, buffer, end=0)
+    before = player.stacks.copy()
+    player.reset(0)
+    player.reset(1)
+    zeros = np.zeros(2)
+    buffer.add(before, player.stacks.copy(), zeros, zeros, np.ones(2), {})
+    np.testing.assert_array_equal(buffer.observations[3], before)
+    assert not buffer.next_observations[3].any()
+    player.play(3, buffer, end=0)
+    assert buffer.disk.take("is_final", np.arange(14)).sum() == 0
+
+
+# -- opening
+
+
+def test_nothing_is_made_before_it_is_needed(tmp_path):
+    buffer = ours(tmp_path / "r")
+    assert (buffer.pos, buffer.full, buffer.size(), buffer.disk) == (0, False, 0, None)
+    assert not np.asarray(buffer.observations).any()
+    buffer.reset()
+    with pytest.raises(ValueError, match="high"):
+        buffer.sample(4)
+    pickle.loads(pickle.dumps(buffer))
+    copy.deepcopy(buffer).close()
+    buffer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_for_evaluation_beside_the_run(tmp_path):
+    player, buffer = Player(), ours(tmp_path / "r")
+    player.play(10, buffer)
+    code = f"""
+import numpy as np
+from gymnasium import spaces
+from diskreplay import errors
+from diskreplay.integrations.sb3 import DiskReplayBuffer
+space = spaces.Box(0, 255, (3, 6, 6), np.uint8)
+buffer = DiskReplayBuffer(40, space, spaces.Discrete(2), n_envs=2, path={str(tmp_path / "r")!r},
+                          frame_stack=3)
+print("made")
+try:
+    buffer.pos
+except errors.LockedError:
+    print("locked")
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["made", "locked"]
+    player.play(3, buffer)
+    assert buffer.pos == 13
+
+
+def test_a_path_that_holds_something_else(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for name in ("full", "file"):
+        with pytest.raises(errors.FormatError, match="something else"):
+            ours(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    ours(tmp_path / "empty")
+    player, buffer = Player(), ours(tmp_path / "r")
+    player.play(3, buffer)
+    buffer.close()
+    with pytest.raises(errors.SchemaError, match="observation"):
+        ours(tmp_path / "r", frame_stack=1)
+    with pytest.raises(errors.SchemaError, match="stack_padding"):
+        ours(tmp_path / "r", stack_padding="reset").size()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"frame_stack": 0}, {"frame_stack": 4}, {"frame_stack": 1.5}, {"frame_stack": {"x": 2}},
+        {"frame_axis": 1}, {"pickle": "all"}, {"stack_padding": "edge"}, {"prefetch": -1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_that_make_no_sense(tmp_path, wrong):
+    with pytest.raises(errors.InvalidInputError, match=next(iter(wrong))):
+        ours(tmp_path / "r", **wrong)
+
+
+def play_and_die(path, steps):
+    player, buffer = Player(), ours(path)
+    player.play(steps, buffer, end=0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("steps", [1, 17, 90])
+def test_a_killed_run_has_all_but_the_newest_transitions(tmp_path, steps):
+    child = os.fork()
+    if child == 0:
+        play_and_die(tmp_path / "r", steps)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    player, model = Player(), plain()
+    player.play(steps, model, end=0.05)
+    buffer = ours(tmp_path / "r")
+    kept = min(steps - 1, 20)  # the ring's newest slot is one step older
+    assert buffer.size() >= min(kept, 20)
+    slots = (model.pos - 2 - np.arange(kept - 1)) % 20
+    found = (buffer.pos - 1 - np.arange(kept - 1)) % 20
+    if buffer.pos == model.pos:  # both episodes had just ended
+        slots = (model.pos - 1 - np.arange(kept - 1)) % 20
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        np.testing.assert_array_equal(
+            np.asarray(getattr(model, name))[slots], np.asarray(getattr(buffer, name))[found]
+        )
+    player.play(25, model, buffer, end=0.05)
+    buffer.close()
+
+
+def test_a_run_that_goes_on_after_a_close_is_as_one_that_was_not_closed(tmp_path):
+    player, model, buffer = Player(), plain(), ours(tmp_path / "r")
+    for _ in range(6):
+        player.play(11, model, buffer)
+        buffer.close()
+        same(model, buffer)
+        buffer.close()
+        buffer = ours(tmp_path / "r")
+        for env in range(2):
+            player.reset(env)
+    same(model, buffer)
+
+
+def test_reset_forgets_the_rows_on_disk(tmp_path):
+    player, model, buffer = Player(), plain(), ours(tmp_path / "r")
+    player.play(30, buffer)
+    buffer.reset()
+    assert (buffer.size(), len(buffer.disk), buffer.disk.add_count) == (0, 0, 0)
+    player.play(9, model, buffer)
+    same(model, buffer, slice(0, 9))
+
+
+# -- pickles and copies
+
+
+@pytest.mark.parametrize("embed", [True, False])
+def test_a_pickle_goes_back_to_its_rows(tmp_path, embed):
+    player, model = Player(), plain()
+    buffer = ours(tmp_path / "r", pickle="embed" if embed else "reference")
+    player.play(33, model, buffer)
+    stacks = player.stacks.copy()
+    model.dones[3, 1] = buffer.dones[3, 1] = 1  # what a framework changes in memory
+    data = pickle.dumps(buffer)
+    assert embed or len(data) < 4000
+    player.play(30, buffer)
+    again = pickle.loads(data)
+    same(model, again)
+    with pytest.raises(errors.UsageError, match="another replay buffer"):
+        buffer.sample(4)
+    player.stacks = stacks  # its environments go on where they were
+    player.play(25, model, again)
+    same(model, again)
+    again.close()
+
+
+def test_without_a_path_a_pickle_has_all_rows(tmp_path):
+    player, model, buffer = Player(), plain(), ours()
+    player.play(33, model, buffer)
+    data = pickle.dumps(buffer)
+    buffer.close()
+    again = pickle.loads(data)
+    same(model, again)
+    player.play(25, model, again)
+    same(model, again)
+
+
+def test_a_pickle_in_another_process(tmp_path):
+    player, model, buffer = Player(), plain(), ours(tmp_path / "r")
+    player.play(33, model, buffer)
+    (tmp_path / "buffer.pkl").write_bytes(pickle.dumps(buffer))
+    player.play(7, buffer)
+    buffer.close()
+    code = f"""
+import pickle, numpy as np
+buffer = pickle.loads(open({str(tmp_path / "buffer.pkl")!r}, "rb").read())
+np.savez({str(tmp_path / "seen.npz")!r}, **{{
+    name: np.asarray(getattr(buffer, name))
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "pos")}})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    with np.load(tmp_path / "seen.npz") as seen:
+        for name in seen:
+            np.testing.assert_array_equal(np.asarray(getattr(model, name)), seen[name])
+
+
+def test_a_pruned_checkpoint_is_said_to_be_one(tmp_path):
+    player, buffer = Player(), ours(tmp_path / "r", keep=2)
+    player.play(5, buffer)
+    pickles = [pickle.dumps(buffer) for _ in range(3)]
+    assert len(diskreplay.checkpoints(tmp_path / "r.checkpoints")) == 2
+    with pytest.raises(errors.CheckpointNotFoundError, match="keep=2"):
+        pickle.loads(pickles[0])
+    player.play(2, buffer)
+    assert pickle.loads(pickles[2]).pos == 5
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_copy_stays_as_it_was_and_is_only_read(tmp_path, on_disk):
+    player, model, buffer = Player(), plain(), ours(tmp_path / "r" if on_disk else None)
+    player.play(33, model, buffer)
+    still = copy.deepcopy(buffer)
+    player.play(30, buffer)
+    same(model, still)
+    with pytest.raises(errors.ReadOnlyError, match="copy"):
+        player.play(1, still)
+    if on_disk:
+        assert len(list(tmp_path.iterdir())) == 2
+    buffer.close()
+    del buffer
+    same(model, still)
+    still.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["r"] * on_disk
+
+
+def test_n_steps_are_drawn_as_by_the_original(tmp_path):
+    from stable_baselines3.common.buffers import NStepReplayBuffer
+
+    model = NStepReplayBuffer(40, STACKS, TWO, device="cpu", n_envs=2, n_steps=4, gamma=0.9)
+    buffer = ours(tmp_path / "r", DiskNStepReplayBuffer, n_steps=4, gamma=0.9)
+    player = Player()
+    for _ in range(4):
+        player.play(13, model, buffer)
+        np.random.seed(5)  # noqa: NPY002
+        wanted = model.sample(50)
+        np.random.seed(5)  # noqa: NPY002
+        for a, b in zip(wanted, buffer.sample(50), strict=True):
+            assert (a == b).all()
+
+
+# -- values of all kinds
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64", "float16", "float32", "float64"])
+def test_observations_of_any_type(tmp_path, dtype):
+    space = spaces.Box(0, 100, (2, 3), dtype)
+    model = ReplayBuffer(20, space, TWO, device="cpu")
+    buffer = DiskReplayBuffer(20, space, TWO, device="cpu", path=tmp_path / "r")
+    rng, seen = np.random.default_rng(0), np.zeros((1, 2, 3), dtype)
+    for step in range(50):
+        led = (rng.random((1, 2, 3)) * 99).astype(dtype)
+        if np.dtype(dtype).kind == "f" and step % 5 == 0:
+            led[0, 0, 0] = np.nan  # equal to itself, bit for bit
+        for each in (model, buffer):
+            each.add(seen, led, np.array([step % 2]), np.ones(1), np.array([step % 7 == 6]), [{}])
+        seen = led
+    same(model, buffer)
+    assert np.diff(buffer.disk.bounds).item() <= 20 + 4 + 20 // 16 + 2
+    # Each observation once: those of finished episodes have a final row.
+    assert buffer.disk.take("is_final", np.arange(*buffer.disk.bounds[0])).sum() <= 4
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Discrete(7), spaces.MultiDiscrete([3, 4]), spaces.MultiBinary(5), VECTOR,
+     spaces.Dict({"a": spaces.Discrete(5), "b": VECTOR, "c": STACKS})],
+    ids=lambda space: type(space).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("action", [TWO, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3),
+                                    spaces.Box(-2, 2, (2, 2), np.float64)],
+                         ids=lambda space: type(space).__name__)  # fmt: skip
+def test_spaces(tmp_path, space, action):
+    from stable_baselines3.common.buffers import DictReplayBuffer
+
+    named = isinstance(space, spaces.Dict)
+    model = (DictReplayBuffer if named else ReplayBuffer)(20, space, action, "cpu", n_envs=2)
+    buffer = DiskReplayBuffer(20, space, action, "cpu", n_envs=2, path=tmp_path / "r")
+    space.seed(0)
+    action.seed(0)
+
+    def observe():
+        two = [space.sample() for _ in range(2)]
+        if named:
+            return {key: np.stack([one[key] for one in two]) for key in two[0]}
+        return np.stack(two)
+
+    seen = observe()
+    for step in range(25):
+        led, did = observe(), np.stack([action.sample() for _ in range(2)])
+        for each in (model, buffer):
+            each.add(
+                copy.deepcopy(seen), copy.deepcopy(led), did, np.ones(2), np.full(2, step % 5 == 4),
+                [{}, {"TimeLimit.truncated": step % 10 == 9}],
+            )  # fmt: skip
+        seen = led
+    for name in ("observations", "next_observations"):
+        one, other = getattr(model, name), getattr(buffer, name)
+        for key in one if named else [Ellipsis]:
+            np.testing.assert_array_equal(np.asarray(one[key]), np.asarray(other[key]))
+    np.testing.assert_array_equal(model.actions, buffer.actions)
+    assert model.actions.dtype == buffer.actions.dtype
+    buffer.close()
+    again = DiskReplayBuffer(20, space, action, "cpu", n_envs=2, path=tmp_path / "r")
+    assert again.pos == model.pos
+    np.testing.assert_array_equal(model.actions, again.actions)
+    again.close()
+    with diskreplay.open(tmp_path / "r") as reader:
+        assert reader.sample(4).reward.shape == (4,)
+
+
+def test_the_disk_holds_a_store_like_any_other(tmp_path):
+    player, buffer = Player(), ours(tmp_path / "r")
+    player.play(30, buffer)
+    assert isinstance(buffer.disk, diskreplay.ReplayBuffer)
+    buffer.close()
+    with diskreplay.open(Path(tmp_path / "r")) as reader:
+        assert reader.stack_size == 3
+        assert reader.sample(8).observation.shape == (8, 3, 6, 6)

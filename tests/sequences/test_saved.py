@@ -1,0 +1,239 @@
+"""What is saved of a view: draws go on bit for bit."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import pytest
+
+import diskreplay
+from diskreplay.check.repair import repair
+from diskreplay.check.verify import verify
+from diskreplay.errors import DiskReplayError, FormatError
+from tests.sequences.test_sequences import make_buffer, play
+
+VIEWS = {
+    "even": {"ends": "shift", "burn_in": 2},
+    "ranked": {"prioritized": True, "alpha": 0.7, "ends": "pad", "stride": 2},
+    "fresh": {"online": True, "ends": "cross", "prioritized": True},
+    "buffered": {"online": True, "finished": True},
+}
+
+
+def views_of(buffer, **options):
+    return [
+        buffer.sequences(3, **{"name": name} | asked | options) for name, asked in VIEWS.items()
+    ]
+
+
+def learn(buffer, views, rng, steps=20, start=0):
+    """A run: what it drew."""
+    drawn = []
+    for i in range(steps):
+        play(buffer, 3, start=start + 3 * i)
+        for view in views:
+            batch = view.sample(5)
+            drawn.append((batch.anchor.tolist(), batch.weight.tolist(), batch.reward.tolist()))
+            if view.options.prioritized:
+                view.update_priorities(batch.anchor, [rng.random() for _ in range(5)])
+    return drawn
+
+
+def begun(path, **options):
+    buffer = make_buffer(path, capacity=100, **options)
+    play(buffer, 40)
+    views = [buffer.sequences(3, name=n, seed=i, **o) for i, (n, o) in enumerate(VIEWS.items())]
+    learn(buffer, views, random.Random(1), start=40)
+    return buffer, views
+
+
+def same_from_here(buffer, start=100):
+    """What the saved run draws, of the views that were saved."""
+    return learn(buffer, views_of(buffer), random.Random(2), start=start)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_checkpoint_goes_on_bit_for_bit(tmp_path, elsewhere):
+    buffer, views = begun(tmp_path / "replay")
+    buffer.save(tmp_path / "saved", 1)
+    wanted = learn(buffer, views, random.Random(2), start=100)
+    if elsewhere:
+        buffer.close()
+        buffer = make_buffer(tmp_path / "other", capacity=100)
+    buffer.load(tmp_path / "saved", 1)
+    with buffer:
+        assert same_from_here(buffer) == wanted
+        buffer.load(tmp_path / "saved", 1)
+        assert same_from_here(buffer) == wanted
+    for path in (buffer.path, tmp_path / "saved" / "replay_ckpt.1"):
+        assert verify(path).findings == ()
+
+
+def test_a_store_goes_on_bit_for_bit(tmp_path):
+    buffer, views = begun(tmp_path / "replay")
+    buffer.flush()
+    copy = shutil.copytree(tmp_path / "replay", tmp_path / "copy")
+    buffer.end_episode()  # as a reopening does
+    wanted = learn(buffer, views, random.Random(2), start=100)
+    buffer.close()
+    with make_buffer(copy, capacity=100) as again:
+        assert same_from_here(again) == wanted
+    assert verify(copy).findings == ()
+    assert verify(tmp_path / "replay").findings == ()
+
+
+def test_a_kill_leaves_what_was_flushed(tmp_path):
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        from tests.sequences.test_saved import begun
+        from tests.sequences.test_sequences import play
+        buffer, views = begun(Path({str(tmp_path / "replay")!r}))
+        buffer.flush()
+        play(buffer, 20, start=100)
+        views[1].update_priorities(views[1].anchors(), [5.0] * len(views[1]))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)])
+    assert done.returncode == -signal.SIGKILL
+    buffer, views = begun(tmp_path / "twin")
+    buffer.flush()
+    play(buffer, 20, start=100)
+    with buffer, make_buffer(tmp_path / "replay", capacity=100) as killed:
+        buffer.end_episode()
+        view = killed.sequences(3, name="ranked", **VIEWS["ranked"])
+        assert view.anchors().tolist() == views[1].anchors().tolist()
+        found = view.gather(view.anchors()).probability
+        np.testing.assert_array_equal(found, views[1].gather(view.anchors()).probability)
+
+
+def test_a_view_that_nobody_opens_is_kept(tmp_path):
+    buffer, views = begun(tmp_path / "replay")
+    anchors = views[1].anchors()
+    of = dict(zip(anchors.tolist(), views[1].gather(anchors).probability.tolist(), strict=True))
+    buffer.close()
+    for _ in range(2):
+        with make_buffer(tmp_path / "replay", capacity=100) as buffer:
+            play(buffer, 7, start=200)
+            buffer.flush()
+            buffer.save(tmp_path / "saved", 3)
+            assert verify(tmp_path / "saved" / "replay_ckpt.3").findings == ()
+    assert verify(tmp_path / "replay").findings == ()
+    for path in (tmp_path / "replay", tmp_path / "saved" / "replay_ckpt.3"):
+        with diskreplay.open(path) as reader:
+            view = reader.sequences(3, name="ranked", **VIEWS["ranked"])
+            there = [a for a in view.anchors().tolist() if a in of]
+            assert len(there) > 10
+            ratios = view.gather(there).probability / [of[a] for a in there]
+            np.testing.assert_allclose(ratios, ratios[0], rtol=1e-12)
+
+
+def test_other_options_under_a_saved_name_start_anew(tmp_path):
+    buffer, _ = begun(tmp_path / "replay")
+    buffer.close()
+    with make_buffer(tmp_path / "replay", capacity=100) as buffer:
+        with pytest.warns(RuntimeWarning, match=r"length=3, not 4.*starts anew"):
+            view = buffer.sequences(4, name="ranked", **VIEWS["ranked"])
+        probability = view.gather(view.anchors()).probability
+        assert (probability == probability[0]).all()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            buffer.sequences(3, name="even", batch_size=99, **VIEWS["even"])
+
+
+def test_a_checkpoint_does_not_change_later(tmp_path):
+    buffer, views = begun(tmp_path / "replay")
+    saved = buffer.save(tmp_path / "saved", 1)
+    before = {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()}
+    learn(buffer, views, random.Random(5), start=100)
+    buffer.flush()
+    buffer.close()
+    assert {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()} == before
+
+
+def test_clear_keeps_the_generators(tmp_path):
+    buffer, _ = begun(tmp_path / "replay")
+    with buffer:
+        before = [view.rng.bit_generator.state for view in views_of(buffer)]
+        buffer.clear()
+        views = views_of(buffer)
+        assert [len(view) for view in views] == [0] * len(views)
+        assert [view.rng.bit_generator.state for view in views] == before
+        play(buffer, 30)
+        assert views[2].sample(4).anchor.tolist() == [0, 1, 2, 3]
+        buffer.flush()
+    assert verify(tmp_path / "replay").findings == ()
+
+
+def test_batches_under_way_are_drawn_again(tmp_path):
+    buffer, _ = begun(tmp_path / "replay")
+    view = buffer.sequences(3, name="fresh", **VIEWS["fresh"])
+    batches = view.prefetch(3, 4)
+    next(batches)
+    play(buffer, 10, start=100)
+    next(batches)
+    play(buffer, 10, start=110)
+    buffer.save(tmp_path / "saved", 1)
+
+    def go_on(buffer, batches):
+        play(buffer, 9, start=120)
+        return [next(batches).anchor.tolist() for _ in range(6)]
+
+    wanted = go_on(buffer, batches)
+    buffer.close()
+    with make_buffer(tmp_path / "other", capacity=100) as buffer:
+        buffer.load(tmp_path / "saved", 1)
+        view = buffer.sequences(3, name="fresh", **VIEWS["fresh"])
+        assert go_on(buffer, view.prefetch(3, 4)) == wanted
+
+
+def test_damaged_priorities_are_named_and_repaired(tmp_path):
+    buffer, views = begun(tmp_path / "replay")
+    anchors = views[1].anchors()
+    wanted = views[1].gather(anchors).probability
+    saved = buffer.save(tmp_path / "saved", 1)
+    buffer.close()
+    chunk = next((tmp_path / "replay" / "priority.ranked").glob("c.*"))
+    chunk.write_bytes(np.full(chunk.stat().st_size // 8, -1.0).tobytes())
+    found = verify(tmp_path / "replay").findings
+    assert [(f.kind, f.path.parent.name) for f in found] == [("priority", "priority.ranked")]
+    with make_buffer(tmp_path / "replay", capacity=100) as buffer:
+        with pytest.raises(FormatError, match=r"priority\.ranked"):
+            buffer.sequences(3, name="ranked", **VIEWS["ranked"])
+        assert len(buffer.sequences(3, name="even", **VIEWS["even"])) > 0
+        buffer.flush()
+    repair(tmp_path / "replay", sources=[saved])
+    assert verify(tmp_path / "replay").findings == ()
+    with make_buffer(tmp_path / "replay", capacity=100) as buffer:
+        view = buffer.sequences(3, name="ranked", **VIEWS["ranked"])
+        np.testing.assert_allclose(view.gather(anchors).probability, wanted)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"cursor": [-1]}, {"cursor": None}, {"largest": 0}, {"rng": {}}, {"identity": 3},
+        {"under_way": [1]},
+    ],
+)  # fmt: skip
+def test_a_damaged_description_is_refused(tmp_path, damage):
+    buffer, _ = begun(tmp_path / "replay")
+    saved = buffer.save(tmp_path / "saved", 1)
+    buffer.close()
+    for path in (tmp_path / "replay", saved):
+        document = json.loads((path / "zarr.json").read_text())
+        document["attributes"]["diskreplay"]["views"]["fresh"] |= damage
+        (path / "zarr.json").unlink()
+        (path / "zarr.json").write_text(json.dumps(document))
+    with make_buffer(tmp_path / "replay", capacity=100) as buffer:
+        with pytest.raises(FormatError, match="views: damaged"):
+            buffer.sequences(3, name="fresh", **VIEWS["fresh"])
+        with pytest.raises(DiskReplayError):
+            buffer.load(tmp_path / "saved", 1)
+        assert len(buffer) > 50

@@ -1,0 +1,399 @@
+"""How windows are drawn: evenly, by priority, new ones first; and what is refused."""
+
+import gc
+import random
+import threading
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+import diskreplay
+from diskreplay.errors import (
+    CapacityError,
+    ClosedError,
+    EmptyBufferError,
+    InvalidInputError,
+    NotSampleableError,
+    PriorityError,
+    ShapeError,
+    UnknownIdError,
+    UsageError,
+)
+from tests.sequences.playing import Play
+
+# Chi-square by degrees of freedom: what a fair draw exceeds once in a thousand.
+FAIR = {19: 43.82, 29: 58.30}
+
+
+def make_buffer(path, **options):
+    options = {
+        "observation_space": Box(0, 255, (3,), "uint8"), "action_space": Discrete(4),
+        "capacity": 200, "extras": {"h": ((2,), "float32"), "log_prob": ((), "float32")},
+    } | options  # fmt: skip
+    return diskreplay.ReplayBuffer(path, **options)
+
+
+def play(buffer, steps, length=10, start=0):
+    """Episodes of so many steps, which terminate with a final row."""
+    for i in range(start, start + steps):
+        seen = np.full(3, i % 256, np.uint8)
+        buffer.add(
+            seen, i % 4, float(i), i % length == length - 1, False,
+            next_observation=seen, h=np.full(2, i, np.float32), log_prob=-i,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def buffer(tmp_path):
+    with make_buffer(tmp_path / "replay") as buffer:
+        yield buffer
+
+
+def chi_square(counts, expected):
+    return float((np.square(counts - expected) / expected).sum())
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_are_drawn_evenly(buffer, stride):
+    play(buffer, 60 if stride == 2 else 30)
+    view = buffer.sequences(1, stride=stride, seed=3)
+    assert len(view) == 30
+    drawn = np.concatenate([view.sample(300).anchor for _ in range(20)])
+    counts = np.array([(drawn == anchor).sum() for anchor in view.anchors()])
+    # With a stride draws are stratified, which is more even than chance.
+    assert chi_square(counts, 6000 / 30) < FAIR[29]
+    assert counts.min() > 0
+
+
+def test_nearly_no_row_is_an_anchor(buffer):
+    play(buffer, 150, length=50)
+    view = buffer.sequences(50, seed=1)
+    assert len(view) == 3
+    batch = view.sample(100)
+    assert set(batch.anchor.tolist()) == {0, 51, 102}
+    assert (batch.probability == 1 / 3).all()
+
+
+@pytest.mark.parametrize("normalization", ["batch", "buffer"])
+def test_windows_are_drawn_in_proportion_to_a_power_of_their_priority(buffer, normalization):
+    play(buffer, 20)
+    view = buffer.sequences(
+        1, prioritized=True, alpha=0.5, seed=3, weight_normalization=normalization
+    )
+    anchors = view.anchors()
+    priorities = np.arange(20.0)
+    assert view.update_priorities(anchors, priorities) == 0
+    chances = np.sqrt(priorities) / np.sqrt(priorities).sum()
+    drawn = [view.sample(200, beta=0.7) for _ in range(30)]
+    found = np.concatenate([batch.anchor for batch in drawn])
+    counts = np.array([(found == anchor).sum() for anchor in anchors])
+    assert counts[0] == 0
+    assert chi_square(counts[1:], 6000 * chances[1:]) < FAIR[19]
+    of_anchor = dict(zip(anchors.tolist(), chances.tolist(), strict=True))
+    for batch in drawn:
+        wanted = np.array([of_anchor[anchor] for anchor in batch.anchor.tolist()])
+        np.testing.assert_allclose(batch.probability, wanted, rtol=1e-9)
+        weights = (20 * wanted) ** -0.7
+        largest = weights.max() if normalization == "batch" else (20 * chances[1]) ** -0.7
+        np.testing.assert_allclose(batch.weight, weights / largest, rtol=1e-5)
+
+
+def test_new_windows_have_the_largest_priority(buffer):
+    play(buffer, 20)
+    view = buffer.sequences(1, prioritized=True, alpha=1, seed=3)
+    view.update_priorities(view.anchors(), np.full(20, 0.5))
+    view.update_priorities([3], [7.0])
+    view.update_priorities([3], [0.5])
+    play(buffer, 10, start=20)
+    probability = view.gather(view.anchors()).probability
+    np.testing.assert_allclose(probability, [0.5 / 80] * 20 + [7 / 80] * 10)
+    assert view.update_priorities([0, 1, 10], [1, 1, 1]) == 1  # 10 is a final row
+
+
+def test_windows_that_left_are_ignored(buffer):
+    play(buffer, 20)
+    view = buffer.sequences(3, prioritized=True)
+    first = view.anchors()[0]
+    play(buffer, 300, start=20)
+    assert view.update_priorities([first], [2.0]) == 1
+    assert first not in view.anchors()
+    with pytest.raises(NotSampleableError, match="names no window"):
+        view.gather([first])
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_online_gives_each_new_window_once(tmp_path, num_envs, prioritized):
+    rng = random.Random(4)
+    game = Play(tmp_path / "replay", rng, num_envs=num_envs, kept=80)
+    with game.buffer as buffer:
+        for _ in range(30):
+            game.step()
+        views = [
+            buffer.sequences(3, ends=ends, online=True, prioritized=prioritized, name=ends, seed=1)
+            for ends in ("inside", "shift", "pad", "cross")
+        ]
+        before = [set(view.anchors().tolist()) for view in views]
+        seen = [[] for _ in views]
+        for _ in range(40):
+            for _ in range(4):
+                game.step()
+            for view, old, found in zip(views, before, seen, strict=True):
+                new = set(view.anchors().tolist()) - old
+                if len(view) == 0:
+                    continue
+                batch = view.sample(5 * num_envs)
+                waiting = new - set(found)
+                given = batch.anchor[: len(waiting)].tolist()
+                assert set(given) <= waiting
+                assert len(set(given)) == min(len(waiting), 5 * num_envs)
+                found += given
+                np.testing.assert_allclose(batch.probability, view.gather(batch.anchor).probability)
+        assert all(len(found) == len(set(found)) > 20 for found in seen)
+
+
+def test_a_batch_is_filled_again(buffer):
+    play(buffer, 100)
+    view = buffer.sequences(4, burn_in=2, seed=1)
+    batch = view.sample(8)
+    memory = batch.observation
+    again = view.sample(8, out=batch)
+    assert again is batch
+    assert batch.observation is memory
+    wanted = view.gather(batch.anchor)
+    for name in wanted:
+        if name not in ("weight", "probability"):
+            np.testing.assert_array_equal(batch[name], wanted[name], err_msg=name)
+    with pytest.raises(InvalidInputError, match="SequenceBatch expected"):
+        view.sample(8, out=buffer.sample(8))
+
+
+def test_batches_do_not_share_memory(buffer):
+    play(buffer, 100)
+    view = buffer.sequences(4, seed=1)
+    batches = [view.sample(8) for _ in range(6)]
+    kept = [batch.observation.copy() for batch in batches]
+    view.sample(8)
+    for batch, before in zip(batches, kept, strict=True):
+        np.testing.assert_array_equal(batch.observation, before)
+
+
+def test_state_and_fields(buffer):
+    play(buffer, 40)
+    view = buffer.sequences(4, burn_in=2, state=("h",), seed=1)
+    batch = view.sample(8)
+    assert batch.h.shape == (8, 2)
+    assert batch.log_prob.shape == (8, 7)
+    first = batch.id[np.arange(8), batch.observed.argmax(axis=1)]
+    np.testing.assert_array_equal(batch.h, buffer.take("h", first))
+    view = buffer.sequences(4, fields=["log_prob"], name="few")
+    assert "action" not in view.sample(2)
+    assert "h" not in view.sample(2)
+    view = buffer.sequences(4, fields=["action"], state="h", name="others")
+    assert view.sample(2).action.shape == (2, 5)
+    assert view.sample(2).h.shape == (2, 2)
+
+
+def test_nested_spaces(tmp_path):
+    space = Dict({"a": Box(0, 255, (2, 2), "uint8"), "b": Box(-1, 1, (3,), "float32")})
+    with diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=space, action_space=Dict({"x": Discrete(3)}),
+        capacity=100, stack_size=2,
+    ) as buffer:  # fmt: skip
+        for i in range(20):
+            seen = {"a": np.full((2, 2), i, np.uint8), "b": np.full(3, i / 20, np.float32)}
+            buffer.add(seen, {"x": i % 3}, 0.0, False, False)
+        batch = buffer.sequences(3, n_step=2).gather([5])
+        assert batch.observation["a"][0, :, :, 0, 0].tolist() == [
+            [4, 5], [5, 6], [6, 7], [7, 8], [8, 9]
+        ]  # fmt: skip
+        assert batch.observation["b"].shape == (1, 5, 2, 3)
+        assert batch.action["x"].tolist() == [[2, 0, 1, 2, 0]]
+
+
+def test_priority_is_between_the_mean_and_the_largest_error(buffer):
+    view = buffer.sequences(3, eta=0.75)
+    td = [[-4.0, 1.0, 9.0], [1.0, 1.0, 1.0], [5.0, 5.0, 5.0]]
+    learn = [[True, True, False], [True, True, True], [False, False, False]]
+    assert view.priority(td, learn).tolist() == [0.75 * 4 + 0.25 * 2.5, 1.0, 0.0]
+    with pytest.raises(ShapeError, match="one shape"):
+        view.priority(td, learn[:2])
+
+
+def test_prefetched_batches_are_those_of_the_order_of_calls(tmp_path):
+    def run(name, pauses):
+        with make_buffer(tmp_path / name) as buffer:
+            play(buffer, 60)
+            view = buffer.sequences(3, prioritized=True, seed=5)
+            found = []
+            with view.prefetch(3, 4) as batches:
+                for i in range(20):
+                    batch = next(batches)
+                    found.append((batch.anchor.tolist(), batch.reward.tolist()))
+                    pauses(i)
+                    view.update_priorities(batch.anchor, np.arange(1.0, 5.0) + i)
+                    play(buffer, 2, start=60 + 2 * i)
+            found.append(view.sample(4).anchor.tolist())
+            return found
+
+    waiting = threading.Event()
+    slow = run("slow", lambda i: waiting.wait(0.005 * (i % 3)))
+    assert run("fast", lambda i: None) == slow
+
+
+def test_one_prefetcher_at_a_time(buffer):
+    play(buffer, 20)
+    view = buffer.sequences(3)
+    with view.prefetch(2, 3) as batches:
+        assert next(batches).reward.shape == (3, 4)
+        with pytest.raises(UsageError, match="a prefetcher already"):
+            view.prefetch(2, 3)
+    view.prefetch(2, 3).close()
+
+
+def test_online_windows_that_a_prefetcher_gives_back_come_again(buffer):
+    play(buffer, 20)
+    view = buffer.sequences(3, online=True, seed=1)
+    play(buffer, 20, start=20)
+    new = view.anchors()[view.anchors() >= 22].tolist()
+    with view.prefetch(3, 4) as batches:
+        found = next(batches).anchor.tolist()
+    while len(found) < len(new):
+        found += view.sample(4).anchor.tolist()
+    assert found == new
+
+
+def test_views_by_name(buffer):
+    play(buffer, 20)
+    view = buffer.sequences(3)
+    assert buffer.sequences(3).rng is view.rng
+    assert buffer.sequences(3, name="other").rng is not view.rng
+    with pytest.raises(InvalidInputError, match="close"):
+        buffer.sequences(4)
+    view.close()
+    view.close()
+    with pytest.raises(ClosedError, match="view 'sequences' is closed"):
+        view.sample()
+    assert len(buffer.sequences(4)) == 14
+    assert "4 + 1 rows" in repr(buffer.sequences(4))
+
+
+def test_a_buffer_that_is_dropped_lets_go_of_its_store(tmp_path):
+    buffer = make_buffer(tmp_path / "replay")
+    play(buffer, 20)
+    view = buffer.sequences(3)
+    view.sample()
+    del view
+    gc.disable()
+    try:
+        del buffer
+        make_buffer(tmp_path / "replay").close()  # else it is locked
+    finally:
+        gc.enable()
+
+
+def test_an_empty_view(buffer):
+    view = buffer.sequences(12, ends="pad")
+    with pytest.raises(EmptyBufferError, match="no window of 12 rows"):
+        view.sample()
+    assert len(view) == 0
+    play(buffer, 9)
+    with pytest.raises(EmptyBufferError):
+        view.sample()
+    play(buffer, 1, start=9)
+    assert view.gather([0]).observed.sum() == 11  # ten rows and the final one
+    ranked = buffer.sequences(3, prioritized=True, name="ranked")
+    ranked.update_priorities(ranked.anchors(), np.zeros(len(ranked)))
+    with pytest.raises(EmptyBufferError, match="all priorities are 0"):
+        ranked.sample()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"length": 0}, InvalidInputError, "length"),
+        ({"length": 2.5}, InvalidInputError, "length"),
+        ({"burn_in": -1}, InvalidInputError, "burn_in"),
+        ({"stride": 0}, InvalidInputError, "stride"),
+        ({"ends": "wrap"}, InvalidInputError, "inside, shift, pad, cross"),
+        ({"n_step": 3, "ahead": 2}, InvalidInputError, "ahead=3"),
+        ({"n_step": 0}, InvalidInputError, "n_step"),
+        ({"length": 195, "ahead": 9}, CapacityError, "larger capacity"),
+        ({"state": "nothing"}, InvalidInputError, "h, log_prob"),
+        ({"fields": ["reward"]}, InvalidInputError, "fields"),
+        ({"name": "a b"}, InvalidInputError, "no name for a view"),
+        ({"name": "../x"}, InvalidInputError, "no name for a view"),
+        ({"alpha": -1}, InvalidInputError, "alpha"),
+        ({"beta": float("nan")}, InvalidInputError, "beta"),
+        ({"eta": 2}, InvalidInputError, "eta"),
+        ({"returns_to_go": 1.5}, InvalidInputError, "returns_to_go"),
+        ({"weight_normalization": "all"}, InvalidInputError, "weight_normalization"),
+        ({"batch_size": 0}, InvalidInputError, "batch_size"),
+    ],
+)
+def test_options_that_make_no_sense(buffer, options, error, match):
+    with pytest.raises(error, match=match):
+        buffer.sequences(**{"length": 3} | options)
+    buffer.sequences(3)
+
+
+def test_bad_priorities_change_nothing(buffer):
+    play(buffer, 20)
+    view = buffer.sequences(3, prioritized=True)
+    before = view.gather(view.anchors()).probability
+    with pytest.raises(PriorityError, match="position 1"):
+        view.update_priorities([0, 1], [1.0, -1.0])
+    with pytest.raises(PriorityError):
+        view.update_priorities([0, 1], [5.0, float("nan")])
+    with pytest.raises(UnknownIdError):
+        view.update_priorities([0, 999], [5.0, 1.0])
+    with pytest.raises(ShapeError):
+        view.update_priorities([0, 1], [5.0])
+    np.testing.assert_array_equal(view.gather(view.anchors()).probability, before)
+    with pytest.raises(UsageError, match="prioritized=True"):
+        buffer.sequences(3, name="even").update_priorities([0], [1.0])
+    with pytest.raises(UnknownIdError):
+        view.gather([999])
+
+
+def test_a_reader_has_its_own_priorities(tmp_path):
+    with make_buffer(tmp_path / "replay") as buffer:
+        play(buffer, 20)
+        with diskreplay.open(tmp_path / "replay", seed=2) as reader:
+            view = reader.sequences(3, prioritized=True)
+            view.update_priorities(view.anchors(), np.eye(len(view))[2])
+            assert set(view.sample(20).anchor.tolist()) == {2}
+            play(buffer, 20, start=20)
+            assert len(view) == 32
+            assert len(set(view.sample(50).anchor.tolist())) > 5
+
+
+def test_windows_are_those_of_the_rows_while_others_come_and_go(tmp_path):
+    """Nothing that was drawn is evicted while it is read."""
+    with make_buffer(tmp_path / "replay", capacity=64, segment_rows=8) as buffer:
+        play(buffer, 64)
+        view = buffer.sequences(8, burn_in=4, ends="cross", prioritized=True, seed=1)
+        stop, failures = threading.Event(), []
+
+        def learn():
+            try:
+                while not stop.is_set():
+                    batch = view.sample(8)
+                    shown = np.where(batch.transition, batch.h[..., 0], batch.observation[..., 0])
+                    seen = batch.observation[..., 0]
+                    there = batch.transition
+                    assert (shown[there] % 256 == seen[there]).all()
+                    assert (batch.reward[there] == batch.h[..., 0][there]).all()
+                    view.update_priorities(batch.anchor, np.ones(8))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=learn) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        play(buffer, 3000, start=64)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failures
