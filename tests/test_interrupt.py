@@ -16,7 +16,7 @@ from diskreplay.store import files
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")
-WHOLE = (
+WHOLE = ("reserve", "_reserve_raw", "run", "record", "_switch", "_take_lock", "_shut")
     "reserve",
     "_reserve_raw",
     "pack_at_once",
