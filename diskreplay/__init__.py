@@ -17,9 +17,11 @@ Layers, each using only those below it::
     sequences.py             windows of rows, for recurrent learners
     row_buffer.py            rows recorded as they are and read by id
     session.py               path, lock and process; flush, close, save, load
+    call_guard.py            whether a call may begin
     checkpoint_loader.py     a checkpoint in the place of a live store
     sequence_view.py         one view of the rows as windows
     store_kind.py            what a store holds for a buffer, and what is saved with it
+    prefetchers.py           those of one buffer
     prefetch.py              batches read ahead
     distribution.py          how transitions are drawn
     indexed_store.py         one store with its index, sampler and open episodes

@@ -7,7 +7,7 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.batch import Batch, WindowMemory
-from diskreplay.errors import CorruptSegmentError
+from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
 from diskreplay.store.column import Column
@@ -173,3 +173,9 @@ def reused(
     if array is None or array.shape != shape or array.dtype != dtype:
         array = arrays[name] = np.empty(shape, dtype)
     return array
+
+
+def check_out(out: object) -> None:
+    """Refuse what is no batch to be filled."""
+    if out is not None and not isinstance(out, Batch):
+        raise InvalidInputError(f"out: a Batch expected, found {type(out).__name__}")

@@ -10,10 +10,9 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import validation
 from diskreplay.batch import Batch
-from diskreplay.batch_reader import DrawnBatch
+from diskreplay.batch_reader import DrawnBatch, check_out
 from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.distribution import Distribution, UniformDistribution
-from diskreplay.errors import InvalidInputError
 from diskreplay.options import Beta, Options
 from diskreplay.prefetch import MOST_DEPTH, Prefetcher
 from diskreplay.row_buffer import RowBuffer
@@ -309,7 +308,7 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         size = self.batch_size if batch_size is None else batch_size
         if size is not self.batch_size:
             size = validation.whole("batch_size", size)
-        _check_out(out)
+        check_out(out)
         self._turn_when_drawn()
         visit, me = Visit(), get_ident()
         try:
@@ -339,7 +338,7 @@ class ReplayBuffer(RowBuffer, SequenceSource):
             A row is evicted, pending, cut or final.
         """
         ids = validation.checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
-        _check_out(out)
+        check_out(out)
         self._turn()
         visit, me = Visit(), get_ident()
         try:
@@ -452,8 +451,3 @@ class ReplayBuffer(RowBuffer, SequenceSource):
             self._follow()
             priorities = self._distribution.statistics(self._rows)
             return measured(self._rows.indexed(), self._ignored, priorities)
-
-
-def _check_out(out: Any) -> None:
-    if out is not None and not isinstance(out, Batch):
-        raise InvalidInputError(f"out: a Batch expected, found {type(out).__name__}")

@@ -16,7 +16,8 @@ from diskreplay.store.place import Place
 from diskreplay.store.store import Store
 
 if TYPE_CHECKING:
-    from diskreplay.prefetch import Prefetcher, Resumed
+    from diskreplay.prefetch import Prefetcher
+    from diskreplay.prefetchers import Resumed
     from diskreplay.session import Attached, Session
 
 _TRIES = 20  # where the checkpoint is replaced while it is read

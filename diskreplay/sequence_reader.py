@@ -8,6 +8,7 @@ import numpy as np
 from diskreplay import spaces
 from diskreplay.batch import WindowMemory
 from diskreplay.batch_reader import flat, reused
+from diskreplay.errors import CorruptSegmentError
 from diskreplay.sampling.window import WindowPlan
 from diskreplay.schema import Schema
 from diskreplay.sequence_batch import SequenceBatch
@@ -30,7 +31,7 @@ class DrawnSequences(NamedTuple):
     to_go: np.ndarray | None
     store: Store
     visit: Visit
-    epoch: int
+    looks: int
     numbers: list[np.ndarray]
     cursor: np.ndarray | None
     reader: "SequenceReader"
@@ -93,10 +94,12 @@ class SequenceReader:
             ]  # fmt: skip
             extras = {name: self._take(columns[name], rows, held) for name in self._extras}
             state = {name: self._take(columns[name], plan.state, held) for name in self._state}
+        except CorruptSegmentError:
+            if store.has_moved_on(drawn.looks):
+                return None
+            raise
         finally:
             drawn.visit.end()
-        if store.mode == "r" and store.tail_epoch() != drawn.epoch:
-            return None
         arrays = {
             "observation": spaces.unflatten(schema.observation_space, frames),
             **({"action": spaces.unflatten(schema.action_space, actions)} if actions else {}),

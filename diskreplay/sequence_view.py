@@ -11,7 +11,8 @@ import numpy as np
 from diskreplay.errors import FormatError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Options
-from diskreplay.prefetch import Prefetcher, Prefetchers
+from diskreplay.prefetch import Prefetcher
+from diskreplay.prefetchers import Prefetchers
 from diskreplay.sampling.anchors import Anchors
 from diskreplay.sampling.returns_to_go import ReturnsToGo
 from diskreplay.sampling.rng import ReplayableRng
@@ -132,7 +133,7 @@ class SequenceView:
         store = rows.store
         store.gate.enter(visit)  # under the buffer's lock: what was planned is not evicted
         return DrawnSequences(
-            anchors, probability, weight, plan, to_go, store, visit, store.mapped_epoch, numbers,
+            anchors, probability, weight, plan, to_go, store, visit, store.looks, numbers,
             cursor, self._reader,
         )  # fmt: skip
 

@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from diskreplay import process, validation
+from diskreplay.call_guard import CallGuard
 from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.errors import (
-    ClosedError,
     CorruptSegmentError,
-    ForkedError,
     FormatError,
     InvalidInputError,
-    ReadOnlyError,
-    ReentryError,
     StorageError,
     StoreMovedError,
 )
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
-from diskreplay.prefetch import Prefetchers
+from diskreplay.prefetchers import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
@@ -51,7 +48,7 @@ class Attached(NamedTuple):
     metadata: dict[str, Any] | None
 
 
-class Session:
+class Session(CallGuard):
     """What owns a store, from its opening to its closing.
 
     Parameters
@@ -138,8 +135,6 @@ class Session:
         self._kind, self.path, self.name, self._rng = kind, path, name, rng
         self._distribution = kind.distribution
         self._workspace, self._pid = workspace, process.pid
-        # Whoever has the lock, or is listed here, is amid a call: no other one of that thread may
-        # begin, see `_turn`. A set, and an RLock: Ctrl-C cannot come amid what they do.
         self._lock, self._busy = threading.RLock(), set[int]()
         self._prefetchers, self._views = Prefetchers(self._lock, rng), Views()
         self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
@@ -238,61 +233,6 @@ class Session:
         own, alpha = self._kind.leaves(self._rows), self._options_meta().get("alpha")
         main = {} if own is None else {priorities.MAIN: (own, alpha)}
         return main | self._views.leaves(states)
-
-    # -- whether and when something may be done
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"{self.path}: the buffer is closed; open it again")
-        if process.pid != self._pid and self._rows.store.mode != "r":
-            # Not only writing: the parent puts other rows into memory that is still mapped here.
-            raise ForkedError(
-                f"{self.path}: opened by process {self._pid}, and this is its child {process.pid}; "
-                'let the parent write, and open(path, mode="r") here'
-            )
-
-    def _check_writable(self) -> None:
-        # All that speaks against it in one line, since each `add` asks.
-        if self._closed or process.pid != self._pid or self._rows.store.mode == "r":
-            self._check_open()
-            raise ReadOnlyError(
-                f'{self.path}: opened with mode="r"; open it with mode="a" to write'
-            )
-
-    def _turn(self) -> Any:
-        """The lock, for a call that is to begin.
-
-        Raises
-        ------
-        ReentryError
-            This thread is amid one already. An RLock would let it pass, into what is half done;
-            and a batch that is read, or one that is waited for, would be waited for for ever.
-        """
-        lock = self._lock
-        owned = lock._is_owned()  # type: ignore[attr-defined]
-        if owned or threading.get_ident() in self._busy:
-            raise ReentryError(
-                f"{self.path}: called amid another call of the same thread, which goes on: by a "
-                "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "
-                "set a flag, and call the buffer, to save it say, when the step is done"
-            )
-        return lock
-
-    def _turn_when_drawn(self) -> Any:
-        """As `_turn`, for a call that changes or draws something."""
-        lock, me = self._turn(), threading.get_ident()
-        if self._prefetchers.open or self._views.prefetching:
-            try:
-                self._busy.add(me)
-                self._draw_pending()
-            finally:
-                self._busy.discard(me)
-        return lock
-
-    def _draw_pending(self) -> None:
-        """Let prefetchers draw what was asked of them before anything changes. Without the lock."""
-        self._prefetchers.draw_pending()
-        self._views.draw_pending()
 
     # -- the disk
 

@@ -8,7 +8,7 @@ the one that trains. They share one.
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,10 @@ _lock = threading.RLock()
 _entries: "weakref.WeakValueDictionary[tuple[int, Path], _Entry]" = weakref.WeakValueDictionary()
 
 
+def _nothing() -> None:
+    """What `SharedBuffer.pause` does of a buffer that nobody has claimed."""
+
+
 class _Entry:
     """What the handles of one path share; it lives as long as one of them."""
 
@@ -32,6 +36,7 @@ class _Entry:
         self.buffer: ReplayBuffer | None = None
         self.handles = 0
         self.claim: object = None
+        self.pause: Callable[[], None] = _nothing
 
     def check_alike(self, kind: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
         if self.buffer is None or self.buffer.closed:
@@ -121,8 +126,14 @@ class SharedBuffer:
         buffer = self._entry.buffer if self._entry is not None else None
         return buffer is not None and not buffer.closed
 
-    def claim(self) -> object:
+    def claim(self, pause: "Callable[[], None] | None" = None) -> object:
         """Have the buffer to oneself: for an adapter that keeps count of its rows.
+
+        Parameters
+        ----------
+        pause : callable, optional
+            What `pause` calls: stops whatever of the adapter's draws on the buffer by itself. Must
+            not keep the adapter alive.
 
         Returns
         -------
@@ -132,7 +143,13 @@ class SharedBuffer:
         if self._entry is None:
             raise ClosedError(f"{self.path}: this handle was closed; ask for another one")
         self._entry.claim = claim = object()
+        self._entry.pause = pause or _nothing
         return claim
+
+    def pause(self) -> None:
+        """Have whoever claimed the buffer stop what draws on it, before its rows are exchanged."""
+        if self._entry is not None:
+            self._entry.pause()
 
     def has(self, claim: object) -> bool:
         """Whether this is the last claim."""

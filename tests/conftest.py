@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -9,6 +10,11 @@ from hypothesis import settings
 
 # Set for the workers of a parallel run: texts would be broken to the width of somebody's terminal.
 os.environ.pop("COLUMNS", None)
+
+# What a shell runs in the background without job control ignores Ctrl-C, and so would all processes
+# that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Thousands of small files are synced and removed again: in memory, where the system has a directory
 # with room for them, that does not wait for a disk. TMPDIR=/tmp runs the tests on one.

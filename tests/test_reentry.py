@@ -12,7 +12,7 @@ import pytest
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.process import undisturbed
-from diskreplay.store.store import Store
+from diskreplay.store.maintenance import Maintenance
 from tests.test_interrupt import Player, interrupted, make
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,7 +152,7 @@ def test_other_threads_wait_as_ever(tmp_path):
 def test_no_call_begins_on_a_thread_of_the_buffers_own(tmp_path, monkeypatch):
     """A `__del__` runs on any of them, and would wait for who waits for that thread."""
     buffer, player = filled(tmp_path)
-    maintain, found = Store.maintain, []
+    maintain, found = Maintenance.run, []
 
     def maintain_and_collect(self, **options):
         if threading.current_thread() is not threading.main_thread():
@@ -160,9 +160,9 @@ def test_no_call_begins_on_a_thread_of_the_buffers_own(tmp_path, monkeypatch):
                 buffer.add_count  # noqa: B018
             except diskreplay.ReentryError as error:
                 found.append(error)
-        maintain(self, **options)
+        return maintain(self, **options)
 
-    monkeypatch.setattr(Store, "maintain", maintain_and_collect)
+    monkeypatch.setattr(Maintenance, "run", maintain_and_collect)
     with buffer:
         for _ in range(200):
             player.step()

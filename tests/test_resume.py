@@ -323,7 +323,7 @@ def test_a_kill_after_a_save_keeps_the_priorities_of_the_save(tmp_path):
         saved, largest = buffer.tree.leaves.copy(), buffer.statistics().priorities.largest_seen
         record(buffer, 100, 20)
         buffer.update_priorities(ids[-50:], np.full(50, 0.01))  # these are lost
-        with buffer._rows.store.maintenance:  # what a kill would leave
+        with buffer._rows.store.maintenance.lock:  # what a kill would leave
             shutil.copytree(tmp_path / "store", tmp_path / "killed")
         with diskreplay.open(tmp_path / "store") as reader:
             assert np.array_equal(reader.tree.leaves[saved > 0], saved[saved > 0])

@@ -37,7 +37,7 @@ class Snapshot:
         self.is_open = True
         self._remove = weakref.finalize(self, _remove, room, os.getpid())
 
-    def claim(self) -> object:
+    def claim(self, pause: Any = None) -> object:
         """See `SharedBuffer.claim`; nobody else has it."""
         return self
 
@@ -124,6 +124,7 @@ class Checkpointed:
             )
         padding = read_attributes(checkpoint)["stack_padding"]
         handle = shared(self._disk.path, **self._options_of_buffer(padding))
+        handle.pause()  # a prefetcher that stays open would be given what the pickle had under way
         found = handle.buffer.load(checkpoint, resume_episodes=True)
         self._handle = handle
         self._ring = TransitionRing(handle, self._leaves, self.buffer_size, self.n_envs, padding)

@@ -14,19 +14,21 @@ weights, bit for bit. ``docs/sb3.md`` says what differs.
 """
 
 import os
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 try:
     import torch
+    from stable_baselines3 import DQN
     from stable_baselines3.common.buffers import (
         BaseBuffer,
         DictReplayBuffer,
         NStepReplayBuffer,
         ReplayBuffer,
     )
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
     from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -36,6 +38,7 @@ except ModuleNotFoundError as error:
 
 from gymnasium import spaces as gym_spaces
 
+from diskreplay.errors import InvalidInputError
 from diskreplay.integrations.sb3_like import DiskOptions, DiskTransitions
 
 
@@ -118,11 +121,33 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
             path, frame_stack, frame_axis, stack_padding, compressor, checkpoints, keep, pickle,
             prefetch,
         )  # fmt: skip
-        self._set_up(options, **self._of_engine())
+        self._set_up(options)
 
-    def _of_engine(self) -> dict[str, Any]:
-        """Further options of the buffer that has the rows."""
-        return {}
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Transitions as tensors, drawn by SB3; with `prefetch` by the buffer on disk."""
+        if not self._disk.prefetch:
+            return super().sample(batch_size, env=env)
+        drawn = self._as_tensors(self._drawn(batch_size), env)
+        kind = ReplayBufferSamples
+        if isinstance(drawn["observations"], dict):
+            kind = DictReplayBufferSamples
+        names = set(kind._fields) - (
+            set() if "update_horizon" in self._of_engine() else {"discounts"}
+        )
+        return kind(**{name: drawn[name] for name in names})
+
+    def _as_tensors(self, drawn: dict[str, Any], env: Any) -> dict[str, Any]:
+        """The same normalized and on the device; ids stay an array."""
+        for name in ("observations", "next_observations"):
+            drawn[name] = self._normalize_obs(drawn[name], env)
+        drawn["rewards"] = self._normalize_reward(drawn["rewards"], env)
+        return {
+            name: value if name == "ids"
+            else {key: self.to_torch(part) for key, part in value.items()}
+            if isinstance(value, dict)
+            else self.to_torch(value)
+            for name, value in drawn.items()
+        }  # fmt: skip
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         kind = DictReplayBuffer if isinstance(self.observations, dict) else ReplayBuffer
@@ -138,6 +163,14 @@ class DiskNStepReplayBuffer(NStepReplayBuffer, DiskReplayBuffer):
 
     Takes ``n_steps=3`` and ``gamma=0.99`` beside the options of `DiskReplayBuffer`.
     """
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """As `DiskReplayBuffer.sample`."""
+        _check_rewards(self._disk.prefetch and self.n_steps, env)
+        return super().sample(batch_size, env=env)
+
+    def _of_engine(self) -> dict[str, Any]:
+        return {"update_horizon": self.n_steps, "gamma": self.gamma}
 
 
 class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
@@ -167,7 +200,9 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         copy_info_dict: bool = False,
         **disk: Any,
     ) -> None:
-        self._disk = DiskOptions(**disk)
+        self._given = DiskOptions(**disk)
+        if self._given.prefetch:
+            raise InvalidInputError("prefetch: HER draws and relabels by itself; leave it out")
         super().__init__(
             buffer_size, observation_space, action_space, env, device=device, n_envs=n_envs,
             optimize_memory_usage=optimize_memory_usage,
@@ -175,9 +210,9 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
             goal_selection_strategy=goal_selection_strategy, copy_info_dict=copy_info_dict,
         )  # fmt: skip
 
-    def _set_up(self, options: DiskOptions, **engine: Any) -> None:
+    def _set_up(self, options: DiskOptions) -> None:
         # HER's constructor hands on what it knows, which is none of them.
-        super()._set_up(self._disk, **engine)
+        super()._set_up(self._given)
 
     def _found_episodes(self, slots: np.ndarray, step: np.ndarray, done: np.ndarray) -> None:
         """Where the episodes are that a reopened store has; the last ones are over, too."""
@@ -190,3 +225,143 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
             self.ep_start[slots, env] = np.repeat(slots[starts], lengths)
             self.ep_length[slots, env] = np.repeat(lengths, lengths)
         self._current_ep_start[:] = self._pos
+
+
+class PrioritizedSamples(NamedTuple):
+    """SB3's samples, and what prioritized replay needs of them.
+
+    Attributes
+    ----------
+    observations, actions, next_observations, dones, rewards, discounts
+        As in SB3's samples; observations are a dict of tensors for a Dict space.
+    weights : Tensor of float32, shape (batch, 1)
+        Importance weights, the batch's largest 1.
+    ids : ndarray of int64, shape (batch,)
+        For `update_priorities`.
+    """
+
+    observations: Any
+    actions: "torch.Tensor"
+    next_observations: Any
+    dones: "torch.Tensor"
+    rewards: "torch.Tensor"
+    discounts: "torch.Tensor"
+    weights: "torch.Tensor"
+    ids: np.ndarray
+
+
+class DiskPrioritizedReplayBuffer(DiskReplayBuffer):
+    """Prioritized replay, which SB3 has none of: Schaul et al., 2016; see `PrioritizedDQN`.
+
+    Parameters
+    ----------
+    buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage,
+    handle_timeout_termination
+        As for `DiskReplayBuffer`.
+    n_steps : int
+        Of the returns.
+    gamma : float
+        The same as the algorithm's.
+    alpha, beta
+        As for `diskreplay.PrioritizedReplayBuffer`. A pickle needs a `beta` that can be pickled.
+    disk
+        The other options of `DiskReplayBuffer`.
+
+    Notes
+    -----
+    Drawn with a generator of the buffer's own, which begins with a number of NumPy's global one.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: gym_spaces.Space,
+        action_space: gym_spaces.Space,
+        device: "torch.device | str" = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        alpha: float = 0.6,
+        beta: float | Callable[[int], float] = 0.4,
+        **disk: Any,
+    ) -> None:
+        self.n_steps, self.gamma, self.alpha, self.beta = n_steps, gamma, alpha, beta
+        super().__init__(
+            buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage,
+            handle_timeout_termination, **disk,
+        )  # fmt: skip
+
+    @property
+    def _draws_itself(self) -> bool:
+        return True
+
+    def _of_engine(self) -> dict[str, Any]:
+        return {
+            "prioritized": True, "update_horizon": self.n_steps, "gamma": self.gamma,
+            "alpha": self.alpha, "beta": self.beta,
+        }  # fmt: skip
+
+    def sample(self, batch_size: int, env: Any = None) -> PrioritizedSamples:
+        """Transitions in proportion to ``priority ** alpha``.
+
+        Raises
+        ------
+        EmptyBufferError
+            No transition is complete yet: the newest ones wait for what they led to.
+        """
+        _check_rewards(self.n_steps, env)
+        return PrioritizedSamples(**self._as_tensors(self._drawn(batch_size), env))
+
+    def update_priorities(self, ids: np.ndarray, td_errors: "torch.Tensor | np.ndarray") -> int:
+        """Set the priorities of transitions to ``|td_errors| + 1e-6``.
+
+        Returns
+        -------
+        int
+            How many had left since.
+        """
+        if isinstance(td_errors, torch.Tensor):
+            td_errors = td_errors.detach().cpu().numpy()
+        return self.disk.update_priorities(ids, np.abs(td_errors).reshape(-1) + 1e-6)
+
+
+class PrioritizedDQN(DQN):
+    """SB3's DQN, with importance weights and priorities from the TD errors.
+
+    ``PrioritizedDQN("MlpPolicy", env, replay_buffer_class=DiskPrioritizedReplayBuffer)``.
+    """
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """As `DQN.train`."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        losses = []
+        for _ in range(gradient_steps):
+            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            with torch.no_grad():
+                following = self.q_net_target(batch.next_observations).max(dim=1, keepdim=True)[0]
+                wanted = batch.rewards + (1 - batch.dones) * batch.discounts * following
+            found = self.q_net(batch.observations).gather(1, batch.actions.long())
+            each = torch.nn.functional.smooth_l1_loss(found, wanted, reduction="none")
+            loss = (batch.weights * each).mean()
+            losses.append(loss.item())
+            self.policy.optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+            self.replay_buffer.update_priorities(batch.ids, wanted - found)
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/loss", np.mean(losses))
+
+
+def _check_rewards(n_steps: int, env: Any) -> None:
+    """Refuse to normalize sums of rewards: the sum of normalized ones is something else."""
+    if n_steps > 1 and env is not None and getattr(env, "norm_reward", False):
+        raise InvalidInputError(
+            "VecNormalize(norm_reward=True) with n-step returns: the buffer on disk sums rewards "
+            "as they were recorded; use norm_reward=False, or no prefetch and no priorities"
+        )

@@ -15,7 +15,13 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import FormatError, InvalidInputError, ReadOnlyError, SchemaError
+from diskreplay.errors import (
+    EmptyBufferError,
+    FormatError,
+    InvalidInputError,
+    ReadOnlyError,
+    SchemaError,
+)
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
 from diskreplay.integrations.slot_array import SlotArray
 from diskreplay.integrations.stacked_leaf import StackedLeaf
@@ -51,12 +57,11 @@ class DiskTransitions(Checkpointed):
     _ring: TransitionRing | None = None
     _handle: Any = None
     _disk = DiskOptions()
-    _engine_options: dict[str, Any]
     _pos, _full = 0, False
 
     # -- construction
 
-    def _set_up(self, options: DiskOptions, **engine: Any) -> None:
+    def _set_up(self, options: DiskOptions) -> None:
         self._disk = options = options._replace(
             path=None if options.path is None else os.path.abspath(options.path)
         )
@@ -69,8 +74,12 @@ class DiskTransitions(Checkpointed):
         whole = isinstance(options.prefetch, int | np.integer)
         if not whole or not 0 <= options.prefetch <= 1024:
             raise InvalidInputError(f"prefetch: 0 to 1024 expected, found {options.prefetch!r:.60}")
-        self._engine_options = engine
         self._leaves = self._make_leaves()
+        if self._draws_itself and len({leaf.stack for leaf in self._leaves}) > 1:
+            raise InvalidInputError(
+                "frame_stack: the same for all keys expected where the buffer on disk draws "
+                "(prefetch, priorities)"
+            )
         shape = self.buffer_size, self.n_envs
         dtype = np.dtype(self.action_space.dtype)
         dtype = np.dtype(np.float32) if dtype == np.float64 else dtype
@@ -132,6 +141,15 @@ class DiskTransitions(Checkpointed):
                     "spaces and the frame_stack that it was made with"
                 )
 
+    def _of_engine(self) -> dict[str, Any]:
+        """Further options of the buffer that has the rows."""
+        return {}
+
+    @property
+    def _draws_itself(self) -> bool:
+        """Whether batches are drawn by the buffer that has the rows, and not by the framework."""
+        return self._disk.prefetch > 0
+
     # -- opening
 
     def _look(self) -> None:
@@ -158,6 +176,9 @@ class DiskTransitions(Checkpointed):
         ring = TransitionRing(handle, self._leaves, self.buffer_size, self.n_envs, padding)
         if not fresh:
             self._found(ring)
+        elif self._draws_itself:  # as the rest of the run, by the framework's seed
+            seed = np.random.randint(2**31)  # noqa: NPY002
+            handle.buffer.rng.bit_generator.state = np.random.PCG64(seed).state
         self._handle, self._ring = handle, ring
         return ring
 
@@ -185,7 +206,7 @@ class DiskTransitions(Checkpointed):
             "stack_size": stacks.pop() if len(stacks) == 1 else 1,
             "stack_padding": padding,
             "compressor": self._disk.compressor,
-            **self._engine_options,
+            **self._of_engine(),
         }
 
     def _stored_action_space(self) -> gym_spaces.Space:
@@ -299,6 +320,45 @@ class DiskTransitions(Checkpointed):
         if pos == self.buffer_size:
             self._full, pos = True, 0
         self._pos = pos
+
+    def _drawn(self, batch_size: int) -> dict[str, Any]:
+        """A batch that the buffer on disk drew: arrays by the framework's names.
+
+        Raises
+        ------
+        EmptyBufferError
+            No transition is complete yet.
+        """
+        self._look()
+        ring = self._ring
+        if ring is None:
+            raise EmptyBufferError("nothing to sample: add transitions first")
+        ring.let_go(self._pos)  # what the framework's ring shows no more
+        if self._disk.prefetch:
+            batch = next(ring.prefetched(self._disk.prefetch, batch_size))
+        else:
+            batch = ring.buffer.sample(batch_size)
+        actions = np.asarray(batch.action).reshape(batch_size, self.action_dim)
+        done = batch.terminated
+        if not self.handle_timeout_termination:
+            done = done | batch.truncated
+        return {
+            "observations": self._observed(batch.observation),
+            "actions": actions.astype(self.actions.dtype, copy=False),
+            "next_observations": self._observed(batch.next_observation),
+            "dones": done.astype(np.float32)[:, None],
+            "rewards": batch.reward[:, None],
+            # Without the zeros of terminations: frameworks multiply by `1 - dones` too.
+            "discounts": (ring.buffer.gamma ** batch.steps[:, None]).astype(np.float32),
+            "weights": batch.weight[:, None],
+            "ids": batch.id,
+        }
+
+    def _observed(self, parts: Any) -> Any:
+        """Observations as the framework has them, of those that the buffer on disk gave."""
+        if not self._leaves[0].name:
+            return self._leaves[0].joined(parts)
+        return {leaf.name: leaf.joined(parts[leaf.name]) for leaf in self._leaves}
 
     def reset(self) -> None:
         """Forget all transitions, on the disk too."""

@@ -65,15 +65,15 @@ class StackedLeaf:
         where = f"frame_stack={self.stack}: {self.name or 'the observation'} of shape {self.shape}"
         if axis not in ("auto", 0, -1):
             raise InvalidInputError(f"frame_axis: 'auto', 0 or -1 expected, found {axis!r:.60}")
-        fitting = [a for a in (0, -1) if self.shape and self.shape[a] % self.stack == 0]
+        candidates = [a for a in (0, -1) if self.shape and self.shape[a] % self.stack == 0]
         if axis != "auto":
-            fitting = [a for a in fitting if a == axis]
-        if not fitting:
+            candidates = [a for a in candidates if a == axis]
+        if not candidates:
             raise InvalidInputError(
                 f"{where} is no stack of {self.stack} frames along axis {axis}; give the number of "
                 "frames that an observation has, or frame_stack=1"
             )
-        return min(fitting, key=lambda a: self.shape[a])
+        return min(candidates, key=lambda a: self.shape[a])
 
     # -- what comes
 

@@ -5,6 +5,8 @@ row behind that one: the next transition's, or a final row. Of the newest transi
 only, the tip, until the next call shows whether the episode goes on from there.
 """
 
+import functools
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 
 from diskreplay.errors import InvalidInputError, UsageError
 from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf, same
+from diskreplay.prefetch import Prefetcher
 from diskreplay.shared_buffer import SharedBuffer
 
 _MOST_STEPS = 255  # that are told apart: no stack is longer
@@ -62,7 +65,9 @@ class TransitionRing:
             raise InvalidInputError(
                 f"frame_stack: at most {_MOST_STEPS} expected, found {self._longest}"
             )
-        self._claim = handle.claim()
+        self._ahead: dict[int, Prefetcher] = {}
+        self._claim = handle.claim(functools.partial(_stop, self._ahead))
+        weakref.finalize(self, _stop, self._ahead)  # their threads would keep the buffer open
         self.forget()
 
     def forget(self) -> None:
@@ -365,6 +370,12 @@ class TransitionRing:
             frames[at_tip, -1] = leaf.newest(self._tip(leaf_at))[envs[at_tip]]
         return frames
 
+    def prefetched(self, depth: int, batch_size: int) -> Prefetcher:
+        """The batches of this size that the buffer reads ahead; the same ones at each call."""
+        if batch_size not in self._ahead:
+            self._ahead[batch_size] = self.buffer.prefetch(depth, batch_size)
+        return self._ahead[batch_size]
+
     # -- after an opening, and for checkpoints
 
     def find(self, names: Sequence[str]) -> tuple[int, bool, np.ndarray, dict[str, np.ndarray]]:
@@ -431,3 +442,9 @@ class TransitionRing:
         )
         self._tips = [state[f"tip{at}"].tobytes() for at in range(len(self.leaves))]
         self._read.clear()
+
+
+def _stop(prefetchers: dict[int, Prefetcher]) -> None:
+    for prefetcher in prefetchers.values():
+        prefetcher.close()
+    prefetchers.clear()

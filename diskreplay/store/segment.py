@@ -257,11 +257,12 @@ class Shard(Segment):
         are in shards (`packed`: the address of these numbers). Cannot fail."""
         from diskreplay.store import packing_kernels
 
+        # First: Ctrl-C may come behind the kernel, and the next blocks would overwrite these.
+        offset, self.end = self.end, self.end + int(lengths.sum())
         packing_kernels.enter(
-            self.index.reshape(-1), self.mapping.address, places, self.end, lengths, packed, envs,
+            self.index.reshape(-1), self.mapping.address, places, offset, lengths, packed, envs,
             stops,
         )  # fmt: skip
-        self.end += int(lengths.sum())
 
     def block(self, place: int) -> np.ndarray | None:
         """A copy of the rows of one block, shape ``(block_rows, *field.shape)``, or None if it is

@@ -115,6 +115,23 @@ def check(batch: diskreplay.Batch) -> int:
     return looked_at
 
 
+def check_windows(batch: diskreplay.Batch) -> int:
+    """Hold every frame of every stack of every window against its row; return how many."""
+    looked_at = 0
+    transition = np.asarray(batch.transition)
+    if not np.array_equal(batch.number[transition], batch.id[transition]):
+        raise Failed(f"rows {batch.id.tolist()} carry the numbers {batch.number.tolist()}")
+    for window, position in zip(*np.nonzero(batch.observed), strict=True):
+        row, step = int(batch.id[window, position]), int(batch.step[window, position])
+        for back in range(STACK):
+            there = back <= step
+            expected = content.row(0, row - back)["observation"] if there else 0
+            if not (batch.observation[window, position, -1 - back] == expected).all():
+                raise Failed(f"row {row} of a window: the frame {back} back is another one")
+            looked_at += 1
+    return looked_at
+
+
 def _step(row: int) -> int:
     step = 0
     while row - step > 0 and not content.ends(0, row - step - 1):
@@ -131,13 +148,18 @@ def _read_along(path: str, seconds: float, pipe: Any) -> None:
         before = None
         with diskreplay.open(path, seed=os.getpid()) as reader:
             first = seen = reader.add_count
-            batches = frames = 0
+            batches = frames = windows = 0
+            view = reader.sequences(6, burn_in=3, ends="shift", prioritized=True)
             pipe.send("ready")
             until = time.monotonic() + seconds
             # Until the writer says so; on a busy machine that may be before the first batch.
             while batches == 0 or time.monotonic() < until or not pipe.poll():
                 frames += check(reader.sample(16))
+                drawn = view.sample(3)
+                frames += check_windows(drawn)
+                view.update_priorities(drawn.anchor, 0.1 + np.arange(3.0))
                 batches += 1
+                windows += len(drawn)
                 now = reader.add_count
                 if now < seen:
                     raise Failed(f"{now} rows after {seen}")
@@ -151,7 +173,10 @@ def _read_along(path: str, seconds: float, pipe: Any) -> None:
                             raise Failed(str(wrong))
             after = resources()
         leaks = [] if before is None else grown(before, after)
-        pipe.send({"batches": batches, "frames": frames, "followed": seen - first, "leaks": leaks})
+        pipe.send({
+            "batches": batches, "windows": windows, "frames": frames, "followed": seen - first,
+            "leaks": leaks,
+        })  # fmt: skip
     except (Failed, diskreplay.DiskReplayError) as error:
         pipe.send(f"{type(error).__name__}: {error}")
 
@@ -219,6 +244,7 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
     with make(path.with_name("warm"), compressor) as warm:  # loaded and kept once: no leak
         Adder(warm)(CAPACITY)
         warm.sample(16)
+        warm.sequences(4, prioritized=True).sample(2)
     before = resources()
     with make(path, compressor) as buffer:
         add = Adder(buffer)
@@ -246,6 +272,23 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
                     done["frames"] += check(next(ahead))
                     done["prefetched"] += 1
 
+        crossing = buffer.sequences(8, ends="cross", online=True, name="crossing")
+        ranked = buffer.sequences(5, burn_in=4, ends="shift", prioritized=True, name="ranked")
+
+        def drawing_windows() -> None:
+            done["frames"] += check_windows(crossing.sample(3))
+            drawn = ranked.sample(3)
+            done["frames"] += check_windows(drawn)
+            ranked.update_priorities(drawn.anchor, 0.1 + np.abs(drawn.reward[:, 4]))
+            done["windows"] += 6
+
+        def prefetching_windows() -> None:
+            view = buffer.sequences(4, prioritized=True, ends="pad", name="ahead")
+            with view.prefetch(2, 3) as ahead:
+                for _ in range(20):
+                    done["frames"] += check_windows(next(ahead))
+                    done["windows ahead"] += 3
+
         def saving() -> None:
             buffer.save(path.parent / "checkpoints", done["saved"])
             buffer.flush()
@@ -264,13 +307,16 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
 
             return threading.Thread(target=loop, daemon=True, name=work.__name__)
 
-        works = (adding, sampling, gathering, prefetching, saving, sampling)
+        works = (
+            adding, sampling, gathering, prefetching, saving, sampling, drawing_windows,
+            prefetching_windows,
+        )  # fmt: skip
         threads = [guarded(work) for work in works]
         for thread in threads:
             thread.start()
         stop.wait(seconds)
         until = time.monotonic() + _PATIENCE_S
-        parts = ("rows", "sampled", "gathered", "prefetched", "saved")
+        parts = ("rows", "sampled", "gathered", "prefetched", "saved", "windows", "windows ahead")
         while not (stop.is_set() or all(done[part] for part in parts)):
             if time.monotonic() > until:
                 raise Failed(f"a thread hangs: {dict(done)}")
@@ -286,6 +332,8 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
     for checkpoint in sorted((path.parent / "checkpoints").iterdir()):
         with diskreplay.open(checkpoint) as reader:
             done["frames"] += check(reader.sample(64))
+            view = reader.sequences(5, burn_in=4, ends="shift", prioritized=True, name="ranked")
+            done["frames"] += check_windows(view.sample(8))
     leaks = grown(before, resources())
     if leaks:
         raise Failed(f"left behind: {leaks}")

@@ -191,7 +191,7 @@ class Trial:
     def record(self) -> None:
         while self.rows < _ROWS + 40:
             self.add()
-            with self.buffer._rows.store.maintenance:  # let the keeper finish
+            with self.buffer._rows.store.maintenance.lock:  # let the keeper finish
                 pass
 
     def flush(self) -> None:
@@ -239,7 +239,7 @@ class Trial:
             for _ in range(20):
                 self.add()
             copy = self.root / "copy"
-            with self.buffer._rows.store.maintenance:
+            with self.buffer._rows.store.maintenance.lock:
                 shutil.copytree(self.store, copy)
             self.close()
             shutil.rmtree(self.store)
@@ -301,7 +301,7 @@ def attempt(what: str, name: str, at: int | None, code: int) -> tuple[Counter, b
                     _check_error(error, code)
                 if trial.buffer is not None and not trial.buffer.closed:
                     store = trial.buffer._rows.store
-                    with suppress(DiskReplayError), store.maintenance:
+                    with suppress(DiskReplayError), store.maintenance.lock:
                         store.finish_clearing()
                 seen = faults.seen.copy()
                 faults.arm(None)

@@ -1,0 +1,81 @@
+"""Whether a call may begin: open, writable, in its own process, and not amid another call."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from diskreplay import process
+from diskreplay.errors import ClosedError, ForkedError, ReadOnlyError, ReentryError
+from diskreplay.indexed_store import IndexedStore
+from diskreplay.prefetchers import Prefetchers
+from diskreplay.sequence_view import Views
+
+
+class CallGuard:
+    """What each public call of a `Session` asks first.
+
+    Whoever has the lock, or is listed as busy, is amid a call: no other one of that thread may
+    begin. A set, and an RLock: Ctrl-C cannot come amid what they do.
+    """
+
+    path: Path
+    _closed: bool
+    _pid: int
+    _lock: threading.RLock
+    _busy: set[int]
+    _rows: IndexedStore
+    _prefetchers: Prefetchers
+    _views: Views
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.path}: the buffer is closed; open it again")
+        if process.pid != self._pid and self._rows.store.mode != "r":
+            # Not only writing: the parent puts other rows into memory that is still mapped here.
+            raise ForkedError(
+                f"{self.path}: opened by process {self._pid}, and this is its child {process.pid}; "
+                'let the parent write, and open(path, mode="r") here'
+            )
+
+    def _check_writable(self) -> None:
+        # All that speaks against it in one line, since each `add` asks.
+        if self._closed or process.pid != self._pid or self._rows.store.mode == "r":
+            self._check_open()
+            raise ReadOnlyError(
+                f'{self.path}: opened with mode="r"; open it with mode="a" to write'
+            )
+
+    def _turn(self) -> Any:
+        """The lock, for a call that is to begin.
+
+        Raises
+        ------
+        ReentryError
+            This thread is amid one already. An RLock would let it pass, into what is half done;
+            and a batch that is read, or one that is waited for, would be waited for for ever.
+        """
+        lock = self._lock
+        owned = lock._is_owned()  # type: ignore[attr-defined]
+        if owned or threading.get_ident() in self._busy:
+            raise ReentryError(
+                f"{self.path}: called amid another call of the same thread, which goes on: by a "
+                "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "
+                "set a flag, and call the buffer, to save it say, when the step is done"
+            )
+        return lock
+
+    def _turn_when_drawn(self) -> Any:
+        """As `_turn`, for a call that changes or draws something."""
+        lock, me = self._turn(), threading.get_ident()
+        if self._prefetchers.open or self._views.prefetching:
+            try:
+                self._busy.add(me)
+                self._draw_pending()
+            finally:
+                self._busy.discard(me)
+        return lock
+
+    def _draw_pending(self) -> None:
+        """Let prefetchers draw what was asked of them before anything changes. Without the lock."""
+        self._prefetchers.draw_pending()
+        self._views.draw_pending()

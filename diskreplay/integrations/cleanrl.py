@@ -1,0 +1,169 @@
+"""CleanRL, and whoever else copied Stable-Baselines3's buffer: the same class without SB3.
+
+::
+
+    from diskreplay.integrations.cleanrl import ReplayBuffer
+
+    rb = ReplayBuffer(
+        args.buffer_size, envs.single_observation_space, envs.single_action_space, device,
+        handle_timeout_termination=False, path=f"runs/{args.exp_name}/replay", frame_stack=4,
+        stack_padding="reset",
+    )
+
+It draws what ``cleanrl_utils.buffers.ReplayBuffer`` draws, from NumPy's global generator in the
+same order, so a run ends in the same weights. ``docs/cleanrl.md`` has whole diffs.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'diskreplay.integrations.cleanrl needs PyTorch: pip install "diskreplay[torch]"',
+        name=error.name,
+    ) from error
+
+from diskreplay.errors import InvalidInputError
+from diskreplay.integrations.sb3_like import DiskOptions, DiskTransitions
+
+
+class ReplayBufferSamples(NamedTuple):
+    """Transitions as tensors, by the names that CleanRL and SB3 give them."""
+
+    observations: Any
+    actions: torch.Tensor
+    next_observations: Any
+    dones: torch.Tensor
+    rewards: torch.Tensor
+
+
+class ReplayBuffer(DiskTransitions):
+    """``cleanrl_utils.buffers.ReplayBuffer`` with the observations on disk.
+
+    Parameters
+    ----------
+    buffer_size : int
+        Transitions of all envs together.
+    observation_space, action_space : gymnasium.Space
+        Of one environment.
+    device : str or torch.device
+        "auto" is "cuda" where there is one.
+    n_envs : int
+    optimize_memory_usage : bool
+        Accepted, and without effect: each frame is stored once anyway, and no transition is wrong.
+    handle_timeout_termination : bool
+        Whether ``info["TimeLimit.truncated"]`` makes `dones` 0.
+    path, frame_stack, frame_axis, stack_padding, compressor, checkpoints, keep, pickle, prefetch
+        As for `diskreplay.integrations.sb3.DiskReplayBuffer`. CleanRL's Atari wrappers stack with
+        ``frame_stack=4, stack_padding="reset"``.
+
+    Raises
+    ------
+    InvalidInputError, FormatError, SchemaError
+        As for `diskreplay.integrations.sb3.DiskReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: gym_spaces.Space,
+        action_space: gym_spaces.Space,
+        device: "torch.device | str" = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        path: str | os.PathLike | None = None,
+        frame_stack: int | Mapping[str, int] = 1,
+        frame_axis: Literal["auto", 0, -1] = "auto",
+        stack_padding: Literal["auto", "zero", "reset"] = "auto",
+        compressor: str | Mapping[str, str] = "auto",
+        checkpoints: str | os.PathLike | None = None,
+        keep: int | None = 4,
+        pickle: Literal["reference", "embed"] = "reference",
+        prefetch: int = 0,
+    ) -> None:
+        self.buffer_size, self.n_envs = max(buffer_size // n_envs, 1), n_envs
+        self.observation_space, self.action_space = observation_space, action_space
+        if isinstance(observation_space, gym_spaces.Dict):
+            parts = observation_space.spaces.items()
+            self.obs_shape = {name: _shape(space) for name, space in parts}
+        else:
+            self.obs_shape = _shape(observation_space)
+        self.action_dim = int(np.prod(_shape(action_space)))
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+        self.optimize_memory_usage = False
+        self.handle_timeout_termination = handle_timeout_termination
+        options = DiskOptions(
+            path, frame_stack, frame_axis, stack_padding, compressor, checkpoints, keep, pickle,
+            prefetch,
+        )  # fmt: skip
+        self._set_up(options)
+
+    def size(self) -> int:
+        """Transitions of each env that are there."""
+        return self.buffer_size if self.full else self.pos
+
+    def sample(self, batch_size: int, env: None = None) -> ReplayBufferSamples:
+        """Transitions as tensors, evenly drawn with replacement.
+
+        Parameters
+        ----------
+        batch_size : int
+        env : None
+            SB3's `VecNormalize`, which only its own class knows.
+
+        Raises
+        ------
+        ValueError
+            Nothing was added yet.
+        """
+        if env is not None:
+            raise InvalidInputError("env: None expected; with SB3 use diskreplay.integrations.sb3")
+        if self._disk.prefetch:
+            drawn = self._drawn(batch_size)
+        else:
+            # The global generator, in the order of the original: what it would have drawn.
+            slots = np.random.randint(0, self.size(), size=batch_size)  # noqa: NPY002
+            envs = np.random.randint(0, high=self.n_envs, size=(len(slots),))  # noqa: NPY002
+            dones, timeouts = self.dones[slots, envs], self.timeouts[slots, envs]
+            drawn = {
+                "observations": self._at(self.observations, slots, envs),
+                "actions": self.actions[slots, envs],
+                "next_observations": self._at(self.next_observations, slots, envs),
+                "dones": (dones * (1 - timeouts))[:, None],
+                "rewards": self.rewards[slots, envs][:, None],
+            }
+        return ReplayBufferSamples(
+            **{name: self._tensors(drawn[name]) for name in ReplayBufferSamples._fields}
+        )
+
+    @staticmethod
+    def _at(arrays: Any, slots: np.ndarray, envs: np.ndarray) -> Any:
+        if isinstance(arrays, dict):
+            return {name: part[slots, envs] for name, part in arrays.items()}
+        return arrays[slots, envs]
+
+    def _tensors(self, arrays: Any) -> Any:
+        if isinstance(arrays, dict):
+            return {name: self._tensors(part) for name, part in arrays.items()}
+        return torch.tensor(arrays, device=self.device)
+
+
+def _shape(space: gym_spaces.Space) -> tuple[int, ...]:
+    """As SB3 has it: a number is an array of one."""
+    if isinstance(space, gym_spaces.Box | gym_spaces.MultiBinary | gym_spaces.MultiDiscrete):
+        return tuple(space.shape) or (1,)
+    if isinstance(space, gym_spaces.Discrete):
+        return (1,)
+    raise InvalidInputError(
+        f"{space}: Box, Discrete, MultiDiscrete, MultiBinary or a Dict of them expected"
+    )

@@ -1,0 +1,121 @@
+"""The recipes of docs/sequences.md and docs/hindsight.md run, and do what they say."""
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+import diskreplay
+from tests.blocks import blocks, paste
+
+
+def recipe(page, word):
+    """The one Python block of a page that has this text in it."""
+    found = [text for language, text in blocks(page) if language == "python" and word in text]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.fixture
+def buffer(tmp_path):
+    made = diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=Box(0, 255, (3,), "uint8"),
+        action_space=Discrete(4), capacity=2000, update_horizon=5,
+        extras={"h": ((2,), "float32"), "c": ((2,), "float32")},
+    )  # fmt: skip
+    with made as buffer:
+        for i in range(1500):
+            seen = np.full(3, i % 256, np.uint8)
+            buffer.add(
+                seen, i % 4, 1.0, i % 150 == 149, False, next_observation=seen,
+                h=np.full(2, i), c=np.full(2, -i),
+            )  # fmt: skip
+        yield buffer
+
+
+def test_r2d2(buffer):
+    drawn = {}
+
+    class Values:
+        """What a network would give; made when the batch is there."""
+
+        def __init__(self, scale):
+            self.scale = scale
+
+        def of(self):
+            steps = drawn["batch"].step[..., None] * np.ones(4)
+            return self.scale * (steps + np.arange(4))
+
+    text = recipe("docs/sequences.md", "priority(td, learn)")
+    first, rest = text.split("batch = view.sample(64)\n")
+    names = {"buffer": buffer, "np": np}
+    paste(first + "batch = view.sample(64)\n", "docs/sequences.md", names)
+    batch = drawn["batch"] = names["batch"]
+    assert batch.h.shape == (64, 2)
+    names |= {"q": Values(0.5).of(), "next_q": Values(2.0).of()}
+    paste(rest, "docs/sequences.md", names)
+    for i in range(64):
+        for j in range(80):
+            if not batch.learn[i, 40 + j]:
+                continue
+            step = int(batch.step[i, 40 + j])
+            steps = min(5, 150 - step)
+            value = 0.0 if steps + step == 150 else 2.0 * (step + 5 + 3)
+            target = sum(0.99**k for k in range(steps)) + 0.99**steps * value
+            chosen = 0.5 * (step + batch.action[i, 40 + j])
+            assert names["td"][i, j] == pytest.approx(target - chosen, rel=1e-5)
+    assert np.isfinite(names["loss"])
+    view = names["view"]
+    found = view.gather(batch.anchor).probability
+    assert len(set(np.round(found, 12))) > 3
+
+
+def test_dreamer(buffer):
+    names = {"buffer": buffer}
+    paste(recipe("docs/sequences.md", "arrival=True"), "docs/sequences.md", names)
+    batch = names["batch"]
+    assert batch.reward.shape == (16, 64)
+    assert (batch.reward[batch.is_first] == 0).all()
+    assert (batch.is_last == (batch.observed & ~batch.transition)).all()
+    assert batch.is_terminal[batch.is_last].all()
+
+
+def test_td_mpc2(buffer):
+    names = {"buffer": buffer}
+    paste(recipe("docs/sequences.md", "batch_size=256"), "docs/sequences.md", names)
+    batch = names["batch"]
+    assert batch.observation.shape == (256, 4, 3)
+    assert batch.transition[:, :3].all()
+
+
+def test_decision_transformer(buffer):
+    names = {"buffer": buffer}
+    paste(recipe("docs/sequences.md", "returns_to_go=1.0"), "docs/sequences.md", names)
+    left = 150.0 - names["steps"]
+    mask = names["mask"]
+    np.testing.assert_allclose(names["returns_to_go"][mask], left[mask])
+    assert 0 < (~mask).sum() < mask.size / 2
+
+
+def test_hindsight(tmp_path):
+    goal = Box(-9, 9, (2,), "float32")
+    space = Dict({"observation": goal, "achieved_goal": goal, "desired_goal": goal})
+
+    class Reach:
+        @staticmethod
+        def compute_reward(achieved, desired, info):
+            return -(np.linalg.norm(achieved - desired, axis=-1) > 0.5).astype(np.float32)
+
+    class Env:
+        unwrapped = Reach
+
+    with diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=space, action_space=Discrete(4), capacity=None
+    ) as buffer:
+        for i in range(100):
+            seen = dict.fromkeys(space, np.full(2, i % 10, np.float32))
+            buffer.add(seen, 0, -1.0, False, i % 10 == 9, next_observation=seen)
+        names = {"buffer": buffer, "env": Env}
+        paste(recipe("docs/hindsight.md", "n_goals=4"), "docs/hindsight.md", names)
+        batch = names["batch"]
+        assert batch.relabelled.sum() == 204
+        assert (batch.reward[batch.relabelled] == 0).sum() > 20
