@@ -323,8 +323,11 @@ def files() -> Iterator[tuple[tuple[str, str], Case]]:
     sealed = "c.5.0.0.0"
     partial_ = f"c.{specimen.ROWS // specimen.SEGMENT}.0.0.0"
     for kind, root in (
-        ("store-lz4", ""), ("store-raw", ""), ("store-killed", ""), ("checkpoint", "replay_ckpt.1/"),
-    ):  # fmt: skip
+        ("store-lz4", ""),
+        ("store-raw", ""),
+        ("store-killed", ""),
+        ("checkpoint", "replay_ckpt.1/"),
+    ):
         names = ["zarr.json", "observation/zarr.json", f"observation/{sealed}", "reward/c.0.0",
                  "priority/zarr.json", "priority/c.0.0"]  # fmt: skip
         names += [] if kind == "store-killed" else [f"observation/{partial_}"]
