@@ -135,7 +135,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha, eps = (ring.notes.get(name) for name in ("alpha", "eps"))
         if (alpha, eps) == (self._alpha, self._eps) or not ring.stored:
             return
-        slots = ring.slots(np.arange(ring.count - ring.stored, ring.count))
+        slots = ring.slots(ring.retained)
         priorities = np.full(len(slots), max_priority)
         if alpha:  # else nothing is known of the priorities
             with np.errstate(over="ignore"):
