@@ -126,6 +126,11 @@ class TransitionRing:
         NotFiniteError, DiskFullError, ...
             As for `ReplayBuffer.add`. This step was not recorded.
         """
+        if self.num_envs == 1 and len(self.leaves) == 1:
+            if self._add_one(
+                slot, observations[0], following[0], actions, rewards, done, truncated
+            ):
+                return
         buffer = self.buffer
         given = [part.tobytes() for part in observations]
         led = [part.tobytes() for part in following]
@@ -166,6 +171,34 @@ class TransitionRing:
         self._adds += 1
         self._read.clear()
         self._let_go(slot)
+
+    def _add_one(
+        self, slot: int, observation: np.ndarray, following: np.ndarray, actions: np.ndarray,
+        rewards: np.ndarray, done: np.ndarray, truncated: np.ndarray,
+    ) -> bool:  # fmt: skip
+        """`add` for a step in the middle of the episode of the only env, without an array of one
+        element for each question; False, and nothing done, if it is something else."""
+        leaf = self.leaves[0]
+        if leaf.axis or done.item(0) or not self._open.item(0):
+            return False
+        given, led = observation.tobytes(), following.tobytes()
+        if given != self._tips[0]:
+            return False
+        if leaf.stack > 1 and not led.startswith(given[len(given) // leaf.stack :]):
+            return False
+        ids = self.buffer.add(
+            leaf.newest(observation)[0], actions[0], rewards.item(0), False, False
+        )
+        self._steps += 1
+        self.rows[slot] = ids
+        self._before[slot] = min(self._steps.item(0), _MOST_STEPS)
+        self._blind[slot] = False
+        self._newest, self._tips = ids, [led]
+        self._adds += 1
+        if self._read:
+            self._read.clear()
+        self._let_go(slot)
+        return True
 
     def _going_on(self, observations: list[np.ndarray], given: list[bytes]) -> np.ndarray:
         """The envs whose episode goes on with these observations."""
