@@ -23,56 +23,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Parameters
     ----------
-    path : str or Path or None
-        The store's directory: created, or reopened if it holds a store. None: a temporary one,
-        removed by `close` or when the process ends. What a killed process left of one, the next
-        temporary store of that user removes.
-    observation_space, action_space : gymnasium.Space
-        Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of them. An observation is one
-        frame: stacks are made when sampling. Of one environment, also if there are several. None is
-        empty; keys of a Dict become directories, and are refused where they cannot.
-    capacity : int or None
-        Rows kept over all envs, final rows included; each env keeps ``capacity // num_envs``. None
-        keeps everything. A store that exists is given this one; see `shrink`.
-    num_envs : int
-        Parallel environments. With more than one, every argument of `add` has a leading env axis.
-    stack_size : int
-        Frames in a sampled observation; 1 has no stack axis.
-    stack_padding : {"zero", "reset"}
-        What stands in a stack before the episode's start: zeros, or its first frame again. As
-        ``padding_type`` of `gymnasium.wrappers.FrameStackObservation`, whose default is the other
-        one: let them agree, or the agent learns from stacks that it never saw.
-    update_horizon : int
-        The n of n-step returns.
-    gamma : float
-        Discount of one step, in [0, 1].
-    batch_size : int
-        Default of `sample` and `prefetch`.
-    extras : dict, optional
-        Further fields of each step: name to ``(shape, dtype)``. A name is a letter, then letters,
-        digits and underscores, of ASCII and at most 100; no name of the format, of a parameter of
-        `add` or of what a batch has; and no two differ in case only.
-    compressor : str or dict
-        ``"auto"`` (lz4 for uint8 fields of 1 KiB a row or more), ``"raw"``, ``"lz4"``, ``"zstd"``,
-        which the small per-step fields ignore; or a dict of these by field name. Chosen when a
-        store is created; one that exists keeps its own.
-    segment_rows : int, optional
-        Rows of each env in one file, rounded up to what each field's format needs. None chooses; a
-        store that exists keeps its own.
-    env_group : int, optional
-        Envs whose rows share files. None shares them among all, up to some thousands; a store that
-        exists keeps its own.
-    seed : int or numpy.random.Generator, optional
-        Of every random draw. A store that exists goes on with the generator it saved, unless a
-        generator is given here.
-    name : str
-        Prefix of checkpoint directories.
-    shrink : bool
-        Whether a store that exists may be given a capacity that does not hold all its rows: the
-        oldest are deleted, for good, at once.
-    metadata : dict, optional
-        What the store is: any JSON object of at most 64 KiB, see `metadata`. A store that exists
-        keeps what it has under other keys.
+    path, observation_space, action_space, capacity, num_envs, stack_size, stack_padding
+        As for `ReplayBuffer`, and so are the next ones.
+    update_horizon, gamma, batch_size, extras, compressor, segment_rows, env_group, seed, name
+    shrink, metadata
     alpha : float
         0 draws uniformly, 1 in full proportion. A store that is reopened with another alpha keeps
         its priorities, unless they were saved with alpha 0, which knows none; those that are too

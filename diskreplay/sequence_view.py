@@ -94,16 +94,16 @@ class SequenceView:
         anchors.follow(rows.index)
         if self._to_go is not None:
             self._to_go.follow(rows.index)
-        first_time, self._store, self._under_way = self._store is None, rows.store, None
-        if saved is None:
-            return
-        if not (first_time and self._has_seed):
-            self.rng.adopt(*saved.rng)
-        if saved.cursor is not None:
-            anchors.cursor[:] = np.minimum(saved.cursor, rows.index.count)
-        self._under_way = saved.under_way
-        if saved.leaves is not None:
-            anchors.restore(saved.leaves.start, saved.leaves.leaves)
+        self._under_way = None
+        if saved is not None:
+            if not (self._store is None and self._has_seed):
+                self.rng.adopt(*saved.rng)
+            if saved.cursor is not None:
+                anchors.cursor[:] = np.minimum(saved.cursor, rows.index.count)
+            self._under_way = saved.under_way
+            if saved.leaves is not None:
+                anchors.restore(saved.leaves.start, saved.leaves.leaves)
+        self._store = rows.store  # not before: after Ctrl-C all of it is done again
 
     def draw(
         self, rows: IndexedStore, size: int, beta: float | None, visit: Visit
@@ -113,8 +113,13 @@ class SequenceView:
         self._under_way = None
         cursor = None if self.anchors.cursor is None else self.anchors.cursor.copy()
         self.rng.taken()
-        drawn = self.anchors.draw(self.rng, size, self.exponent(beta))
-        return self._drawn(rows, *drawn, self.rng.taken(), cursor, visit)
+        try:
+            drawn = self.anchors.draw(self.rng, size, self.exponent(beta))
+            return self._drawn(rows, *drawn, self.rng.taken(), cursor, visit)
+        except BaseException:  # nobody gets the new windows that were taken
+            if cursor is not None:
+                self.anchors.cursor[:] = cursor
+            raise
 
     def choose(self, rows: IndexedStore, anchors: np.ndarray, visit: Visit) -> DrawnSequences:
         """What is to be read of the windows of these anchors, during that visit."""
@@ -184,6 +189,11 @@ class Views:
     def get(self, name: str) -> SequenceView | None:
         """The view of that name, if one is open."""
         return self._views.get(name)
+
+    def names(self, store: Store) -> list[str]:
+        """Of the views that are open, or saved."""
+        saved = store.meta.get(priorities.VIEWS, {})
+        return [*self._views, *(saved if isinstance(saved, dict) else ())]
 
     def add(self, view: SequenceView) -> None:
         """It is open now."""

@@ -65,6 +65,12 @@ class Sequences:
                     f"name: a view {name!r} with other options or another seed is open: close() it "
                     "first, or choose another name"
                 )
+            for other in buffer._views.names(buffer._rows.store):
+                if other != name and other.lower() == name.lower():
+                    raise InvalidInputError(
+                        f"name: {name!r} and the view {other!r} differ in case only, and are one "
+                        "directory on some file systems; choose another name"
+                    )
             kind = buffer._kind
             view = SequenceView(
                 name, options, kind.schema, kind.options, seed, buffer._lock, buffer._views

@@ -17,15 +17,6 @@ from diskreplay.store import files
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")
 WHOLE = ("reserve", "_reserve_raw", "run", "record", "_switch", "_take_lock", "_shut")
-    "reserve",
-    "_reserve_raw",
-    "pack_at_once",
-    "run",
-    "record",
-    "_switch",
-    "_take_lock",
-    "_shut",
-)
 FRAME = (4, 4)
 OPTIONS = {
     "observation_space": Box(0, 255, FRAME, "uint8"), "action_space": Discrete(3),

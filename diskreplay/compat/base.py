@@ -1,7 +1,7 @@
 """What the facades without files of their own share: a ring that may come later, and its disk."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -116,6 +116,38 @@ class Facade:
 
     def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
         """Hand over to `ring` what it is to write."""
+
+    def _commit(self, row: list[Any], took: Callable[..., None], *values: Any) -> None:
+        """Put a row, and then have memory know of it: also if Ctrl-C comes amid either.
+
+        Parameters
+        ----------
+        row : list
+            As for `SlotBuffer.put`.
+        took : callable
+            Called with the row's number and `values`. Once more if it was interrupted: what it does
+            has to depend on nothing else that it changes.
+        """
+        ring = self._ring
+        number = ring.count
+        try:
+            ring.put(row)
+            took(number, *values)
+        except BaseException:
+            if ring.count > number:  # Ctrl-C after the commit: the row stays
+                took(number, *values)
+            raise
+
+    def _exchange(self, replace: Callable[[], None], recall: Callable[[], None]) -> None:
+        """Replace all rows, and then have memory know of it: also if Ctrl-C comes amid either."""
+        ring, notes = self._ring, self._ring.notes
+        try:
+            replace()
+            recall()
+        except BaseException:
+            if ring.notes is not notes:  # Ctrl-C after the exchange: the rows of before are gone
+                recall()
+            raise
 
     @property
     def path(self) -> Path | None:

@@ -91,7 +91,7 @@ class ReplayBuffer(Facade):
         self._offsets = np.arange(2 if len(self._shape) == 1 else self.frame_history_len + 1)
         self._offsets -= len(self._offsets) - 2  # the history, and the frame that comes next
         self._count, self.num_in_buffer, self.next_idx = ring.count, ring.stored, ring.cursor
-        rows = np.arange(ring.count - ring.stored, ring.count)
+        rows = ring.retained
         slots = rows % self.size
         steps, dones = ring.column("step"), ring.column("terminated")
         self._steps[slots], self._dones[slots] = steps, dones

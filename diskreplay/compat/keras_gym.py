@@ -126,7 +126,7 @@ class ExperienceReplayBuffer(Facade):
             Field(name, *ring.fields[name]) for name in ("observation", "action", "episode_id")
         ]
         self._count, self._stored = ring.count, ring.stored
-        rows = np.arange(ring.count - ring.stored, ring.count)
+        rows = ring.retained
         slots = rows % ring.capacity
         ids, dones = ring.column("episode_id"), ring.column("terminated")
         self._ids[slots], self._dones[slots] = ids, dones
@@ -179,18 +179,12 @@ class ExperienceReplayBuffer(Facade):
             start = self._count
         # What is no float32 is shown as 0 to others; here it is read from the extra.
         native = r if abs(r) <= _FLOAT32_MAX else 0.0
-        try:
-            ring.put([frame, action, native, done, False, 0, False, episode_id, r])
-            self._took(r, done, episode_id, start)
-        except BaseException:
-            if ring.count != self._count:  # Ctrl-C after the commit: the row stays
-                self._took(r, done, episode_id, start)
-            raise
+        row = [frame, action, native, done, False, 0, False, episode_id, r]
+        self._commit(row, self._took, r, done, episode_id, start)
 
-    def _took(self, r: float, done: bool, episode_id: int, start: int) -> None:
-        """The ring has one more row, of the episode that began with row `start`. Interrupted, it
-        may run again: the count moves last."""
-        slot, count = self._count % len(self._ids), self._count + 1
+    def _took(self, number: int, r: float, done: bool, episode_id: int, start: int) -> None:
+        """The ring has row `number`, of the episode that began with row `start`."""
+        slot, count = number % len(self._ids), number + 1
         self._ids[slot], self._dones[slot] = episode_id, done
         self._rewards[slot], self._starts[slot] = r, start
         self._start = -1 if done else start
@@ -333,14 +327,7 @@ class ExperienceReplayBuffer(Facade):
         ring = self._ring
         if ring is None:
             return
-        notes = ring.notes
-        try:
-            ring.reset()
-            self._recall(ring)
-        except BaseException:
-            if ring.notes is not notes:  # Ctrl-C after the exchange: the rows are gone
-                self._recall(ring)
-            raise
+        self._exchange(ring.reset, lambda: self._recall(ring))
 
     def __len__(self) -> int:
         return max(0, self._stored - self.bootstrap_n)

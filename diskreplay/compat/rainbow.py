@@ -58,7 +58,7 @@ class ReplayBuffer(Facade):
         path: str | os.PathLike | None = None,
     ) -> None:  # fmt: skip
         self.max_size, self.batch_size = int(size), int(batch_size)
-        self.ptr = self.size = self._count = 0
+        self.ptr = self.size = 0
         self._acts, self._rews, self._done = np.zeros((3, self.max_size), np.float32)
         super().__init__(path, self.max_size, **self._ring_options)
         self._obs_dim = int(obs_dim)
@@ -69,8 +69,8 @@ class ReplayBuffer(Facade):
         )  # fmt: skip
 
     def _recall(self, ring: SlotBuffer) -> None:
-        self.ptr, self.size, self._count = ring.cursor, ring.stored, ring.count
-        slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
+        self.ptr, self.size = ring.cursor, ring.stored
+        slots = ring.retained % self.max_size
         for values, field in (
             (self._acts, "action"), (self._rews, "reward"), (self._done, "terminated"),
         ):  # fmt: skip
@@ -100,21 +100,18 @@ class ReplayBuffer(Facade):
         ring = self._ring
         if self._following not in (None, obs.tobytes()):
             ring.end_episode()
-        try:
-            ring.put([obs, act, rew, done, False, 0, False, next_obs])
-            self._took(act, rew, done, next_obs)
-        except BaseException:
-            if ring.count != self._count:  # Ctrl-C after the commit: the row stays
-                self._took(act, rew, done, next_obs)
-            raise
+        row = [obs, act, rew, done, False, 0, False, next_obs]
+        self._commit(row, self._took, act, rew, done, next_obs)
 
-    def _took(self, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray) -> None:
-        """The ring has one more row. Interrupted, it may run again: the count moves last."""
-        slot, count = self._count % self.max_size, self._count + 1
+    def _took(
+        self, number: int, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray
+    ) -> None:
+        """The ring has row `number`."""
+        slot, count = number % self.max_size, number + 1
         self._acts[slot], self._rews[slot], self._done[slot] = act, rew, done
         self._following = next_obs.tobytes()
         self.size = min(count, self.max_size)
-        self.ptr, self._count = count % self.max_size, count
+        self.ptr = count % self.max_size
 
     def _row(self, values: Any) -> np.ndarray:
         row = np.empty(self._obs_dim, np.float32)
@@ -235,7 +232,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             with np.errstate(over="ignore"):
                 most = float(np.float64(LARGEST_LEAF / 2) ** (1 / self.alpha))
             self.max_priority = min(self.max_priority, most)
-        slots = np.arange(ring.count - ring.stored, ring.count) % self.max_size
+        slots = ring.retained % self.max_size
         self._weigh(slots, ring.weights.get(slots))
 
     def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
@@ -252,11 +249,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """The slot of the next row, as `ptr`."""
         return self.ptr
 
-    def _took(self, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray) -> None:
-        leaf = float(self.max_priority**self.alpha)
-        slot = self._count % self.max_size
+    def _took(
+        self, number: int, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray
+    ) -> None:
+        leaf, slot = float(self.max_priority**self.alpha), number % self.max_size
         tree_kernels.set_leaf(self.sum_tree.tree, self.min_tree.tree, slot, leaf)
-        super()._took(act, rew, done, next_obs)
+        super()._took(number, act, rew, done, next_obs)
 
     def sample_batch(self, beta: float = 0.4) -> dict[str, Any]:
         """Draw transitions, one from each of as many equal parts of the sum as a batch has.

@@ -250,6 +250,11 @@ class SlotBuffer(RowBuffer):
         return int(store.count[0] - store.first[0])
 
     @property
+    def retained(self) -> np.ndarray:
+        """The numbers of the retained rows, oldest first."""
+        return np.arange(self.count - self.stored, self.count)
+
+    @property
     def cursor(self) -> int:
         """The slot of the next row."""
         return self.count % self.capacity

@@ -214,6 +214,15 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         # HER's constructor hands on what it knows, which is none of them.
         super()._set_up(self._given)
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = DiskDictReplayBuffer.__getstate__(self)
+        del state["env"]  # as HER has it: environments cannot all be pickled
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.env = None
+        DiskDictReplayBuffer.__setstate__(self, state)
+
     def _found_episodes(self, slots: np.ndarray, step: np.ndarray, done: np.ndarray) -> None:
         """Where the episodes are that a reopened store has; the last ones are over, too."""
         self.ep_start[:], self.ep_length[:] = 0, 0

@@ -25,7 +25,8 @@ from diskreplay.errors import (
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
 from diskreplay.integrations.slot_array import SlotArray
 from diskreplay.integrations.stacked_leaf import StackedLeaf
-from diskreplay.integrations.transition_ring import TransitionRing, rows_for
+from diskreplay.integrations.transition_ring import TransitionRing
+from diskreplay.integrations.transition_rows import rows_for
 from diskreplay.shared_buffer import shared
 from diskreplay.store.format import read_attributes
 

@@ -75,6 +75,11 @@ class StackedLeaf:
             )
         return min(candidates, key=lambda a: self.shape[a])
 
+    @property
+    def shown(self) -> str:
+        """Its key, in messages."""
+        return f"[{self.name!r}]" if self.name else ""
+
     # -- what comes
 
     def fitted(self, observations: Any, num_envs: int) -> np.ndarray:

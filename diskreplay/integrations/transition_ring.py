@@ -15,18 +15,11 @@ import numpy as np
 
 from diskreplay.errors import InvalidInputError, UsageError
 from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf, same
+from diskreplay.integrations.transition_rows import complete_transitions, lead_in, slack
 from diskreplay.prefetch import Prefetcher
 from diskreplay.shared_buffer import SharedBuffer
 
 _MOST_STEPS = 255  # that are told apart: no stack is longer
-_SLACK = 16  # rows that have left wait until they are so large a part of the ring
-
-
-def rows_for(buffer_size: int, stack: int) -> int:
-    """Rows of each env that a ring needs at most: each transition may end an episode, and have a
-    final row; the oldest one has a stack, and the newest may be written before the oldest leaves.
-    """
-    return 2 * buffer_size + 2 * (buffer_size // _SLACK + 1) + stack + 2
 
 
 class TransitionRing:
@@ -60,6 +53,7 @@ class TransitionRing:
         self._handle, self.leaves, self._padding = handle, list(leaves), padding
         self.buffer_size, self.num_envs = buffer_size, num_envs
         self._named = bool(self.leaves[0].name)
+        self._patience = slack(buffer_size)
         self._longest = max(leaf.stack for leaf in self.leaves)
         if self._longest > _MOST_STEPS:
             raise InvalidInputError(
@@ -126,6 +120,11 @@ class TransitionRing:
         NotFiniteError, DiskFullError, ...
             As for `ReplayBuffer.add`. This step was not recorded.
         """
+        if self.num_envs == 1 and len(self.leaves) == 1:
+            if self._add_one(
+                slot, observations[0], following[0], actions, rewards, done, truncated
+            ):
+                return
         buffer = self.buffer
         given = [part.tobytes() for part in observations]
         led = [part.tobytes() for part in following]
@@ -165,13 +164,41 @@ class TransitionRing:
         self._open, self._newest, self._tips = ~done, rows, led
         self._adds += 1
         self._read.clear()
-        self._let_go(slot)
+        if slot % self._patience == 0:
+            self.let_go((slot + 1) % self.buffer_size)
+
+    def _add_one(
+        self, slot: int, observation: np.ndarray, following: np.ndarray, actions: np.ndarray,
+        rewards: np.ndarray, done: np.ndarray, truncated: np.ndarray,
+    ) -> bool:  # fmt: skip
+        """`add` for a step in the middle of the episode of the only env, without an array of one
+        element for each question; False, and nothing done, if it is something else."""
+        leaf = self.leaves[0]
+        if leaf.axis or done.item(0) or not self._open.item(0):
+            return False
+        given, led = observation.tobytes(), following.tobytes()
+        if given != self._tips[0]:
+            return False
+        if leaf.stack > 1 and not led.startswith(given[len(given) // leaf.stack :]):
+            return False
+        ids = self.buffer.add(
+            leaf.newest(observation)[0], actions[0], rewards.item(0), False, False
+        )
+        self._steps += 1
+        self.rows[slot] = ids
+        self._before[slot] = min(self._steps.item(0), _MOST_STEPS)
+        self._blind[slot] = False
+        self._newest, self._tips = ids, [led]
+        self._adds += 1
+        if self._read:
+            self._read.clear()
+        if slot % self._patience == 0:
+            self.let_go((slot + 1) % self.buffer_size)
+        return True
 
     def _going_on(self, observations: list[np.ndarray], given: list[bytes]) -> np.ndarray:
         """The envs whose episode goes on with these observations."""
-        if not self._open.any():
-            return self._open
-        if given == self._tips:
+        if not self._open.any() or given == self._tips:
             return self._open
         goes_on = self._open.copy()
         for leaf_at, seen in enumerate(observations):
@@ -200,7 +227,7 @@ class TransitionRing:
             wrong = ~slides & ~terminated
             if wrong.any():
                 raise InvalidInputError(
-                    f"next_obs{self._shown(leaf)} of env {int(wrong.argmax())}: its older frames "
+                    f"next_obs{leaf.shown} of env {int(wrong.argmax())}: its older frames "
                     f"are not the newer ones of obs, so that {leaf.stack} frames cannot be told "
                     "from one new frame each; nothing was recorded. If the environment was reset, "
                     "give the observation that it was reset to as obs, or use frame_stack=1"
@@ -217,7 +244,7 @@ class TransitionRing:
             leads = self._leads[env]
             while leads and leads[0] <= self._adds - self.buffer_size:
                 leads.popleft()
-            if (len(leads) + 1) * (self._longest - 1) > 2 * (self.buffer_size // _SLACK + 1):
+            if (len(leads) + 1) * (self._longest - 1) > 2 * (slack(self.buffer_size)):
                 wanted = "zeros" if self._padding == "zero" else "the newest frame again"
                 raise InvalidInputError(
                     f"obs of env {env}: the first stack of too many episodes has something else "
@@ -243,31 +270,19 @@ class TransitionRing:
             ids[others] = buffer.add(
                 frames, actions, rewards, done & ~truncated, done & truncated, last, **options
             )
-        older = self._longest - 1
         for env in np.flatnonzero(leads).tolist():
-            rows = older + 1 + int(final[env])
-            columns = {
-                name: np.zeros((rows, *shape), dtype)
-                for name, (shape, dtype) in buffer.fields.items()
-            }
-            for leaf, seen in zip(self.leaves, observations, strict=True):
-                split = leaf.split(seen[env : env + 1])
-                columns[leaf.field][older + 1 - leaf.stack : older + 1] = split[0]
-                if final[env]:
-                    ends = last[leaf.name] if self._named else last
-                    columns[leaf.field][-1] = ends[env] if many else ends
-            columns["action"][older], columns["reward"][older] = actions[env], rewards[env]
-            columns["terminated"][older] = done[env] and not truncated[env]
-            columns["truncated"][older] = done[env] and truncated[env]
-            columns["step"][:] = np.arange(rows)
-            columns["is_final"][:] = np.arange(rows) != older
-            ids[env] = buffer.extend(columns, env)[older]
+            seen = [part[env] for part in observations]
+            ends = None
+            if final[env]:
+                ends = [last[leaf.name] for leaf in self.leaves] if self._named else [last]
+                ends = [part[env] for part in ends] if many else ends
+            columns = lead_in(
+                buffer.fields, self.leaves, seen, ends, actions[env], rewards[env],
+                bool(done[env]), bool(truncated[env]),
+            )  # fmt: skip
+            ids[env] = buffer.extend(columns, env)[self._longest - 1]
             self._leads[env].append(self._adds)
         return ids
-
-    @staticmethod
-    def _shown(leaf: StackedLeaf) -> str:
-        return f"[{leaf.name!r}]" if leaf.name else ""
 
     def _frames(self, parts: list[np.ndarray]) -> Any:
         """The newest frame of each observation, as `ReplayBuffer.add` takes them."""
@@ -286,11 +301,6 @@ class TransitionRing:
         self._open = self._open & ~envs
         self._newest = np.where(envs, -1, self._newest)
         self._read.clear()
-
-    def _let_go(self, slot: int) -> None:
-        """Now and then, let the rows go that no slot shows."""
-        if slot % (self.buffer_size // _SLACK + 1) == 0:
-            self.let_go((slot + 1) % self.buffer_size)
 
     def let_go(self, oldest: int) -> None:
         """Let all rows go that come before those of a slot, if the ring is full."""
@@ -398,18 +408,8 @@ class TransitionRing:
         columns : dict of str to ndarray, each of shape (transitions, num_envs, ...)
         """
         self.forget()
-        buffer, found, lost = self.buffer, [], 0
-        for env, (first, count) in enumerate(buffer.bounds.tolist()):
-            rows = np.arange(first, count)
-            step, is_final, terminated = buffer.take(
-                ["step", "is_final", "terminated"], rows * self.num_envs + env
-            )
-            is_next = np.zeros(len(rows), np.bool_)
-            is_next[:-1] = step[1:] == step[:-1] + 1
-            whole = ~is_final & (is_next | terminated)
-            lost += int((~is_final & ~whole).sum())
-            whole &= rows - np.minimum(step, self._longest - 1) >= first
-            found.append((rows[whole], step[whole], ~is_next[whole]))
+        buffer = self.buffer
+        found, lost = complete_transitions(buffer, self._longest)
         kept = min(self.buffer_size, *(len(rows) for rows, _, _ in found))
         full = kept == self.buffer_size
         ever = (buffer.add_count - lost) // self.num_envs

@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 
 from diskreplay.errors import EmptyBufferError, NotSampleableError, PriorityError, UnknownIdError
+from diskreplay.process import undisturbed
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.sampling.sum_tree import SumTree
@@ -98,14 +99,15 @@ class Anchors:
         kernels = self._window_kernels
         room = kernels.count_changes(*index.state, self.figures, self._seen)
         changed = np.empty((2, room), np.int64)
-        gone, came = kernels.find_anchors(
-            *index.state, self.figures, self._seen, self._marks, changed
-        )
-        self.count += came - gone
-        if self.tree is not None:
-            # In this order: a new anchor may sit in the place of an evicted one.
-            self._fill(changed[0, :gone], 0.0)
-            self._fill(changed[1, :came], self._leaf(self.largest))
+        with undisturbed():  # Ctrl-C in between would leave windows that are never drawn
+            gone, came = kernels.find_anchors(
+                *index.state, self.figures, self._seen, self._marks, changed
+            )
+            self.count += came - gone
+            if self.tree is not None:
+                # In this order: a new anchor may sit in the place of an evicted one.
+                self._fill(changed[0, :gone], 0.0)
+                self._fill(changed[1, :came], self._leaf(self.largest))
 
     def _grow(self, size: int) -> None:
         marks = np.zeros(size, np.uint8)

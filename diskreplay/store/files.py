@@ -262,6 +262,12 @@ def write_at(fd: int, path: Path, data: memoryview, offset: int) -> None:
             data, offset = data[done:], offset + done
 
 
+def truncate(fd: int, path: Path, size: int) -> None:
+    """Cut an open file to its first `size` bytes."""
+    with explained(path, "cannot cut the file"):
+        os.ftruncate(fd, size)
+
+
 def close(fd: int) -> None:
     """Close what `open_to_write` opened."""
     os.close(fd)

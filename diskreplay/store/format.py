@@ -40,6 +40,7 @@ _WIDE = 1 << 10  # bytes of a row
 _LARGE_TAIL = 2 << 20
 _MOST_TAIL_BLOCKS = 32
 _LONGEST_BLOCK = 1 << 10  # rows
+_MOST_BLOCKS = 4096  # of a segment
 _SMALL_SEGMENT = 64 << 10  # a file costs more than these bytes do
 _MOST_ROWS = 131_072
 _PAGE, _LARGE_PAGE = 4096, 16_384
@@ -206,6 +207,8 @@ class Field:
             budget = min(budget, max(rows_per_env // 8, small))
         budget = min(budget, _MOST_ROWS)
         if self.packed:
+            # The index has 16 bytes for each block, in use or not.
+            budget = min(budget, _MOST_BLOCKS // env_group * self.block_rows)
             rows = 1 << max(budget, granule).bit_length() - 1
             rows = max(rows // granule, 1) * granule
         else:

@@ -337,6 +337,10 @@ class PackedColumn(Column):
     def files_of(self, segment: Segment) -> list[Path]:
         return [self.path(*segment.key), private.open_shard(self.root, self.number, *segment.key)]
 
+    def _drop(self, segment: Segment) -> None:
+        super()._drop(segment)
+        self.partial.pop(segment.key, None)
+
     def close(self) -> None:
         super().close()
         self.tail = None

@@ -299,7 +299,10 @@ class Shard(Segment):
         return Seal(self.end, codec.checksum(self.mapping.array, self.index))
 
     def finish_index(self) -> None:
-        """Nothing is appended any more: make the index in the file a whole one."""
+        """Nothing is appended any more: make the index in the file a whole one. What a write that
+        failed has left behind the last block goes."""
+        if os.fstat(self._fd).st_size != self.end:
+            files.truncate(self._fd, self.path, self.end)
         head = codec.index_bytes(self.index)
         self.mapping.array[: len(head)] = np.frombuffer(head, np.uint8)
 

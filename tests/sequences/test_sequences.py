@@ -277,6 +277,8 @@ def test_views_by_name(buffer):
         view.sample()
     assert len(buffer.sequences(4)) == 14
     assert "4 + 1 rows" in repr(buffer.sequences(4))
+    with pytest.raises(InvalidInputError, match="differ in case only"):
+        buffer.sequences(4, name="Sequences")
 
 
 def test_a_buffer_that_is_dropped_lets_go_of_its_store(tmp_path):
@@ -291,6 +293,18 @@ def test_a_buffer_that_is_dropped_lets_go_of_its_store(tmp_path):
         make_buffer(tmp_path / "replay").close()  # else it is locked
     finally:
         gc.enable()
+
+
+def test_new_windows_that_nobody_got_come_again(buffer):
+    play(buffer, 20)
+    view = buffer.sequences(3, online=True, prioritized=True, seed=1)
+    view.update_priorities(view.anchors(), np.zeros(len(view)))
+    play(buffer, 10, start=20)
+    new = view.anchors()[view.anchors() >= 22].tolist()
+    view.update_priorities(new, np.zeros(len(new)))
+    with pytest.raises(EmptyBufferError, match="all priorities are 0"):
+        view.sample(len(new) + 1)
+    assert view.sample(len(new)).anchor.tolist() == new
 
 
 def test_an_empty_view(buffer):

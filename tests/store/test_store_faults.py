@@ -19,7 +19,7 @@ from diskreplay.store.store import Store
 FRAME = (32, 32)
 FUNCTIONS = [
     "make_dirs", "make_lasting_dirs", "allocate", "promise", "write", "write_at", "replace",
-    "sync", "sync_dirs", "open_to_write",
+    "sync", "sync_dirs", "open_to_write", "truncate",
     "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir", "remove_tree",
 ]  # fmt: skip
 NOT_DURABLE = {

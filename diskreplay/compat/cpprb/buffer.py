@@ -144,7 +144,7 @@ class ReplayBuffer(Facade):
         self._links = {field: np.zeros(ring.capacity, np.int32) for field in self._layout.links}
         fields = list(ring.fields)
         self._link_places = [(fields.index(name), self._links[name].data) for name in self._links]
-        retained = np.arange(ring.count - ring.stored, ring.count)
+        retained = ring.retained
         for field, values in self._links.items():
             values[retained % ring.capacity] = ring.column(field)
         slots = np.arange(self.get_stored_size())
@@ -265,16 +265,9 @@ class ReplayBuffer(Facade):
 
     def _store_row(self, row: Arrays, priority: np.ndarray | None = None) -> int:
         """As `_store`, for one row without a leading axis: by far the most common."""
-        ring = self._ring
-        number = ring.count
+        number = self._ring.count
         stored, states = self._layout.encode_row(row)
-        try:
-            ring.put(stored)
-            self._took_row(number, row, stored, states, priority)
-        except BaseException:
-            if ring.count > number:  # Ctrl-C after the commit: the row stays
-                self._took_row(number, row, stored, states, priority)
-            raise
+        self._commit(stored, self._took_row, row, stored, states, priority)
         return number % self._size
 
     def _took_row(
@@ -313,15 +306,13 @@ class ReplayBuffer(Facade):
 
     def clear(self) -> None:
         """Forget all rows, and steps that wait; a largest priority is 1 again."""
-        ring, notes = self._ring, self._ring.notes
-        try:
-            with ring.rebuilding() as fresh:
-                fresh.notes = {**notes, **self._notes()}
-            self._cleared()
-        except BaseException:
-            if ring.notes is not notes:  # Ctrl-C after the exchange: the rows are gone
-                self._cleared()
-            raise
+        notes = {**self._ring.notes, **self._notes()}
+
+        def replace() -> None:
+            with self._ring.rebuilding() as fresh:
+                fresh.notes = notes
+
+        self._exchange(replace, self._cleared)
 
     def _cleared(self) -> None:
         self._remember()

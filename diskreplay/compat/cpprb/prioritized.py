@@ -19,10 +19,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Parameters
     ----------
-    size : int or float
-        Capacity, in rows.
-    env_dict : dict, optional
-        Name to ``{"shape": int or sequence, "dtype": ...}``, by default 1 and `default_dtype`.
+    size, env_dict, next_of, stack_compress, default_dtype, Nstep, mmap_prefix, path, compressor
+        As for `ReplayBuffer`.
     alpha : float
         Not negative.
     eps : float
@@ -30,23 +28,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         weights are 0 (unless beta is), as in the original.
     check_for_update : bool
         Whether `update_priorities` leaves slots alone that were written since the last `sample`.
-    next_of : str or iterable of str, optional
-        Columns whose ``next_`` value usually is the next row's value. Both are given and returned;
-        where rows have 1 KiB or more, what follows is stored once.
-    stack_compress : str or iterable of str, optional
-        Columns whose last axis is a stack of frames. Stacks of 1 KiB or more that move on by one
-        frame a row are stored frame by frame.
-    default_dtype : dtype, optional
-        float32 if None.
-    Nstep : dict, optional
-        See `NstepBuffer`. The options above then save nothing.
-    mmap_prefix : str, optional
-        The store's directory, if `path` is None; ``{mmap_prefix}_{name}.dat`` links to a column.
-    path : path, optional
-        The store's directory: created, or reopened. None: a temporary one.
-    compressor : {"auto", "raw", "lz4", "zstd"}
-        As for `diskreplay.ReplayBuffer`, for all columns. "raw" frames are sampled in half the time
-        and take ten times the space.
     **ignored
         Any other keyword, as in the original.
 
@@ -135,7 +116,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha, eps = (ring.notes.get(name) for name in ("alpha", "eps"))
         if (alpha, eps) == (self._alpha, self._eps) or not ring.stored:
             return
-        slots = ring.slots(np.arange(ring.count - ring.stored, ring.count))
+        slots = ring.slots(ring.retained)
         priorities = np.full(len(slots), max_priority)
         if alpha:  # else nothing is known of the priorities
             with np.errstate(over="ignore"):

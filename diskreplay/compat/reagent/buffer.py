@@ -381,7 +381,7 @@ class ReplayBuffer(Signature, Checkpointing, Facade):
         self._count = ring.count
         self.add_count[()] = ring.count
         # Small columns are kept in memory too, by slot: a batch needs all of them.
-        slots = np.arange(ring.count - ring.stored, ring.count) % ring.capacity
+        slots = ring.retained % ring.capacity
         self._small, self._small_places = {}, []
         sizes = {e.name: math.prod(e.shape) * e.dtype.itemsize for e in self._signature}
         small = in_memory({name: sizes[name] for name in self._stored}, ring.capacity)
