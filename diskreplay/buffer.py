@@ -65,12 +65,9 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         ``"auto"`` (lz4 for uint8 fields of 1 KiB a row or more), ``"raw"``, ``"lz4"``, ``"zstd"``,
         which the small per-step fields ignore; or a dict of these by field name. Chosen when a
         store is created; one that exists keeps its own.
-    segment_rows : int, optional
-        Rows of each env in one file, rounded up to what each field's format needs. None chooses; a
-        store that exists keeps its own.
-    env_group : int, optional
-        Envs whose rows share files. None shares them among all, up to some thousands; a store that
-        exists keeps its own.
+    segment_rows, env_group : int, optional
+        Rows of each env in one file, rounded up to what each field's format needs, and envs whose
+        rows share files, all of them up to some thousands. A store that exists keeps its own.
     seed : int or numpy.random.Generator, optional
         Of every random draw. A store that exists goes on with the generator it saved, unless a
         generator is given here.

@@ -158,7 +158,7 @@ def test_a_rotten_index_of_a_shard_is_refused(saved, tmp_path):
     before = everything(buffer)
     for path in checkpoint.glob("observation/c.*"):
         whole = path.read_bytes()
-        restore(path, whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:])
+        restore(path, whole[:9] + bytes([whole[9] ^ 4]) + whole[10:])
         with pytest.raises(errors.CorruptSegmentError, match="index"):
             buffer.load(checkpoint.parent, 1)
         restore(path, whole)

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -167,10 +168,12 @@ def test_no_call_begins_on_a_thread_of_the_buffers_own(tmp_path, monkeypatch):
         for _ in range(200):
             player.step()
         buffer.flush()
+        buffer._rows.store.maintenance.wake()
+        while not found:
+            time.sleep(0.001)
         with buffer.prefetch(1, beta=lambda count: len(buffer)) as ahead:
             with pytest.raises(diskreplay.ReentryError):
                 next(ahead)
-    assert found
 
 
 SIGNALS = """

@@ -1,12 +1,13 @@
 """A field whose rows are compressed: the newest are in its tail, the others in shards."""
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError
+from diskreplay.errors import CorruptSegmentError, StorageError
 from diskreplay.store import codec, files, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
@@ -118,13 +119,15 @@ class PackedColumn(Column):
             pass
 
     def pack_at_once(self, count: np.ndarray) -> None:
-        """Compress the blocks of committed rows now, unless the keeper is just doing so.
+        """Compress the blocks of committed rows now, unless the keeper is just doing so. What fails
+        is tried again, and fails for good when a row has no place left.
 
         For a single env: its `add` takes microseconds and hardly ever gives up the GIL, for which
         the keeper would wait longer than this takes.
         """
         if not self._packing.locked():
-            self._pack(np.zeros(1, np.int64), count)
+            with contextlib.suppress(StorageError):
+                self._pack(np.zeros(1, np.int64), count)
 
     def _pack(self, envs: np.ndarray, count: np.ndarray) -> bool:
         """Compress the oldest blocks of some envs, some megabytes at most; whether there were any.

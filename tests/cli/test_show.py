@@ -115,7 +115,7 @@ def racing(make, tmp_path, monkeypatch):
 
     def episodes_then_eviction(reader):
         found = episodes_of(reader)
-        record(buffer, 60)
+        record(buffer, 2000)
         return found
 
     for module in ("show", "pictures"):

@@ -19,7 +19,7 @@ from diskreplay.compat.reagent import (  # noqa: E402
     SumTree,
 )
 from diskreplay.errors import ClosedError, DiskFullError, SchemaError, UsageError  # noqa: E402
-from diskreplay.store.column import Column  # noqa: E402
+from diskreplay.store.packed_column import PackedColumn  # noqa: E402
 from tests.compat.reagent_model import Model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("small_columns")
@@ -388,21 +388,21 @@ def test_a_full_disk_halfway_through_the_padding(tmp_path, monkeypatch):
         "timeline": False, "ends": 0.3,
     }  # fmt: skip
     rng, failed = np.random.default_rng(0), 0
-    open_segment = Column.open_segment
+    new_path = PackedColumn.new_path
     with make(setup, path=tmp_path / "replay") as buffer:
         model = make_model(setup)
 
-        def full(self, segment, env):
-            raise DiskFullError(28, "full", str(self.root))
+        def full(self, path):
+            raise DiskFullError(28, "full", str(path))
 
-        for _ in range(60):
+        for _ in range(900):
             row = random_row(setup, rng)
-            monkeypatch.setattr(Column, "open_segment", full)
+            monkeypatch.setattr(PackedColumn, "new_path", full)
             try:
                 buffer.add(*row.values())
             except DiskFullError:
                 failed += 1
-                monkeypatch.setattr(Column, "open_segment", open_segment)
+                monkeypatch.setattr(PackedColumn, "new_path", new_path)
                 buffer.add(*row.values())
             model.add(row)
         check_state(buffer, model)
