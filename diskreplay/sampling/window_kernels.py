@@ -35,6 +35,7 @@ _FUTURE_GOAL, _FINAL_GOAL, _EPISODE_GOAL = range(3)
 
 _INFINITY = float("inf")
 _ROWS_OF_A_LINE = 4  # of the caches
+_ROWS_EXPECTED = 64  # most episodes with goals end within so many
 
 
 @part(int64, int32s, int64s, int64s, int64, int64)
@@ -437,6 +438,10 @@ def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals)
     """
     envs = figures[ENVS]
     size = figures[ROWS] * envs
+    # Apart from the rest, so that the cache misses of all rows are under way together.
+    for i in range(len(ids)):
+        for ahead in range(0, _ROWS_EXPECTED, _ROWS_OF_A_LINE if envs == 1 else 1):
+            expect(address(ring) + 4 * WIDTH * ((ids[i] + ahead * envs) % size))
     for i in range(len(ids)):
         env, row = ids[i] % envs, ids[i] // envs
         first, count = bounds[env, FIRST], bounds[env, COUNT]
