@@ -12,8 +12,8 @@ commands = typer.Typer()
 
 MODULES = (
     "store.kernels", "store.checking_kernels", "sampling.kernels", "sampling.window_kernels",
-    "compat.tree_kernels", "compat.keras_gym_kernels", "compat.cpprb.kernels",
-    "compat.reagent.kernels",
+    "sampling.episode_kernels", "compat.tree_kernels", "compat.keras_gym_kernels",
+    "compat.cpprb.kernels", "compat.reagent.kernels",
 )  # fmt: skip
 
 
