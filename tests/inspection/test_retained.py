@@ -37,6 +37,10 @@ class Hurried:
         self.write(self.hurry)
         return self._reader.bounds
 
+    @property
+    def begins(self):
+        return self._reader.begins
+
     def take(self, field, ids):
         self.write(self.hurry)
         return self._reader.take(field, ids)
