@@ -88,9 +88,13 @@ from diskreplay.errors import (
 if TYPE_CHECKING:
     from diskreplay.batch import Batch
     from diskreplay.buffer import ReplayBuffer
+    from diskreplay.hindsight import Hindsight
+    from diskreplay.inspection.episodes import Episodes
     from diskreplay.opening import checkpoints, open
     from diskreplay.prioritized import PrioritizedReplayBuffer
     from diskreplay.sampling.sum_tree import SumTree
+    from diskreplay.sequence_batch import SequenceBatch
+    from diskreplay.sequences import Sequences
     from diskreplay.shared_buffer import SharedBuffer, shared
     from diskreplay.statistics import Statistics
     from diskreplay.store.checkpoint import CHECKPOINT_DURATION
@@ -111,9 +115,11 @@ __all__ = [
     "DiskReplayError",
     "DtypeError",
     "EmptyBufferError",
+    "Episodes",
     "ExtrasError",
     "ForkedError",
     "FormatError",
+    "Hindsight",
     "IncompleteCheckpointError",
     "InvalidInputError",
     "LockedError",
@@ -125,6 +131,8 @@ __all__ = [
     "ReentryError",
     "ReplayBuffer",
     "SchemaError",
+    "SequenceBatch",
+    "Sequences",
     "ShapeError",
     "SharedBuffer",
     "Statistics",
@@ -150,6 +158,10 @@ _HOMES = {
     "PrioritizedReplayBuffer": "prioritized",
     "ReplayBuffer": "buffer",
     "SharedBuffer": "shared_buffer",
+    "Episodes": "inspection.episodes",
+    "Hindsight": "hindsight",
+    "SequenceBatch": "sequence_batch",
+    "Sequences": "sequences",
     "Statistics": "statistics",
     "SumTree": "sampling.sum_tree",
     "checkpoints": "opening",
