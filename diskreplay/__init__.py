@@ -89,7 +89,6 @@ if TYPE_CHECKING:
     from diskreplay.batch import Batch
     from diskreplay.buffer import ReplayBuffer
     from diskreplay.hindsight import Hindsight
-    from diskreplay.inspection.episodes import Episodes
     from diskreplay.opening import checkpoints, open
     from diskreplay.prioritized import PrioritizedReplayBuffer
     from diskreplay.sampling.sum_tree import SumTree
@@ -115,7 +114,6 @@ __all__ = [
     "DiskReplayError",
     "DtypeError",
     "EmptyBufferError",
-    "Episodes",
     "ExtrasError",
     "ForkedError",
     "FormatError",
@@ -158,7 +156,6 @@ _HOMES = {
     "PrioritizedReplayBuffer": "prioritized",
     "ReplayBuffer": "buffer",
     "SharedBuffer": "shared_buffer",
-    "Episodes": "inspection.episodes",
     "Hindsight": "hindsight",
     "SequenceBatch": "sequence_batch",
     "Sequences": "sequences",

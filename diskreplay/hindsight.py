@@ -26,6 +26,12 @@ class Hindsight:
 
     Andrychowicz et al., "Hindsight Experience Replay", 2017. Nothing is stored for it: goals are
     chosen when a batch is drawn.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+    compute_reward, strategy, n_goals, achieved, desired, info, finished, terminated, seed
+        As for `ReplayBuffer.hindsight`.
     """
 
     def __init__(
