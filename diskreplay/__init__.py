@@ -89,9 +89,12 @@ from diskreplay.errors import (
 if TYPE_CHECKING:
     from diskreplay.batch import Batch
     from diskreplay.buffer import ReplayBuffer
+    from diskreplay.hindsight import Hindsight
     from diskreplay.opening import checkpoints, open
     from diskreplay.prioritized import PrioritizedReplayBuffer
     from diskreplay.sampling.sum_tree import SumTree
+    from diskreplay.sequence_batch import SequenceBatch
+    from diskreplay.sequences import Sequences
     from diskreplay.shared_buffer import SharedBuffer, shared
     from diskreplay.statistics import Statistics
     from diskreplay.store.checkpoint import CHECKPOINT_DURATION
@@ -115,6 +118,7 @@ __all__ = [
     "ExtrasError",
     "ForkedError",
     "FormatError",
+    "Hindsight",
     "IncompleteCheckpointError",
     "InvalidInputError",
     "LockedError",
@@ -126,6 +130,8 @@ __all__ = [
     "ReentryError",
     "ReplayBuffer",
     "SchemaError",
+    "SequenceBatch",
+    "Sequences",
     "ShapeError",
     "SharedBuffer",
     "Statistics",
@@ -151,6 +157,9 @@ _HOMES = {
     "PrioritizedReplayBuffer": "prioritized",
     "ReplayBuffer": "buffer",
     "SharedBuffer": "shared_buffer",
+    "Hindsight": "hindsight",
+    "SequenceBatch": "sequence_batch",
+    "Sequences": "sequences",
     "Statistics": "statistics",
     "SumTree": "sampling.sum_tree",
     "checkpoints": "opening",

@@ -26,6 +26,12 @@ class Hindsight:
 
     Andrychowicz et al., "Hindsight Experience Replay", 2017. Nothing is stored for it: goals are
     chosen when a batch is drawn.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+    compute_reward, strategy, n_goals, achieved, desired, info, finished, terminated, seed
+        As for `ReplayBuffer.hindsight`.
     """
 
     def __init__(
@@ -119,7 +125,7 @@ class Hindsight:
 
     def _choose(self, drawn: DrawnBatch) -> tuple[np.ndarray, np.ndarray]:
         """The positions to be relabelled, and the rows that have their goals. Needs the lock."""
-        from diskreplay.sampling import window_kernels
+        from diskreplay.sampling import episode_kernels
 
         buffer, size = self._buffer, len(drawn.ids)
         asked = int(size * self._share)
@@ -129,7 +135,7 @@ class Hindsight:
         else:
             positions = np.sort(np.argsort(random(size), kind="stable")[:asked])
         goals = np.empty(asked, np.int64)
-        window_kernels.choose_goals(
+        episode_kernels.choose_goals(
             *buffer._rows.index.state, drawn.ids[positions], random(asked), self._strategy,
             self._finished, goals,
         )  # fmt: skip

@@ -1,11 +1,13 @@
 """The recipes of docs/sequences.md and docs/hindsight.md run, and do what they say."""
 
+import runpy
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
-from tests.blocks import blocks, paste
+from tests.blocks import ROOT, blocks, paste
 
 
 def recipe(page, word):
@@ -119,3 +121,16 @@ def test_hindsight(tmp_path):
         batch = names["batch"]
         assert batch.relabelled.sum() == 204
         assert (batch.reward[batch.relabelled] == 0).sum() > 20
+
+
+def test_the_example_learns_with_hindsight_and_not_without(tmp_path):
+    pytest.importorskip("torch")
+    names = runpy.run_path(str(ROOT / "docs/examples/hindsight.py"))
+    share = {
+        hindsight: names["train"](
+            tmp_path / str(hindsight), hindsight=hindsight, bits=8, episodes=400
+        )
+        for hindsight in (True, False)
+    }
+    assert share[True] > 0.7
+    assert share[False] < 0.3

@@ -68,7 +68,12 @@ def test_no_option_is_hidden():
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in CLASSES if kind not in (diskreplay.Batch, diskreplay.Statistics)]
+    "kind",
+    [
+        kind
+        for kind in CLASSES
+        if kind not in (diskreplay.Batch, diskreplay.SequenceBatch, diskreplay.Statistics)
+    ],
 )
 def test_docstrings_name_every_parameter(kind):
     documented = inspect.getdoc(kind) + (inspect.getdoc(kind.__init__) or "")

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.store import files
@@ -16,7 +17,7 @@ OPTIONS = {"observation_space": Discrete(9), "action_space": Discrete(3), "capac
 WRITER = """
 import sys, time
 import diskreplay
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 buffer = diskreplay.ReplayBuffer(
     None, observation_space=Discrete(9), action_space=Discrete(3), capacity=100)
 buffer.add(1, 1, 0.0, False, False)
@@ -132,3 +133,34 @@ def test_one_that_is_being_made_right_now(temporary, monkeypatch):
     with diskreplay.ReplayBuffer(None, **OPTIONS) as buffer:
         buffer.add(1, 1, 0.0, False, False)
         assert not stolen[0].parent.exists()
+
+
+def test_nothing_of_it_is_synced_but_its_checkpoints_are(temporary, tmp_path_factory, monkeypatch):
+    synced = set()
+    sync = files._sync_one
+
+    def watched(path):
+        synced.add(os.path.realpath(path))
+        sync(path)
+
+    monkeypatch.setattr(files, "_sync_one", watched)
+    elsewhere = tmp_path_factory.mktemp("lasting")
+    frame = Box(0, 255, (64,), np.uint8)
+    options = {**OPTIONS, "observation_space": frame, "capacity": 4000, "segment_rows": 64}
+    with diskreplay.PrioritizedReplayBuffer(None, **options, compressor="lz4") as buffer:
+        for step in range(1000):
+            buffer.add(np.full(64, step % 251, np.uint8), 1, 0.0, step % 9 == 8, False)
+        buffer.flush()
+        assert not [path for path in synced if path.startswith(str(buffer.path))]
+        made = buffer.save(elsewhere, 1, attachments={"agent.pt": b"weights"})
+        there = {path for path in made.rglob("*") if path.is_file()}
+        assert len(there) > 20
+        # By what they are, not by name: some are synced before the checkpoint gets its own.
+        names = {os.path.relpath(path, made) for path in there}
+        found = {path for path in synced if path.startswith(str(elsewhere))}
+        assert {path.split("replay_ckpt.1/")[-1] for path in found} >= names
+    with diskreplay.PrioritizedReplayBuffer(temporary / "lasting", **options) as buffer:
+        synced.clear()
+        buffer.add(np.zeros(64, np.uint8), 1, 0.0, True, False)
+        buffer.flush()
+        assert [path for path in synced if path.startswith(str(buffer.path))]

@@ -15,9 +15,9 @@ class ReturnsToGo:
     """
 
     def __init__(self, gamma: float) -> None:
-        from diskreplay.sampling import window_kernels
+        from diskreplay.sampling import episode_kernels
 
-        self._kernels, self._gamma = window_kernels, gamma
+        self._kernels, self._gamma = episode_kernels, gamma
 
     def follow(self, index: RowIndex) -> None:
         """Begin with an index of other rows than before."""

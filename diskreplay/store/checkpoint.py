@@ -228,6 +228,8 @@ def _build(
             contents[key] = Seal(len(data), codec.crc32c(data))
     listing = build / manifest.NAME
     files.write(listing, [manifest.encode(contents, datetime.datetime.now(datetime.UTC))])
+    if not files.is_synced(store.path):  # what is linked was never synced where it comes from
+        written = [build / key for key in contents]
     files.sync([*written, listing])
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
 

@@ -305,14 +305,30 @@ def _begin_writing(path: Path) -> None:
         os.close(fd)
 
 
+_passing: set[str] = set()  # directories, with a slash behind them
+
+
+def do_without_syncs(directory: Path) -> None:
+    """From here on, nothing in this directory is synced: no power cut leaves anybody who would
+    open it. For temporary stores."""
+    for path in (os.path.abspath(directory), os.path.realpath(directory)):
+        _passing.add(path + os.sep)
+
+
+def is_synced(path: Path) -> bool:
+    """Whether `sync` does anything for it."""
+    return not os.fspath(path).startswith(tuple(_passing))
+
+
 def sync(paths: Iterable[Path]) -> None:
-    """Make the contents of files durable, memory-mapped writes included.
+    """Make the contents of files durable, memory-mapped writes included; not those of temporary
+    stores.
 
     The writing of many is begun for all before the first is waited for. Not ``syncfs``: it would
     also write the tails, over and over, and whatever else lies on that file system. And no threads,
     which cannot be had any more when a store is closed at the interpreter's exit.
     """
-    paths = list(paths)
+    paths = list(filter(is_synced, paths) if _passing else paths)
     if len(paths) > _MANY and sys.platform == "linux":
         for path in paths:
             with explained(path, "cannot sync the file"):

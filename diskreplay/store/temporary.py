@@ -1,7 +1,8 @@
 """Directories of temporary stores: gone with the process, or with the next one of that user.
 
 They are in ``<TMPDIR>/diskreplay-<user id>``, which nobody else may enter. Each is a `Workspace`,
-whose lock its process holds: what a killed one left is told by that, and by nothing else.
+whose lock its process holds: what a killed one left is told by that, and by nothing else. Nothing
+in them is synced.
 """
 
 import os
@@ -32,6 +33,7 @@ def make() -> tempfiles.Workspace:
             if not stat.S_ISDIR(about.st_mode) or not ours:
                 # Somebody else has made it, and could change what is in it.
                 shared = Path(tempfile.mkdtemp(prefix="diskreplay-")).absolute()
+    files.do_without_syncs(shared)
     tempfiles.sweep(shared, _NAME)
     return tempfiles.Workspace(shared / _NAME, "tmp")
 

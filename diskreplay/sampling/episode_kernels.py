@@ -1,0 +1,122 @@
+"""Numba kernels that go along an episode: returns to go, and goals that were reached."""
+
+from diskreplay.caches import expect
+from diskreplay.jit import address, int64, kernel, larger
+from diskreplay.sampling.kernels import (
+    COUNT,
+    ENDED,
+    ENVS,
+    EPISODE,
+    FINAL,
+    FIRST,
+    FLAGS,
+    REWARD,
+    ROWS,
+    WIDTH,
+)
+from diskreplay.sampling.window_kernels import ROWS_OF_A_LINE
+
+# The strategies of hindsight.
+_FUTURE_GOAL, _FINAL_GOAL, _EPISODE_GOAL = range(3)
+_ROWS_EXPECTED = 64  # most episodes with goals end within so many
+_INFINITY = float("inf")
+
+
+@kernel(
+    "int32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], float64, "
+    "float32[::1]"
+)
+def fill_to_go(ring, rewards, bounds, figures, seen, gamma, to_go):
+    """Discounted sums of an episode's rewards from each row on, for rows behind ``seen[env, 1]``.
+
+    ``seen[env, 0]`` is where the newest episode begins, as far as it is retained: what is not over
+    has no sum, which is NaN, and is looked at again.
+    """
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    for env in range(envs):
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        begin = larger(seen[env, 0], first)
+        low = larger(seen[env, 1], begin)
+        for row in range(low, count + 1):
+            place = (row * envs + env) % size
+            if row < count:
+                to_go[place] = float("nan")
+            before = ((row - 1) * envs + env) % size
+            if row == begin:
+                continue
+            if row < count and ring[place, EPISODE] == ring[before, EPISODE]:
+                # It seemed to be over, since its last row was a frame alone.
+                back = row - 1
+                while back >= begin and to_go[(back * envs + env) % size] >= -_INFINITY:
+                    to_go[(back * envs + env) % size] = float("nan")
+                    back -= 1
+                continue
+            if row == count and not ring[before, FLAGS] & (ENDED | FINAL):
+                continue
+            total = 0.0
+            for back in range(row - 1, begin - 1, -1):
+                at = (back * envs + env) % size
+                total = rewards[at, REWARD] + gamma * total
+                to_go[at] = total
+            if row < count:
+                begin = row
+        seen[env, 0], seen[env, 1] = begin, count
+    return 0
+
+
+@kernel(
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64, boolean, int64[::1]"
+)
+def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals):
+    """For each transition a row of its episode whose observation becomes the goal, evenly by a
+    number of ``[0, 1)``; -1 where there is none: what the transition led to is not known, or
+    (`finished`) the episode is not over.
+
+    The ends of an episode are found by galloping over the index: O(log length).
+    """
+    envs = figures[ENVS]
+    size = figures[ROWS] * envs
+    # Apart from the rest, so that the cache misses of all rows are under way together.
+    for i in range(len(ids)):
+        for ahead in range(0, _ROWS_EXPECTED, ROWS_OF_A_LINE if envs == 1 else 1):
+            expect(address(ring) + 4 * WIDTH * ((ids[i] + ahead * envs) % size))
+    for i in range(len(ids)):
+        env, row = ids[i] % envs, ids[i] // envs
+        first, count = bounds[env, FIRST], bounds[env, COUNT]
+        episode = ring[ids[i] % size, EPISODE]
+        last, beyond, stride = row, count, int64(1)
+        while last + stride < count:
+            if ring[((last + stride) * envs + env) % size, EPISODE] != episode:
+                beyond = last + stride
+                break
+            last += stride
+            stride *= 2
+        while last + 1 < beyond:
+            middle = (last + beyond) // 2
+            if ring[(middle * envs + env) % size, EPISODE] == episode:
+                last = middle
+            else:
+                beyond = middle
+        over = last + 1 < count or ring[(last * envs + env) % size, FLAGS] & (ENDED | FINAL) != 0
+        goals[i] = -1
+        if last == row or (finished and not over):
+            continue
+        low = last if strategy == _FINAL_GOAL else row + 1
+        if strategy == _EPISODE_GOAL:
+            begin, before, stride = row, first - 1, int64(1)
+            while begin - stride >= first:
+                if ring[((begin - stride) * envs + env) % size, EPISODE] != episode:
+                    before = begin - stride
+                    break
+                begin -= stride
+                stride *= 2
+            while before + 1 < begin:
+                middle = (before + begin) // 2
+                if ring[(middle * envs + env) % size, EPISODE] == episode:
+                    begin = middle
+                else:
+                    before = middle
+            low = begin + 1
+        goals[i] = (low + int64(uniform[i] * (last - low + 1))) * envs + env
+    return 0
