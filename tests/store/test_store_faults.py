@@ -24,6 +24,8 @@ FUNCTIONS = [
 ]  # fmt: skip
 NOT_DURABLE = {
     "close",
+    "do_without_syncs",
+    "is_synced",
     "open_plain",
     "read",
     "translated",
