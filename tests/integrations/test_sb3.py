@@ -67,8 +67,8 @@ def bits():
 
 
 def dqn(**options):
-    # 150 slots of each of two envs: the ring wraps round.
-    options |= {"buffer_size": 300, "learning_starts": 20, "train_freq": 2, "seed": 3}
+    # 120 slots of each of two envs: the ring wraps round.
+    options |= {"buffer_size": 240, "learning_starts": 20, "train_freq": 4, "seed": 3}
     return DQN(
         "MlpPolicy", cartpole(), target_update_interval=50, policy_kwargs={"net_arch": [8]},
         device="cpu", **options,
@@ -77,12 +77,12 @@ def dqn(**options):
 
 def dqn_of_images(**options):
     policy = {"net_arch": [8], "features_extractor_kwargs": {"features_dim": 8}}
-    options |= {"buffer_size": 120, "learning_starts": 20, "train_freq": 8, "seed": 3}
+    options |= {"buffer_size": 100, "learning_starts": 20, "train_freq": 16, "seed": 3}
     return DQN("CnnPolicy", images(), batch_size=8, policy_kwargs=policy, device="cpu", **options)
 
 
 def continuous(kind, policy, env, **options):
-    options |= {"buffer_size": 200, "learning_starts": 30, "train_freq": 4, "seed": 3}
+    options |= {"buffer_size": 120, "learning_starts": 30, "train_freq": 8, "seed": 3}
     return kind(
         policy, env, batch_size=16, policy_kwargs={"net_arch": [8]}, device="cpu", **options
     )
@@ -117,7 +117,7 @@ RUNS = {
 }
 
 
-def trained(make, kind, steps=260, **options):
+def trained(make, kind, steps=180, **options):
     """The weights after two calls of `learn`, the second of which resets in mid-episode."""
     model = make(replay_buffer_class=kind, replay_buffer_kwargs=options)
     model.learn(steps)
