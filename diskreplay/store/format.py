@@ -130,7 +130,7 @@ class Field:
     @property
     def env_major(self) -> bool:
         """Whether a raw segment has the rows of one env one behind the other, and then those of the
-        next env; else it has those of one moment. See design/0010."""
+        next env; else it has those of one moment. See design/0011."""
         return not self.packed and self.env_group > 1 and self.row_bytes >= _WIDE
 
     @property
