@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diskreplay.check.row_check import FIELD_OF, Rows, faults
+from diskreplay.check.row_check import FIELD_OF, SmallColumns, faults
 from diskreplay.store.catalog import Catalog, Key
 from diskreplay.store.format import Field
 from diskreplay.store.plain_file import Unreadable, plain_file, read_at
@@ -77,14 +77,14 @@ class Bookkeeping:
 
     def read(
         self, catalog: Catalog, group: int, start: int, stop: int
-    ) -> tuple[Rows, np.ndarray, np.ndarray]:
+    ) -> tuple[SmallColumns, np.ndarray, np.ndarray]:
         """The small columns of some rows of a group, shape (rows, envs), as far as their files can
         be relied on; which these are; and which are retained."""
         envs = catalog.envs(group)
         numbers, size = np.arange(start, stop)[:, None], envs.stop - envs.start
         counted = (numbers >= catalog.first[envs]) & (numbers < catalog.count[envs])
         known, columns = counted.copy(), {}
-        for name in Rows._fields:
+        for name in SmallColumns._fields:
             field = self.fields[name]
             kind = np.dtype(np.uint8) if field.dtype == np.bool_ else field.dtype
             values = columns[name] = np.zeros((stop - start, size), kind)
@@ -103,7 +103,7 @@ class Bookkeeping:
                     else:
                         values[here] = found.view(kind)[:, :size, 0]
                 row += rows
-        return Rows(**columns), known, counted
+        return SmallColumns(**columns), known, counted
 
     def _few(
         self, catalog: Catalog, field: Field, key: Key, at: int, rows: int

@@ -23,7 +23,7 @@ from diskreplay.check import segment_check
 from diskreplay.check.content import Content
 from diskreplay.check.report import Loss, Report, Span, spans
 from diskreplay.check.restoring import Source, restore_all, saved_priorities
-from diskreplay.check.row_check import FIELD_OF, RULES, Rows, faults, set_aside
+from diskreplay.check.row_check import FIELD_OF, RULES, SmallColumns, faults, set_aside
 from diskreplay.check.survey import BOOKKEEPING
 from diskreplay.check.verify import Check
 from diskreplay.errors import FormatError, StorageError, StoreError
@@ -116,7 +116,7 @@ class _Repair:
         # All that was found to be wrong stays, with what the records said of it.
         self.kept = {finding.path for finding in check.findings}
         self.kept.add(self.path / "zarr.json")
-        self._rows: dict[int, Rows] = {}
+        self._rows: dict[int, SmallColumns] = {}
         self._finals = np.zeros(self.catalog.num_envs, np.int64)
         self.lost = np.zeros(self.catalog.num_envs, np.int64)
         self.losses: list[Loss] = []
@@ -221,19 +221,19 @@ class _Repair:
             rows += own
         yield batch
 
-    def _read(self, group: int, envs: list[int]) -> dict[int, tuple[Rows, np.ndarray]]:
+    def _read(self, group: int, envs: list[int]) -> dict[int, tuple[SmallColumns, np.ndarray]]:
         """The small columns of some envs, and which rows of them are known."""
-        parts: dict[int, list[tuple[Rows, np.ndarray]]] = {env: [] for env in envs}
+        parts: dict[int, list[tuple[SmallColumns, np.ndarray]]] = {env: [] for env in envs}
         begin = self.catalog.envs(group).start
         for low, high in self.check.bookkeeping.windows(self.catalog, group):
             rows, known, counted = self.check.bookkeeping.read(self.catalog, group, low, high)
             for env in envs:
                 here = counted[:, env - begin]
-                some = Rows(*(column[here, env - begin] for column in rows))
+                some = SmallColumns(*(column[here, env - begin] for column in rows))
                 parts[env].append((some, known[here, env - begin]))
         return {
             env: (
-                Rows(*map(np.concatenate, zip(*(rows for rows, _known in its), strict=True))),
+                SmallColumns(*map(np.concatenate, zip(*(r for r, _known in its), strict=True))),
                 np.concatenate([known for _rows, known in its]),
             )
             for env, its in parts.items() if its

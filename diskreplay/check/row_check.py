@@ -7,7 +7,7 @@ import numpy as np
 from diskreplay.check.report import ranges
 
 
-class Rows(NamedTuple):
+class SmallColumns(NamedTuple):
     """The small columns of consecutive rows, flags as bytes; the axis of rows comes first."""
 
     step: np.ndarray
@@ -36,14 +36,14 @@ FIELD_OF = {
 }
 
 
-def faults(rows: Rows, known: np.ndarray) -> dict[str, np.ndarray]:
+def faults(rows: SmallColumns, known: np.ndarray) -> dict[str, np.ndarray]:
     """Which rows break a rule, for each rule that is broken: bool, shaped like the columns.
 
     Where two rows do not fit together, both are concerned: nothing says which one is wrong.
 
     Parameters
     ----------
-    rows : Rows
+    rows : SmallColumns
         Of one env, or of several side by side.
     known : ndarray of bool
         Rows that are there; nothing is said of the others.
@@ -75,12 +75,12 @@ def _spread(where: np.ndarray, width: int, like: np.ndarray) -> np.ndarray:
     return out
 
 
-def set_aside(rows: Rows, bad: np.ndarray, stack_size: int) -> None:
+def set_aside(rows: SmallColumns, bad: np.ndarray, stack_size: int) -> None:
     """Turn `bad` rows into final rows, in place, and cut them off from what follows.
 
     Parameters
     ----------
-    rows : Rows
+    rows : SmallColumns
         Consecutive rows of one env.
     bad : ndarray of bool
     stack_size : int
@@ -98,7 +98,7 @@ def set_aside(rows: Rows, bad: np.ndarray, stack_size: int) -> None:
             _make_final(rows, high, min(high + stack_size - 1, end))
 
 
-def _make_final(rows: Rows, low: int, high: int) -> None:
+def _make_final(rows: SmallColumns, low: int, high: int) -> None:
     rows.step[low:high] = np.arange(high - low)
     rows.is_final[low:high] = 1
     for column in (rows.reward, rows.terminated, rows.truncated):

@@ -27,7 +27,7 @@ def catch_up(store: "Store") -> None:
         try:
             is_live = store.is_live
             store.look()
-            _let_go(store, everything=epoch != store.mapped_epoch)
+            _let_go(store, replaced=epoch != store.mapped_epoch)
             store.place.check()  # else the segments of another store may be mapped
             for column in store.columns.values():
                 if isinstance(column, PackedColumn):
@@ -46,7 +46,7 @@ def catch_up(store: "Store") -> None:
         if not store.follows:
             _check_place(store)  # after mapping: it is marked before the other store is there
         if epoch == store.epoch():
-            store.mapped_epoch = epoch
+            store.mapped_epoch, store.mapped_count = epoch, store.count
             return
         store.mapped_epoch = -1  # what was mapped meanwhile may be a file that is not read any more
     raise StorageError(f"{store.path}: the writer is too fast to follow")
@@ -60,16 +60,20 @@ def _check_place(store: "Store") -> None:
         )
 
 
-def _let_go(store: "Store", *, everything: bool) -> None:
-    """Forget what has left, or all that is mapped."""
+def _let_go(store: "Store", *, replaced: bool) -> None:
+    """Forget what has left and, where files were replaced, the tails and the segments that had not
+    all rows yet. The others have theirs for ever, also where the writer has deleted them since."""
     columns = store.columns.values()
-    if everything:
+    if replaced:
         with store.gate:
             for column in columns:
+                is_packed = isinstance(column, PackedColumn)
+                progress = column.packed if is_packed else store.mapped_count
                 for segment in list(column.segments.values()):
-                    column.drop(segment)
-                if isinstance(column, PackedColumn):
-                    column.bind(None, np.zeros(store.num_envs, np.int64), None)
+                    if progress[segment.envs].min() < segment.stop:
+                        column.drop(segment)
+                if is_packed:
+                    column.bind(None, column.packed.copy(), None)
     elif any(len(column.left(store.first)[0]) for column in columns):
         with store.gate:
             for column in columns:

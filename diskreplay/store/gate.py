@@ -12,21 +12,24 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # Taken by itself: a signal that comes in `Condition.__enter__`, which is Python, would
+        # leave it taken.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._inside = 0
         self._waiting = 0
 
     def enter(self, visit: "Visit") -> None:
         """Come in; waits while a changer is waiting, so that changers are never starved."""
         visit.gate = self
-        with self._changed:
+        with self._lock:
             while self._waiting:
                 self._changed.wait()
             self._inside, visit.is_inside = self._inside + 1, True  # both, or Ctrl-C came before
 
     def leave(self, visit: "Visit") -> None:
         """Go; the last one out lets a changer work."""
-        with self._changed:
+        with self._lock:
             self._inside, visit.is_inside = self._inside - 1, False
             if not self._inside and self._waiting:
                 self._changed.notify_all()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, StorageError
+from diskreplay.process import undisturbed
 from diskreplay.store import codec, files, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
@@ -126,7 +127,7 @@ class PackedColumn(Column):
         the keeper would wait longer than this takes.
         """
         if not self._packing.locked():
-            with contextlib.suppress(StorageError):
+            with contextlib.suppress(StorageError), undisturbed():
                 self._pack(np.zeros(1, np.int64), count)
 
     def _pack(self, envs: np.ndarray, count: np.ndarray) -> bool:

@@ -12,7 +12,7 @@ from diskreplay.errors import StorageError
 from diskreplay.store import files, private
 from diskreplay.store.column import Column, groups_of
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.segment import RawSegment, Seal
+from diskreplay.store.segment import RawSegment, Seal, Segment
 
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
@@ -197,6 +197,11 @@ class RawColumn(Column):
         return {"open": sums}
 
     # -- opening and leaving
+
+    def _drop(self, segment: Segment) -> None:
+        super()._drop(segment)
+        if segment in self.handed:
+            self.handed.remove(segment)
 
     def open_segment(self, number: int, group: int, envs: np.ndarray, *, writable: bool) -> None:
         """Map a segment that is on disk."""

@@ -163,6 +163,7 @@ class Store:
         self.page: CommitPage | None = None
         self.words: np.ndarray | None = None  # of a reader: page.finals, seen together with count
         self.mapped_epoch = 0  # of a reader: the epoch its mappings belong to
+        self.mapped_count = np.zeros(self.num_envs, np.int64)  # and the rows that they have
         self.looks = 0  # of a reader: how often it has caught up
         self.follows = True  # of a reader: whether it takes over what the writer does
         if check is not None:

@@ -852,7 +852,7 @@ def test_rows_set_aside_are_cut_off():
         n = len(step)
         flags = np.zeros(n, np.uint8)
         flags[list(final)] = 1
-        return row_check.Rows(
+        return row_check.SmallColumns(
             np.array(step, np.int32), np.ones(n, np.float32) * (flags == 0), np.zeros(n, np.uint8),
             np.zeros(n, np.uint8), flags,
         )  # fmt: skip
