@@ -100,10 +100,14 @@ def _map_packed(store: "Store", column: PackedColumn, is_live: bool) -> None:
             column.bind(tail, column.packed, store.packed_rows(column))
     for key, envs in segments_of(column.field, store.first, np.minimum(packed, store.count)):
         segment = column.segments.get(key)
-        if segment is not None and segment.seal is None and not segment.look():
-            with store.gate:  # it was sealed meanwhile: it is in its place, and whole
-                column.drop(segment)
-            segment = None
+        if segment is not None and segment.seal is None:
+            # One that had all its rows at the last look is as good as a sealed one, which it is by
+            # now, and may be deleted since.
+            had_all = column.packed[segment.envs].min() >= segment.stop
+            if not had_all and not segment.look():
+                with store.gate:  # it was sealed meanwhile: it is in its place, and whole
+                    column.drop(segment)
+                segment = None
         if segment is None:
             with all_there(column, key, envs, store.count):
                 column.adopt(_open_shard(column, key, is_live), envs)

@@ -474,6 +474,8 @@ class Store:
             if isinstance(column, PackedColumn):
                 size = column.tail_rows
                 column.pack_at_once(self.count)
+                if len(column.open_segments()) > 1:  # the first of them is full
+                    self.maintenance.wake()
                 self._hand.append((column.places[0], row // size * size))
                 until.append(column.packed.item(0) + size)
                 until.append(row + max(size // _PACKED_IN, 1))

@@ -405,6 +405,7 @@ def test_a_full_disk_halfway_through_the_padding(tmp_path, monkeypatch):
                 monkeypatch.setattr(PackedColumn, "new_path", new_path)
                 buffer.add(*row.values())
             model.add(row)
+        monkeypatch.setattr(PackedColumn, "new_path", new_path)
         check_state(buffer, model)
     assert failed > 2
 
