@@ -16,6 +16,7 @@ from diskreplay.store.segment import RawSegment, Seal, Segment
 
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
+_MANY = 64  # envs
 
 
 class RawColumn(Column):
@@ -30,6 +31,9 @@ class RawColumn(Column):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        # Of a few envs a kernel is quicker than a copy by NumPy.
+        is_strided = self.field.stride > self.field.row_bytes
+        self._by_moment = is_strided and self.num_envs >= _MANY
         self._spares: list[Mapping] = []
         self._spares_made = 0
         self.handed: list[RawSegment] = []
@@ -127,8 +131,8 @@ class RawColumn(Column):
         return self.field.segment_rows
 
     def scatter(self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-        row = int(rows[0]) if len(rows) else 0
-        if self.field.stride > self.field.row_bytes and len(envs) == self.num_envs:
+        if self._by_moment and len(envs) == self.num_envs:
+            row = int(rows[0])
             if (rows == row).all():  # one row of each env, side by side
                 self._write_moment(row, values)
                 return
