@@ -3,6 +3,7 @@
 `RawColumn` and `PackedColumn` say how rows get in.
 """
 
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class Column:
         self.seals: dict[tuple[int, int], Seal] = {}
         self.new_files: list[Path] = []  # opened segments whose names are not durable yet
         self.strays: list[Path] = []  # files to be deleted after the next record
+        self._removing = threading.Lock()
         self.tell_readers: Callable[[], None] = lambda: None
         self._open: dict[tuple[int, int], Segment] = {}
         self._scratch_words = self._words_of_scratch()
@@ -144,9 +146,18 @@ class Column:
     def new_path(self, path: Path) -> Path:
         """See to it that a file can be made at `path`, and is not deleted as one that has left."""
         files.make_dirs(path.parent)
-        if path in self.strays:
-            self.strays.remove(path)
+        with self._removing:
+            if path in self.strays:
+                self.strays.remove(path)
         return path
+
+    def remove_strays(self) -> None:
+        """Delete files of segments that have left."""
+        while self.strays:
+            with self._removing:  # else a file may be deleted that was just made anew
+                if self.strays:
+                    files.remove(self.strays[-1])
+                    self.strays.pop()
 
     # -- what is open, full, left
 

@@ -1,5 +1,6 @@
 """What is done beside adding: blocks are compressed, segments sealed, recorded, and deleted."""
 
+import contextlib
 import os
 import threading
 import time
@@ -226,7 +227,12 @@ class Maintenance:
         store, columns = self._store, self._store.columns.values()
         first = store.recorded_first
         if any(len(column.left(first)[0]) for column in columns):
-            with store.gate:
+            with contextlib.ExitStack() as held:
+                # Before the gate, which who compresses may wait for: a shard is not closed while a
+                # block is written to it.
+                for column in self._packed:
+                    held.enter_context(column.packing)
+                held.enter_context(store.gate)
                 gone = [(column, column.forget(first)) for column in columns]
             for column, segments in gone:
                 for segment in segments:
@@ -234,9 +240,7 @@ class Maintenance:
         if any(column.strays for column in columns):
             store.place.check()
         for column in columns:
-            while column.strays:
-                files.remove(column.strays[-1])
-                column.strays.pop()
+            column.remove_strays()
 
     def sync_names(self, paths: Iterable[Path]) -> None:
         """Make the names of these files, and of segments opened since, durable up to the root."""

@@ -45,7 +45,7 @@ class PackedColumn(Column):
         self.block_rows = arguments[2].block_rows
         super().__init__(*arguments)
         # Held by who compresses: the keeper mostly, or an adding thread that needs the places.
-        self._packing = threading.Lock()
+        self.packing = threading.Lock()
 
     def _words_of_scratch(self) -> int:
         return -(-self.field.block_bytes // 8)
@@ -126,7 +126,7 @@ class PackedColumn(Column):
         For a single env: its `add` takes microseconds and hardly ever gives up the GIL, for which
         the keeper would wait longer than this takes.
         """
-        if not self._packing.locked():
+        if not self.packing.locked():
             with contextlib.suppress(StorageError), undisturbed():
                 self._pack(np.zeros(1, np.int64), count)
 
@@ -135,7 +135,7 @@ class PackedColumn(Column):
 
         Not for long at once: an adding thread may wait for its turn.
         """
-        with self._packing:
+        with self.packing:
             which, starts = self._oldest(envs, count)
             if not len(which):
                 return False
@@ -206,7 +206,7 @@ class PackedColumn(Column):
         """If a segment is sealed, go on in a copy: its place is about to get another file."""
         segment = self.segments.get(key)
         if segment is not None and segment.seal is not None:
-            with self._packing:
+            with self.packing:
                 self._reopen(segment)
 
     def _reopen(self, old: Shard) -> Shard:
@@ -259,7 +259,7 @@ class PackedColumn(Column):
         What the tail has of its rows is put into it too, for plain readers, and because the record
         may count on it.
         """
-        with self._packing:
+        with self.packing:
             path = self.new_path(self.path(*segment.key))
             index, more = self.with_tail(segment, count)
             if len(more):
@@ -321,7 +321,7 @@ class PackedColumn(Column):
     def write_partial(self, key: tuple[int, int], count: np.ndarray, path: Path) -> Seal:
         """Write a copy of a segment that is not sealed, with the first `count` rows of each env.
         Of one of which all is in the tail there is no shard yet."""
-        with self._packing:
+        with self.packing:
             segment = self.segments.get(key) or _NoShard(self.field, *key)
             index, more = self.with_tail(segment, count)
             pieces = segment.contents(index, more)
