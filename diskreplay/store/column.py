@@ -18,7 +18,7 @@ from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import UNKNOWN, Seal, Segment
 
 # As `store.kernels` has them, which is not imported before it is needed.
-_FIGURES, _READ, _ENTRY_BYTES = 11, 6, 16
+_FIGURES, _READ = 11, 6
 _FIRST_SLOTS = 16  # of a column that grows
 
 # Segments that may have left and not yet been let go of. While a record is being written none is.
@@ -40,6 +40,9 @@ class Column:
     segments : dict of (number, group) to Segment
     seals : dict of (number, group) to Seal
         What the last record, or its file, says of segments.
+    changing : threading.Lock
+        Held by who makes, closes, puts in its place or deletes the file of a segment: the keeper
+        and adding threads. Taken before the gate, never behind it.
     tell_readers : callable
         Called when a segment is read from another file: a reader in another process has to know.
     """
@@ -62,7 +65,7 @@ class Column:
         self.seals: dict[tuple[int, int], Seal] = {}
         self.new_files: list[Path] = []  # opened segments whose names are not durable yet
         self.strays: list[Path] = []  # files to be deleted after the next record
-        self._removing = threading.Lock()
+        self.changing = threading.Lock()
         self.tell_readers: Callable[[], None] = lambda: None
         self._open: dict[tuple[int, int], Segment] = {}
         self._scratch_words = self._words_of_scratch()
@@ -144,17 +147,17 @@ class Column:
         self.tell_readers()
 
     def new_path(self, path: Path) -> Path:
-        """See to it that a file can be made at `path`, and is not deleted as one that has left."""
+        """See to it that a file can be made at `path`, and is not deleted as one that has left.
+        Call it with `changing` held."""
         files.make_dirs(path.parent)
-        with self._removing:
-            if path in self.strays:
-                self.strays.remove(path)
+        if path in self.strays:
+            self.strays.remove(path)
         return path
 
     def remove_strays(self) -> None:
         """Delete files of segments that have left."""
         while self.strays:
-            with self._removing:  # else a file may be deleted that was just made anew
+            with self.changing:  # else a file may be deleted that was just made anew
                 if self.strays:
                     files.remove(self.strays[-1])
                     self.strays.pop()

@@ -228,10 +228,10 @@ class Maintenance:
         first = store.recorded_first
         if any(len(column.left(first)[0]) for column in columns):
             with contextlib.ExitStack() as held:
-                # Before the gate, which who compresses may wait for: a shard is not closed while a
-                # block is written to it.
-                for column in self._packed:
-                    held.enter_context(column.packing)
+                # A shard is not closed while a block is written to it, and no segment goes that an
+                # env is just coming to.
+                for column in columns:
+                    held.enter_context(column.changing)
                 held.enter_context(store.gate)
                 gone = [(column, column.forget(first)) for column in columns]
             for column, segments in gone:

@@ -1,7 +1,6 @@
 """A field whose rows are compressed: the newest are in its tail, the others in shards."""
 
 import contextlib
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,6 @@ class PackedColumn(Column):
         self.tail_rows = arguments[2].tail_rows(arguments[3])
         self.block_rows = arguments[2].block_rows
         super().__init__(*arguments)
-        # Held by who compresses: the keeper mostly, or an adding thread that needs the places.
-        self.packing = threading.Lock()
 
     def _words_of_scratch(self) -> int:
         return -(-self.field.block_bytes // 8)
@@ -126,7 +123,7 @@ class PackedColumn(Column):
         For a single env: its `add` takes microseconds and hardly ever gives up the GIL, for which
         the keeper would wait longer than this takes.
         """
-        if not self.packing.locked():
+        if not self.changing.locked():
             with contextlib.suppress(StorageError), undisturbed():
                 self._pack(np.zeros(1, np.int64), count)
 
@@ -135,7 +132,7 @@ class PackedColumn(Column):
 
         Not for long at once: an adding thread may wait for its turn.
         """
-        with self.packing:
+        with self.changing:
             which, starts = self._oldest(envs, count)
             if not len(which):
                 return False
@@ -206,15 +203,14 @@ class PackedColumn(Column):
         """If a segment is sealed, go on in a copy: its place is about to get another file."""
         segment = self.segments.get(key)
         if segment is not None and segment.seal is not None:
-            with self.packing:
+            with self.changing:
                 self._reopen(segment)
 
     def _reopen(self, old: Shard) -> Shard:
         """A copy of a sealed shard among the private files, to go on in."""
         path = self.new_path(private.open_shard(self.root, self.number, *old.key))
         index = old.index.copy()
-        envs, blocks = self.envs_and_blocks(old)
-        index[old.start + (blocks + 1) * self.block_rows > self.packed[envs]] = codec.MISSING
+        index[self.behind(old, self.packed)] = codec.MISSING
         segment = self.copied(old, index, path)
         segment.reopened_at = max(s.stop for s in self.segments.values() if s.group == old.group)
         self.new_files.append(path)
@@ -235,13 +231,14 @@ class PackedColumn(Column):
         files.rename(beside, path)
         return Shard.open_to_append(field, old.number, old.group, path, made)
 
-    def envs_and_blocks(self, segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-        """The env and the block, from 0 in the segment, of each entry of its index, without entries
-        of envs that the last group has not."""
+    def behind(self, segment: Segment, packed: np.ndarray) -> np.ndarray:
+        """Which entries of a segment's index are of blocks with rows from ``packed[e]`` on: those
+        are in the tail, and other blocks come in their place. Bool, one for each entry."""
         size = self.field.env_group
         blocks, places = np.divmod(np.arange(self.field.blocks * size), size)
-        envs = segment.group * size + places
-        return np.minimum(envs, self.num_envs - 1), blocks
+        # The last group may have fewer envs than entries.
+        envs = np.minimum(segment.group * size + places, self.num_envs - 1)
+        return segment.start + (blocks + 1) * self.block_rows > packed[envs]
 
     # -- sealing
 
@@ -259,7 +256,7 @@ class PackedColumn(Column):
         What the tail has of its rows is put into it too, for plain readers, and because the record
         may count on it.
         """
-        with self.packing:
+        with self.changing:
             path = self.new_path(self.path(*segment.key))
             index, more = self.with_tail(segment, count)
             if len(more):
@@ -321,7 +318,7 @@ class PackedColumn(Column):
     def write_partial(self, key: tuple[int, int], count: np.ndarray, path: Path) -> Seal:
         """Write a copy of a segment that is not sealed, with the first `count` rows of each env.
         Of one of which all is in the tail there is no shard yet."""
-        with self.packing:
+        with self.changing:
             segment = self.segments.get(key) or _NoShard(self.field, *key)
             index, more = self.with_tail(segment, count)
             pieces = segment.contents(index, more)

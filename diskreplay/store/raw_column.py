@@ -1,7 +1,6 @@
 """A field whose rows are in the files as they are in memory."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import StorageError
-from diskreplay.store import files, private
+from diskreplay.store import codec, files, private
 from diskreplay.store.column import Column, groups_of
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.segment import RawSegment, Seal, Segment
@@ -37,8 +36,6 @@ class RawColumn(Column):
         self._spares: list[Mapping] = []
         self._spares_made = 0
         self.handed: list[RawSegment] = []
-        # Held while one that may be written to again is sealed, and by who is about to write to it.
-        self._sealing = threading.Lock()
 
     def _addresses(self, segment: RawSegment, places: np.ndarray) -> tuple[Any, Any]:
         return segment.addresses(places), 0
@@ -56,17 +53,16 @@ class RawColumn(Column):
         for number in np.unique(numbers).tolist():
             here = envs[numbers == number]
             for group, some in groups_of(self.field, here):
-                segment = self.segments.get((number, group))
-                if segment is None:
-                    self.adopt(self._create(number, group), some)
-                    continue
-                if segment in self.handed or segment.seal is not None:
-                    with self._sealing:
-                        if segment.seal is None:
-                            self.handed.remove(segment)
-                        else:
-                            segment = self._reopen(segment)
-                self.point(segment, some)
+                with self.changing:  # the keeper may be sealing it, or letting go of it
+                    segment = self.segments.get((number, group))
+                    if segment is None:
+                        self.adopt(self._create(number, group), some)
+                        continue
+                    if segment in self.handed:
+                        self.handed.remove(segment)
+                    elif segment.seal is not None:
+                        segment = self._reopen(segment)
+                    self.point(segment, some)
 
     def _create(self, number: int, group: int) -> RawSegment:
         path = self.new_path(self.path(number, group))
@@ -185,7 +181,7 @@ class RawColumn(Column):
         """Seal what was handed over, but for what is written to again by now."""
         done = []
         while self.handed:
-            with self._sealing:
+            with self.changing:
                 if self.handed:
                     self.seal(self.handed[-1])
                     done.append(self.handed.pop())
@@ -313,6 +309,4 @@ class _Memory:
 
 
 def _sum_with_zeros(field: Any, data: np.ndarray, length: int) -> Seal:
-    from diskreplay.store import codec
-
     return Seal(length, codec.crc32c(data, zeros=length - len(data)))

@@ -198,7 +198,8 @@ def _open_packed(
         tail = _new_tail(column, np.maximum(first, packed), count, size)
     column.bind(tail, packed, None)
     for segment in column.open_segments():
-        _drop_behind(segment, packed)
+        segment.index[column.behind(segment, packed)] = codec.MISSING
+        segment.write_index()
     _forget_seals(column)
 
 
@@ -230,11 +231,8 @@ def _open_shard(
         index[begun.rotten()] = codec.MISSING
         if column.path(*key).exists():
             return _combined(column, begun, Shard.open_whole(field, *key, column.path(*key)))
-    envs, blocks = column.envs_and_blocks(begun)
-    stops = begun.start + (blocks + 1) * field.block_rows
-    behind = stops > packed[envs]
     if not salvage:
-        index[behind] = codec.MISSING
+        index[column.behind(begun, packed)] = codec.MISSING
     there = index[:, 0] != codec.MISSING
     if int(index[there, 1].sum()) != mapping.size - field.index_bytes - 4:
         return column.copied(begun, index, path)  # without what nothing names
@@ -271,16 +269,6 @@ def _new_tail(column: PackedColumn, start: np.ndarray, count: np.ndarray, size: 
             column.complain(row, env)
         column.write(env, row, rows[: int(count[env]) - row])
     return tail
-
-
-def _drop_behind(segment: Shard, packed: np.ndarray) -> None:
-    """Forget blocks with rows that are in the tail: others come in their place."""
-    field = segment.field
-    blocks, places = np.divmod(np.arange(len(segment.index)), field.env_group)
-    envs = np.minimum(segment.envs.start + places, len(packed) - 1)
-    segment.index[segment.start + (blocks + 1) * field.block_rows > packed[envs]] = codec.MISSING
-    head = segment.index.reshape(-1).view(np.uint8)
-    segment.mapping.array[: len(head)] = head
 
 
 def _sweep(root: Path) -> None:

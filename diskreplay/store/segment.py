@@ -242,12 +242,11 @@ class Shard(Segment):
         """Where the first entry of each env, by its place in the group, is in memory."""
         return self.index.ctypes.data + 16 * places
 
-    def write(self, data: np.ndarray) -> int:
-        """Append blocks, which no entry names yet; returns where they are."""
+    def write(self, data: np.ndarray) -> None:
+        """Append blocks, which no entry names yet."""
         if self.end + len(data) > self.mapping.size:
             raise DiskReplayError(f"{self.path}: blocks were appended twice")
         files.write_at(self._fd, self.path, data.data, self.end)
-        return self.end
 
     def enter(
         self, places: np.ndarray, lengths: np.ndarray, packed: int, envs: np.ndarray,
@@ -303,6 +302,10 @@ class Shard(Segment):
         failed has left behind the last block goes."""
         if os.fstat(self._fd).st_size != self.end:
             files.truncate(self._fd, self.path, self.end)
+        self.write_index()
+
+    def write_index(self) -> None:
+        """Let the file have the index that is in memory, and its checksum."""
         head = codec.index_bytes(self.index)
         self.mapping.array[: len(head)] = np.frombuffer(head, np.uint8)
 
