@@ -96,12 +96,19 @@ def test_a_forked_child_leaves_its_parents_store_alone(temporary):
 def test_a_child_that_outlives_its_parent_does_not_keep_the_store(temporary):
     code = WRITER.replace(
         "sys.stdin.read()",
-        "import os, signal\nif os.fork(): os.kill(os.getpid(), 9)\nelse: sys.stdin.read()",
+        "import os, signal\n"
+        "if os.fork(): signal.pause()\n"
+        "print('the child lives', flush=True)\n"
+        "sys.stdin.read()",
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     path = process.stdout.readline().strip()
+    # The child lets go of the lock that it inherited when its fork returns. A parent that is killed
+    # before that leaves a lock that is still held.
+    assert process.stdout.readline() == "the child lives\n"
+    process.kill()
     assert process.wait() == -signal.SIGKILL
     with diskreplay.ReplayBuffer(None, **OPTIONS):
         assert not os.path.exists(path)
