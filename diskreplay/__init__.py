@@ -40,7 +40,7 @@ Layers, each using only those below it::
     check/                   verify and repair
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
-    errors.py  extensions.py  process.py  caches.py  jit.py
+    errors.py  extensions.py  fork.py  signals.py  cache_line.py  jit.py
 
 Importing this module loads the errors and no other package; what else it exports is loaded when it
 is first named, and Numba and zarr when they are first used.

@@ -11,12 +11,12 @@ from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
 from diskreplay.store.column import Column
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
 
 class DrawnBatch(NamedTuple):
-    """A batch that was drawn and not read yet. Inside the store's gate.
+    """A batch that was drawn and not read yet. The store's `rwlock` is held.
 
     `numbers` are the random numbers it was drawn with.
     """
@@ -26,7 +26,7 @@ class DrawnBatch(NamedTuple):
     weight: np.ndarray
     plan: Plan
     store: Store
-    visit: Visit
+    guard: ReadGuard
     looks: int
     numbers: list[np.ndarray]
     reader: "BatchReader"
@@ -39,7 +39,7 @@ class DrawnBatch(NamedTuple):
 class BatchReader:
     """Reads the frames and other fields of drawn batches.
 
-    Needs no lock: a drawn batch is inside the store's gate.
+    Needs no lock: a drawn batch holds the store's `rwlock`.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class BatchReader:
         self._rusage = np.zeros(32, np.int64)
 
     def read(self, drawn: DrawnBatch, out: Batch | None = None) -> Batch | None:
-        """The batch that was drawn, in `out` if given, and leave the gate.
+        """The batch that was drawn, in `out` if given, and release the `rwlock`.
 
         None if what was read changed meanwhile, which happens to a reader of a live store only.
         """
@@ -80,7 +80,7 @@ class BatchReader:
                 return None
             raise
         finally:
-            drawn.visit.end()
+            drawn.guard.release()
         if schema.is_flat:  # asking the spaces takes some microseconds
             (observation, following), action = pairs[0], actions[0]
         else:

@@ -20,7 +20,7 @@ from diskreplay.schema import Schema
 from diskreplay.sequence_source import SequenceSource
 from diskreplay.statistics import Statistics, measured
 from diskreplay.store import tempfiles
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
 
@@ -307,16 +307,16 @@ class ReplayBuffer(RowBuffer, SequenceSource):
             size = validation.whole("batch_size", size)
         check_out(out)
         self._turn_when_drawn()
-        visit, me = Visit(), get_ident()
+        guard, me = ReadGuard(), get_ident()
         try:
             self._busy.add(me)
             while True:
-                batch = self._draw(size, beta, visit).read(out)
+                batch = self._draw(size, beta, guard).read(out)
                 if batch is not None:
                     return batch
         finally:
             try:
-                visit.end()  # `read` does it, if Ctrl-C does not come before
+                guard.release()  # `read` does it, if Ctrl-C does not come before
             finally:
                 self._busy.discard(me)
 
@@ -337,20 +337,20 @@ class ReplayBuffer(RowBuffer, SequenceSource):
         ids = validation.checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
         check_out(out)
         self._turn()
-        visit, me = Visit(), get_ident()
+        guard, me = ReadGuard(), get_ident()
         try:
             self._busy.add(me)
             while True:
                 with self._lock:
                     self._check_open()
                     self._follow()
-                    drawn = self._rows.indexed().choose(ids, visit)
+                    drawn = self._rows.indexed().choose(ids, guard)
                 batch = drawn.read(out)
                 if batch is not None:
                     return batch
         finally:
             try:
-                visit.end()
+                guard.release()
             finally:
                 self._busy.discard(me)
 
@@ -367,12 +367,12 @@ class ReplayBuffer(RowBuffer, SequenceSource):
             return self._rows.indexed().index.sampleable_ids()
 
     def _draw(
-        self, size: int, beta: float | Callable[[int], float] | None, visit: Visit
+        self, size: int, beta: float | Callable[[int], float] | None, guard: ReadGuard
     ) -> DrawnBatch:
         with self._lock:
             self._check_open()
             self._follow()
-            return self._rows.indexed().draw(self._rng, size, self._exponent(beta), visit)
+            return self._rows.indexed().draw(self._rng, size, self._exponent(beta), guard)
 
     def _exponent(self, beta: Beta | None) -> float:
         return self._distribution.exponent(beta, self._rows.add_count)

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from diskreplay import process
+from diskreplay import fork
 from diskreplay.errors import ClosedError, ForkedError, ReadOnlyError, ReentryError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.prefetchers import Prefetchers
@@ -30,16 +30,16 @@ class CallGuard:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: the buffer is closed; open it again")
-        if process.pid != self._pid and self._rows.store.mode != "r":
+        if fork.pid != self._pid and self._rows.store.mode != "r":
             # Not only writing: the parent puts other rows into memory that is still mapped here.
             raise ForkedError(
-                f"{self.path}: opened by process {self._pid}, and this is its child {process.pid}; "
+                f"{self.path}: opened by process {self._pid}, and this is its child {fork.pid}; "
                 'let the parent write, and open(path, mode="r") here'
             )
 
     def _check_writable(self) -> None:
         # All that speaks against it in one line, since each `add` asks.
-        if self._closed or process.pid != self._pid or self._rows.store.mode == "r":
+        if self._closed or fork.pid != self._pid or self._rows.store.mode == "r":
             self._check_open()
             raise ReadOnlyError(
                 f'{self.path}: opened with mode="r"; open it with mode="a" to write'

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diskreplay import extensions, process
+from diskreplay import extensions, signals
 from diskreplay.errors import CheckpointNotFoundError, DiskReplayError, StorageError
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.store import attachments, checkpoint, loading, tempfiles
@@ -96,7 +96,7 @@ class CheckpointLoader:
         resumed: "Resumed",
     ) -> StorageError | None:  # fmt: skip
         session = self._session
-        with process.undisturbed():  # else this is a buffer of a store that is gone
+        with signals.undisturbed():  # else this is a buffer of a store that is gone
             doubt = replacement.put_in_place(session._rows.store)
             session._take_over(attached)
             under_way.clear()  # of the rows that are gone

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
 from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 from diskreplay.validation import whole
 
 if TYPE_CHECKING:
@@ -107,18 +107,20 @@ class Hindsight:
         buffer = self._buffer
         size = buffer.batch_size if batch_size is None else whole("batch_size", batch_size)
         buffer._turn_when_drawn()
-        visit, me, batch = Visit(), get_ident(), None
+        guard, me, batch = ReadGuard(), get_ident(), None
         try:
             buffer._busy.add(me)
             while batch is None:
                 with buffer._lock:
-                    drawn = buffer._draw(size, beta, visit)
+                    drawn = buffer._draw(size, beta, guard)
                     chosen, goals = self._choose(drawn)
-                reached = self._read_goals(drawn, goals)  # before the batch, which leaves the gate
+                reached = self._read_goals(
+                    drawn, goals
+                )  # before the batch, which releases the lock
                 batch = drawn.read()
         finally:
             try:
-                visit.end()
+                guard.release()
             finally:
                 buffer._busy.discard(me)
         return self._relabel(batch, chosen, reached)  # the user's functions may use the buffer

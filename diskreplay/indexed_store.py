@@ -17,7 +17,7 @@ from diskreplay.open_episodes import LONGEST, OpenEpisodes
 from diskreplay.options import Options
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.schema import Schema
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 from diskreplay.validation import RowValidator
 
@@ -355,25 +355,25 @@ class IndexedStore:
 
     # -- sampling; the index has to be there
 
-    def draw(self, rng: ReplayableRng, size: int, beta: float, visit: Visit) -> DrawnBatch:
-        """Draw transitions, and say what is to be read of them, during that visit."""
+    def draw(self, rng: ReplayableRng, size: int, beta: float, guard: ReadGuard) -> DrawnBatch:
+        """Draw transitions, and say what is to be read of them, during that guard."""
         rng.taken()
         ids, probability, weight = self.sampler.draw(rng, size, beta)
         plan = self.index.plan(ids)
-        return self._drawn(ids, probability, weight, plan, rng.taken(), visit)
+        return self._drawn(ids, probability, weight, plan, rng.taken(), guard)
 
-    def choose(self, ids: np.ndarray, visit: Visit) -> DrawnBatch:
-        """What is to be read of these transitions, during that visit."""
+    def choose(self, ids: np.ndarray, guard: ReadGuard) -> DrawnBatch:
+        """What is to be read of these transitions, during that guard."""
         self.index.check_known(ids)
         plan = self.index.plan(ids)
         probability = self.sampler.probability(ids)
-        return self._drawn(ids, probability, np.ones(len(ids), np.float32), plan, [], visit)
+        return self._drawn(ids, probability, np.ones(len(ids), np.float32), plan, [], guard)
 
-    def _drawn(self, ids, probability, weight, plan, numbers, visit) -> DrawnBatch:
+    def _drawn(self, ids, probability, weight, plan, numbers, guard) -> DrawnBatch:
         store = self.store
-        store.gate.enter(visit)  # under the buffer's lock: what was planned is not evicted
+        store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
         return DrawnBatch(
-            ids, probability, weight, plan, store, visit, store.looks, numbers,
+            ids, probability, weight, plan, store, guard, store.looks, numbers,
             self._batch_reader,
         )  # fmt: skip
 

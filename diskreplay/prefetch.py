@@ -6,12 +6,12 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from diskreplay import process
+from diskreplay import fork
 from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError, ForkedError, FormatError
 from diskreplay.options import Beta
 from diskreplay.store import numbers
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 
 if TYPE_CHECKING:
     from diskreplay.batch_reader import DrawnBatch
@@ -131,7 +131,7 @@ class Prefetcher:
         *,
         claimed: bool = True,
     ) -> None:
-        self._claimed, self._pid = claimed, process.pid
+        self._claimed, self._pid = claimed, fork.pid
         self._buffer, self._others = buffer, buffer._prefetchers
         self._depth, self._size, self._beta = depth, batch_size, beta
         self._jobs: deque[Job] = deque()
@@ -162,10 +162,10 @@ class Prefetcher:
         CorruptSegmentError, EmptyBufferError
             As `ReplayBuffer.sample`.
         """
-        if process.pid != self._pid:
+        if fork.pid != self._pid:
             raise ForkedError(
                 f"made by process {self._pid}, which has its thread, and this is its child "
-                f"{process.pid}: open the store with mode='r' here and call its prefetch()"
+                f"{fork.pid}: open the store with mode='r' here and call its prefetch()"
             )
         whose = _buffer_of(self._buffer)
         whose._turn()
@@ -196,7 +196,7 @@ class Prefetcher:
                         self._others.put_back([self])
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
-                job.batch = self._buffer._draw(self._size, self._beta, Visit()).read()
+                job.batch = self._buffer._draw(self._size, self._beta, ReadGuard()).read()
             self._in_hand = job.batch
             return job.batch
 
@@ -224,7 +224,7 @@ class Prefetcher:
         """Draw and read one batch after the other.
 
         A draw is read before the next is made: this thread never waits for the buffer's lock while
-        a batch of its own is inside the gate, where the lock's holder may be waiting.
+        a batch of its own holds `rwlock`, where the lock's holder may be waiting.
         """
         buffer = self._buffer
         # No call of the buffer comes to its end on this thread, of a `__del__` say: it would wait
@@ -240,7 +240,7 @@ class Prefetcher:
                         pass
                     with buffer._lock:
                         if not job.cancelled:
-                            job.drawn_batch = buffer._draw(self._size, self._beta, Visit())
+                            job.drawn_batch = buffer._draw(self._size, self._beta, ReadGuard())
                 finally:
                     job.drawn.release()
                 if job.drawn_batch is not None:
@@ -268,7 +268,7 @@ class Prefetcher:
         for job in jobs:
             job.cancelled = True
             if job.drawn_batch is not None:
-                job.done.acquire()  # its gate is left
+                job.done.acquire()  # its `rwlock` is released
                 drawn.append((job.number, job.drawn_batch))
                 if job.batch is not None:
                     self._spare.append(job.batch)
@@ -285,7 +285,7 @@ class Prefetcher:
             job = self._others.new_job()
             try:
                 self._others.last_asked = job.number, job.drawn
-                job.drawn_batch = self._buffer._draw(self._size, beta, Visit())
+                job.drawn_batch = self._buffer._draw(self._size, beta, ReadGuard())
                 job.batch = job.drawn_batch.read()
             except Exception as error:  # comes with the batch, as from the thread
                 job.error = error

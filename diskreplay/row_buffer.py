@@ -16,7 +16,7 @@ from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.session import Session
 from diskreplay.store.format import read_attributes
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 
 if TYPE_CHECKING:
     import pandas
@@ -225,7 +225,7 @@ class RowBuffer(Session):
                 )
             results = [out]
         self._turn()
-        visit, me = Visit(), get_ident()
+        guard, me = ReadGuard(), get_ident()
         while True:
             try:
                 self._busy.add(me)
@@ -234,11 +234,13 @@ class RowBuffer(Session):
                     self._follow()
                     self._rows.check_retained(ids)
                     store = self._rows.store
-                    store.gate.enter(visit)  # under the lock: what is there now is not evicted
+                    store.rwlock.acquire_read(
+                        guard
+                    )  # under the lock: what is there now is not evicted
                     looks = store.looks
                 for name, result in zip(names, results, strict=True):
                     store.take(name, ids.reshape(-1), result)
-                visit.end()
+                guard.release()
             except CorruptSegmentError:
                 if not store.has_moved_on(looks):
                     raise
@@ -246,7 +248,7 @@ class RowBuffer(Session):
                 return results[0] if isinstance(field, str) else results
             finally:
                 try:
-                    visit.end()  # unless Ctrl-C came when this began above, it is at its end
+                    guard.release()  # unless Ctrl-C came when this began above, it is at its end
                 finally:
                     self._busy.discard(me)
 

@@ -13,12 +13,12 @@ from diskreplay.sampling.window import WindowPlan
 from diskreplay.schema import Schema
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.store.column import Column
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
 
 class DrawnSequences(NamedTuple):
-    """Windows that were drawn and not read yet. Inside the store's gate.
+    """Windows that were drawn and not read yet. The store's `rwlock` is held.
 
     `numbers` are the random numbers they were drawn with; `cursor` is what that of the queue of new
     windows was before, if there is one.
@@ -30,7 +30,7 @@ class DrawnSequences(NamedTuple):
     plan: WindowPlan
     to_go: np.ndarray | None
     store: Store
-    visit: Visit
+    guard: ReadGuard
     looks: int
     numbers: list[np.ndarray]
     cursor: np.ndarray | None
@@ -44,7 +44,7 @@ class DrawnSequences(NamedTuple):
 class SequenceReader:
     """Reads the frames and other fields of drawn windows.
 
-    Needs no lock: what was drawn is inside the store's gate.
+    Needs no lock: what was drawn holds the store's `rwlock`.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class SequenceReader:
         self._memory = WindowMemory()
 
     def read(self, drawn: DrawnSequences, out: SequenceBatch | None = None) -> SequenceBatch | None:
-        """The batch that was drawn, in `out` if given, and leave the gate.
+        """The batch that was drawn, in `out` if given, and release the `rwlock`.
 
         None if what was read changed meanwhile, which happens to a reader of a live store only.
         """
@@ -99,7 +99,7 @@ class SequenceReader:
                 return None
             raise
         finally:
-            drawn.visit.end()
+            drawn.guard.release()
         arrays = {
             "observation": spaces.unflatten(schema.observation_space, frames),
             **({"action": spaces.unflatten(schema.action_space, actions)} if actions else {}),

@@ -21,7 +21,7 @@ from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences, SequenceReader
 from diskreplay.sequence_state import SequenceState
 from diskreplay.store import priorities
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 from diskreplay.validation import exponent
 
@@ -106,39 +106,39 @@ class SequenceView:
         self._store = rows.store  # not before: after Ctrl-C all of it is done again
 
     def draw(
-        self, rows: IndexedStore, size: int, beta: float | None, visit: Visit
+        self, rows: IndexedStore, size: int, beta: float | None, guard: ReadGuard
     ) -> DrawnSequences:
-        """Draw windows, and say what is to be read of them, during that visit."""
+        """Draw windows, and say what is to be read of them, during that guard."""
         self.catch_up(rows)
         self._under_way = None
         cursor = None if self.anchors.cursor is None else self.anchors.cursor.copy()
         self.rng.taken()
         try:
             drawn = self.anchors.draw(self.rng, size, self.exponent(beta))
-            return self._drawn(rows, *drawn, self.rng.taken(), cursor, visit)
+            return self._drawn(rows, *drawn, self.rng.taken(), cursor, guard)
         except BaseException:  # nobody gets the new windows that were taken
             if cursor is not None:
                 self.anchors.cursor[:] = cursor
             raise
 
-    def choose(self, rows: IndexedStore, anchors: np.ndarray, visit: Visit) -> DrawnSequences:
-        """What is to be read of the windows of these anchors, during that visit."""
+    def choose(self, rows: IndexedStore, anchors: np.ndarray, guard: ReadGuard) -> DrawnSequences:
+        """What is to be read of the windows of these anchors, during that guard."""
         self.catch_up(rows)
         self.anchors.check(anchors)
         probability = self.anchors.probability(anchors)
         weight = np.ones(len(anchors), np.float32)
-        return self._drawn(rows, anchors, probability, weight, [], None, visit)
+        return self._drawn(rows, anchors, probability, weight, [], None, guard)
 
     def _drawn(
         self, rows: IndexedStore, anchors: np.ndarray, probability: np.ndarray,
-        weight: np.ndarray, numbers: list[np.ndarray], cursor: np.ndarray | None, visit: Visit,
+        weight: np.ndarray, numbers: list[np.ndarray], cursor: np.ndarray | None, guard: ReadGuard,
     ) -> DrawnSequences:  # fmt: skip
         plan = self.anchors.plan(anchors, self._powers)
         to_go = None if self._to_go is None else self._to_go.of(plan.ids)
         store = rows.store
-        store.gate.enter(visit)  # under the buffer's lock: what was planned is not evicted
+        store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
         return DrawnSequences(
-            anchors, probability, weight, plan, to_go, store, visit, store.looks, numbers,
+            anchors, probability, weight, plan, to_go, store, guard, store.looks, numbers,
             cursor, self._reader,
         )  # fmt: skip
 

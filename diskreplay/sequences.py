@@ -19,7 +19,7 @@ from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences
 from diskreplay.sequence_view import SequenceView
-from diskreplay.store.gate import Visit
+from diskreplay.store.rwlock import ReadGuard
 from diskreplay.validation import checked_ids, whole
 
 if TYPE_CHECKING:
@@ -121,16 +121,16 @@ class Sequences:
         size = self.options.batch_size if batch_size is None else whole("batch_size", batch_size)
         _check_out(out)
         self._buffer._turn_when_drawn()
-        visit, me = Visit(), get_ident()
+        guard, me = ReadGuard(), get_ident()
         try:
             self._buffer._busy.add(me)
             while True:
-                batch = self._draw(size, beta, visit).read(out)
+                batch = self._draw(size, beta, guard).read(out)
                 if batch is not None:
                     return batch
         finally:
             try:
-                visit.end()
+                guard.release()
             finally:
                 self._buffer._busy.discard(me)
 
@@ -151,18 +151,18 @@ class Sequences:
         anchors = checked_ids(anchors).copy()
         _check_out(out)
         self._buffer._turn()
-        visit, me = Visit(), get_ident()
+        guard, me = ReadGuard(), get_ident()
         try:
             self._buffer._busy.add(me)
             while True:
                 with self._lock:
-                    drawn = self._view.choose(self._current(), anchors, visit)
+                    drawn = self._view.choose(self._current(), anchors, guard)
                 batch = drawn.read(out)
                 if batch is not None:
                     return batch
         finally:
             try:
-                visit.end()
+                guard.release()
             finally:
                 self._buffer._busy.discard(me)
 
@@ -329,9 +329,9 @@ class Sequences:
         self._buffer._follow()
         return self._buffer._rows.indexed()
 
-    def _draw(self, size: int, beta: float | None, visit: Visit) -> DrawnSequences:
+    def _draw(self, size: int, beta: float | None, guard: ReadGuard) -> DrawnSequences:
         with self._lock:
-            return self._view.draw(self._current(), size, beta, visit)
+            return self._view.draw(self._current(), size, beta, guard)
 
     def _draw_pending(self) -> None:
         self._buffer._draw_pending()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from diskreplay import process, validation
+from diskreplay import fork, signals, validation
 from diskreplay.call_guard import CallGuard
 from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.errors import (
@@ -92,7 +92,7 @@ class Session(CallGuard):
             path = temporary.store_in(workspace)
         path = files.resolved(path)
         self._set(kind, path, name, rng, workspace)
-        Store.settle(path)
+        Store.sweep(path)
         reopened = (path / "zarr.json").exists()
         if reopened:
             store = Store.open(
@@ -134,7 +134,7 @@ class Session(CallGuard):
     ) -> None:  # fmt: skip
         self._kind, self.path, self.name, self._rng = kind, path, name, rng
         self._distribution = kind.distribution
-        self._workspace, self._pid = workspace, process.pid
+        self._workspace, self._pid = workspace, fork.pid
         self._lock, self._busy = threading.RLock(), set[int]()
         self._prefetchers, self._views = Prefetchers(self._lock, rng), Views()
         self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
@@ -154,8 +154,8 @@ class Session(CallGuard):
         self._closed = False
         # A buffer that is dropped, or still open when the process ends, lets go of its store as a
         # killed process would: nothing is lost, and the next opening recovers it. At exit this
-        # runs while the keeper can still be joined; a __del__ would come too late for that.
-        self._release = weakref.finalize(self, _let_go, self._holder, self._workspace, process.pid)
+        # runs while the maintenance thread can still be joined; a __del__ would come too late.
+        self._release = weakref.finalize(self, _let_go, self._holder, self._workspace, fork.pid)
 
     def _attach(
         self, store: Store, *, keep_rng: bool = False, resume_episodes: bool | None = None
@@ -258,7 +258,7 @@ class Session(CallGuard):
         """
         if getattr(self, "_closed", True):
             return
-        if process.pid != self._pid:
+        if fork.pid != self._pid:
             self._closed = True  # a child's copy: the store is the parent's
             return
         self._turn()
@@ -278,7 +278,7 @@ class Session(CallGuard):
             self._shut()
 
     def _shut(self) -> None:
-        with process.undisturbed():  # else the store would stay locked
+        with signals.undisturbed():  # else the store would stay locked
             self._closed = True
             self._release()
 
@@ -440,7 +440,7 @@ class Session(CallGuard):
 
 def _let_go(holder: list[Store], room: tempfiles.Workspace | None, pid: int) -> None:
     """Release the store of a buffer that is gone; the parent's is not a forked child's to close."""
-    if process.pid != pid:
+    if fork.pid != pid:
         return
     for store in holder:
         store.close()

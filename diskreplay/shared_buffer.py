@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from diskreplay import process
+from diskreplay import fork
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ClosedError, UsageError
 from diskreplay.prioritized import PrioritizedReplayBuffer
@@ -85,11 +85,11 @@ class SharedBuffer:
     ) -> None:
         self.path = path
         with _lock:
-            entry = None if path is None else _entries.get((process.pid, path))
+            entry = None if path is None else _entries.get((fork.pid, path))
             if path is None:
                 entry = _Entry(path, kind, options)
             elif entry is None:
-                entry = _entries[process.pid, path] = _Entry(path, kind, options)
+                entry = _entries[fork.pid, path] = _Entry(path, kind, options)
             else:
                 entry.check_alike(kind, options)
             entry.handles += 1

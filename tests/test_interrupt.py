@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.compat.slot_buffer import SlotBuffer
-from diskreplay.process import undisturbed
+from diskreplay.signals import undisturbed
 from diskreplay.store import files
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
@@ -36,7 +36,7 @@ def interrupted(call, number, handler=ctrl_c):
 
     Signals are seen where a function of the package begins or ends, and where one that it called
     has ended. An ``__enter__`` or ``__exit__`` is left whole, since nobody can guard each place of
-    those, and so is what is put off till it is done (`process.undisturbed`).
+    those, and so is what is put off till it is done (`signals.undisturbed`).
     """
     left, whole = [number], []
 
@@ -215,7 +215,7 @@ def test_sampling(tmp_path, call):
         for _ in range(30):
             player.step()
         buffer.flush()
-        assert buffer._rows.store.gate._inside == 0
+        assert buffer._rows.store.rwlock._inside == 0
         player.check()
 
 
@@ -268,7 +268,7 @@ def test_ctrl_c_waits_for_what_must_not_stop(tmp_path, monkeypatch, name):
         with pytest.raises(KeyboardInterrupt):
             getattr(buffer, name)()
         assert seen
-        assert buffer._rows.store.recorded.tolist() == buffer._rows.store.count.tolist()
+        assert buffer._rows.store.durable_count.tolist() == buffer._rows.store.count.tolist()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         buffer.close()
     finally:

@@ -40,7 +40,7 @@ LEVELS = [
     ["check"],
     ["sampling"],
     ["store"],
-    ["errors", "extensions", "process", "caches", "jit"],
+    ["errors", "extensions", "fork", "signals", "cache_line", "jit"],
 ]
 HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch"]
 # Modules that still import each other in a circle.

@@ -254,7 +254,7 @@ def test_a_prefetcher_that_was_dropped_keeps_no_thread_after_the_buffer(tmp_path
 
 
 def test_closing_midway_leaves_the_gate_open(tmp_path):
-    """Batches under way hold the store's gate; if one were lost, no segment could be sealed."""
+    """Batches under way hold the store's `rwlock`; if one were lost, no segment could be sealed."""
     with make(tmp_path / "store") as buffer:
         record(buffer, 60)
         for _ in range(10):

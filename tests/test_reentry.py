@@ -12,7 +12,7 @@ import pytest
 
 import diskreplay
 from diskreplay.check.verify import verify
-from diskreplay.process import undisturbed
+from diskreplay.signals import undisturbed
 from diskreplay.store.maintenance import Maintenance
 from tests.test_interrupt import Player, interrupted, make
 
@@ -100,7 +100,7 @@ def test_a_handler_that_calls_at_any_place(tmp_path, outer):
     if outer != "close":
         for _ in range(30):
             player.step()
-        assert buffer._rows.store.gate._inside <= 2  # the prefetcher's
+        assert buffer._rows.store.rwlock._inside <= 2  # the prefetcher's
         player.check()
         ahead.close()
         buffer.close()

@@ -216,7 +216,7 @@ def test_a_run_that_needs_no_prefetcher_lets_go_of_what_was_under_way(tmp_path):
 
 
 def test_batches_that_wait_hold_nothing_up(tmp_path):
-    """No thread, no gate: rows come and go, and a dropped buffer lets go of its store."""
+    """No thread, no rwlock: rows come and go, and a dropped buffer lets go of its store."""
     import gc
     import threading
 

@@ -196,7 +196,7 @@ with make(root / "store7", 7) as buffer:
     add(buffer, 5)
     while True:
         buffer.flush()
-        with buffer._rows.store.maintenance.lock:  # the keeper syncs nothing of its own meanwhile
+        with buffer._rows.store.maintenance.lock:  # nothing else syncs meanwhile
             calls = 0
             buffer.save(root / "checkpoints", 1)
             calls, seen = None, calls

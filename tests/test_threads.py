@@ -162,7 +162,7 @@ def test_threads(tmp_path, compressor):
         assert enough(), (count, len(batches), len(reused), len(saved), len(prefetched))
         for _ in range(20):
             check(buffer.sample(32))
-        assert threading.active_count() <= before + 1  # the keeper
+        assert threading.active_count() <= before + 1  # the maintenance thread
         buffer.tree.check()
     with diskreplay.open(tmp_path / "store") as reader:
         assert reader.add_count == count

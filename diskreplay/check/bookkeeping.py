@@ -48,20 +48,20 @@ class Bookkeeping:
 
     def walk(self, catalog: Catalog, group: int) -> Walk:
         """Go through all rows of a group."""
-        recorded = catalog.recorded[catalog.envs(group)]
-        walk = Walk({}, np.zeros_like(recorded), np.ones(len(recorded), np.bool_))
+        durable_count = catalog.durable_count[catalog.envs(group)]
+        walk = Walk({}, np.zeros_like(durable_count), np.ones(len(durable_count), np.bool_))
         for low, high in self.windows(catalog, group):
             begin = max(low - 2, 0)  # a rule is of three rows at most
             rows, known, counted = self.read(catalog, group, begin, high)
             walk.whole &= (known == counted).all(axis=0)
-            durable = known & (np.arange(begin, high)[:, None] < recorded)
+            durable = known & (np.arange(begin, high)[:, None] < durable_count)
             walk.finals += np.count_nonzero((durable & (rows.is_final != 0))[low - begin :], axis=0)
             for rule, where in faults(rows, known).items():
                 size = self.fields[FIELD_OF[rule]].segment_rows
                 at, env = np.nonzero(where)
                 numbers, places = np.divmod(begin + at, size)
                 for number in np.unique(numbers).tolist():
-                    nothing = np.zeros((size, len(recorded)), np.bool_)
+                    nothing = np.zeros((size, len(durable_count)), np.bool_)
                     mask = walk.wrong.setdefault((rule, number), nothing)
                     mask[places[numbers == number], env[numbers == number]] = True
         return walk

@@ -5,7 +5,7 @@ import numpy as np
 from diskreplay.check import segment_check
 from diskreplay.check.verify import Check
 from diskreplay.store import codec
-from diskreplay.store.catalog import Entry
+from diskreplay.store.catalog import SegmentEntry
 from diskreplay.store.plain_file import Unreadable
 
 
@@ -20,7 +20,7 @@ class Content:
         Retained rows that are whole.
     """
 
-    def __init__(self, check: Check, entry: Entry, lost: np.ndarray) -> None:
+    def __init__(self, check: Check, entry: SegmentEntry, lost: np.ndarray) -> None:
         field = entry.field
         shape = field.segment_rows, field.env_group, field.row_bytes
         self.known = entry.retained & ~lost
@@ -32,7 +32,7 @@ class Content:
             except Unreadable:
                 self.known[:] = False
 
-    def _read(self, check: Check, entry: Entry) -> np.ndarray | bool:
+    def _read(self, check: Check, entry: SegmentEntry) -> np.ndarray | bool:
         """Fill `values`; which rows were found."""
         field, catalog = entry.field, check.catalog
         if not field.packed:
@@ -48,7 +48,7 @@ class Content:
             found |= in_tail
         return found
 
-    def _read_blocks(self, check: Check, entry: Entry, wanted: np.ndarray) -> np.ndarray:
+    def _read_blocks(self, check: Check, entry: SegmentEntry, wanted: np.ndarray) -> np.ndarray:
         field, shards, source = entry.field, check.catalog.shards(entry), None
         if entry.key in check.sources:
             shards = [source := check.sources[entry.key]]

@@ -9,9 +9,9 @@ import numpy as np
 
 from diskreplay.check import segment_check
 from diskreplay.check.segment_check import Checked
-from diskreplay.check.survey import Survey
+from diskreplay.check.snapshot import Snapshot
 from diskreplay.store import codec
-from diskreplay.store.catalog import Entry
+from diskreplay.store.catalog import SegmentEntry
 from diskreplay.store.plain_file import Unreadable
 from diskreplay.store.segment import Seal
 
@@ -43,12 +43,12 @@ class Inspector:
         self.bad_tails: set[str] = set()
         self._note = note
 
-    def inspect(self, survey: Survey, entry: Entry) -> tuple[list[Fault], np.ndarray]:
+    def inspect(self, snapshot: Snapshot, entry: SegmentEntry) -> tuple[list[Fault], np.ndarray]:
         """What is wrong with the files of a segment, and which of its rows are in none of them."""
-        field, catalog = entry.field, survey.catalog
+        field, catalog = entry.field, snapshot.catalog
         chunk = catalog.chunk(*entry[:3])
         if not field.packed:
-            faults, checked = self._look(survey, chunk, entry, entry.counted)
+            faults, checked = self._look(snapshot, chunk, entry, entry.counted)
             return faults, segment_check.nothing(field) | (checked is None or checked.lost)
         in_tail, shards = catalog.in_tail(entry), catalog.shards(entry)
         left, faults = entry.retained & ~in_tail, []
@@ -57,7 +57,7 @@ class Inspector:
             wanted = left if path in shards else segment_check.nothing(field)
             if not wanted.any() and not path.exists():
                 continue
-            found, checked = self._look(survey, path, entry, wanted)
+            found, checked = self._look(snapshot, path, entry, wanted)
             if checked is not None and not checked.is_foreign and path in shards:
                 there = checked.index[:, 0] != codec.MISSING
                 left = left & ~segment_check.rows_of_blocks(field, there)
@@ -66,10 +66,10 @@ class Inspector:
         return faults, left | (in_tail & (field.name in self.bad_tails))
 
     def _look(
-        self, survey: Survey, path: Path, entry: Entry, wanted: np.ndarray
+        self, snapshot: Snapshot, path: Path, entry: SegmentEntry, wanted: np.ndarray
     ) -> tuple[list[Fault], Checked | None]:
         """What is wrong with one file, and what was found if it can be read."""
-        field, chunk = entry.field, survey.catalog.chunk(*entry[:3])
+        field, chunk = entry.field, snapshot.catalog.chunk(*entry[:3])
         try:
             if field.packed:
                 checked = segment_check.check_shard(field, path, wanted, is_open=path != chunk)
@@ -78,17 +78,19 @@ class Inspector:
         except Unreadable as error:
             everything = ~segment_check.nothing(field)
             return [Fault(path, error.kind, str(error), everything)], None
-        if path == chunk and (wanted.any() or not survey.catalog.is_live):
-            _hold_against_seals(survey, entry, path, checked)
+        if path == chunk and (wanted.any() or not snapshot.catalog.is_live):
+            _hold_against_seals(snapshot, entry, path, checked)
         self._note(path, checked)
         return [Fault(path, *fault, checked.lost) for fault in checked.faults], checked
 
 
-def _hold_against_seals(survey: Survey, entry: Entry, path: Path, checked: Checked) -> None:
+def _hold_against_seals(
+    snapshot: Snapshot, entry: SegmentEntry, path: Path, checked: Checked
+) -> None:
     """A file that fits neither the seal nor the manifest is another one than was written."""
-    known = [_binding(survey, entry, path)]
-    if survey.manifest is not None:
-        known.append(survey.manifest.get(path.relative_to(survey.path).as_posix()))
+    known = [_binding(snapshot, entry, path)]
+    if snapshot.manifest is not None:
+        known.append(snapshot.manifest.get(path.relative_to(snapshot.path).as_posix()))
     known = [seal for seal in known if seal is not None]
     in_pieces = [seal for seal in known if seal.pieces and seal.size == checked.seal.size]
     wrong = _wrong_pieces(checked.seal, in_pieces[0]) if in_pieces else None
@@ -112,11 +114,11 @@ def _hold_against_seals(survey: Survey, entry: Entry, path: Path, checked: Check
         )  # fmt: skip
 
 
-def _binding(survey: Survey, entry: Entry, path: Path) -> Seal | None:
+def _binding(snapshot: Snapshot, entry: SegmentEntry, path: Path) -> Seal | None:
     """What the file has to be. A raw one that is written to again may be a copy."""
-    if survey.catalog.is_settled or entry.field.packed or entry.seal is None:
+    if snapshot.catalog.is_settled or entry.field.packed or entry.seal is None:
         return entry.seal
-    passed = survey.catalog.recorded[survey.catalog.envs(entry.group)] >= (
+    passed = snapshot.catalog.durable_count[snapshot.catalog.envs(entry.group)] >= (
         entry.start + entry.field.segment_rows
     )
     try:
@@ -126,11 +128,13 @@ def _binding(survey: Survey, entry: Entry, path: Path) -> Seal | None:
     return entry.seal if passed.all() or is_sealed else None
 
 
-def _wrong_pieces(found: Seal, recorded: Seal) -> np.ndarray:
-    return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(recorded.pieces)
+def _wrong_pieces(found: Seal, known: Seal) -> np.ndarray:
+    return codec.unpacked_sums(found.pieces) != codec.unpacked_sums(known.pieces)
 
 
-def _lose_pieces(entry: Entry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal) -> None:
+def _lose_pieces(
+    entry: SegmentEntry, path: Path, checked: Checked, wrong: np.ndarray, seal: Seal
+) -> None:
     field = entry.field
     if not wrong.any():
         checked.faults.append(("checksum", "all its pieces are as they were recorded, and the "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diskreplay.check.survey import Survey
+from diskreplay.check.snapshot import Snapshot
 from diskreplay.errors import DiskReplayError
 from diskreplay.store import codec, format, plain_file, priorities
 from diskreplay.store.plain_file import Unreadable
@@ -21,9 +21,9 @@ class Priorities:
     faults: list[tuple[Path, str]] = field(default_factory=list)
 
 
-def check(directory: Path, survey: Survey) -> Priorities:
+def check(directory: Path, snapshot: Snapshot) -> Priorities:
     """Check the metadata, the files' names and lengths, and every leaf."""
-    metadata, catalog = directory / "zarr.json", survey.catalog
+    metadata, catalog = directory / "zarr.json", snapshot.catalog
     found = Priorities({metadata})
     try:
         document = format.read_document(metadata)

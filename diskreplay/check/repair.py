@@ -24,19 +24,19 @@ from diskreplay.check.content import Content
 from diskreplay.check.report import Loss, Report, Span, spans
 from diskreplay.check.restoring import Source, restore_all, saved_priorities
 from diskreplay.check.row_check import FIELD_OF, RULES, SmallColumns, faults, set_aside
-from diskreplay.check.survey import BOOKKEEPING
+from diskreplay.check.snapshot import BOOKKEEPING
 from diskreplay.check.verify import Check
 from diskreplay.errors import FormatError, StorageError, StoreError
 from diskreplay.store import (
     codec,
     files,
     format,
+    interrupted_repair,
     priorities,
     private,
-    repair_leftovers,
     tempfiles,
 )
-from diskreplay.store.catalog import Entry, Key
+from diskreplay.store.catalog import Key, SegmentEntry
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.plain_file import Unreadable
@@ -81,7 +81,7 @@ def repair(
         The file system refused, or cannot link files. The store is as it was.
     """
     path = files.resolved(path)
-    Store.settle(path)
+    Store.sweep(path)
     format.read_attributes(path)
     if (path / "manifest.json").exists():
         raise FormatError(
@@ -92,7 +92,7 @@ def repair(
         format.read_attributes(source)  # said before the long walk, and also if all is sound
     lock = private.hold(path)
     try:
-        repair_leftovers.finish(path)
+        interrupted_repair.finish(path)
         check = Check(path, advance)
         check.run()
         if not check.findings:
@@ -111,7 +111,7 @@ class _Repair:
     set aside, `losses` why."""
 
     def __init__(self, check: Check, sources: list[Source]) -> None:
-        self.check, self.survey, self.catalog = check, check.survey, check.catalog
+        self.check, self.snapshot, self.catalog = check, check.snapshot, check.catalog
         self.path = check.path
         # All that was found to be wrong stays, with what the records said of it.
         self.kept = {finding.path for finding in check.findings}
@@ -143,7 +143,7 @@ class _Repair:
         try:
             files.sync_dirs([self.path.parent])
             self._tidy()
-            aside = repair_leftovers.aside_of(self.path)
+            aside = interrupted_repair.aside_of(self.path)
             files.rename(self.build, aside)
             files.sync_dirs([self.path.parent])
         except BaseException:
@@ -154,7 +154,7 @@ class _Repair:
 
     # -- what can be had
 
-    def _entry(self, key: Key) -> Entry:
+    def _entry(self, key: Key) -> SegmentEntry:
         return self.catalog.entry(self.check.fields[key[0]], *key[1:])
 
     def _find_twins(self) -> None:
@@ -241,7 +241,7 @@ class _Repair:
 
     def _set_aside(self, group: int, envs: list[int]) -> None:
         """Find the rows that are lost, and make the small columns say so."""
-        survey, catalog = self.survey, self.catalog
+        snapshot, catalog = self.snapshot, self.catalog
         wrong: dict[str, list[Span]] = {}
         behind: list[Span] = []
         for env, (rows, known) in self._read(group, envs).items():
@@ -250,11 +250,11 @@ class _Repair:
             for rule, where in faults(rows, known).items():
                 wrong.setdefault(rule, []).extend(spans(where[:, None], first, env))
                 bad |= where
-            recorded = int(catalog.recorded[env])
-            before = np.count_nonzero(rows.is_final[: max(recorded - first, 0)])
-            evicted = recorded - int(survey.transitions[env]) - before
+            durable = int(catalog.durable_count[env])
+            before = np.count_nonzero(rows.is_final[: max(durable - first, 0)])
+            evicted = durable - int(snapshot.transitions[env]) - before
             if bad.any():
-                stack, was_final = survey.attributes.get("stack_size", 1), rows.is_final.copy()
+                stack, was_final = snapshot.attributes.get("stack_size", 1), rows.is_final.copy()
                 set_aside(rows, bad, stack if isinstance(stack, int) else 1)
                 self._rows[env] = rows
                 cut_off = (rows.is_final > was_final) & ~bad
@@ -315,7 +315,7 @@ class _Repair:
             for parent in (build / field.name).relative_to(build).parents:
                 documents.setdefault(build / parent / "zarr.json", format.group_document())
         attributes = {
-            **self.survey.attributes,
+            **self.snapshot.attributes,
             "first": catalog.first.tolist(),
             "count": catalog.count.tolist(),
             "transitions": (catalog.count - self._finals).tolist(),
@@ -338,7 +338,7 @@ class _Repair:
                 "store to one that can", str(source),
             )  # fmt: skip
 
-    def _build_segment(self, entry: Entry) -> tuple[Seal, bool]:
+    def _build_segment(self, entry: SegmentEntry) -> tuple[Seal, bool]:
         """One segment of the new store: its seal, and whether it never changes."""
         field, key, check = entry.field, entry.key, self.check
         chunk = self.catalog.chunk(*entry[:3])
@@ -374,7 +374,7 @@ class _Repair:
             files.seal(target)
         return seal, entry.is_full
 
-    def _is_linkable(self, entry: Entry, source: Path) -> bool:
+    def _is_linkable(self, entry: SegmentEntry, source: Path) -> bool:
         """Whether a whole file has all rows of a segment, and will never change."""
         if entry.field.packed and entry.key not in self.check.sources:
             chunk = self.catalog.chunk(*entry[:3])
@@ -382,7 +382,7 @@ class _Repair:
                 return False
         return entry.is_full or not source.stat().st_mode & 0o200
 
-    def _change(self, entry: Entry, values: np.ndarray) -> None:
+    def _change(self, entry: SegmentEntry, values: np.ndarray) -> None:
         """Put the rows of envs that have rows set aside into a small column's segment."""
         for place in np.flatnonzero(entry.low < entry.used).tolist():
             env = entry.first_env + place
@@ -407,7 +407,7 @@ class _Repair:
         if found is None:
             saved = saved_priorities(self._sources, name, catalog.num_envs)
         is_main = name == priorities.MAIN
-        if not saved and is_main and self.survey.attributes.get("kind") != "prioritized":
+        if not saved and is_main and self.snapshot.attributes.get("kind") != "prioritized":
             return
         first, stop = int(catalog.first.min()), int(catalog.count.max())
         new = np.full((stop - first, catalog.num_envs), np.nan)  # those rows get the largest
@@ -443,7 +443,7 @@ class _Repair:
         files.write(self.build / "findings.txt", [text.encode()])
 
 
-def _whole_seal(entry: Entry, path: Path) -> Seal | None:
+def _whole_seal(entry: SegmentEntry, path: Path) -> Seal | None:
     """The seal of a file that is whole and has a segment's rows, None of another one."""
     check = segment_check.check_shard if entry.field.packed else segment_check.check_raw
     checked = check(entry.field, path, entry.counted)

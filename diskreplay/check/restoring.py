@@ -16,10 +16,10 @@ import numpy as np
 from diskreplay.check import priority_check, segment_check
 from diskreplay.check.content import Content
 from diskreplay.check.report import Span
-from diskreplay.check.survey import BOOKKEEPING
+from diskreplay.check.snapshot import BOOKKEEPING
 from diskreplay.check.verify import Check
 from diskreplay.store import codec, priorities
-from diskreplay.store.catalog import Entry, Key
+from diskreplay.store.catalog import Key, SegmentEntry
 from diskreplay.store.format import Field
 from diskreplay.store.segment import Seal
 
@@ -52,7 +52,7 @@ class Source:
 
 
 def restore(
-    check: Check, entry: Entry, own: Content, wanted: np.ndarray, source: Source
+    check: Check, entry: SegmentEntry, own: Content, wanted: np.ndarray, source: Source
 ) -> tuple[np.ndarray, str]:
     """Take over rows of a segment from a source.
 
@@ -77,7 +77,7 @@ def restore(
         return candidates, "has none of these rows whole"
     trial = own.values.copy()
     trial[candidates] = found.values[candidates]
-    right, denied = _recorded(entry, own, trial, candidates)
+    right, denied = _right_by_checksums(entry, own, trial, candidates)
     taken = wanted & right
     left = candidates & ~taken & ~denied
     if left.any():
@@ -92,8 +92,8 @@ def restore(
     return taken, f"has only {np.count_nonzero(taken)} of them whole" if rest else ""
 
 
-def _recorded(
-    entry: Entry, own: Content, trial: np.ndarray, candidates: np.ndarray
+def _right_by_checksums(
+    entry: SegmentEntry, own: Content, trial: np.ndarray, candidates: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows that recorded checksums say are right in `trial`, and those that they say are not.
     They say nothing of the rest."""
@@ -113,7 +113,7 @@ def _recorded(
     return right, segment_check.rows_of_pieces(field, wrong & put_together)
 
 
-def _seal_of(entry: Entry, rows: np.ndarray) -> Seal:
+def _seal_of(entry: SegmentEntry, rows: np.ndarray) -> Seal:
     """The seal of a segment's file with these rows."""
     field = entry.field
     if field.packed:
@@ -123,7 +123,12 @@ def _seal_of(entry: Entry, rows: np.ndarray) -> Seal:
 
 
 def _agreed(
-    check: Check, entry: Entry, own: Content, found: Content, source: Source, asked: np.ndarray
+    check: Check,
+    entry: SegmentEntry,
+    own: Content,
+    found: Content,
+    source: Source,
+    asked: np.ndarray,
 ) -> np.ndarray:
     """Of the rows that are asked for, those that are of one course by all that both still have: env
     by env."""
@@ -145,7 +150,9 @@ def _first(where: np.ndarray) -> np.ndarray:
     return np.where(where.any(axis=0), where.argmax(axis=0), len(where))
 
 
-def _other_fields(check: Check, entry: Entry, source: Source) -> tuple[np.ndarray, np.ndarray]:
+def _other_fields(
+    check: Check, entry: SegmentEntry, source: Source
+) -> tuple[np.ndarray, np.ndarray]:
     """Which rows of a segment both have in any other field, and where all of these are the same."""
     field, start = entry.field, entry.start
     common = segment_check.nothing(field)
@@ -249,7 +256,7 @@ def saved_priorities(sources: list[Source], name: str, num_envs: int) -> list[pr
         directory = source.path / name
         if source.catalog.num_envs != num_envs or not directory.is_dir():
             continue
-        if priority_check.check(directory, source.check.survey).faults:
+        if priority_check.check(directory, source.check.snapshot).faults:
             continue
         saved = priorities.read(directory, num_envs)
         if saved is not None and (not found or saved.alpha == found[0].alpha):

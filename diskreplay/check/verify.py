@@ -22,10 +22,10 @@ from diskreplay.check.bookkeeping import Bookkeeping
 from diskreplay.check.inspector import Fault, Inspector
 from diskreplay.check.report import Finding, Report, spans
 from diskreplay.check.segment_check import Checked
-from diskreplay.check.survey import Survey
+from diskreplay.check.snapshot import Snapshot
 from diskreplay.errors import DiskReplayError
 from diskreplay.store import manifest, priorities, private
-from diskreplay.store.catalog import Catalog, Entry, Key
+from diskreplay.store.catalog import Catalog, Key, SegmentEntry
 from diskreplay.store.format import Field
 from diskreplay.store.plain_file import Unreadable, checksum, plain_file
 from diskreplay.store.segment import Seal
@@ -90,7 +90,7 @@ class Check:
 
     Attributes
     ----------
-    survey : Survey
+    snapshot : Snapshot
     findings : list of Finding
     damaged : dict of (field name, number, group) to ndarray of bool
         Segments that are not as they should be, with the rows, (segment_rows, env_group), that are
@@ -114,8 +114,8 @@ class Check:
     def __init__(self, path: Path, advance: Callable[[int], None] | None = None) -> None:
         self.began = time.perf_counter()
         self.path = path
-        self.survey = self._first = self._surveyed()
-        self.findings = list(self.survey.findings)
+        self.snapshot = self._first = self._take_snapshot()
+        self.findings = list(self.snapshot.findings)
         self.fields = {field.name: field for field in self.catalog.fields}
         self.damaged: dict[Key, np.ndarray] = {}
         self.seals: dict[Path, Seal] = {}
@@ -133,29 +133,29 @@ class Check:
     @property
     def catalog(self) -> Catalog:
         """Which rows count, and which segments there are."""
-        return self.survey.catalog
+        return self.snapshot.catalog
 
     @property
     def holds(self) -> bool:
         """Whether the store was one and the same all the time."""
-        first, last = self._first, self.survey
+        first, last = self._first, self.snapshot
         same = first.identity == last.identity
         same = same and first.catalog.is_settled == last.catalog.is_settled
         return same and first.still_holds() and last.still_holds()
 
-    def _surveyed(self) -> Survey:
+    def _take_snapshot(self) -> Snapshot:
         """A writer that records, loads or closes meanwhile is given time to finish."""
         for attempt in range(_TRIES):
             try:
-                survey = Survey(self.path)
+                snapshot = Snapshot(self.path)
             except DiskReplayError:
                 late = time.perf_counter() - self.began > _LONGEST_WAIT
                 if attempt == _TRIES - 1 or late or not private.commit_page(self.path).exists():
                     raise
                 continue
-            if not survey.findings and survey.still_holds():
+            if not snapshot.findings and snapshot.still_holds():
                 break
-        return survey
+        return snapshot
 
     def run(self) -> None:
         """Do the walk."""
@@ -175,7 +175,7 @@ class Check:
         catalog = self.catalog
         return Report(
             path=self.path,
-            kind="store" if self.survey.manifest is None else "checkpoint",
+            kind="store" if self.snapshot.manifest is None else "checkpoint",
             findings=tuple(self.findings),
             files=self._files,
             bytes=self._bytes,
@@ -185,7 +185,7 @@ class Check:
         )
 
     def _finding(self, kind: str, path: Path, meaning: str, remedy: str, **more) -> Finding:
-        if self.survey.manifest is not None:
+        if self.snapshot.manifest is not None:
             remedy = "a checkpoint is never changed: restore the file, or load another checkpoint"
         return Finding(kind, path, meaning, remedy, **more)
 
@@ -223,14 +223,14 @@ class Check:
             remedy = _FAILS + _SET_ASIDE if lost else _WRITE_ANEW
             self._complain(error.kind, path, str(error), remedy, field=field.name, rows=lost)
 
-    def _check_segment(self, entry: Entry) -> None:
+    def _check_segment(self, entry: SegmentEntry) -> None:
         field, number, group = entry[:3]
         for _ in range(_TRIES):
             before = self._stamp(entry)
             faults, lost = self.inspect(entry)
             if not faults or self.catalog.is_settled:
                 break
-            self.survey = self._surveyed()
+            self.snapshot = self._take_snapshot()
             entry = self.catalog.entry(field, number, group)
             if entry is None:
                 return  # the writer has deleted it
@@ -243,18 +243,18 @@ class Check:
             rows = spans(gone & lost & entry.retained, entry.start, entry.first_env)
             self._complain(kind, path, meaning, remedy, field=field.name, rows=rows)
 
-    def _stamp(self, entry: Entry) -> tuple:
+    def _stamp(self, entry: SegmentEntry) -> tuple:
         """What changes when the writer does something to a segment."""
         paths = self.catalog.chunk(*entry[:3]), self.catalog.open_shard(*entry[:3])
         return (
-            entry.used.tobytes(), entry.seal, self.survey.epoch, [_inode(path) for path in paths],
+            entry.used.tobytes(), entry.seal, self.snapshot.epoch, [_inode(path) for path in paths],
             self.catalog.in_tail(entry).tobytes(),
         )  # fmt: skip
 
-    def inspect(self, entry: Entry) -> tuple[list[Fault], np.ndarray]:
+    def inspect(self, entry: SegmentEntry) -> tuple[list[Fault], np.ndarray]:
         """What is wrong with the files of a segment, and which of its rows are in none of them."""
         self._expected.add(self.catalog.chunk(*entry[:3]))
-        return self._inspector.inspect(self.survey, entry)
+        return self._inspector.inspect(self.snapshot, entry)
 
     def _note_checked(self, path: Path, checked: Checked) -> None:
         self._note(path, checked.seal)
@@ -268,7 +268,7 @@ class Check:
             if not findings:
                 break
             if not self.catalog.is_settled:
-                self.survey = self._surveyed()
+                self.snapshot = self._take_snapshot()
         self.findings += findings
 
     def _inspect_rows(self, group: int) -> list[Finding]:
@@ -276,7 +276,7 @@ class Check:
         walk = self.bookkeeping.walk(catalog, group)
         found = [self._impossible(rule, number, group, mask)
                  for (rule, number), mask in sorted(walk.wrong.items())]  # fmt: skip
-        counted = catalog.recorded[envs] - self.survey.transitions[envs]
+        counted = catalog.durable_count[envs] - self.snapshot.transitions[envs]
         likely = (walk.finals <= counted) & (counted <= walk.finals + catalog.first[envs])
         for env in np.flatnonzero(walk.whole & ~likely).tolist():
             meaning = (
@@ -298,7 +298,7 @@ class Check:
     # -- priorities
 
     def _check_priorities(self) -> None:
-        views = self.survey.attributes.get(priorities.VIEWS, {})
+        views = self.snapshot.attributes.get(priorities.VIEWS, {})
         named = set()
         for name, view in views.items() if isinstance(views, dict) else ():
             identity = view.get("identity") if isinstance(view, dict) else None
@@ -310,7 +310,7 @@ class Check:
     def _check_set(self, directory: Path) -> None:
         for _ in range(1 if self.catalog.is_settled else _TRIES):
             before = _inode(directory)
-            found = priority_check.check(directory, self.survey) if before else None
+            found = priority_check.check(directory, self.snapshot) if before else None
             if _inode(directory) == before:  # else the writer has put new ones in their place
                 break
         if found is None:
@@ -326,9 +326,9 @@ class Check:
 
     def _miss_priorities(self, directory: Path) -> None:
         """Without any, a buffer that was closed would give all rows the largest one, unasked."""
-        is_prioritized = self.survey.attributes.get("kind") == "prioritized"
+        is_prioritized = self.snapshot.attributes.get("kind") == "prioritized"
         is_prioritized |= directory.name != priorities.MAIN
-        is_closed = self.catalog.is_settled and self.survey.manifest is None
+        is_closed = self.catalog.is_settled and self.snapshot.manifest is None
         if is_prioritized and is_closed and self.catalog.count.any():
             self.bad_priorities.add(directory.name)
             self._complain("missing", directory, "the priorities are missing", _PRIORITIES)
@@ -336,36 +336,36 @@ class Check:
     # -- names
 
     def _check_names(self) -> None:
-        survey = self.survey
-        own = {survey.path / "zarr.json"} | self._expected
+        snapshot = self.snapshot
+        own = {snapshot.path / "zarr.json"} | self._expected
         for field in self.catalog.fields:
             parts = field.name.split("/")
-            own |= {survey.path.joinpath(*parts[:n], "zarr.json") for n in range(len(parts) + 1)}
+            own |= {snapshot.path.joinpath(*parts[:n], "zarr.json") for n in range(len(parts) + 1)}
             if self.catalog.is_settled:  # segments that were begun, and have no row yet
                 own |= {self.catalog.chunk(field, *key) for key in self.catalog.seals[field.name]}
-        if survey.manifest is None:
-            own |= {private.commit_page(survey.path), private.lock_file(survey.path)}
+        if snapshot.manifest is None:
+            own |= {private.commit_page(snapshot.path), private.lock_file(snapshot.path)}
         else:
-            own.add(survey.path / manifest.NAME)
-            own |= {survey.path / key for key in survey.manifest if key.startswith(_ATTACHED)}
-        for base, _dirs, names in os.walk(survey.path):
+            own.add(snapshot.path / manifest.NAME)
+            own |= {snapshot.path / key for key in snapshot.manifest if key.startswith(_ATTACHED)}
+        for base, _dirs, names in os.walk(snapshot.path):
             for name in names:
                 path = Path(base, name)
                 self._files += path in own and path not in self.seals
                 if path not in own and not self._is_left_over(path):
                     self.orphans.append(path)
-                    top = path.relative_to(survey.path).parts[0]
+                    top = path.relative_to(snapshot.path).parts[0]
                     if priorities.is_set(top):
                         self.bad_priorities.add(top)
                     self._complain(
                         "orphan", path, "no row that counts is in it, and nothing names it", _ASIDE
                     )
-        if survey.manifest is not None:
-            self._check_manifest(survey.manifest)
+        if snapshot.manifest is not None:
+            self._check_manifest(snapshot.manifest)
 
     def _is_left_over(self, path: Path) -> bool:
         """Whether a writer that is at work, or was killed, may have such a file."""
-        if self.survey.manifest is None and self.catalog.is_settled:
+        if self.snapshot.manifest is None and self.catalog.is_settled:
             place = private.directory(self.path)
             return path.is_relative_to(place) and bool(
                 _OF_ROWS.fullmatch(path.relative_to(place).as_posix())

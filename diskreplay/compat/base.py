@@ -73,7 +73,7 @@ class Facade:
         """
         if self._path is None:
             return
-        Store.settle(self._path)
+        Store.sweep(self._path)
         if (self._path / "zarr.json").exists():
             with open_buffer(self._path) as reader:
                 spaces, extras = (reader.observation_space, reader.action_space), reader.extras

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import process
+from diskreplay import fork
 from diskreplay.distribution import UniformDistribution
 from diskreplay.errors import FormatError, PriorityError, SchemaError
 from diskreplay.indexed_store import IndexedStore
@@ -307,7 +307,7 @@ class SlotBuffer(RowBuffer):
             The reward is not finite as float32; nothing was recorded.
         StorageError
         """
-        if self._closed or process.pid != self._pid:  # a ring is never a reader
+        if self._closed or fork.pid != self._pid:  # a ring is never a reader
             self._check_open()
         with self._turn():
             if self._closed:  # meanwhile

@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from diskreplay import process
+from diskreplay import fork
 from diskreplay.batch import Batch
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
@@ -148,7 +148,7 @@ class TransitionDataset(Dataset):
     ) -> None:
         self.path = _path(store)
         self._reader: ReplayBuffer | None = None
-        self._pid = process.pid
+        self._pid = fork.pid
         # Not kept open: a process that is forked after this inherits nothing.
         with open_buffer(self.path) as buffer:
             self.ids = buffer.sampleable_ids() if ids is None else np.array(ids, np.int64)
@@ -182,14 +182,14 @@ class TransitionDataset(Dataset):
 
     def close(self) -> None:
         """Release the store in this process; it is opened again when needed."""
-        if self._reader is not None and self._pid == process.pid:
+        if self._reader is not None and self._pid == fork.pid:
             self._reader.close()
         self._reader = None
 
     def _buffer(self) -> ReplayBuffer:
         """The reader of this process."""
-        if self._reader is None or self._pid != process.pid:
-            self._reader, self._pid = open_buffer(self.path), process.pid
+        if self._reader is None or self._pid != fork.pid:
+            self._reader, self._pid = open_buffer(self.path), fork.pid
         return self._reader
 
     def __getstate__(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class TransitionDataset(Dataset):
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.path, self.ids = state["path"], state["ids"]
-        self._reader, self._pid = None, process.pid
+        self._reader, self._pid = None, fork.pid
 
 
 class Transitions(Sequence):

@@ -5,11 +5,11 @@ from typing import Literal
 import numpy as np
 
 from diskreplay.errors import EmptyBufferError, NotSampleableError, PriorityError, UnknownIdError
-from diskreplay.process import undisturbed
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.sampling.window import Window, WindowPlan
+from diskreplay.signals import undisturbed
 
 _PATIENCE = 8  # rounds of picking rows blindly before listing the anchors
 

@@ -1,6 +1,6 @@
 """Numba kernels that go along an episode: returns to go, and goals that were reached."""
 
-from diskreplay.caches import expect
+from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import address, int64, kernel, larger
 from diskreplay.sampling.kernels import (
     COUNT,
@@ -80,7 +80,7 @@ def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals)
     # Apart from the rest, so that the cache misses of all rows are under way together.
     for i in range(len(ids)):
         for ahead in range(0, _ROWS_EXPECTED, ROWS_OF_A_LINE if envs == 1 else 1):
-            expect(address(ring) + 4 * WIDTH * ((ids[i] + ahead * envs) % size))
+            prefetch_line(address(ring) + 4 * WIDTH * ((ids[i] + ahead * envs) % size))
     for i in range(len(ids)):
         env, row = ids[i] % envs, ids[i] // envs
         first, count = bounds[env, FIRST], bounds[env, COUNT]

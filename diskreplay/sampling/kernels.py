@@ -1,6 +1,6 @@
 """Numba kernels of the sum tree and of the row index, holding no GIL."""
 
-from diskreplay.caches import expect
+from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import (
     address,
     float32_bits,
@@ -115,7 +115,7 @@ def find_leaves(nodes, starts, levels, masses, out, count):
         for i in range(count):
             low = here + out[i] * FANOUT
             for k in range(low, smaller(low + FANOUT, end), _TWO_LINES):
-                expect(address(nodes) + 8 * k)
+                prefetch_line(address(nodes) + 8 * k)
         for i in range(count):
             child = here + out[i] * FANOUT
             high = smaller(child + FANOUT, end)

@@ -1,6 +1,6 @@
 """Numba kernels of sequences: which rows are anchors of windows, and what a window consists of."""
 
-from diskreplay.caches import expect
+from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import address, int32s, int64, int64s, kernel, larger, part, pointer, smaller
 from diskreplay.sampling.kernels import (
     COUNT,
@@ -289,7 +289,9 @@ def window_plan(
     for i in range(len(anchors)):
         env, anchor = anchors[i] % envs, anchors[i] // envs
         for p in range(0, positions, ROWS_OF_A_LINE if envs == 1 else 1):
-            expect(address(ring) + 4 * WIDTH * (((anchor - burn_in + p) * envs + env) % size))
+            prefetch_line(
+                address(ring) + 4 * WIDTH * (((anchor - burn_in + p) * envs + env) % size)
+            )
     for i in range(len(anchors)):
         env, anchor = anchors[i] % envs, anchors[i] // envs
         first, count = bounds[env, FIRST], bounds[env, COUNT]

@@ -14,7 +14,7 @@ from diskreplay.store.segment import Seal
 Key = tuple[str, int, int]  # name of a field, number, group
 
 
-class Entry(NamedTuple):
+class SegmentEntry(NamedTuple):
     """A segment that has rows which count.
 
     Attributes
@@ -74,7 +74,7 @@ class Catalog:
         In the order of the group's attributes.
     first, count : ndarray of int64, shape (num_envs,)
         Which rows are retained, and how many there ever were.
-    recorded : ndarray of int64, shape (num_envs,)
+    durable_count : ndarray of int64, shape (num_envs,)
         What the record says of the count.
     is_settled : bool
         A checkpoint, or a store that was closed: all rows are in files in their places, and nothing
@@ -93,7 +93,7 @@ class Catalog:
     fields: tuple[Field, ...]
     first: np.ndarray
     count: np.ndarray
-    recorded: np.ndarray
+    durable_count: np.ndarray
     is_settled: bool
     is_live: bool
     packed: Mapping[str, np.ndarray]
@@ -113,19 +113,19 @@ class Catalog:
         size = self.fields[0].env_group
         return slice(group * size, min((group + 1) * size, self.num_envs))
 
-    def entries(self, field: Field) -> list[Entry]:
+    def entries(self, field: Field) -> list[SegmentEntry]:
         """The segments that have retained rows, the oldest first."""
         found = segments_of(field, self.first, self.count)
         return [self._entry(field, *key) for key, _envs in found]
 
-    def entry(self, field: Field, number: int, group: int) -> Entry | None:
+    def entry(self, field: Field, number: int, group: int) -> SegmentEntry | None:
         """One segment; None if none of its rows is retained."""
         if group >= self.groups:
             return None
         found = self._entry(field, number, group)
         return found if (found.low < found.used).any() else None
 
-    def _entry(self, field: Field, number: int, group: int) -> Entry:
+    def _entry(self, field: Field, number: int, group: int) -> SegmentEntry:
         start, rows, envs = number * field.segment_rows, field.segment_rows, self.envs(group)
         low, used = np.zeros((2, field.env_group), np.int64)
         here = envs.stop - envs.start
@@ -134,13 +134,13 @@ class Catalog:
         seal = self.seals[field.name].get((number, group))
         if seal is not None and not self.is_settled:
             # An env that comes later to a segment which was sealed without it gets a new file.
-            passed = self.recorded[envs] >= start + rows
-            same = self.count[envs] == self.recorded[envs]
+            passed = self.durable_count[envs] >= start + rows
+            same = self.count[envs] == self.durable_count[envs]
             if not (passed | (same & self.is_live)).all():
                 seal = None
-        return Entry(field, number, group, low, used, seal)
+        return SegmentEntry(field, number, group, low, used, seal)
 
-    def in_tail(self, entry: Entry) -> np.ndarray:
+    def in_tail(self, entry: SegmentEntry) -> np.ndarray:
         """Which rows of a segment are in the tail, bool of shape (segment_rows, env_group)."""
         if not self.is_live or not entry.field.packed:
             return np.zeros((entry.field.segment_rows, entry.field.env_group), np.bool_)
@@ -163,7 +163,7 @@ class Catalog:
         """The tail of a packed field."""
         return private.tail(self.path, self.fields.index(field))
 
-    def shards(self, entry: Entry) -> list[Path]:
+    def shards(self, entry: SegmentEntry) -> list[Path]:
         """The files that have the blocks of a packed segment, looked for in this order."""
         chunk, begun = self.chunk(*entry[:3]), self.open_shard(*entry[:3])
         if self.is_settled or not begun.exists():

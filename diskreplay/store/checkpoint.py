@@ -175,7 +175,7 @@ def finish(
     room, build, attached = begun
     target = room.place
     store.maintenance.run(durable=True)  # what is full is sealed, and linked instead of copied
-    store.maintenance.settle()  # what is linked is shared, and has to be on disk
+    store.maintenance.sync_sealed()  # what is linked is shared, and has to be on disk
     with store.maintenance.lock:
         _build(store, build, meta, leaves, attached)
         if leaves:

@@ -13,7 +13,7 @@ import numpy as np
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.store import files
 from diskreplay.store.format import Field, array_document
-from diskreplay.store.gate import Gate
+from diskreplay.store.rwlock import RWLock
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import UNKNOWN, Seal, Segment
 
@@ -41,8 +41,8 @@ class Column:
     seals : dict of (number, group) to Seal
         What the last record, or its file, says of segments.
     changing : threading.Lock
-        Held by who makes, closes, puts in its place or deletes the file of a segment: the keeper
-        and adding threads. Taken before the gate, never behind it.
+        Held by who makes, closes, puts in its place or deletes the file of a segment: the
+        maintenance thread and adding threads. Taken before `rwlock`, never after it.
     tell_readers : callable
         Called when a segment is read from another file: a reader in another process has to know.
     """
@@ -54,9 +54,9 @@ class Column:
         field: Field,
         num_envs: int,
         rows_per_env: int | None,
-        gate: Gate,
+        rwlock: RWLock,
     ) -> None:
-        self.gate = gate
+        self.rwlock = rwlock
         self.root, self.number, self.field, self.num_envs = root, number, field, num_envs
         self.kept = rows_per_env
         self.directory = root / field.name
@@ -64,7 +64,7 @@ class Column:
         self.segments: dict[tuple[int, int], Segment] = {}
         self.seals: dict[tuple[int, int], Seal] = {}
         self.new_files: list[Path] = []  # opened segments whose names are not durable yet
-        self.strays: list[Path] = []  # files to be deleted after the next record
+        self.pending_deletes: list[Path] = []  # files to be deleted after the next record
         self.changing = threading.Lock()
         self.tell_readers: Callable[[], None] = lambda: None
         self._open: dict[tuple[int, int], Segment] = {}
@@ -93,7 +93,7 @@ class Column:
 
     def _grow(self) -> None:
         at, entries = self._at, self._entries
-        with self.gate:  # what the keeper changes is not lost in the old table
+        with self.rwlock:  # what the maintenance thread changes is not lost in the old table
             self._make_table(2 * self.slots)
             envs, slots = np.nonzero(at >= 0)
             numbers = at[envs, slots]
@@ -111,7 +111,7 @@ class Column:
         slot = number % self.slots
         taken = envs[(self._at[envs, slot] >= 0) & (self._at[envs, slot] != number)]
         if len(taken):  # of a segment that these have left, and somebody may still be reading
-            with self.gate:
+            with self.rwlock:
                 self._at[taken, slot] = -1
         entries = self._addresses(segment, envs - segment.group * self.field.env_group)
         self._entries[envs, slot, 1] = entries[1]
@@ -141,7 +141,7 @@ class Column:
     def replace(self, old: Segment, new: Segment) -> None:
         """Let kernels find the rows of a segment in another file."""
         envs = self.pointed(old)
-        with self.gate:
+        with self.rwlock:
             self._open.pop(old.key, None)
             self.adopt(new, envs)
         self.tell_readers()
@@ -150,17 +150,17 @@ class Column:
         """See to it that a file can be made at `path`, and is not deleted as one that has left.
         Call it with `changing` held."""
         files.make_dirs(path.parent)
-        if path in self.strays:
-            self.strays.remove(path)
+        if path in self.pending_deletes:
+            self.pending_deletes.remove(path)
         return path
 
-    def remove_strays(self) -> None:
+    def delete_pending(self) -> None:
         """Delete files of segments that have left."""
-        while self.strays:
+        while self.pending_deletes:
             with self.changing:  # else a file may be deleted that was just made anew
-                if self.strays:
-                    files.remove(self.strays[-1])
-                    self.strays.pop()
+                if self.pending_deletes:
+                    files.remove(self.pending_deletes[-1])
+                    self.pending_deletes.pop()
 
     # -- what is open, full, left
 
@@ -208,7 +208,7 @@ class Column:
 
     def forget(self, first: np.ndarray) -> list[Segment]:
         """Forget entries with none but rows before `first`, and unmap the segments that no env
-        finds any more, which are returned. Call it with the gate held."""
+        finds any more, which are returned. Call it with `rwlock` held."""
         envs, slots = self.left(first)
         self._entries[envs, slots] = 0
         self._at[envs, slots] = -1
@@ -224,7 +224,7 @@ class Column:
         return gone
 
     def drop(self, segment: Segment) -> None:
-        """Forget a segment. Call it with the gate held."""
+        """Forget a segment. Call it with `rwlock` held."""
         envs = self.pointed(segment)
         slot = segment.number % self.slots
         self._entries[envs, slot] = 0

@@ -65,7 +65,7 @@ def _let_go(store: "Store", *, replaced: bool) -> None:
     all rows yet. The others have theirs for ever, also where the writer has deleted them since."""
     columns = store.columns.values()
     if replaced:
-        with store.gate:
+        with store.rwlock:
             for column in columns:
                 is_packed = isinstance(column, PackedColumn)
                 progress = column.packed if is_packed else store.mapped_count
@@ -75,7 +75,7 @@ def _let_go(store: "Store", *, replaced: bool) -> None:
                 if is_packed:
                     column.bind(None, column.packed.copy(), None)
     elif any(len(column.left(store.first)[0]) for column in columns):
-        with store.gate:
+        with store.rwlock:
             for column in columns:
                 column.forget(store.first)
 
@@ -96,7 +96,7 @@ def _map_packed(store: "Store", column: PackedColumn, is_live: bool) -> None:
     if is_live and column.tail is None:
         size = column.field.tail_bytes(store.num_envs)
         tail = Mapping.open(column.tail_path, size=size)
-        with store.gate:
+        with store.rwlock:
             column.bind(tail, column.packed, store.packed_rows(column))
     for key, envs in segments_of(column.field, store.first, np.minimum(packed, store.count)):
         segment = column.segments.get(key)
@@ -105,7 +105,7 @@ def _map_packed(store: "Store", column: PackedColumn, is_live: bool) -> None:
             # now, and may be deleted since.
             had_all = column.packed[segment.envs].min() >= segment.stop
             if not had_all and not segment.look():
-                with store.gate:  # it was sealed meanwhile: it is in its place, and whole
+                with store.rwlock:  # it was sealed meanwhile: it is in its place, and whole
                     column.drop(segment)
                 segment = None
         if segment is None:

@@ -421,7 +421,7 @@ def encode(document: dict[str, Any]) -> bytes:
     """A metadata document as the bytes of its file, a line for each member.
 
     `json` with an indent is written in Python: ten milliseconds for the seals of a million rows, in
-    which the keeper thread holds the GIL and `add` waits for it.
+    which the maintenance thread holds the GIL and `add` waits for it.
     """
     members = (f"{json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in document.items())
     return ("{\n" + ",\n".join(members) + "\n}").encode()

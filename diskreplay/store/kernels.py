@@ -18,7 +18,7 @@ read. Their `scratch` is made by `Column.scratch`: room for reads and, of packed
 decoded block at its end.
 """
 
-from diskreplay.caches import expect
+from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import (
     address,
     inner,
@@ -212,7 +212,7 @@ def _fetch(table, reads, count, scratch_end):
         if block_rows:
             if base and start < load_acquire(table[PACKED] + 8 * env):
                 source, entry = base, index + table[STEP] * (at // block_rows)
-                expect(entry)
+                prefetch_line(entry)
         elif base and at + rows <= segment_rows:
             source = base + at * stride
             largest = larger(largest, rows * row_bytes)
@@ -226,11 +226,11 @@ def _fetch(table, reads, count, scratch_end):
             if stride == row_bytes:
                 stop = at + rows * row_bytes
                 while at < stop:  # from a page's first line on the processor goes on by itself
-                    expect(at)
+                    prefetch_line(at)
                     at += _PAGE - at % _PAGE
             else:
                 for _ in range(rows):
-                    expect(at)
+                    prefetch_line(at)
                     at += stride
         if i < 0:
             continue
@@ -239,7 +239,7 @@ def _fetch(table, reads, count, scratch_end):
         if entry:
             at = reads[read + READ + _SOURCE] + load_i64(entry)
             for line in range(0, smaller(load_i64(entry + 8), _BLOCK_AHEAD), _LINE):
-                expect(at + line)
+                prefetch_line(at + line)
         env, start, stop = reads[read + _ENV], reads[read + _START], reads[read + _STOP]
         if reads[read + _SOURCE] and not reads[read + _ENTRY]:
             _copy_rows(

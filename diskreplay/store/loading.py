@@ -144,7 +144,7 @@ class Replacement:
     ) -> None:
         live.finish_clearing()
         live.place.check()
-        Store.settle(live.path)
+        Store.sweep(live.path)
         self._room = tempfiles.Workspace(live.path, "load")
         lock = None
         try:

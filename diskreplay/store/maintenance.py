@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diskreplay.errors import DiskReplayError
-from diskreplay.process import undisturbed
+from diskreplay.signals import undisturbed
 from diskreplay.store import files
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.raw_column import RawColumn
@@ -24,7 +24,7 @@ _RECORD_EVERY = 2.0  # seconds
 
 
 class Maintenance:
-    """The upkeep of a store that is written to: mostly on a thread of its own, the keeper.
+    """The upkeep of a store that is written to: mostly on a thread of its own.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Maintenance:
         Held by whoever touches files of segments that are there.
     busy : set of int
         The buffer's: threads on which no call of it may begin. A ``__del__`` that runs on the
-        keeper would wait for a lock whose owner waits for the keeper.
+        maintenance thread would wait for a lock whose owner waits for the maintenance thread.
     """
 
     def __init__(self, store: "Store", write_record: Callable[..., None]) -> None:
@@ -47,7 +47,7 @@ class Maintenance:
         self._store = store
         self._write_record = write_record
         self._wake = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
         self._closing = False
         self._unsynced: list[Path] = []  # files sealed since the last record
         self._record_due = time.monotonic() + _RECORD_EVERY
@@ -60,25 +60,25 @@ class Maintenance:
     def _packed(self) -> list[PackedColumn]:
         return [c for c in self._store.columns.values() if isinstance(c, PackedColumn)]
 
-    # -- the keeper
+    # -- the maintenance thread
 
     def wake(self) -> None:
         """There may be something to do."""
-        if self._keeper is None:
-            name = f"diskreplay keeper {self._store.path.name}"
-            self._keeper = threading.Thread(target=self._keep, name=name, daemon=True)
-            self._keeper.start()
+        if self._thread is None:
+            name = f"diskreplay maintenance {self._store.path.name}"
+            self._thread = threading.Thread(target=self._keep, name=name, daemon=True)
+            self._thread.start()
         self._wake.set()
 
     def _keep(self) -> None:
         busy, me = self.busy, threading.get_ident()
         busy.add(me)
         try:
-            self._keep_on()
+            self._keep_running()
         finally:
             busy.discard(me)
 
-    def _keep_on(self) -> None:
+    def _keep_running(self) -> None:
         wait = _RECORD_EVERY
         while True:
             self._wake.wait(wait)
@@ -92,15 +92,15 @@ class Maintenance:
                 wait = _RECORD_EVERY
 
     def stop(self) -> None:
-        """From here on the keeper touches no file: they are about to be another store's."""
+        """From here on the thread touches no file: they are about to be another store's."""
         self._closing = True
 
     def join(self) -> None:
-        """Stop, and wait until the keeper has."""
+        """Stop, and wait until the maintenance thread has."""
         self._closing = True
         self._wake.set()
-        if self._keeper is not None:
-            self._keeper.join()
+        if self._thread is not None:
+            self._thread.join()
 
     # -- one pass
 
@@ -114,7 +114,7 @@ class Maintenance:
         Returns
         -------
         float
-            In how many seconds the next pass is due, if nobody wakes the keeper before.
+            In how many seconds the next pass is due, if nobody wakes the maintenance thread before.
         """
         store = self._store
         with undisturbed(), self.lock:
@@ -144,7 +144,7 @@ class Maintenance:
             full = column.full(progress)
             for segment in column.open_segments():
                 if segment in full or column.outrun(segment, progress):
-                    self._unsynced.append(column.seal(segment, count, store.recorded))
+                    self._unsynced.append(column.seal(segment, count, store.durable_count))
         for column in self._raw:
             full = column.full(count)
             for segment in full:
@@ -155,7 +155,7 @@ class Maintenance:
 
     def _keep_spares(self) -> None:
         """Have a file ready for each raw segment that is opened soon: when the one before is half
-        full, or the segments of the column that has the shortest ones wake the keeper twice."""
+        full, or the segments of the column that has the shortest ones wake the thread twice."""
         shortest = min(column.field.segment_rows for column in self._raw)
         for column in self._raw:
             field, count = column.field, self._store.count
@@ -173,7 +173,7 @@ class Maintenance:
         segments of large raw columns, or in any of small ones; or what was named before."""
         for column in self._store.columns.values():
             count = column.durable(count)
-        return np.maximum(count, self._store.recorded)
+        return np.maximum(count, self._store.durable_count)
 
     def _record(self, count: np.ndarray) -> None:
         """Make sealed segments and open shards durable, name their rows, and delete those that have
@@ -186,10 +186,8 @@ class Maintenance:
         columns = store.columns.values()
         named = self._durable(count)
         first = np.minimum(store.first, named)
-        if not (
-            self._unsynced or (named > store.recorded).any() or (first > store.recorded_first).any()
-            or any(column.strays for column in columns)
-        ):  # fmt: skip
+        is_new = (named > store.durable_count).any() or (first > store.durable_first).any()
+        if not (self._unsynced or is_new or any(c.pending_deletes for c in columns)):
             self._record_due = time.monotonic() + _RECORD_EVERY
             return
         began = time.monotonic()
@@ -209,13 +207,13 @@ class Maintenance:
         """Files that were sealed since the last record, and are not known to be durable."""
         return [path for path in self._unsynced if path.exists()]
 
-    def recorded(self) -> None:
+    def all_recorded(self) -> None:
         """A record has named all rows."""
         self._unsynced = []
         self._record_due = time.monotonic() + _RECORD_EVERY
         self.delete_left()
 
-    def settle(self) -> None:
+    def sync_sealed(self) -> None:
         """Make sealed segments durable, which a checkpoint is about to share."""
         there = self.unsynced()
         files.sync(there)
@@ -225,22 +223,22 @@ class Maintenance:
         """Delete segments that the record does not name any more. Not `first`: rows that were
         added while the record was written may have advanced that further."""
         store, columns = self._store, self._store.columns.values()
-        first = store.recorded_first
+        first = store.durable_first
         if any(len(column.left(first)[0]) for column in columns):
             with contextlib.ExitStack() as held:
                 # A shard is not closed while a block is written to it, and no segment goes that an
                 # env is just coming to.
                 for column in columns:
                     held.enter_context(column.changing)
-                held.enter_context(store.gate)
+                held.enter_context(store.rwlock)
                 gone = [(column, column.forget(first)) for column in columns]
             for column, segments in gone:
                 for segment in segments:
-                    column.strays += column.files_of(segment)
-        if any(column.strays for column in columns):
+                    column.pending_deletes += column.files_of(segment)
+        if any(column.pending_deletes for column in columns):
             store.place.check()
         for column in columns:
-            column.remove_strays()
+            column.delete_pending()
 
     def sync_names(self, paths: Iterable[Path]) -> None:
         """Make the names of these files, and of segments opened since, durable up to the root."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, StorageError
-from diskreplay.process import undisturbed
+from diskreplay.signals import undisturbed
 from diskreplay.store import codec, files, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
@@ -94,7 +94,7 @@ class PackedColumn(Column):
         """See to it that these rows, one of each of `envs`, can be written, of which `count` were
         committed: those whose places they take are compressed."""
         while (short := rows >= self.packed[envs] + self.tail_rows).any():
-            self._pack(envs[short], count)  # or the keeper has just done it
+            self._pack(envs[short], count)  # or the maintenance thread has just done it
 
     @property
     def most_at_once(self) -> int:
@@ -117,11 +117,11 @@ class PackedColumn(Column):
             pass
 
     def pack_at_once(self, count: np.ndarray) -> None:
-        """Compress the blocks of committed rows now, unless the keeper is just doing so. What fails
-        is tried again, and fails for good when a row has no place left.
+        """Compress the blocks of committed rows now, unless the maintenance thread is doing so.
+        What fails is tried again, and fails for good when a row has no place left.
 
         For a single env: its `add` takes microseconds and hardly ever gives up the GIL, for which
-        the keeper would wait longer than this takes.
+        the maintenance thread would wait longer than this takes.
         """
         if not self.changing.locked():
             with contextlib.suppress(StorageError), undisturbed():
@@ -250,7 +250,7 @@ class PackedColumn(Column):
         """The shards that are appended to."""
         return [segment.path for segment in self.open_segments()]
 
-    def seal(self, segment: Shard, count: np.ndarray, recorded: np.ndarray) -> Path:
+    def seal(self, segment: Shard, count: np.ndarray, durable_count: np.ndarray) -> Path:
         """Bring an open shard into its place and final form; returns that.
 
         What the tail has of its rows is put into it too, for plain readers, and because the record
@@ -263,7 +263,7 @@ class PackedColumn(Column):
                 segment.write(more)
                 segment.index[:], segment.end = index, segment.end + len(more)
             segment.finish_index()
-            if (segment.start < recorded[segment.envs]).any():
+            if (segment.start < durable_count[segment.envs]).any():
                 files.sync([segment.path])  # it replaces a shard that the record counts on
             files.rename(segment.path, path)
             segment.mapping.path = path  # what fails behind this is done again by the next pass

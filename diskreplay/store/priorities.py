@@ -185,7 +185,7 @@ def adopt(root: Path, written: Path) -> None:
     _put_in_place(root, written.name, beside)
 
 
-def settle(root: Path) -> None:
+def finish_exchanges(root: Path) -> None:
     """Finish exchanges that were cut, on a file system that cannot swap two directories."""
     for aside in private.all_old_priorities(root):
         target = root / aside.name.removesuffix(private.ASIDE)

@@ -53,7 +53,7 @@ class RawColumn(Column):
         for number in np.unique(numbers).tolist():
             here = envs[numbers == number]
             for group, some in groups_of(self.field, here):
-                with self.changing:  # the keeper may be sealing it, or letting go of it
+                with self.changing:  # the maintenance thread may be sealing it, or letting go of it
                     segment = self.segments.get((number, group))
                     if segment is None:
                         self.adopt(self._create(number, group), some)

@@ -58,7 +58,7 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
             f"{path}: damaged ({seen.max()} rows of an env are counted); restore it, or load a "
             "checkpoint"
         )
-    count = store.recorded.copy() if by_record else np.maximum(seen, store.recorded)
+    count = store.durable_count.copy() if by_record else np.maximum(seen, store.durable_count)
     if not shrink:
         _check_capacity(store, count)
     if by_record:
@@ -76,7 +76,7 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
     del page
     if not tidy:
         _sweep(store.path)
-        priorities.settle(store.path)
+        priorities.finish_exchanges(store.path)
     # Also of a clean store: a kill may come after it was marked so, or before it is marked open.
     if clean:
         private.clear(store.path)
@@ -92,23 +92,25 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
             _open_raw(column, store.first, count, clean)
         else:
             known = None if by_record else in_shards[packed.index(column)]
-            _open_packed(column, store.first, count, known, store.recorded)
+            _open_packed(column, store.first, count, known, store.durable_count)
             if clean:
                 store.note_flushed(column, count)
-        if not tidy or (store.first > store.recorded_first).any():
-            _sort_strays(column, store.first, count, store.recorded_first, store.recorded)
-    finals = store.recorded - store.recorded_transitions
-    for env in np.flatnonzero(count > store.recorded).tolist():
+        if not tidy or (store.first > store.durable_first).any():
+            _sort_pending_deletes(
+                column, store.first, count, store.durable_first, store.durable_count
+            )
+    finals = store.durable_count - store.durable_transitions
+    for env in np.flatnonzero(count > store.durable_count).tolist():
         word, high = words[env], int(count[env])
         low = high - int(rows_behind(word, np.int64(high), store.first[env]))
         if 0 <= finals_in(word) <= low:
             finals[env] = finals_in(word)
         else:  # rot: by the record, which does not know of rows that came and left since
-            low = max(int(store.recorded[env]), int(store.first[env]))
+            low = max(int(store.durable_count[env]), int(store.first[env]))
         finals[env] += store.read("is_final", env, low, high).sum()
     store.begin_writing(count, finals)
-    if any(column.strays for column in store.columns.values()):
-        with contextlib.suppress(StorageError):  # the keeper tries again
+    if any(column.pending_deletes for column in store.columns.values()):
+        with contextlib.suppress(StorageError):  # the maintenance thread tries again
             store.maintenance.run(durable=True)
 
 
@@ -172,7 +174,7 @@ def _open_packed(
     first: np.ndarray,
     count: np.ndarray,
     in_shards: np.ndarray | None,
-    recorded: np.ndarray,
+    durable_count: np.ndarray,
 ) -> None:
     """Open the shards of a packed field, and its tail: as they are after a kill, with `in_shards`
     of the commit page; else the tail is made anew from shards."""
@@ -279,12 +281,12 @@ def _sweep(root: Path) -> None:
                 files.remove(Path(base, name))
 
 
-def _sort_strays(
+def _sort_pending_deletes(
     column: Column,
     first: np.ndarray,
     count: np.ndarray,
-    recorded_first: np.ndarray,
-    recorded: np.ndarray,
+    durable_first: np.ndarray,
+    durable_count: np.ndarray,
 ) -> None:
     """Remove files of segments that no retained row is in.
 
@@ -293,7 +295,7 @@ def _sort_strays(
     """
     # Of rows that are in the tail too: what a flush wrote stays until there is better.
     kept = {key for key, _envs in segments_of(column.field, first, count)}
-    counted_on = {key for key, _envs in segments_of(column.field, recorded_first, recorded)}
+    counted_on = {key for key, _envs in segments_of(column.field, durable_first, durable_count)}
     shards = private.open_shards(column.root, column.number)
     found = [(shards / f"{number}.{group}", (number, group)) for number, group in _pairs(shards)]
     found += [(column.path(*key), key) for key in _numbered(column.directory)]
@@ -301,7 +303,7 @@ def _sort_strays(
         if key in kept:
             continue
         if key in counted_on:
-            column.strays.append(path)
+            column.pending_deletes.append(path)
         else:
             files.remove(path)
 

@@ -7,7 +7,7 @@ a row is added         all its fields are written to mapped segments, then its e
                        ``state`` is raised: a killed process leaves whole rows only
 a block is full        it is compressed into its segment's shard and named in the index, ``packed``
                        is raised past it, and only then are its places in the tail used again
-a segment is full      the keeper thread seals it: it never changes again
+a segment is full      the maintenance thread seals it: it never changes again
 every two seconds      sealed segments and open shards are synced, then named by the record
                        (``zarr.json``)
 rows leave             the record says so first; only then are their segments deleted, so a power
@@ -31,15 +31,15 @@ from diskreplay.errors import (
     LockedError,
     StorageError,
 )
-from diskreplay.process import undisturbed
+from diskreplay.signals import undisturbed
 from diskreplay.store import (
     files,
     follow,
     format,
+    interrupted_repair,
     priorities,
     private,
     recovery,
-    repair_leftovers,
     tempfiles,
 )
 from diskreplay.store.column import Column
@@ -51,12 +51,12 @@ from diskreplay.store.commit_page import (
     rows_behind,
 )
 from diskreplay.store.format import Field
-from diskreplay.store.gate import Gate
 from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.numbers import MOST_ROWS
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.place import Place, read_steadily
 from diskreplay.store.raw_column import RawColumn
+from diskreplay.store.rwlock import RWLock
 from diskreplay.store.usage import sizes
 
 _OWN_KEYS = frozenset(
@@ -79,7 +79,7 @@ class Store:
     """A directory of columns. Knows rows, envs and fields; nothing of episodes.
 
     Use `create` or `open`. All methods but `read` belong to one writing thread at a time (the
-    buffer's lock sees to that); the keeper thread works beside it.
+    buffer's lock sees to that); the maintenance thread works beside it.
 
     Attributes
     ----------
@@ -94,13 +94,13 @@ class Store:
         Those of each env.
     count, first : ndarray of int64, shape (num_envs,)
         Rows ever recorded, and the oldest row that is retained.
-    recorded, recorded_transitions : ndarray of int64, shape (num_envs,)
+    durable_count, durable_transitions : ndarray of int64, shape (num_envs,)
         Rows that the record names as durable, and how many of all those were no final rows.
     is_resized : bool
         Whether it was opened with another capacity than it had.
     meta : dict
         What the buffer keeps in the group's attributes; opaque here, JSON.
-    gate : Gate
+    rwlock : RWLock
         Entered while batches are copied.
     page : CommitPage or None
         Of a live store; None of a checkpoint, and once it is closed.
@@ -135,17 +135,17 @@ class Store:
                 segments = (self.rows_per_env or 0) // field.segment_rows * self.num_envs
                 if segments * (24 + 16 * field.blocks * field.packed) > _LARGEST_TABLE:
                     raise ValueError(f"{segments} segments of {field.name!r} are too many")
-            recorded, self.first = format.parse_rows(attributes, self.num_envs)
-            self.recorded_transitions = format.parse_transitions(attributes, recorded)
+            durable_count, self.first = format.parse_rows(attributes, self.num_envs)
+            self.durable_transitions = format.parse_transitions(attributes, durable_count)
         except (KeyError, TypeError, ValueError, OverflowError, DiskReplayError) as error:
             raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
         self.path, self.mode = path, mode
         self.meta = {k: v for k, v in attributes.items() if k not in _OWN_KEYS}
-        self.recorded, self.recorded_first = recorded, self.first.copy()
-        self.gate = Gate()
+        self.durable_count, self.durable_first = durable_count, self.first.copy()
+        self.rwlock = RWLock()
         self.columns = {
             field.name: (PackedColumn if field.packed else RawColumn)(
-                path, number, field, self.num_envs, self.rows_per_env, self.gate
+                path, number, field, self.num_envs, self.rows_per_env, self.rwlock
             )
             for number, field in enumerate(fields)
             if only is None or field.name in only
@@ -258,7 +258,7 @@ class Store:
         path = files.resolved(path)
         if mode == "r":
             return read_steadily(path, lambda: cls(path, mode="r", only=only))
-        cls.settle(path)
+        cls.sweep(path)
         format.read_attributes(path)
         if (path / "manifest.json").exists():
             raise FormatError(
@@ -273,11 +273,11 @@ class Store:
             raise
 
     @staticmethod
-    def settle(path: Path) -> None:
+    def sweep(path: Path) -> None:
         """Finish or remove what a killed process left beside a store: before it is opened to be
         written to, and before it is found out whether there is one."""
         tempfiles.sweep(path.parent, re.escape(path.name))
-        repair_leftovers.finish(path)
+        interrupted_repair.finish(path)
 
     def begin_writing(self, count: np.ndarray, finals: np.ndarray) -> None:
         """Called by recovery: from here on `count` rows are there, `finals` of them final ones, and
@@ -308,13 +308,16 @@ class Store:
         return [self.columns[f.name] for f in self._fields if f.name in self.columns]
 
     def close(self) -> None:
-        """Stop the keeper, unmap everything, release the lock. Rows are safe from kills, and from
-        power cuts up to the last `record`; call that first. Also of a directory that was moved."""
+        """Stop the maintenance thread, unmap everything, release the lock.
+
+        Rows are safe from kills, and from power cuts up to the last `record`; call that first. Also
+        of a directory that was moved.
+        """
         self.maintenance.join()
         self.finish_clearing()
         self.count = np.array(self.count)
         self._hand = []
-        with self.maintenance.lock, self.gate:
+        with self.maintenance.lock, self.rwlock:
             is_there = self._holds_place()
             for column in self.columns.values():
                 if not is_there:  # another store's private files may have these names
@@ -553,7 +556,7 @@ class Store:
 
     def take(self, name: str, ids: np.ndarray, out: np.ndarray) -> None:
         """The row of each id (``row * num_envs + env``) of one field into ``out[i]``; zeros for
-        negative ids. The caller holds the gate and knows that the rows are retained."""
+        negative ids. The caller holds `rwlock` and knows that the rows are retained."""
         self.columns[name].take(ids, _bytes(out))
 
     # -- the record
@@ -580,7 +583,7 @@ class Store:
     def _finals(self, count: np.ndarray) -> np.ndarray:
         """Final rows among each env's first `count` rows."""
         if self.words is None and self.mode == "r":
-            return self.recorded - self.recorded_transitions
+            return self.durable_count - self.durable_transitions
         now, words = (self.count, self.words) if self.mode == "r" else self.page.snapshot()
         finals = np.array(finals_in(words))
         unknown = now - rows_behind(words, now, self.first)
@@ -608,8 +611,8 @@ class Store:
         attributes = self.attributes(count, first)
         self.place.check()
         _write_group(self.path, attributes)
-        self.recorded_transitions = np.array(attributes["transitions"], np.int64)
-        self.recorded, self.recorded_first = count, first
+        self.durable_transitions = np.array(attributes["transitions"], np.int64)
+        self.durable_count, self.durable_first = count, first
 
     def record(
         self,
@@ -644,7 +647,7 @@ class Store:
             self.meta = dict(meta)
             self._written = {}  # all of them anew: a plain reader goes by their shapes
             self._write_record(count, first, closing=closing)
-            self.maintenance.recorded()
+            self.maintenance.all_recorded()
 
     def note_flushed(self, column: PackedColumn, count: np.ndarray) -> None:
         """The shards in their places have all these rows."""
@@ -669,7 +672,9 @@ class Store:
             priorities.adopt(self.path, each)
         belongs = priorities.LARGEST, priorities.VIEWS
         self.meta |= {name: meta[name] for name in belongs if name in meta}
-        attributes = self._attributes(self.recorded, self.recorded_first, self.recorded_transitions)
+        attributes = self._attributes(
+            self.durable_count, self.durable_first, self.durable_transitions
+        )
         _write_group(self.path, attributes)
 
     def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
@@ -714,7 +719,7 @@ class Store:
         if path.exists():
             packed = sum(field.packed for field in self._fields)
             self.page = CommitPage(path, self.num_envs, packed, writable=False)
-        self.count = self.recorded.copy()
+        self.count = self.durable_count.copy()
         follow.catch_up(self)
 
     @property
@@ -728,10 +733,11 @@ class Store:
             return
         if self.is_live:
             count, words = self.page.snapshot()
-            if (count < self.recorded).any() or (count > MOST_ROWS // self.num_envs).any():
+            if (count < self.durable_count).any() or (count > MOST_ROWS // self.num_envs).any():
                 raise FormatError(
-                    f"{self.page.mapping.path}: {count.tolist()} rows are counted and "
-                    f"{self.recorded.tolist()} recorded; restore it, or let a writer open the store"
+                    f"{self.page.mapping.path}: {count.tolist()} rows are counted "
+                    f"and {self.durable_count.tolist()} recorded; restore it, or let a writer open "
+                    "the store"
                 )
             self.count, self.words = count, words
         if self.rows_per_env is not None:  # the record may be a little older than the count

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from diskreplay import process
+from diskreplay import fork, signals
 from diskreplay.errors import StorageError
 from diskreplay.store import files
 
@@ -116,8 +116,8 @@ class Workspace:
         return True
 
     def _take_lock(self, path: Path) -> None:
-        with process.undisturbed():  # a Ctrl-C in between would lose the lock, and leave it held
-            self._lock, self._pid = files.try_lock(path), process.pid
+        with signals.undisturbed():  # a Ctrl-C in between would lose the lock, and leave it held
+            self._lock, self._pid = files.try_lock(path), fork.pid
 
     def put_in_place(self, made: Path) -> None:
         """Give a directory that was made in here the path `place`, durably.
@@ -178,7 +178,7 @@ class Workspace:
     def release(self) -> None:
         """Let go of it, and leave it as it is."""
         lock, self._lock = self._lock, None
-        if lock is not None and self._pid == process.pid:
+        if lock is not None and self._pid == fork.pid:
             files.unlock(lock)
 
     def __enter__(self) -> Self:

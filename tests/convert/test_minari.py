@@ -282,7 +282,7 @@ def test_memory_is_that_of_one_episode():
     with make(observation_space=Box(0, 255, frame.shape, "uint8"), capacity=500) as buffer:
         for step in range(400):  # 26 MB in 40 episodes
             buffer.add(frame, 0, 1.0, step % 10 == 9, False, frame if step % 10 == 9 else None)
-        buffer.flush()  # the keeper packs no more: what it allocates would be counted
+        buffer.flush()  # the maintenance thread packs no more: what it allocates would be counted
         tracemalloc.start()
         to_minari(buffer, "large-v0")
         peak = tracemalloc.get_traced_memory()[1]

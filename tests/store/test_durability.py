@@ -175,7 +175,10 @@ def test_a_segment_that_could_not_be_deleted_is_deleted_later(tmp_path, monkeypa
     buffer = make(path)
     add(buffer, 60)
     buffer.flush()
-    with buffer._rows.store.maintenance.lock, monkeypatch.context() as patched:  # the keeper waits
+    with (
+        buffer._rows.store.maintenance.lock,
+        monkeypatch.context() as patched,
+    ):  # the maintenance thread waits
         add(buffer, 30)
 
         def remove(path):
@@ -260,7 +263,7 @@ def test_a_spare_that_cannot_be_removed_does_not_keep_the_store_locked(tmp_path,
 
 
 def test_a_segment_that_leaves_while_it_is_recorded(tmp_path, monkeypatch):
-    """Rows are added while the keeper syncs: its tail was deleted, and then to be renamed."""
+    """Rows are added during a sync: the tail was deleted, and then to be renamed."""
     buffer = make(tmp_path / "store")
     add(buffer, 7)
     store, original = buffer._rows.store, files.sync
@@ -328,9 +331,9 @@ def test_the_tails_of_many_envs_are_not_synced_again_and_again(tmp_path, monkeyp
         frames = store.columns["observation"]
         assert frames.path(0, 0) in synced
         assert frames.tail_path not in synced
-        assert store.recorded.tolist() == [8] * envs
+        assert store.durable_count.tolist() == [8] * envs
         buffer.flush()
-        assert store.recorded.tolist() == [12] * envs
+        assert store.durable_count.tolist() == [12] * envs
 
 
 def test_many_envs_can_be_closed_at_the_interpreters_exit(tmp_path):
@@ -397,7 +400,9 @@ def test_segments_longer_than_what_is_kept(tmp_path, monkeypatch):
     buffer = make_wide(tmp_path / "store", 156)
     add_wide(buffer, 2000)
     rows = buffer._rows.store.columns["observation/image"].field.segment_rows
-    with buffer._rows.store.maintenance.lock:  # the keeper may be late, and would delete meanwhile
+    with (
+        buffer._rows.store.maintenance.lock
+    ):  # the maintenance thread may be late, and would delete meanwhile
         add_wide(buffer, 10)  # which no record names
         shutil.copytree(tmp_path / "store", tmp_path / "cut")
     buffer._rows.store.maintenance.run(durable=True)
@@ -414,7 +419,7 @@ def test_segments_longer_than_what_is_kept(tmp_path, monkeypatch):
         )
 
 
-def test_a_late_keeper_has_made_the_next_file_all_the_same(tmp_path, monkeypatch):
+def test_late_maintenance_has_made_the_next_file_all_the_same(tmp_path, monkeypatch):
     """It looked for segments that are nearly full, and came when the next one had begun."""
     buffer = make_wide(tmp_path / "store", 2000)
     store, wakes, made = buffer._rows.store, [], []

@@ -96,7 +96,7 @@ class Fault:
 
 
 def settle(buffer):
-    """Let the keeper finish what it was woken for."""
+    """Let the maintenance thread finish what it was woken for."""
     store = buffer._rows.store
     store.maintenance.wake()
     while store.maintenance._wake.is_set():  # it has not begun
@@ -111,7 +111,7 @@ def check_reopened(buffer, copy, acknowledged):
         shutil.rmtree(copy)
     with (
         buffer._rows.store.maintenance.lock
-    ):  # a copy takes a while: the keeper must not seal meanwhile
+    ):  # a copy takes a while: the maintenance thread must not seal meanwhile
         shutil.copytree(buffer.path, copy)
     with make(copy) as reopened:
         check(reopened, acknowledged)
@@ -125,7 +125,7 @@ KINDS = {errno.EIO: errors.StorageError, errno.ENOSPC: errors.DiskFullError}
     [*((f, errno.EIO) for f in FUNCTIONS), ("allocate", errno.ENOSPC), ("write", errno.ENOSPC)],
 )
 def test_adding_over_segment_boundaries(tmp_path, monkeypatch, name, code):
-    """The keeper tries again in silence; `add` fails only when it has nowhere to write."""
+    """Maintenance tries again in silence; `add` fails only when it has nowhere to write."""
     acknowledged, refused = 20, 0
     buffer = make(tmp_path / "store")
     for i in range(acknowledged):

@@ -151,7 +151,7 @@ def test_after_a_save_the_checkpoint_has_what_the_live_store_may_lose(tmp_path):
     before, after = tmp_path / "before", tmp_path / "after"
     for directory in (before / "run", after):
         directory.mkdir(parents=True)
-    with setting.keeper_in_line(), Recorder(before) as recorder:
+    with setting.maintenance_in_line(), Recorder(before) as recorder:
         buffer = setting.make(before / "run" / "replay")
         for row in range(21):
             frame, hidden = np.full(64, row, np.uint8), np.full(512, row, np.uint8)

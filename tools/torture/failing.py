@@ -191,7 +191,7 @@ class Trial:
     def record(self) -> None:
         while self.rows < _ROWS + 40:
             self.add()
-            with self.buffer._rows.store.maintenance.lock:  # let the keeper finish
+            with self.buffer._rows.store.maintenance.lock:  # let the maintenance thread finish
                 pass
 
     def flush(self) -> None:

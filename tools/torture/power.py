@@ -34,7 +34,10 @@ SETTINGS = (
 
 def record(setting: Setting) -> tuple[list[tuple], int]:
     """The trace of a workload, and how many calls it made."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as directory, setting.keeper_in_line() as clock:
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as directory,
+        setting.maintenance_in_line() as clock,
+    ):
         root = Path(directory)
         told: list[Callable[[Promise], None]] = []
         workload = Workload(setting, root, lambda promise: [tell(promise) for tell in told], clock)
@@ -62,7 +65,7 @@ def cuts(events: list[tuple]) -> Iterator[tuple[int, str, Disk, Promise]]:
 def record_recovery(examiner: Examiner, state: State, promise: Promise) -> tuple[list[tuple], int]:
     """The trace of opening what was left, adding rows, and closing."""
     setting = examiner.setting
-    with tempfile.TemporaryDirectory(dir=MEMORY) as directory, setting.keeper_in_line():
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory, setting.maintenance_in_line():
         root = Path(directory)
         state.write_to(root)
         (root / "run").mkdir(exist_ok=True)
@@ -73,7 +76,7 @@ def record_recovery(examiner: Examiner, state: State, promise: Promise) -> tuple
             rows = examiner.recognised(buffer, promise)
             after = examiner.further(rows)
             first = tuple(buffer.bounds[:, 0].tolist())
-            durable, size = tuple(buffer._rows.store.recorded.tolist()), tuple(map(len, after))
+            durable, size = tuple(buffer._rows.store.durable_count.tolist()), tuple(map(len, after))
 
             def mark(step: str, *live: Allowed) -> None:
                 recorder.mark(Promise(f"{step} after a cut", live, promise.saved, promise.present))

@@ -127,13 +127,13 @@ class Setting:
         )  # fmt: skip
 
     @contextlib.contextmanager
-    def keeper_in_line(self) -> Iterator[Clock]:
-        """The same operations in the same order each time: the keeper's work is done when it is
-        woken, on the thread that wakes it, and time is what the workload says it is."""
+    def maintenance_in_line(self) -> Iterator[Clock]:
+        """The same operations in the same order each time: the maintenance thread's work is done as
+        it is woken, on the thread that wakes it, and time is what the workload says it is."""
         clock = Clock()
         with contextlib.ExitStack() as stack:
             replace = lambda *what: stack.enter_context(mock.patch.object(*what))  # noqa: E731
-            replace(maintenance.Maintenance, "wake", lambda keeper: keeper.run(spares=True))
+            replace(maintenance.Maintenance, "wake", lambda self: self.run(spares=True))
             replace(maintenance.time, "monotonic", clock)
             if self.large:
                 replace(column_module, "_LARGE", 4096)
@@ -218,7 +218,7 @@ class Workload:
     def _done(self, name: str) -> None:
         if self.buffer is not None:
             # What the record names is the last durable point.
-            self._durable = self.buffer._rows.store.recorded.tolist()
+            self._durable = self.buffer._rows.store.durable_count.tolist()
         self._now(f"after {name}")
 
     def _all_durable(self) -> None:
@@ -251,7 +251,7 @@ class Workload:
         self._all_durable()
 
     def idle(self) -> None:
-        """Two seconds go by, and the keeper wakes."""
+        """Two seconds go by, and the maintenance thread wakes."""
         self._now("record")
         self._clock.now += 3
         self.buffer._rows.store.maintenance.run(spares=True)

@@ -1,6 +1,6 @@
 """Numba kernels of tracks."""
 
-from diskreplay.caches import expect
+from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import kernel
 
 _LINE = 64  # bytes
@@ -20,7 +20,7 @@ def compare(last, head, value, newest, kept):
     value, head = value.view(kept.dtype), head.view(kept.dtype)
     start = head.ctypes.data  # new to the caches, unlike all else: to be under way at once
     for line in range(start, start + len(head) * head.itemsize, _LINE):
-        expect(line)
+        prefetch_line(line)
     frame_bits = 8 * newest.itemsize
     last_bits = 8 * head.itemsize - frame_bits
     older = (1 << last_bits) - 1

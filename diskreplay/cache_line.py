@@ -7,7 +7,7 @@ from numba.extending import intrinsic
 
 
 @intrinsic
-def expect(_typing, address):
+def prefetch_line(_typing, address):
     """Have the line of memory at an address fetched into the caches, without waiting for it.
 
     Any address will do: one that is not mapped is left alone.

@@ -23,7 +23,7 @@ _BOOT = re.compile(rb"[0-9A-Fa-f-]{36}\0*")
 _HEADER_BYTES, _COUNTS_AT = 80, 4096
 
 
-class Survey:
+class Snapshot:
     """The metadata of a store or checkpoint, read once without a lock.
 
     Attributes
@@ -74,7 +74,7 @@ class Survey:
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
         seals = {field.name: self._read_field(field) for field in self.fields}
         self.catalog = Catalog(
-            path, tuple(self.fields), self.first, self.count, self.recorded, self._settled,
+            path, tuple(self.fields), self.first, self.count, self.durable_count, self._settled,
             self._live, self._packed, seals,
         )  # fmt: skip
         if self._settled and self.manifest is None:
@@ -90,7 +90,7 @@ class Survey:
         self.num_envs, capacity, self.fields = format.parse_head(attributes)
         self.rows_per_env = None if capacity is None else capacity // self.num_envs
         self.count, self.first = format.parse_rows(attributes, self.num_envs)
-        self.recorded = self.count.copy()
+        self.durable_count = self.count.copy()
         names = {field.name for field in self.fields}
         lacking = BOOKKEEPING - names
         if lacking or len(names) < len(self.fields):
@@ -98,9 +98,9 @@ class Survey:
         if any(f.packed or f.shape for f in self.fields if f.name in BOOKKEEPING):
             raise ValueError("fields: a small one is not as this format has it")
         try:
-            self.transitions = format.parse_transitions(attributes, self.recorded)
+            self.transitions = format.parse_transitions(attributes, self.durable_count)
         except (KeyError, ValueError) as error:
-            self.transitions = self.recorded.copy()
+            self.transitions = self.durable_count.copy()
             self._complain(
                 "metadata", self.path / "zarr.json", f"transitions cannot be so ({error})",
                 "`--repair` counts anew",
@@ -161,20 +161,22 @@ class Survey:
                 "state", path, "the commit page holds bytes that should be zero",
                 "nothing depends on them; `--repair` writes it anew",
             )  # fmt: skip
-        wrong = count != self.recorded if settled else live & (count < self.recorded)
+        wrong = count != self.durable_count if settled else live & (count < self.durable_count)
         if wrong.any():
             env = int(wrong.argmax())
             self._complain(
                 "state", path,
-                f"{count[env]} rows of env {env} counted, {self.recorded[env]} recorded",
+                f"{count[env]} rows of env {env} counted, {self.durable_count[env]} recorded",
                 RECOUNT, env=env,
             )  # fmt: skip
         finals = finals_in(words)
         if live:
-            self.count = np.maximum(count, self.recorded)
+            self.count = np.maximum(count, self.durable_count)
             if (finals < 0).any() or (finals > count).any():
                 self._complain("state", path, "more final rows than rows counted", RECOUNT)
-        elif settled and not ((words == 0) | (finals == self.recorded - self.transitions)).all():
+        elif (
+            settled and not ((words == 0) | (finals == self.durable_count - self.transitions)).all()
+        ):
             self._complain("state", path, "the final rows counted are not those recorded", RECOUNT)
         for field, before, after in zip(packed, in_shards, later, strict=True):
             size, whole = field.block_rows, self.count // field.block_rows * field.block_rows
@@ -200,7 +202,7 @@ class Survey:
         for env, count in enumerate(self.count.tolist()):
             if self._has_row(env, count - 1):
                 continue
-            seen = int(self.recorded[env])
+            seen = int(self.durable_count[env])
             if self.page is not None and seen == count:
                 seen = int(self.page.count[env])
             if seen == count or not self._has_row(env, seen - 1) or seen < self.first[env]:
@@ -208,7 +210,7 @@ class Survey:
                     f"{self.path / 'zarr.json'}: {count} rows of env {env} are counted, and no "
                     "file holds the last of them; restore the files, or load a checkpoint"
                 )
-            is_page = seen == self.recorded[env]
+            is_page = seen == self.durable_count[env]
             self._complain(
                 "state", private.commit_page(self.path) if is_page else self.path / "zarr.json",
                 f"{count} rows of env {env} are counted, and no file holds the last of them; "
@@ -235,7 +237,7 @@ class Survey:
                 expected = format.array_document(field, rows, self.num_envs, attributes)
                 if type(rows) is not int or document != expected:
                     raise ValueError("it does not describe the field that the group names")
-                most = int(self.recorded.max())
+                most = int(self.durable_count.max())
                 if rows < 0 or (self._settled and rows != most):
                     raise ValueError(f"{rows} rows found, {most} expected")
                 if attributes.keys() - {"open"} != {"seals"}:
@@ -260,7 +262,7 @@ class Survey:
             )  # fmt: skip
 
     def still_holds(self) -> bool:
-        """Whether the directory is the one that was surveyed, in the same hands."""
+        """Whether the directory is the one that was read, in the same hands."""
         if _identity(self.path) != self.identity:
             return False
         # A writer may have opened it and closed it again.

@@ -18,7 +18,7 @@ def record(path):
         buffer.add([0.0, 0.0], 1, 1.0, False, False)
 
 
-def leftovers(path):
+def left_behind(path):
     return sorted(each.name for each in path.parent.iterdir() if each.name.startswith("."))
 
 
@@ -31,9 +31,9 @@ def test_an_opening_removes_what_has_no_store_in_it(tmp_path, within):
         (room.path / within).parent.mkdir(parents=True)
         (room.path / within).write_bytes(b"half")
     room.release()
-    assert len(leftovers(path)) == 1
+    assert len(left_behind(path)) == 1
     record(path)
-    assert leftovers(path) == []
+    assert left_behind(path) == []
 
 
 def test_an_unlink_that_fails_while_a_repair_tidies_up(tmp_path, monkeypatch):
@@ -52,9 +52,9 @@ def test_an_unlink_that_fails_while_a_repair_tidies_up(tmp_path, monkeypatch):
     with pytest.raises(StorageError):
         repair(path)
     monkeypatch.undo()
-    assert len(leftovers(path)) == 1
+    assert len(left_behind(path)) == 1
     record(path)
-    assert leftovers(path) == []
+    assert left_behind(path) == []
     assert (tmp_path / "store.repair-1" / "reward" / "zarr.json").read_bytes() == b"rot"
     assert verify(path).clean
     with diskreplay.open(path) as reader:

@@ -1,12 +1,9 @@
-"""This process: its id, known without a system call on every `add`, and its signals."""
+"""Ctrl-C, and handlers of other signals, put off till what must not be cut short is done."""
 
-import os
 import signal
 import threading
 from types import FrameType
 from typing import Any
-
-pid = os.getpid()
 
 # What people write handlers for: an end that is near, a checkpoint that is wanted, a timer.
 _HANDLED = tuple(
@@ -17,14 +14,6 @@ _HANDLED = tuple(
     )
     if hasattr(signal, name)
 )  # fmt: skip
-
-
-def _after_fork() -> None:
-    global pid
-    pid = os.getpid()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 # As in `signal`, without making an enum of each answer, which takes longer than all else.

@@ -3,7 +3,7 @@
 import threading
 
 
-class Gate:
+class RWLock:
     """Many readers or one changer of the segment table.
 
     Readers copy windows without the buffer's lock; a segment may be unmapped or swapped for its
@@ -19,22 +19,22 @@ class Gate:
         self._inside = 0
         self._waiting = 0
 
-    def enter(self, visit: "Visit") -> None:
+    def acquire_read(self, guard: "ReadGuard") -> None:
         """Come in; waits while a changer is waiting, so that changers are never starved."""
-        visit.gate = self
+        guard.rwlock = self
         with self._lock:
             while self._waiting:
                 self._changed.wait()
-            self._inside, visit.is_inside = self._inside + 1, True  # both, or Ctrl-C came before
+            self._inside, guard.is_held = self._inside + 1, True  # both, or Ctrl-C came before
 
-    def leave(self, visit: "Visit") -> None:
+    def release_read(self, guard: "ReadGuard") -> None:
         """Go; the last one out lets a changer work."""
         with self._lock:
-            self._inside, visit.is_inside = self._inside - 1, False
+            self._inside, guard.is_held = self._inside - 1, False
             if not self._inside and self._waiting:
                 self._changed.notify_all()
 
-    def __enter__(self) -> "Gate":
+    def __enter__(self) -> "RWLock":
         """The changer's side: wait until nobody is inside, and keep everybody out."""
         self._changed.acquire()
         try:
@@ -54,17 +54,17 @@ class Gate:
         self._changed.release()
 
 
-class Visit:
-    """A reader's stay inside. It is made before the gate is entered, so that whoever makes it can
-    end it whatever happens in between: Ctrl-C, say."""
+class ReadGuard:
+    """A reader's stay inside. It is made before the lock is taken, so that whoever makes it can
+    release it whatever happens in between: Ctrl-C, say."""
 
-    __slots__ = ("gate", "is_inside")
+    __slots__ = ("is_held", "rwlock")
 
     def __init__(self) -> None:
-        self.gate: Gate | None = None
-        self.is_inside = False
+        self.rwlock: RWLock | None = None
+        self.is_held = False
 
-    def end(self) -> None:
-        """Leave the gate if it was entered. Twice is fine."""
-        if self.is_inside:
-            self.gate.leave(self)
+    def release(self) -> None:
+        """Release the lock if it is held. Twice is fine."""
+        if self.is_held:
+            self.rwlock.release_read(self)
