@@ -133,10 +133,8 @@ class Catalog:
         low[:here] = np.clip(self.first[envs] - start, 0, used[:here])
         seal = self.seals[field.name].get((number, group))
         if seal is not None and not self.is_settled:
-            # An env that comes later to a segment which was sealed without it gets a new file.
-            passed = self.durable_count[envs] >= start + rows
-            same = self.count[envs] == self.durable_count[envs]
-            if not (passed | (same & self.is_live)).all():
+            key, same_boot = (number, group), self.is_live
+            if not is_still_sealed(field, key, self.durable_count, self.count, same_boot=same_boot):
                 seal = None
         return SegmentEntry(field, number, group, low, used, seal)
 
@@ -170,6 +168,27 @@ class Catalog:
             return [chunk]
         # After a power cut blocks may be missing that were not synced; a flush had them.
         return [begun] if self.is_live or not chunk.exists() else [begun, chunk]
+
+
+def is_still_sealed(
+    field: Field,
+    key: tuple[int, int],
+    durable_count: np.ndarray,
+    count: np.ndarray,
+    *,
+    same_boot: bool,
+) -> bool:
+    """Whether what the record of an open store says of a sealed segment is of the file that is in
+    its place now.
+
+    An env that comes to a segment which was sealed without it gets a new file, which may have been
+    sealed as well since the record. So every env had passed it by then, or has added no row since.
+    After a power cut nobody knows what was added.
+    """
+    number, group = key
+    envs = slice(group * field.env_group, (group + 1) * field.env_group)
+    passed = durable_count[envs] >= (number + 1) * field.segment_rows
+    return bool((passed | ((count[envs] == durable_count[envs]) & same_boot)).all())
 
 
 def rows_between(field: Field, low: np.ndarray, high: np.ndarray) -> np.ndarray:

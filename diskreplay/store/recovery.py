@@ -20,7 +20,7 @@ import numpy as np
 
 from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import codec, files, format, numbers, priorities, private
-from diskreplay.store.catalog import segments_of
+from diskreplay.store.catalog import is_still_sealed, segments_of
 from diskreplay.store.column import Column
 from diskreplay.store.commit_page import CommitPage, finals_in, rows_behind
 from diskreplay.store.mapping import Mapping
@@ -88,6 +88,12 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
             store.first = np.maximum(store.first, count - kept)
     for column in store.columns.values():
         _read_seals(column)
+        if not clean:
+            column.seals = {
+                key: seal for key, seal in column.seals.items()
+                if is_still_sealed(column.field, key, store.durable_count, count,
+                                   same_boot=not by_record)
+            }  # fmt: skip
         if isinstance(column, RawColumn):
             _open_raw(column, store.first, count, clean)
         else:

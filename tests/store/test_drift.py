@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import diskreplay
-from diskreplay.store import private
+from diskreplay.check.verify import verify
+from diskreplay.store import format, private
 from diskreplay.store.commit_page import CommitPage
 
 FRAME = (4, 6)
@@ -101,8 +102,6 @@ class Twin:
             del rows[int(self.buffer.bounds[env][1]) :]
 
     def _is_ahead(self):
-        from diskreplay.store import format
-
         recorded = format.read_attributes(self.path)["count"]
         return any(len(rows) > count for rows, count in zip(self.rows, recorded, strict=True))
 
@@ -173,6 +172,38 @@ def test_checkpoints_never_change_when_an_env_comes_to_a_sealed_segment(tmp_path
     twin.load()
     twin.check()
     twin.buffer.close()
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
+def test_a_segment_that_was_sealed_twice_since_the_record_is_the_one_that_is_there(
+    tmp_path, compressor
+):
+    """The record knows the checksum of the first file. It must not be taken for that of the
+    second one by a writer that opens the store after a kill."""
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor=compressor, frame=(64, 64),
+                segment_rows=8)  # fmt: skip
+    maintenance = twin.buffer._rows.store.maintenance
+    for _ in range(3):
+        twin.step([True, True])
+    for _ in range(60):
+        twin.step([True, False])
+    maintenance.run(durable=True)
+    maintenance._record_due += 3600
+    sealed = format.read_document(twin.path / "observation" / "zarr.json")
+    assert "0/0" in sealed["attributes"]["diskreplay"]["seals"]
+    for _ in range(7):
+        twin.step([False, True])
+    for _ in range(80):
+        twin.step([True, False])
+    maintenance.run()
+    assert twin.buffer._rows.store.columns["observation"].segments[0, 0].seal is not None
+    twin.kill()
+    twin.check()
+    twin.save()
+    (checkpoint,) = twin.path.with_name("checkpoints").iterdir()
+    assert verify(checkpoint).findings == ()
+    twin.buffer.close()
+    assert verify(twin.path).findings == ()
 
 
 OPERATIONS = st.lists(
