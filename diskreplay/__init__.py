@@ -11,10 +11,11 @@ Layers, each using only those below it::
     opening.py               buffers and checkpoints by their path alone
     shared_buffer.py         one open buffer a process and path
     prioritized.py           PrioritizedReplayBuffer
-    buffer.py                ReplayBuffer: add, sample, gather, len
+    buffer.py                ReplayBuffer: add, clear, looking
     sequence_source.py       the calls that make the two views below
     hindsight.py             transitions with goals that were reached
     sequences.py             windows of rows, for recurrent learners
+    transition_source.py     the calls that draw transitions
     row_buffer.py            rows recorded as they are and read by id
     session.py               path, lock and process; flush, close, save, load
     call_guard.py            whether a call may begin

@@ -1,7 +1,7 @@
 """The replay buffer: episodes, stacks and n-step transitions over a store on disk."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import Any, Literal
 
@@ -9,23 +9,18 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import validation
-from diskreplay.batch import Batch
-from diskreplay.batch_reader import DrawnBatch, check_out
 from diskreplay.checkpoint_loader import CheckpointLoader
-from diskreplay.distribution import Distribution, UniformDistribution
-from diskreplay.options import Beta, Options
-from diskreplay.prefetch import MOST_DEPTH, Prefetcher
-from diskreplay.row_buffer import RowBuffer
+from diskreplay.options import Options
 from diskreplay.schema import Schema
 from diskreplay.sequence_source import SequenceSource
 from diskreplay.statistics import Statistics, measured
 from diskreplay.store import tempfiles
-from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
+from diskreplay.transition_source import TransitionSource
 
 
-class ReplayBuffer(RowBuffer, SequenceSource):
+class ReplayBuffer(TransitionSource, SequenceSource):
     """Experience replay on disk; transitions are drawn uniformly.
 
     Whole numbers may be of any kind: ``1_000_000``, ``1e6``, a NumPy scalar.
@@ -108,7 +103,6 @@ class ReplayBuffer(RowBuffer, SequenceSource):
     rows of the cut episode whose n-step window is not whole are never sampled.
     """
 
-    _distribution: Distribution = UniformDistribution()
     _ignored = 0  # priorities that were given for rows that could not be sampled
 
     def __init__(
@@ -264,173 +258,6 @@ class ReplayBuffer(RowBuffer, SequenceSource):
             with type(self)._over(opened, self._kind, None) as empty:
                 made = empty.save(room.path, "empty")
             CheckpointLoader(self).load(made, None, resume_episodes=False)
-
-    # -- sampling
-
-    def sample(
-        self,
-        batch_size: int | None = None,
-        *,
-        beta: float | Callable[[int], float] | None = None,
-        out: Batch | None = None,
-    ) -> Batch:
-        """Draw transitions, with replacement.
-
-        Parameters
-        ----------
-        batch_size : int, optional
-            Default: that of the constructor.
-        beta : float or callable, optional
-            Exponent of the importance weights, or a schedule: `add_count` to exponent. Without
-            meaning for a uniform buffer.
-        out : Batch, optional
-            A batch of this buffer and size whose frames may be overwritten; it is filled and
-            returned.
-
-        Returns
-        -------
-        Batch
-
-        Raises
-        ------
-        EmptyBufferError
-            Nothing can be sampled yet.
-        CorruptSegmentError
-            Stored bytes do not match their checksum.
-
-        Notes
-        -----
-        Costs little more than copying the frames. The lock is held while drawing only.
-        """
-        size = self.batch_size if batch_size is None else batch_size
-        if size is not self.batch_size:
-            size = validation.whole("batch_size", size)
-        check_out(out)
-        self._turn_when_drawn()
-        guard, me = ReadGuard(), get_ident()
-        try:
-            self._busy.add(me)
-            while True:
-                batch = self._draw(size, beta, guard).read(out)
-                if batch is not None:
-                    return batch
-        finally:
-            try:
-                guard.release()  # `read` does it, if Ctrl-C does not come before
-            finally:
-                self._busy.discard(me)
-
-    def gather(self, ids: np.ndarray, *, out: Batch | None = None) -> Batch:
-        """The transitions with these ids, as `sample` would return them, with weights of 1.
-
-        Parameters
-        ----------
-        ids : array_like of int, shape (batch,)
-
-        Raises
-        ------
-        UnknownIdError
-            An id was never handed out.
-        NotSampleableError
-            A row is evicted, pending, cut or final.
-        """
-        ids = validation.checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
-        check_out(out)
-        self._turn()
-        guard, me = ReadGuard(), get_ident()
-        try:
-            self._busy.add(me)
-            while True:
-                with self._lock:
-                    self._check_open()
-                    self._follow()
-                    drawn = self._rows.indexed().choose(ids, guard)
-                batch = drawn.read(out)
-                if batch is not None:
-                    return batch
-        finally:
-            try:
-                guard.release()
-            finally:
-                self._busy.discard(me)
-
-    def sampleable_ids(self) -> np.ndarray:
-        """The ids of all transitions that can be sampled now, env by env, oldest first. O(rows).
-
-        Returns
-        -------
-        ndarray of int64
-        """
-        with self._turn():
-            self._check_open()
-            self._follow()
-            return self._rows.indexed().index.sampleable_ids()
-
-    def _draw(
-        self, size: int, beta: float | Callable[[int], float] | None, guard: ReadGuard
-    ) -> DrawnBatch:
-        with self._lock:
-            self._check_open()
-            self._follow()
-            return self._rows.indexed().draw(self._rng, size, self._exponent(beta), guard)
-
-    def _exponent(self, beta: Beta | None) -> float:
-        return self._distribution.exponent(beta, self._rows.add_count)
-
-    def prefetch(
-        self,
-        depth: int = 2,
-        batch_size: int | None = None,
-        *,
-        beta: float | Callable[[int], float] | None = None,
-    ) -> Prefetcher:
-        """Batches read ahead on a background thread.
-
-        Parameters
-        ----------
-        depth : int
-            How many batches are under way: the batch that is taken was drawn `depth` takes ago,
-            so its priorities are `depth` updates old. Never more and never less; the first take
-            draws them all.
-        batch_size, beta
-            As for `sample`.
-
-        Returns
-        -------
-        Prefetcher
-            An endless iterator and context manager, with ``close()``. A batch is valid until the
-            next one is taken: its memory is used again. Until it is closed, its thread keeps it and
-            the buffer alive.
-
-        Raises
-        ------
-        InvalidInputError
-            `depth` is not from 1 to 1,024, or `batch_size` is no whole number from 1 on.
-        UsageError
-            1,024 prefetchers of this buffer are open.
-        ClosedError
-
-        Notes
-        -----
-        Taking a batch asks for another one, which the background thread draws before the next
-        `add`, `update_priorities` or `sample` changes anything: what is drawn depends on the order
-        of calls and not on timing. Making a prefetcher draws nothing: it may be done before there
-        is anything to sample, and when does not matter.
-
-        `save` puts the batches under way back and draws them again. After a `load` they are drawn
-        too, by the first call that changes or draws anything, so that a run that goes on and a run
-        that is resumed there get the same ones. A resumed run gets them from a prefetcher of the
-        same depth and batch size, whenever it makes it (of several alike in the order in which they
-        were made): until then they wait. Only a schedule that was given here as `beta` is unknown
-        until then: make its prefetcher before the next save. A run that needs none of them calls
-        ``prefetch(depth, batch_size).close()`` after the `load`: its first `sample` gets what was
-        put back.
-        """
-        depth = validation.whole("depth", depth, most=MOST_DEPTH)
-        size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
-        with self._turn():
-            self._check_open()
-            return self._prefetchers.get(self, depth, size, beta)
 
     # -- looking
 

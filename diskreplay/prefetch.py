@@ -1,4 +1,4 @@
-"""Batches read ahead on a background thread."""
+"""Batches read ahead on background threads."""
 
 import math
 import queue
@@ -15,11 +15,12 @@ from diskreplay.store.rwlock import ReadGuard
 
 if TYPE_CHECKING:
     from diskreplay.batch_reader import DrawnBatch
-    from diskreplay.buffer import ReplayBuffer
     from diskreplay.sequences import Sequences
+    from diskreplay.transition_source import TransitionSource
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
+MOST_THREADS = 64  # of a prefetcher
 
 
 class UnderWay(NamedTuple):
@@ -95,7 +96,7 @@ class Job:
         self.batch: Batch | None = None
         self.error: BaseException | None = None
         self.cancelled = False
-        self.drawn, self.done = threading.Lock(), threading.Lock()
+        self.begun, self.drawn, self.done = (threading.Lock() for _ in range(3))
         self.drawn.acquire()
         self.done.acquire()
 
@@ -103,11 +104,11 @@ class Job:
 class Prefetcher:
     """An endless iterator of batches; made by `ReplayBuffer.prefetch` and `Sequences.prefetch`.
 
-    Taking a batch asks for the one that is `depth` ahead, which the background thread draws at once
+    Taking a batch asks for the one that is `depth` ahead, which a background thread draws at once
     and then reads; the first take asks for all up to it. Whatever changes the buffer or draws from
-    it waits for these draws first, and several prefetchers draw in the order in which they were
-    asked: so the draws depend on what was added and updated before each take, and neither on when
-    a prefetcher was made nor on how the threads were scheduled.
+    it waits for these draws first, and all threads of all prefetchers draw in the order in which
+    they were asked: so the draws depend on what was added and updated before each take, and neither
+    on when a prefetcher was made, nor on how many threads there are and how they were scheduled.
 
     A batch is valid until the next one is taken, when its memory is given to another batch.
 
@@ -118,16 +119,19 @@ class Prefetcher:
     depth, batch_size : int
     beta : float or callable or None
         As for `ReplayBuffer.sample`.
+    threads : int
+        How many read, each a batch of its own.
     claimed : bool
         Whether somebody has it; `resume` makes some that wait for the one who will.
     """
 
     def __init__(
         self,
-        buffer: "ReplayBuffer | Sequences",
+        buffer: "TransitionSource | Sequences",
         depth: int,
         batch_size: int,
         beta: Beta | None,
+        threads: int = 1,
         *,
         claimed: bool = True,
     ) -> None:
@@ -140,7 +144,8 @@ class Prefetcher:
         self._in_hand: Batch | None = None
         self._closed = False
         self._taking = threading.Lock()
-        self._thread: threading.Thread | None = None  # until it has something to do
+        self._most_threads = threads
+        self._threads: list[threading.Thread] = []  # until they have something to do
 
     @property
     def depth(self) -> int:
@@ -158,13 +163,13 @@ class Prefetcher:
         ClosedError
             After `close`, of this or of the buffer.
         ForkedError
-            In a forked child: the thread is the parent's.
+            In a forked child: the threads are the parent's.
         CorruptSegmentError, EmptyBufferError
             As `ReplayBuffer.sample`.
         """
         if fork.pid != self._pid:
             raise ForkedError(
-                f"made by process {self._pid}, which has its thread, and this is its child "
+                f"made by process {self._pid}, which has its threads, and this is its child "
                 f"{fork.pid}: open the store with mode='r' here and call its prefetch()"
             )
         whose = _buffer_of(self._buffer)
@@ -201,13 +206,14 @@ class Prefetcher:
             return job.batch
 
     def _ask(self) -> None:
-        """Have the thread draw and read a batch. With the buffer's lock held."""
-        if self._thread is None:
+        """Have a thread draw and read a batch. With the buffer's lock held."""
+        while len(self._threads) < self._most_threads:
             thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
             try:
                 thread.start()
             finally:  # after Ctrl-C too, if it runs
-                self._thread = thread if thread.ident else None
+                if thread.ident:
+                    self._threads.append(thread)
         job = self._others.new_job()
         try:
             self._others.last_asked = job.number, job.drawn
@@ -221,10 +227,11 @@ class Prefetcher:
             raise
 
     def _run(self) -> None:
-        """Draw and read one batch after the other.
+        """Draw and read one batch after the other, of those that no other thread has begun.
 
-        A draw is read before the next is made: this thread never waits for the buffer's lock while
-        a batch of its own holds `rwlock`, where the lock's holder may be waiting.
+        A draw is read before the next is made: a thread never waits for the buffer's lock while a
+        batch of its own is inside the gate, where the lock's holder may be waiting. And a thread
+        that waits for the draw before its own waits for one that was begun before.
         """
         buffer = self._buffer
         # No call of the buffer comes to its end on this thread, of a `__del__` say: it would wait
@@ -232,7 +239,7 @@ class Prefetcher:
         busy, me = _buffer_of(buffer)._busy, threading.get_ident()
         busy.add(me)
         while (job := self._work.get()) is not None:
-            if not job.done.locked():
+            if not job.begun.acquire(blocking=False):
                 continue  # came twice
             try:
                 try:
@@ -244,13 +251,18 @@ class Prefetcher:
                 finally:
                     job.drawn.release()
                 if job.drawn_batch is not None:
-                    out = self._spare.pop() if self._spare else None
-                    job.batch = job.drawn_batch.read(out)
+                    job.batch = job.drawn_batch.read(self._take_spare())
             except BaseException as error:  # handed to the thread that takes the batch
                 job.error = error
             finally:
                 job.done.release()
         busy.discard(me)
+
+    def _take_spare(self) -> Batch | None:
+        try:
+            return self._spare.pop()
+        except IndexError:  # another thread may have been faster
+            return None
 
     def wait_until_drawn(self) -> None:
         """Wait until what was asked for is drawn. Not with the buffer's lock held."""
@@ -294,15 +306,15 @@ class Prefetcher:
                 job.done.release()
             self._jobs.append(job)
 
-    def claim(self, depth: int, batch_size: int, beta: Any) -> bool:
+    def claim(self, depth: int, batch_size: int, beta: Any, threads: int) -> bool:
         """Give it to the one who asks for such a prefetcher, if it waits for somebody."""
         if self._claimed or (self._depth, self._size) != (depth, batch_size):
             return False
-        self._claimed, self._beta = True, beta
+        self._claimed, self._beta, self._most_threads = True, beta, threads
         return True
 
     def close(self) -> None:
-        """Stop the thread and put the batches under way back. Closing twice is fine."""
+        """Stop the threads and put the batches under way back. Closing twice is fine."""
         whose = _buffer_of(self._buffer)
         whose._turn()
         me = threading.get_ident()
@@ -321,9 +333,11 @@ class Prefetcher:
         with self._buffer._lock:
             self._others.put_back([self])
             self._others.forget(self)
-        self._work.put(None)
-        if self._thread not in (None, threading.current_thread()):
-            self._thread.join()
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -332,6 +346,6 @@ class Prefetcher:
         self.close()
 
 
-def _buffer_of(drawn_from: "ReplayBuffer | Sequences") -> "ReplayBuffer":
+def _buffer_of(drawn_from: "TransitionSource | Sequences") -> "TransitionSource":
     """The buffer itself, of which a view takes the turns too."""
     return getattr(drawn_from, "_buffer", drawn_from)

@@ -13,9 +13,9 @@ from diskreplay.sampling.rng import ReplayableRng
 
 if TYPE_CHECKING:
     from diskreplay.batch_reader import DrawnBatch
-    from diskreplay.buffer import ReplayBuffer
     from diskreplay.sequence_reader import DrawnSequences
     from diskreplay.sequences import Sequences
+    from diskreplay.transition_source import TransitionSource
 
 
 class Resumed(NamedTuple):
@@ -48,18 +48,23 @@ class Prefetchers:
         self.last_asked = 0, threading.Lock()
 
     def get(
-        self, buffer: "ReplayBuffer | Sequences", depth: int, batch_size: int, beta: Beta | None
+        self,
+        buffer: "TransitionSource | Sequences",
+        depth: int,
+        batch_size: int,
+        beta: Beta | None,
+        threads: int,
     ) -> Prefetcher:
         """A new one, or one that waits since a load for somebody to ask for it."""
         for waiting in self.open:
-            if waiting.claim(depth, batch_size, beta):
+            if waiting.claim(depth, batch_size, beta, threads):
                 return waiting
         if len(self.open) == MOST_PREFETCHERS:
             raise UsageError(
                 f"{len(self.open):,} prefetchers of this buffer are open, the most there can be: "
                 "close those that are done with"
             )
-        self.open.append(Prefetcher(buffer, depth, batch_size, beta))
+        self.open.append(Prefetcher(buffer, depth, batch_size, beta, threads))
         return self.open[-1]
 
     def new_job(self) -> Job:
@@ -135,7 +140,7 @@ class Prefetchers:
             found.append(UnderWay(each._depth, each._size, beta, turn))
         return found
 
-    def resumed(self, buffer: "ReplayBuffer", saved: Sequence[UnderWay]) -> Resumed:
+    def resumed(self, buffer: "TransitionSource", saved: Sequence[UnderWay]) -> Resumed:
         """The prefetchers that a buffer will have after a load. Changes nothing of the buffer, and
         draws nothing: `draw_resumed` does that.
 

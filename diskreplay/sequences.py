@@ -14,7 +14,7 @@ from diskreplay.errors import (
 )
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.naming import checked_view
-from diskreplay.prefetch import MOST_DEPTH, Prefetcher
+from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences
@@ -184,9 +184,14 @@ class Sequences:
             return self._view.anchors.count
 
     def prefetch(
-        self, depth: int = 2, batch_size: int | None = None, *, beta: float | None = None
+        self,
+        depth: int = 2,
+        batch_size: int | None = None,
+        *,
+        beta: float | None = None,
+        threads: int = 1,
     ) -> Prefetcher:
-        """Batches read ahead on a background thread, as `ReplayBuffer.prefetch` does for
+        """Batches read ahead on background threads, as `ReplayBuffer.prefetch` does for
         transitions.
 
         Parameters
@@ -195,6 +200,8 @@ class Sequences:
             How many batches are under way.
         batch_size, beta
             As for `sample`.
+        threads : int
+            How many threads read, each a batch of its own. What is drawn does not depend on it.
 
         Returns
         -------
@@ -215,12 +222,13 @@ class Sequences:
         depth and size before it adds a row, draws, or sets a priority.
         """
         depth = whole("depth", depth, most=MOST_DEPTH)
+        threads = whole("threads", threads, most=MOST_THREADS)
         size = whole("batch_size", batch_size, optional=True) or self.options.batch_size
         with self._buffer._turn():
             self._view.catch_up(self._current())
             if self._prefetchers.open:
                 raise UsageError(f"the view {self.name!r} has a prefetcher already: close that")
-            made = self._prefetchers.get(self, depth, size, beta)
+            made = self._prefetchers.get(self, depth, size, beta, threads)
             self._view.resume_prefetching(made, depth, size)
         return made
 

@@ -22,6 +22,7 @@ LEVELS = [
     ["buffer"],
     ["sequence_source"],
     ["hindsight", "sequences"],
+    ["transition_source"],
     ["row_buffer"],
     ["session"],
     ["call_guard"],

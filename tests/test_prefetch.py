@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay import errors
@@ -87,8 +89,8 @@ def no_leaked_threads():
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_each_batch_was_drawn_depth_takes_ago(tmp_path, depth, prioritized):
+@pytest.mark.parametrize(("depth", "readers"), [(1, 1), (1, 2), (2, 1), (5, 3)])
+def test_each_batch_was_drawn_depth_takes_ago(tmp_path, depth, readers, prioritized):
     with (
         make(tmp_path / "one", prioritized=prioritized) as buffer,
         make(tmp_path / "two", prioritized=prioritized) as twin,
@@ -96,7 +98,7 @@ def test_each_batch_was_drawn_depth_takes_ago(tmp_path, depth, prioritized):
         record(buffer, 100)
         record(twin, 100)
         by_hand = HandDriven(twin, depth)
-        with buffer.prefetch(depth) as ahead:
+        with buffer.prefetch(depth, threads=readers) as ahead:
             assert ahead.depth == depth
             for _ in range(60):  # over wraps of the ring
                 one, other = kept(next(ahead)), by_hand.take()
@@ -151,10 +153,62 @@ def test_closing_puts_the_batches_under_way_back(tmp_path):
             assert_equal(kept(buffer.sample()), kept(twin.sample()))
 
 
-def test_two_prefetchers(tmp_path):
+STEPS = st.lists(
+    st.sampled_from(["take", "take", "take", "add", "learn", "sample", "save", "load", "again"]),
+    max_size=40,
+)
+
+
+@given(
+    depth=st.integers(1, 4), readers=st.integers(2, 4), prioritized=st.booleans(), steps=STEPS,
+    size=st.integers(1, 9),
+)  # fmt: skip
+@settings(max_examples=15, deadline=None)
+def test_what_is_drawn_does_not_depend_on_how_many_threads_read(
+    tmp_path_factory, depth, readers, prioritized, steps, size
+):
+    """The same calls on two stores, one with a single thread."""
+    place = tmp_path_factory.mktemp("threads")
+    with (
+        make(place / "one", prioritized=prioritized) as one,
+        make(place / "many", prioritized=prioritized) as many,
+    ):
+        both = [one, many]
+        ahead = []
+        for buffer, threads_ in zip(both, (1, readers), strict=True):
+            record(buffer, 60)
+            buffer.save(place / "saved" / buffer.path.name, 0)
+            ahead.append(buffer.prefetch(depth, size, threads=threads_))
+        for number, step in enumerate(steps):
+            found = []
+            for at, buffer in enumerate(both):
+                if step in ("take", "learn"):
+                    found.append(kept(next(ahead[at])))
+                elif step == "sample":
+                    found.append(kept(buffer.sample(size)))
+                elif step == "add":
+                    record(buffer, 7)
+                elif step == "save":
+                    buffer.save(place / "saved" / buffer.path.name, number)
+                elif step == "load":
+                    buffer.load(place / "saved" / buffer.path.name)
+                else:
+                    ahead[at].close()
+                    ahead[at] = buffer.prefetch(depth, size, threads=(1, readers)[at])
+                if step == "learn":
+                    learn(buffer, found[at])
+            if found:
+                assert_equal(*found)
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_two_prefetchers(tmp_path, readers):
     with make(tmp_path / "store") as buffer:
         record(buffer, 100)
-        with buffer.prefetch(2) as one, buffer.prefetch(3, 4) as other:
+        with (
+            buffer.prefetch(2, threads=readers) as one,
+            buffer.prefetch(3, 4, threads=readers) as other,
+        ):
             for _ in range(20):
                 assert next(one).observation.shape == (16, 3, *FRAME)
                 assert next(other).observation.shape == (4, 3, *FRAME)
@@ -253,13 +307,15 @@ def test_a_prefetcher_that_was_dropped_keeps_no_thread_after_the_buffer(tmp_path
     assert not threads()
 
 
-def test_closing_midway_leaves_the_gate_open(tmp_path):
+@pytest.mark.parametrize("readers", [1, 3])
+def test_closing_midway_leaves_the_gate_open(tmp_path, readers):
     """Batches under way hold the store's `rwlock`; if one were lost, no segment could be sealed."""
     with make(tmp_path / "store") as buffer:
         record(buffer, 60)
         for _ in range(10):
-            with buffer.prefetch(6) as ahead:
+            with buffer.prefetch(6, threads=readers) as ahead:
                 next(ahead)
+                assert len(threads()) == readers
         record(buffer, 700)
         buffer.flush()
         buffer.sample()
@@ -278,21 +334,25 @@ def test_nothing_to_sample(tmp_path):
             next(ahead)
 
 
-def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkeypatch):
+@pytest.mark.parametrize("readers", [1, 2])
+def test_an_error_of_the_background_thread_comes_with_its_batch(tmp_path, monkeypatch, readers):
     with make(tmp_path / "store") as buffer, make(tmp_path / "twin") as twin:
         record(buffer, 60)
         record(twin, 60)
+        with make(tmp_path / "third") as third:
+            record(third, 60)
+            rotten = [kept(third.sample())["id"].tolist() for _ in range(3)][-1]
         reader = buffer._rows._batch_reader
         gather, calls = reader._rows, []
 
-        def third_fails(*arguments):
+        def third_fails(column, ids):
             calls.append(threading.current_thread())
-            if len(calls) == 3:
+            if ids.tolist() == rotten:
                 raise errors.CorruptSegmentError("rotten")
-            return gather(*arguments)
+            return gather(column, ids)
 
         monkeypatch.setattr(reader, "_rows", third_fails)
-        with buffer.prefetch(2) as ahead:
+        with buffer.prefetch(2, threads=readers) as ahead:
             for i in range(8):
                 expected = kept(twin.sample())
                 if i == 2:
