@@ -1,4 +1,5 @@
-"""PyTorch: batches as tensors, and data sets over a store for `torch.utils.data.DataLoader`.
+"""PyTorch: batches as tensors, data sets over a store for `torch.utils.data.DataLoader`, and a run
+that is saved with its rows (`RunState`).
 
 Epochs over every transition, each once, and batches drawn as the buffer draws them::
 
@@ -34,7 +35,10 @@ from diskreplay import fork
 from diskreplay.batch import Batch
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.integrations.run_state import RunState
 from diskreplay.opening import open as open_buffer
+
+__all__ = ["RunState", "SampleStream", "TransitionDataset", "Transitions", "to_torch"]
 
 Tensors = dict[str, Any]  # tensors by name; an observation or action may be a dict or tuple of them
 

@@ -1,0 +1,172 @@
+"""The state of an environment in the middle of an episode: taken, and given back to another one.
+
+Of an environment and each of its wrappers, and of each env of a `SyncVectorEnv`:
+
+- what `get_state` returns, where a class has it and `set_state(state)` too;
+- else its attributes, pickled together, so that what two of them share stays shared. Left out are
+  functions, specs, what is there for drawing pictures only, and the buffers that it records into.
+  Of spaces the generator alone is given back, so that whoever holds them keeps them;
+- of Atari's emulator a snapshot with its random numbers, of MuJoCo's simulation all of its data.
+"""
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorWrapper
+
+from diskreplay.errors import InvalidInputError
+from diskreplay.session import Session
+
+_PICTURES = {"clock", "mujoco_renderer", "renderer", "screen", "surf", "viewer", "window"}
+_MADE_WITH = {"_ezpickle_args", "_ezpickle_kwargs", "_saved_kwargs", "env_fns"}
+_ELSEWHERE = {"ale", "env", "envs", "model"}  # a layer of its own, or a snapshot says it
+_LEFT_OUT = _PICTURES | _MADE_WITH | _ELSEWHERE
+_CODE = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | EnvSpec
+
+
+class EnvState:
+    """Takes the state of an environment, and gives it back to it or to one that is made alike.
+
+    Parameters
+    ----------
+    env : gymnasium.Env or gymnasium.vector.SyncVectorEnv
+        With its wrappers; recorders may be among them.
+
+    Raises
+    ------
+    InvalidInputError
+        Its envs are in other processes, where nobody can take their state.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._layers = list(_layers(env))
+        self._names = [type(layer).__qualname__ for layer in self._layers]
+        self._numbers = {id(layer): number for number, layer in enumerate(self._layers)}
+
+    def take(self) -> bytes:
+        """The state as it is now.
+
+        Raises
+        ------
+        InvalidInputError
+            An attribute cannot be pickled; it is named.
+        """
+        states = [_state(layer) for layer in self._layers]
+        try:
+            return self._pickled((self._names, states))
+        except Exception as error:
+            for layer, (_, attributes) in zip(self._layers, states, strict=True):
+                for name, value in attributes.items():
+                    self._check(layer, name, value)
+            raise InvalidInputError(f"env: its state cannot be pickled: {error}") from error
+
+    def read(self, data: bytes) -> list[Any]:
+        """What `give` takes, from what `take` returned. Changes nothing.
+
+        Unpickling runs what the data says: read what you trust.
+
+        Raises
+        ------
+        InvalidInputError
+            It is the state of an environment with other wrappers.
+        """
+        names, states = _Unpickler(data, self._layers).load()
+        if names != self._names:
+            raise InvalidInputError(
+                f"env: the state of {' > '.join(names)} found; make the environment as it was, "
+                f"this is {' > '.join(self._names)}"
+            )
+        return states
+
+    def give(self, states: list[Any]) -> None:
+        """Be in the state that `read` returned."""
+        for layer, (own, attributes) in zip(self._layers, states, strict=True):
+            for name, value in attributes.items():
+                there = getattr(layer, name, None)
+                if isinstance(there, gymnasium.Space) and type(there) is type(value):
+                    there.__dict__.update(value.__dict__)
+                elif _is_simulation(there):
+                    sys.modules["mujoco"].mj_copyData(there, layer.model, value)
+                else:
+                    setattr(layer, name, value)
+            if _has(layer, "get_state", "set_state"):
+                layer.set_state(own)
+            elif own is not None:
+                layer.restore_state(own)
+
+    def _pickled(self, value: Any) -> bytes:
+        file = io.BytesIO()
+        _Pickler(file, self._numbers).dump(value)
+        return file.getvalue()
+
+    def _check(self, layer: Any, name: str, value: Any) -> None:
+        try:
+            self._pickled(value)
+        except Exception as error:
+            raise InvalidInputError(
+                f"env: the attribute {name} of {type(layer).__qualname__} cannot be pickled "
+                f"({error}); give the class get_state() and set_state(state), or leave env out: "
+                "then a run is resumed at a reset"
+            ) from error
+
+
+class _Pickler(pickle.Pickler):
+    """Says of layers and buffers only which ones they are."""
+
+    def __init__(self, file: io.BytesIO, numbers: dict[int, int]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._numbers = numbers
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._numbers.get(id(value))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, layers: list[Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._layers = layers
+
+    def persistent_load(self, number: int) -> Any:
+        return self._layers[number]
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """The environment, from the outermost wrapper on, and the envs of a vector one."""
+    if isinstance(env, AsyncVectorEnv):
+        raise InvalidInputError(
+            "env: the envs of an AsyncVectorEnv are in other processes; use a SyncVectorEnv, or "
+            "leave env out: then a run is resumed at a reset"
+        )
+    yield env
+    if isinstance(env, gymnasium.Wrapper | VectorWrapper):
+        yield from _layers(env.env)
+    elif isinstance(env, SyncVectorEnv):
+        for each in env.envs:
+            yield from _layers(each)
+
+
+def _state(layer: Any) -> tuple[Any, dict[str, Any]]:
+    """What a layer says of itself, and its attributes."""
+    if _has(layer, "get_state", "set_state"):
+        return layer.get_state(), {}
+    own = (
+        layer.clone_state(include_rng=True) if _has(layer, "clone_state", "restore_state") else None
+    )
+    return own, {
+        name: value for name, value in vars(layer).items()
+        if name not in _LEFT_OUT and not isinstance(value, _CODE | types.MethodType | Session)
+    }  # fmt: skip
+
+
+def _has(layer: Any, *methods: str) -> bool:
+    return all(callable(getattr(type(layer), method, None)) for method in methods)
+
+
+def _is_simulation(value: Any) -> bool:
+    return type(value).__name__ == "MjData" and "mujoco" in sys.modules

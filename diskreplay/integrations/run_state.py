@@ -1,0 +1,367 @@
+"""A whole run in one checkpoint: rows, networks, optimizers, generators and the environment."""
+
+import os
+import pickle
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from diskreplay.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    InvalidInputError,
+)
+from diskreplay.integrations.env_state import EnvState
+from diskreplay.opening import checkpoints
+from diskreplay.session import Session
+from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+from diskreplay.store.listing import Checkpoint
+
+AGENT, ENVIRONMENT = "agent.pt", "env.pkl"
+_PLAIN = {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+_TENSORS = {torch.Tensor, torch.nn.Parameter}
+_STATE = "state_dict", "load_state_dict"
+_PARTS = {"modules", "optimizers", "classes", "rng", "generators", "extras"}
+_MAPPINGS, _SEQUENCES = {dict, OrderedDict, Counter}, {list, tuple, set}
+
+
+class RunState:
+    """Saves a run of PyTorch with its replay buffer, and goes on with it.
+
+    Everything is in one checkpoint of the buffer, which is there whole or not at all: a kill never
+    leaves a network without its rows, nor rows without their network.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+    checkpoint_dir : path
+        As for ``buffer.save``.
+    modules : dict of str to torch.nn.Module
+        By names of your choice.
+    optimizers : dict of str to torch.optim.Optimizer, optional
+        And whatever else has ``state_dict`` and ``load_state_dict``: learning-rate schedulers, a
+        `torch.amp.GradScaler`.
+    rng : sequence of {"python", "numpy", "torch", "cuda"}
+        Whose global generators are saved; those of CUDA where there is one.
+    generators : dict of str to numpy.random.Generator or torch.Generator, optional
+        Further generators. The buffer's own is saved anyway.
+    env : gymnasium.Env or gymnasium.vector.SyncVectorEnv, optional
+        With its recorders: its state is saved in the middle of an episode, see
+        `diskreplay.integrations.env_state`. None: a resumed run begins with a reset, and the
+        episode that was open is over.
+    keep : int or None
+        So many checkpoints of the highest numbers are kept; None keeps all.
+
+    Raises
+    ------
+    InvalidInputError
+        An argument is none of these.
+    """
+
+    def __init__(
+        self,
+        buffer: Session,
+        checkpoint_dir: str | os.PathLike,
+        *,
+        modules: Mapping[str, torch.nn.Module],
+        optimizers: Mapping[str, Any] | None = None,
+        rng: Sequence[str] = ("python", "numpy", "torch", "cuda"),
+        generators: Mapping[str, np.random.Generator | torch.Generator] | None = None,
+        env: Any = None,
+        keep: int | None = CHECKPOINT_DURATION,
+    ) -> None:
+        if not isinstance(buffer, Session):
+            raise InvalidInputError(
+                f"buffer: a ReplayBuffer expected, found {type(buffer).__name__}"
+            )
+        self._buffer, self._directory, self._keep = buffer, Path(checkpoint_dir), keep
+        self._modules = _named("modules", modules, _STATE)
+        self._optimizers = _named("optimizers", optimizers or {}, _STATE)
+        self._generators = _named(
+            "generators", generators or {}, (np.random.Generator, torch.Generator)
+        )
+        self._rng = (rng,) if isinstance(rng, str) else tuple(rng)
+        unknown = [name for name in self._rng if name not in _GLOBAL]
+        if unknown:
+            raise InvalidInputError(f"rng: {unknown[0]!r} found, one of {[*_GLOBAL]} expected")
+        self._env = None if env is None else EnvState(env)
+
+    def save(self, number: int | str, /, **extras: Any) -> Path:
+        """Write a checkpoint of this moment.
+
+        Parameters
+        ----------
+        number : int or str
+            As for ``buffer.save``; the steps that were made, say.
+        **extras
+            What else the run needs: numbers, strings, tensors, and dicts, lists and tuples of them.
+
+        Returns
+        -------
+        Path
+            The checkpoint's directory.
+
+        Raises
+        ------
+        InvalidInputError
+            Something cannot be loaded again; it is named. Nothing was written.
+        CheckpointError, StorageError
+            As ``buffer.save``.
+
+        Notes
+        -----
+        Call it where a step is done: no other thread may train meanwhile. The file ``agent.pt`` is
+        made of what `torch.load` takes with ``weights_only=True``.
+        """
+        agent = {
+            "modules": {name: each.state_dict() for name, each in self._modules.items()},
+            "optimizers": {name: each.state_dict() for name, each in self._optimizers.items()},
+            "classes": {name: type(each).__qualname__ for name, each in self._optimizers.items()},
+            "rng": {name: _GLOBAL[name][0]() for name in self._rng},
+            "generators": {name: _state(each) for name, each in self._generators.items()},
+            "extras": extras,
+        }
+        for name, state in agent.items():
+            _check_plain(name, state)
+        attachments: dict[str, Any] = {AGENT: lambda path: torch.save(agent, path)}
+        if self._env is not None:
+            attachments[ENVIRONMENT] = self._env.take()
+        return self._buffer.save(self._directory, number, attachments=attachments, keep=self._keep)
+
+    def load(self, number: int | str | None = None) -> tuple[int | str | None, dict[str, Any]]:
+        """Go back to a checkpoint; all or nothing.
+
+        Parameters
+        ----------
+        number : int or str, optional
+            Default: the highest number there.
+
+        Returns
+        -------
+        number : int or str or None
+            Which one it was. None if there is no checkpoint: nothing was changed.
+        extras : dict
+            What `save` was given, tensors on the CPU; empty if there is no checkpoint.
+
+        Raises
+        ------
+        InvalidInputError
+            What was saved does not fit the modules, optimizers, generators or the environment.
+        CheckpointError, SchemaError, StorageError
+            As ``buffer.load``; also if `RunState` did not write it. In all these cases rows,
+            networks, generators and environment stay as they were.
+
+        Notes
+        -----
+        ``env.pkl`` is unpickled, if there is an `env`, which runs what it says: load checkpoints
+        that you trust. Without an `env` that file is left alone.
+        """
+        found, agent, states = self._load_rows(number)
+        if found is None:
+            return None, {}
+        for kind, mine in (("modules", self._modules), ("optimizers", self._optimizers)):
+            for name, each in mine.items():
+                each.load_state_dict(agent[kind][name])
+        for name in self._rng:
+            _GLOBAL[name][1](agent["rng"][name])
+        for name, generator in self._generators.items():
+            _set_state(generator, agent["generators"][name])
+        if self._env is not None:
+            self._env.give(states)
+        return (found.suffix if found.number is None else found.number), agent["extras"]
+
+    def _load_rows(
+        self, number: int | str | None
+    ) -> tuple[Checkpoint | None, dict[str, Any], list[Any]]:
+        """Load the rows of a checkpoint whose other parts fit; and give those."""
+        while True:
+            found = self._find(number)
+            if found is None:
+                return None, {}, []
+            agent, states = self._read(found) if found.whole else ({}, [])
+            # What is not whole is refused here, by name.
+            loaded = self._buffer.load(
+                self._directory, found.suffix, resume_episodes=self._env is not None
+            )
+            if found.whole and loaded.saved_at == found.saved_at:  # else it was replaced meanwhile
+                return found, agent, states
+
+    def _find(self, number: int | str | None) -> Checkpoint | None:
+        mine = [each for each in checkpoints(self._directory) if each.name == self._buffer.name]
+        if number is None:
+            return max((e for e in mine if e.number is not None), key=_number, default=None)
+        for each in mine:
+            if each.suffix == str(number):
+                return each
+        there = ", ".join(each.suffix for each in mine) or "none"
+        raise CheckpointNotFoundError(
+            f"{self._directory}: no checkpoint {number!r} of {self._buffer.name!r}; there: {there}"
+        )
+
+    def _read(self, found: Checkpoint) -> tuple[dict[str, Any], list[Any]]:
+        """The parts of a checkpoint that are not rows, held against what they are for."""
+        wanted = [AGENT] if self._env is None else [AGENT, ENVIRONMENT]
+        for name in wanted:
+            if name not in found.attachments:
+                raise InvalidInputError(
+                    f"{found.path}: it has no attachment {name}: it was saved "
+                    + ("without env=" if name == ENVIRONMENT else "by something else than RunState")
+                )
+        path = found.attachments[AGENT]
+        try:
+            agent = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            raise CorruptCheckpointError(f"{path}: it cannot be read: {error}") from error
+        if not isinstance(agent, dict) or agent.keys() != _PARTS:
+            raise InvalidInputError(f"{path}: it was written by something else than RunState")
+        self._check_fit(found.path, agent)
+        if self._env is None:
+            return agent, []
+        path = found.attachments[ENVIRONMENT]
+        try:
+            return agent, self._env.read(path.read_bytes())
+        except InvalidInputError:
+            raise
+        except Exception as error:  # whatever damaged bytes, or a class that is gone, raise
+            raise CorruptCheckpointError(f"{path}: it cannot be read: {error!r}") from error
+
+    def _check_fit(self, path: Path, agent: dict[str, Any]) -> None:
+        """Refuse what cannot be given to the modules, optimizers and generators of this run."""
+
+        def check(what: str, saved: Any, mine: Any) -> None:
+            if saved != mine:
+                raise InvalidInputError(f"{path}: {what}: {saved!r} saved, and {mine!r} here")
+
+        for kind in ("modules", "optimizers", "generators"):
+            mine = sorted(getattr(self, f"_{kind}"))
+            check(f"the names of {kind}", sorted(agent[kind]), mine)
+        for name in self._rng:
+            check("rng", name if name in agent["rng"] else None, name)
+        for name, module in self._modules.items():
+            saved, mine = (_shapes(each) for each in (agent["modules"][name], module.state_dict()))
+            for key in sorted({*saved, *mine}):
+                check(f"modules[{name!r}], {key}", saved.get(key), mine.get(key))
+        for name, optimizer in self._optimizers.items():
+            what = f"optimizers[{name!r}]"
+            check(what, agent["classes"][name], type(optimizer).__qualname__)
+            saved, mine = (_groups(e) for e in (agent["optimizers"][name], optimizer.state_dict()))
+            check(f"{what}, parameters of each group", saved, mine)
+        for name, generator in self._generators.items():
+            saved, mine = (_kind(each) for each in (agent["generators"][name], _state(generator)))
+            check(f"generators[{name!r}]", saved, mine)
+
+
+def _named(what: str, given: Any, methods: tuple[type, ...] | tuple[str, ...]) -> dict[str, Any]:
+    """A dict of names to things of some classes, or with some methods."""
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise InvalidInputError(f"{what}: a dict of names expected, found {given!r:.80}")
+    for name, each in given.items():
+        fits = (
+            isinstance(each, methods) if isinstance(methods[0], type)
+            else all(callable(getattr(each, method, None)) for method in methods)
+        )  # fmt: skip
+        if not fits:
+            wanted = " and ".join(getattr(one, "__qualname__", one) for one in methods)
+            raise InvalidInputError(
+                f"{what}[{name!r}]: something with {wanted} expected, found {type(each).__name__}"
+            )
+    return dict(given)
+
+
+def _check_plain(where: str, value: Any) -> None:
+    """Refuse what `torch.load` would not take with ``weights_only=True``."""
+    kind = type(value)
+    if kind in _MAPPINGS:
+        for key, inner in value.items():
+            _check_plain(f"{where}: the key {key!r}", key)
+            _check_plain(f"{where}[{key!r}]", inner)
+    elif kind in _SEQUENCES:
+        for place, inner in enumerate(value):
+            _check_plain(f"{where}[{place}]", inner)
+    elif kind not in _PLAIN and kind not in _TENSORS:
+        hint = {np.ndarray: ": say torch.from_numpy(...)"}.get(kind, "")
+        if isinstance(value, np.generic):
+            hint = ": say .item()"
+        raise InvalidInputError(
+            f"{where}: numbers, strings and tensors, and dicts, lists, tuples and sets of them can "
+            f"be saved, found {kind.__module__}.{kind.__qualname__}{hint}"
+        )
+
+
+def _number(checkpoint: Checkpoint) -> int:
+    return checkpoint.number or 0
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(getattr(value, "shape", ())) for key, value in state.items()}
+
+
+def _groups(state: Mapping[str, Any]) -> list[int]:
+    """How many parameters each group of an optimizer has; of something else, its keys."""
+    if "param_groups" not in state:
+        return sorted(state)
+    return [len(group["params"]) for group in state["param_groups"]]
+
+
+# -- generators
+
+
+def _state(generator: np.random.Generator | torch.Generator) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    return _tensors(generator.bit_generator.state)
+
+
+def _set_state(generator: np.random.Generator | torch.Generator, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    else:
+        generator.bit_generator.state = _arrays(state)
+
+
+def _kind(state: Any) -> Any:
+    return state["bit_generator"] if isinstance(state, dict) else f"{state.numel()} bytes"
+
+
+def _tensors(value: Any) -> Any:
+    """A state of NumPy, with tensors where it has arrays."""
+    if isinstance(value, dict):
+        return {key: _tensors(inner) for key, inner in value.items()}
+    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _arrays(inner) for key, inner in value.items()}
+    return value.numpy() if isinstance(value, torch.Tensor) else value
+
+
+def _cuda() -> list[torch.Tensor]:
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+
+def _set_cuda(states: list[torch.Tensor]) -> None:
+    for device, state in zip(range(torch.cuda.device_count()), states, strict=False):
+        torch.cuda.set_rng_state(state, device)
+
+
+def _numpy() -> dict[str, Any]:
+    return _tensors(np.random.get_state(legacy=False))  # noqa: NPY002 - of code that uses it
+
+
+def _set_numpy(state: dict[str, Any]) -> None:
+    np.random.set_state(_arrays(state))  # noqa: NPY002
+
+
+# The global generators: how to have their state, and how to set it.
+_GLOBAL: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "python": (random.getstate, random.setstate),
+    "numpy": (_numpy, _set_numpy),
+    "torch": (torch.get_rng_state, torch.set_rng_state),
+    "cuda": (_cuda, _set_cuda),
+}

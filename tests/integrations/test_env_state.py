@@ -1,0 +1,165 @@
+"""An environment goes on from where another one was, bit for bit."""
+
+import importlib.util
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import (
+    AtariPreprocessing,
+    Autoreset,
+    FrameStackObservation,
+    NormalizeObservation,
+    RecordEpisodeStatistics,
+    TransformReward,
+)
+
+import diskreplay
+from diskreplay import InvalidInputError
+from diskreplay.integrations.env_state import EnvState
+from diskreplay.integrations.gymnasium import Recorder
+
+
+def cart_pole():
+    env = RecordEpisodeStatistics(gymnasium.make("CartPole-v1", max_episode_steps=40))
+    return TransformReward(NormalizeObservation(Autoreset(env)), lambda reward: 2 * reward)
+
+
+def pong():
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.25)
+    return FrameStackObservation(AtariPreprocessing(env), 4)
+
+
+def hopper():
+    return gymnasium.make("Hopper-v5")  # its torso is read before each step
+
+
+def vector():
+    return gymnasium.vector.SyncVectorEnv([cart_pole, cart_pole])
+
+
+class Talker(gymnasium.Env):
+    """Says itself what its state is, and has what cannot be pickled."""
+
+    observation_space = Box(0, 1e9, ())
+
+    def __init__(self):
+        self.action_space = Discrete(3)
+        self.count, self.file = 0, open(__file__)  # noqa: SIM115
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.float32(self.count), {}
+
+    def step(self, action):
+        self.count += int(action) + 1
+        return np.float32(self.count), 0.0, False, False, {}
+
+    def get_state(self):
+        return {"count": self.count, "actions": self.action_space.np_random.bit_generator.state}
+
+    def set_state(self, state):
+        self.count = state["count"]
+        self.action_space.np_random.bit_generator.state = state["actions"]
+
+    def close(self):
+        self.file.close()
+
+
+MAKE = [cart_pole, pong, vector, Talker]
+if importlib.util.find_spec("mujoco") and importlib.util.find_spec("imageio"):
+    MAKE.append(hopper)
+
+
+def play(env, steps):
+    """What the environment returns for actions that its own space draws."""
+    seen = []
+    for _ in range(steps):
+        observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        seen.append([np.array(each) for each in (observation, reward, terminated, truncated)])
+        if isinstance(env, gymnasium.Env) and (terminated or truncated):
+            seen.append([np.array(env.reset()[0])])
+    return seen
+
+
+@pytest.mark.parametrize("make", MAKE)
+@pytest.mark.parametrize("steps", [0, 1, 5, 77])
+def test_another_environment_goes_on(make, steps):
+    env, other = make(), make()
+    env.reset(seed=3)
+    env.action_space.seed(4)
+    play(env, steps)
+    data = EnvState(env).take()
+    expected = play(env, 150)
+    other.reset(seed=9)
+    play(other, 3)
+    space, given = other.action_space, EnvState(other)
+    given.give(given.read(data))
+    assert other.action_space is space
+    for one, two in zip(expected, play(other, 150), strict=True):
+        for array, twin in zip(one, two, strict=True):
+            np.testing.assert_array_equal(array, twin)
+    env.close(), other.close()
+
+
+def test_an_environment_goes_back():
+    env = cart_pole()
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    state = EnvState(env)
+    data = state.take()
+    first = play(env, 90)
+    state.give(state.read(data))
+    for one, two in zip(first, play(env, 90), strict=True):
+        for array, twin in zip(one, two, strict=True):
+            np.testing.assert_array_equal(array, twin)
+
+
+def test_a_recorder_goes_on_with_its_own_buffer(tmp_path):
+    def recorded(path):
+        buffer = diskreplay.ReplayBuffer(
+            path, observation_space=Box(-np.inf, np.inf, (4,), "float32"),
+            action_space=Discrete(2), capacity=1000,
+        )  # fmt: skip
+        return Recorder(gymnasium.make("CartPole-v1"), buffer), buffer
+
+    (env, buffer), (other, twin) = recorded(tmp_path / "one"), recorded(tmp_path / "two")
+    env.reset(seed=0)
+    observation, *_ = env.step(1)
+    data = EnvState(env).take()
+    state = EnvState(other)
+    state.give(state.read(data))
+    assert other.buffer is twin
+    other.step(0)  # without a reset
+    np.testing.assert_array_equal(twin.take("observation", [0])[0], observation)
+    buffer.close(), twin.close()
+
+
+def test_envs_of_other_processes_are_refused():
+    env = gymnasium.vector.AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])
+    try:
+        with pytest.raises(InvalidInputError, match="AsyncVectorEnv are in other processes"):
+            EnvState(env)
+    finally:
+        env.close()
+
+
+def test_what_cannot_be_pickled_is_named():
+    env = cart_pole()
+    env.unwrapped.log = open(__file__)  # noqa: SIM115
+    try:
+        with pytest.raises(InvalidInputError, match="attribute log of CartPoleEnv cannot be"):
+            EnvState(env).take()
+    finally:
+        env.unwrapped.log.close()
+
+
+def test_other_wrappers_are_refused():
+    data = EnvState(cart_pole()).take()
+    other = gymnasium.make("CartPole-v1")
+    with pytest.raises(InvalidInputError, match=r"NormalizeObservation.*this is TimeLimit"):
+        EnvState(other).read(data)

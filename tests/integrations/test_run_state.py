@@ -1,0 +1,351 @@
+"""A run of PyTorch in one checkpoint: it goes on bit for bit, and nothing is loaded by halves."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+torch = pytest.importorskip("torch")
+
+import diskreplay  # noqa: E402
+from diskreplay import CheckpointError, CorruptCheckpointError, InvalidInputError  # noqa: E402
+from diskreplay.integrations.gymnasium import Recorder  # noqa: E402
+from diskreplay.integrations.torch import RunState  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+BITS = ["PCG64", "MT19937", "Philox", "SFC64"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums depend on how many threads there are, and on a busy machine they wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_buffer(path):
+    return diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=Box(-np.inf, np.inf, (4,), "float32"), action_space=Discrete(2),
+        capacity=500, update_horizon=3, segment_rows=16, seed=0,
+    )  # fmt: skip
+
+
+class Run:
+    """A run that draws from every generator there is and learns with dropout, Adam and a schedule.
+
+    What is made here depends on `seed` only until something is loaded.
+    """
+
+    def __init__(self, path, seed, **changed):
+        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)  # noqa: NPY002
+        self.buffer = make_buffer(path / "replay")
+        self.env = Recorder(gymnasium.make("CartPole-v1"), self.buffer)
+        self.network = torch.nn.Sequential(
+            torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(), torch.nn.ReLU(),
+            torch.nn.Linear(16, 2),
+        )  # fmt: skip
+        self.optimizer = torch.optim.Adam(self.network.parameters(), 1e-2)
+        self.schedule = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [30, 60])
+        self.generators = {
+            name: np.random.Generator(getattr(np.random, name)(seed)) for name in BITS
+        }
+        self.generators["torch"] = torch.Generator().manual_seed(seed)
+        self.state = RunState(
+            self.buffer, path / "checkpoints",
+            **{
+                "modules": {"network": self.network},
+                "optimizers": {"adam": self.optimizer, "schedule": self.schedule},
+                "generators": self.generators, "env": self.env, **changed,
+            },
+        )  # fmt: skip
+        self.observation, _ = self.env.reset(seed=seed)
+
+    def drawn(self):
+        """A number of every generator."""
+        return [
+            random.gauss(0, 1), np.random.normal(), torch.rand(()).item(),  # noqa: NPY002
+            *(self.generators[name].normal() for name in BITS),
+            torch.rand((), generator=self.generators["torch"]).item(),
+        ]  # fmt: skip
+
+    def steps(self, count):
+        """What came of so many steps; the state of the end is in it."""
+        seen = []
+        for _ in range(count):
+            seen.append(self.drawn())
+            action = int(seen[-1][0] > 0)
+            self.observation, _, terminated, truncated, _ = self.env.step(action)
+            seen.append(self.observation.tolist())
+            if terminated or truncated:
+                self.observation, _ = self.env.reset()
+            if len(self.buffer) > 20:
+                batch = self.buffer.sample(16).to_torch()
+                values = self.network(batch["observation"]).gather(1, batch["action"][:, None])
+                error = values[:, 0] - batch["reward"]
+                self.optimizer.zero_grad()
+                error.square().mean().backward()
+                self.optimizer.step()
+                self.schedule.step()
+                self.buffer.update_priorities(batch["id"], error.detach().abs() + 1e-3)
+        return seen, self.now()
+
+    def now(self):
+        """What a run consists of, but the generators."""
+        weights = [each.tolist() for each in self.network.state_dict().values()]
+        count = self.buffer.add_count
+        rows = self.buffer.take("reward", np.arange(count)).tolist() if count else []
+        return weights, self.schedule.get_last_lr(), self.buffer.bounds.tolist(), rows
+
+    def close(self):
+        self.buffer.close()
+        self.env.close()
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path, 1)
+    yield run
+    run.close()
+
+
+def test_a_run_goes_on_bit_for_bit_in_the_middle_of_an_episode(tmp_path, run):
+    run.steps(123)
+    path = run.state.save(123, observation=torch.from_numpy(run.observation), epsilon=0.25)
+    assert path.name == "replay_ckpt.123"
+    expected = run.steps(100)
+    run.close()
+    other = Run(tmp_path, 2)
+    number, extras = other.state.load()
+    assert (number, extras["epsilon"]) == (123, 0.25)
+    other.observation = extras["observation"].numpy()
+    assert other.steps(100) == expected
+    other.close()
+
+
+def test_a_run_goes_back_to_any_checkpoint(run):
+    assert run.state.load() == (None, {})
+    run.steps(60)
+    run.state.save(60)
+    first = run.steps(20)
+    run.state.save("best", loss=[1.5, None, ("a", 2j)])
+    second = run.steps(20)
+    assert run.state.load(60) == (60, {})
+    assert run.steps(20) == first
+    assert run.state.load("best") == ("best", {"loss": [1.5, None, ("a", 2j)]})
+    assert run.steps(20) == second
+    assert run.state.load() == (60, {})
+    with pytest.raises(diskreplay.CheckpointNotFoundError, match=r"no checkpoint 7 .*: best, 60"):
+        run.state.load(7)
+
+
+def test_without_an_environment_the_open_episode_is_over(tmp_path):
+    run = Run(tmp_path, 1, env=None)
+    run.env.reset(seed=0)
+    run.env.step(0)
+    run.state.save(1)
+    run.state.load()
+    run.env.reset(seed=0)
+    run.env.step(0)
+    assert run.buffer.take("step", [0, 1]).tolist() == [0, 0]
+    run.close()
+
+
+def test_the_file_holds_nothing_that_runs(run):
+    run.steps(40)
+    run.state.save(40, best={"score": 1})
+    (checkpoint,) = diskreplay.checkpoints(run.buffer.path.parent / "checkpoints")
+    assert sorted(checkpoint.attachments) == ["agent.pt", "env.pkl"]
+    agent = torch.load(checkpoint.attachments["agent.pt"], weights_only=True)
+    assert agent["extras"] == {"best": {"score": 1}}
+    assert agent["modules"]["network"].keys() == run.network.state_dict().keys()
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("extras", "words"),
+    [
+        ({"epsilon": np.float64(0.1)}, r"extras\['epsilon'\]: .*numpy.float64: say .item\(\)"),
+        ({"a": {"b": [np.zeros(3)]}}, r"extras\['a'\]\['b'\]\[0\]: .*torch.from_numpy"),
+        ({"path": Path("x")}, r"extras\['path'\]: .*Path"),
+        ({"function": print}, r"extras\['function'\]: .*builtin"),
+    ],
+)
+def test_what_could_not_be_loaded_is_not_saved(run, extras, words):
+    with pytest.raises(InvalidInputError, match=words):
+        run.state.save(1, **extras)
+    assert diskreplay.checkpoints(run.buffer.path.parent / "checkpoints") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"modules": [1]}, "modules: a dict of names expected"),
+        ({"modules": {"q": 7}}, r"modules\['q'\]: something with state_dict and load_state_dict"),
+        ({"optimizers": {1: None}}, "optimizers: a dict of names"),
+        ({"generators": {"a": random}}, r"generators\['a'\]: something with Generator.*module"),
+        ({"rng": ("torch", "jax")}, "rng: 'jax' found, one of .*'python'"),
+        ({"env": "vector"}, "other processes"),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path, run, changed, words):
+    if changed.get("env"):
+        changed = {"env": gymnasium.vector.AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])}
+    with pytest.raises(InvalidInputError, match=words):
+        RunState(run.buffer, tmp_path, **{"modules": {}, **changed})
+    if changed.get("env"):
+        changed["env"].close()
+    with pytest.raises(InvalidInputError, match="buffer: a ReplayBuffer expected, found str"):
+        RunState("path", tmp_path, modules={})
+
+
+def linear(inputs=4):
+    return torch.nn.Linear(inputs, 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"modules": {"q": linear()}}, r"names of modules: \['network'\] saved, and \['q'\] here"),
+        ({"modules": {"network": linear()}}, r"modules\['network'\], 0.bias: \(16,\) saved, and N"),
+        ({"optimizers": {"adam": 0, "schedule": 0}, "sgd": 1}, "'Adam' saved, and 'SGD' here"),
+        (
+            {"optimizers": {"adam": 0, "schedule": 0}, "sgd": 0},
+            r"group: \[6\] saved, and \[2\] here",
+        ),
+        ({"optimizers": {}}, "names of optimizers"),
+        ({"generators": {}}, "names of generators"),
+        ({"rng": ()}, None),  # some need not be wanted
+        ({"env": gymnasium.make("CartPole-v1")}, "env: the state of Recorder > TimeLimit"),
+    ],
+)
+def test_what_does_not_fit_changes_nothing(tmp_path, run, changed, words):
+    run.steps(50)
+    run.state.save(50)
+    run.steps(30)
+    if "sgd" in changed:
+        kind = torch.optim.SGD if changed["sgd"] else torch.optim.Adam
+        made = kind(linear().parameters(), 0.1)
+        changed = {"optimizers": {"adam": made, "schedule": run.schedule}}
+    parts = {
+        "modules": {"network": run.network}, "generators": run.generators, "env": run.env,
+        "optimizers": {"adam": run.optimizer, "schedule": run.schedule},
+    }  # fmt: skip
+    state = RunState(run.buffer, tmp_path / "checkpoints", **{**parts, **changed})
+    if words is None:
+        assert state.load() == (50, {})
+        return
+    before = run.now(), torch.get_rng_state().tolist()
+    with pytest.raises(InvalidInputError, match=words):
+        state.load()
+    assert (run.now(), torch.get_rng_state().tolist()) == before
+
+
+@pytest.mark.parametrize("name", ["agent.pt", "env.pkl", "other"])
+@pytest.mark.parametrize("harm", ["empty", "flip", "missing"])
+def test_damage_changes_nothing(run, name, harm):
+    run.steps(50)
+    path = run.state.save(50)
+    run.steps(10)
+    if name == "other":
+        path = max(each for each in path.rglob("*") if each.is_file() and each.stat().st_size > 64)
+    else:
+        path = path / "attachments" / name
+    path.chmod(0o644)
+    data = path.read_bytes()
+    if harm == "missing":
+        path.unlink()
+    else:
+        place = len(data) // 2
+        flipped = data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+        path.write_bytes(b"" if harm == "empty" else flipped)
+    before = run.now(), torch.get_rng_state().tolist()
+    with pytest.raises(diskreplay.DiskReplayError) as caught:
+        run.state.load()
+    if name != "other":
+        assert isinstance(caught.value, CorruptCheckpointError)
+        assert name in str(caught.value)
+    assert (run.now(), torch.get_rng_state().tolist()) == before
+    run.steps(5)
+
+
+def test_a_checkpoint_that_others_wrote(run, tmp_path):
+    run.steps(30)
+    at = tmp_path / "checkpoints"
+    run.buffer.save(at, 1)
+    with pytest.raises(InvalidInputError, match=r"no attachment agent\.pt: .* else than RunState"):
+        run.state.load()
+    run.buffer.save(at, 1, attachments={"agent.pt": lambda path: torch.save({"a": 1}, path)})
+    without = RunState(run.buffer, at, modules={})
+    with pytest.raises(InvalidInputError, match="written by something else than RunState"):
+        without.load()
+    without.save(2)
+    with pytest.raises(InvalidInputError, match=r"no attachment env\.pkl: .*without env="):
+        RunState(run.buffer, at, modules={}, env=run.env).load()
+    assert issubclass(CorruptCheckpointError, CheckpointError)
+
+
+# -- kills
+
+
+SAVING = """
+import sys
+import time
+from pathlib import Path
+import numpy as np, torch
+from diskreplay.integrations.torch import RunState
+from tests.integrations.test_run_state import make_buffer
+
+root = Path(sys.argv[1])
+network = torch.nn.Linear(64, 64, bias=False)
+with make_buffer(root / "replay") as buffer:
+    state = RunState(buffer, root / "checkpoints", modules={"network": network}, keep=3)
+    number = state.load()[0] or 0
+    while True:
+        number += 1
+        for _ in range(5):
+            buffer.add(np.full(4, number), 0, float(number), False, False)
+        torch.nn.init.constant_(network.weight, number)
+        state.save(number, number=number)
+        print(number, flush=True)
+"""
+
+
+def test_a_kill_never_leaves_a_network_without_its_rows(tmp_path):
+    """Killed while it saves, time and again: in each checkpoint there is, rows and network are of
+    the same save, and none is lost that was finished."""
+    rng = random.Random(5)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    network, done = torch.nn.Linear(64, 64, bias=False), 0
+    for _ in range(3):
+        saver = subprocess.Popen(
+            [sys.executable, "-c", SAVING, str(tmp_path)], env=environment, text=True,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        with saver:
+            for _ in range(rng.randrange(1, 30)):
+                done = int(saver.stdout.readline())
+            time.sleep(rng.random() / 50)  # somewhere in one of the next ones
+            saver.send_signal(signal.SIGKILL)
+            done = max([done, *(int(line) for line in saver.stdout if line.endswith("\n"))])
+        found = [each for each in diskreplay.checkpoints(tmp_path / "checkpoints") if each.whole]
+        assert found[-1].number >= done
+        with make_buffer(tmp_path / "other") as buffer:
+            state = RunState(buffer, tmp_path / "checkpoints", modules={"network": network})
+            for each in found:
+                assert state.load(each.number) == (each.number, {"number": each.number})
+                assert network.weight.unique().tolist() == [each.number]
+                assert buffer.add_count == 5 * each.number
+                newest = buffer.take("reward", np.arange(*buffer.bounds[0]))
+                assert newest[-5:].tolist() == [each.number] * 5
