@@ -17,6 +17,7 @@ Layers, each using only those below it::
     sequences.py             windows of rows, for recurrent learners
     transition_source.py     the calls that draw transitions
     row_buffer.py            rows recorded as they are and read by id
+    mutable_fields.py        values that are written again
     session.py               path, lock and process; flush, close, save, load
     call_guard.py            whether a call may begin
     checkpoint_loader.py     a checkpoint in the place of a live store

@@ -1,7 +1,7 @@
 """The replay buffer: episodes, stacks and n-step transitions over a store on disk."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Literal
 
@@ -53,9 +53,9 @@ class ReplayBuffer(TransitionSource, SequenceSource):
     batch_size : int
         Default of `sample` and `prefetch`.
     extras : dict, optional
-        Further fields of each step: name to ``(shape, dtype)``. A name is a letter, then letters,
-        digits and underscores, of ASCII and at most 100; no name of the format, of a parameter of
-        `add` or of what a batch has; and no two differ in case only.
+        Further fields of each step: name to ``(shape, dtype)``, or ``(shape, dtype, "mutable")`` to
+        `write` again. A name is a letter, then letters, digits and underscores, of ASCII, at most
+        100; no name of the format, `add` or a batch; and no two differ in case only.
     compressor : str or dict
         ``"auto"`` (lz4 for uint8 fields of 1 KiB a row or more), ``"raw"``, ``"lz4"``, ``"zstd"``,
         which the small per-step fields ignore; or a dict of these by field name. Chosen when a
@@ -118,7 +118,7 @@ class ReplayBuffer(TransitionSource, SequenceSource):
         update_horizon: int = 1,
         gamma: float = 0.99,
         batch_size: int = 32,
-        extras: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        extras: Mapping[str, tuple] | None = None,
         compressor: str | Mapping[str, str] = "auto",
         segment_rows: int | None = None,
         env_group: int | None = None,

@@ -1,7 +1,7 @@
 """The prioritized replay buffer."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -55,7 +55,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         update_horizon: int = 1,
         gamma: float = 0.99,
         batch_size: int = 32,
-        extras: Mapping[str, tuple[Sequence[int], Any]] | None = None,
+        extras: Mapping[str, tuple] | None = None,
         compressor: str | Mapping[str, str] = "auto",
         segment_rows: int | None = None,
         env_group: int | None = None,

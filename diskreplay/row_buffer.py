@@ -14,7 +14,7 @@ from diskreplay.errors import CorruptSegmentError, DtypeError, InvalidInputError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
-from diskreplay.session import Session
+from diskreplay.mutable_fields import MutableFields
 from diskreplay.store.format import read_attributes
 from diskreplay.store.rwlock import ReadGuard
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from diskreplay.inspection.episodes import Episodes
 
 
-class RowBuffer(Session):
+class RowBuffer(MutableFields):
     """A session whose rows are recorded and read, drawn by nobody: see `ReplayBuffer`."""
 
     def _addable(self) -> IndexedStore:
@@ -272,10 +272,10 @@ class RowBuffer(Session):
         return self._kind.schema.action_space
 
     @property
-    def extras(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        """Shape and dtype of each further field."""
-        extras = self._kind.schema.extras.items()
-        return {name: (field.shape, field.dtype) for name, field in extras}
+    def extras(self) -> dict[str, tuple]:
+        """Shape and dtype of each further field, and ``"mutable"`` where its values may be
+        replaced: as a buffer is told when it is made."""
+        return self._kind.schema.extra_specs
 
     @property
     def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -1,6 +1,6 @@
 """Which fields a buffer has: the leaves of its spaces, the bookkeeping, the extras."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import naming, spaces
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
-from diskreplay.store.format import Field
+from diskreplay.store.format import CODECS, Field
 from diskreplay.store.store import Store
 
 _PACKED_FROM = 1024  # bytes a row: smaller rows cost more to unpack than they save
@@ -20,6 +20,7 @@ _BOOKKEEPING = (
     Field("is_final", (), np.dtype(np.bool_)),
 )
 
+MUTABLE = "mutable"  # in the spec of an extra whose values may be replaced
 _DRAWN_BYTES = 64  # ids, rewards, weights and what else a batch has of each transition
 
 
@@ -47,7 +48,7 @@ class Schema:
         self,
         observation_space: gym_spaces.Space,
         action_space: gym_spaces.Space,
-        extras: Mapping[str, tuple[Sequence[int], Any]] | None,
+        extras: Mapping[str, tuple] | None,
         compressor: str | Mapping[str, str],
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -62,13 +63,22 @@ class Schema:
                 f"compressor: {sorted(unknown)[0]!r} is no field one can choose"
             )
         self.observations, self.actions, more = (
-            [_compressed(Field(*spec), compressor) for spec in specs] for specs in declared.values()
+            [_compressed(*spec, compressor=compressor) for spec in specs]
+            for specs in declared.values()
         )
         self.extras = {field.name: field for field in more}
         self.fields = [*self.observations, *self.actions, *_BOOKKEEPING, *more]
         self.names = [field.name for field in self.fields]
         self.shapes = {field.name: (field.shape, field.dtype) for field in self.fields}
         self.is_flat = self.names[:2] == ["observation", "action"]
+
+    @property
+    def extra_specs(self) -> dict[str, tuple]:
+        """The extras as they are declared."""
+        return {
+            name: (field.shape, field.dtype, *[MUTABLE] * field.mutable)
+            for name, field in self.extras.items()
+        }
 
     def transition_bytes(self, stack_size: int, update_horizon: int) -> int:
         """Memory that a batch takes for each of its transitions."""
@@ -81,7 +91,10 @@ class Schema:
         return {
             "observation_space": spaces.describe(self.observation_space),
             "action_space": spaces.describe(self.action_space),
-            "extras": {n: [list(f.shape), f.dtype.name] for n, f in self.extras.items()},
+            "extras": {
+                name: [list(field.shape), field.dtype.name, *[MUTABLE] * field.mutable]
+                for name, field in self.extras.items()
+            },
         }
 
     @classmethod
@@ -100,8 +113,8 @@ class Schema:
             raise SchemaError(
                 f"{store.path}: the store has {store.num_envs} env(s), {num_envs} asked for"
             )
-        mine = {f.name: (f.shape, f.dtype) for f in self.fields}
-        theirs = {c.field.name: (c.field.shape, c.field.dtype) for c in store.columns.values()}
+        mine = {field.name: _spec(field) for field in self.fields}
+        theirs = {column.field.name: _spec(column.field) for column in store.columns.values()}
         for name in sorted(mine.keys() | theirs.keys()):
             if mine.get(name) != theirs.get(name):
                 raise SchemaError(
@@ -119,29 +132,52 @@ class Schema:
                 )
 
 
-def _checked_extras(extras: dict[str, Any]) -> list[tuple[str, tuple[int, ...], np.dtype]]:
+def _checked_extras(extras: dict[str, Any]) -> list[tuple[str, tuple[int, ...], np.dtype, bool]]:
     naming.check_extras(extras)
     specs = []
     for name, spec in extras.items():
         try:
-            shape, dtype = spec
-            specs.append((name, tuple(int(n) for n in shape), np.dtype(dtype)))
+            shape, dtype, *more = spec
+            if more not in ([], [MUTABLE]):
+                raise ValueError(f"{more[0]!r} is unknown")
+            specs.append((name, tuple(int(n) for n in shape), np.dtype(dtype), bool(more)))
         except (TypeError, ValueError) as error:
-            raise ExtrasError(f"extras: {name!r} needs (shape, dtype), found {spec!r}") from error
+            raise ExtrasError(
+                f"extras: {name!r} needs (shape, dtype) or (shape, dtype, {MUTABLE!r}), found "
+                f"{spec!r}"
+            ) from error
     return specs
 
 
-def _compressed(field: Field, compressor: str | Mapping[str, str]) -> Field:
-    """The field with the compressor that was asked for, or the one that suits it."""
+def _compressed(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    mutable: bool = False,
+    *,
+    compressor: str | Mapping[str, str],
+) -> Field:
+    """A field with the compressor that was asked for, or the one that suits it."""
+    field = Field(name, shape, dtype)
     for_all = isinstance(compressor, str)
     chosen = compressor if for_all else compressor.get(field.name, "auto")
     large = field.row_bytes >= _PACKED_FROM
-    if chosen == "auto":
+    if mutable and (chosen == "auto" or (for_all and chosen in CODECS)):
+        chosen = "raw"
+    elif chosen == "auto":
         chosen = "lz4" if large and field.dtype == np.uint8 else "raw"
     elif for_all and chosen != "raw" and not large and not field.name.startswith("observation"):
         chosen = "raw" if chosen in ("lz4", "zstd") else chosen
-    return Field(field.name, field.shape, field.dtype, chosen)
+    return Field(field.name, field.shape, field.dtype, chosen, mutable=mutable)
+
+
+def _spec(field: Field) -> tuple:
+    """What two stores with one field must agree in."""
+    return field.shape, field.dtype, field.mutable
 
 
 def _shown(spec: tuple | None) -> str:
-    return "missing" if spec is None else f"{spec[1]} of shape {spec[0]}"
+    if spec is None:
+        return "missing"
+    shape, dtype, mutable = spec
+    return f"{'mutable ' * mutable}{dtype} of shape {shape}"

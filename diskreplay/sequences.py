@@ -278,6 +278,11 @@ class Sequences:
             self._view.catch_up(self._current())
             return self._view.anchors.update(anchors, priorities)
 
+    def write(self, field: str, ids: np.ndarray, values: np.ndarray) -> int:
+        """Replace the values of a mutable extra, of recurrent states say, in rows of
+        ``batch.id[batch.transition]``: see `ReplayBuffer.write`."""
+        return self._buffer.write(field, ids, values)
+
     def priority(self, td: np.ndarray, learn: np.ndarray) -> np.ndarray:
         """One priority a window from the errors of its steps: ``eta * max + (1 - eta) * mean`` of
         their absolute values, Kapturowski et al., "Recurrent Experience Replay in Distributed

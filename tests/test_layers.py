@@ -24,6 +24,7 @@ LEVELS = [
     ["hindsight", "sequences"],
     ["transition_source"],
     ["row_buffer"],
+    ["mutable_fields"],
     ["session"],
     ["call_guard"],
     ["checkpoint_loader"],

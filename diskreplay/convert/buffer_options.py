@@ -35,7 +35,7 @@ def options_of(buffer: ReplayBuffer) -> dict[str, Any]:
         "kind": "uniform",
         "observation_space": spaces.describe(buffer.observation_space),
         "action_space": spaces.describe(buffer.action_space),
-        "extras": {name: [list(shape), dtype.name] for name, (shape, dtype) in
+        "extras": {name: [list(shape), dtype.name, *more] for name, (shape, dtype, *more) in
                    buffer.extras.items()},
         "compressor": {field["name"]: field["compressor"] for field in stored
                        if field["name"] not in _BOOKKEEPING},

@@ -166,7 +166,7 @@ def _episode(
     truncated = columns["truncated"][:steps]
     truncated[-1] |= not columns["terminated"][steps - 1]
     infos: dict[str, Any] = {}
-    for name, (shape, _dtype) in buffer.extras.items():
+    for name, (shape, _dtype, *_more) in buffer.extras.items():
         values = columns[name][:steps]
         infos[name] = np.concatenate([np.zeros_like(values[:1]), values])
         if as_lists and shape == ():

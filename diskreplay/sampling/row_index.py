@@ -232,6 +232,18 @@ class RowIndex:
             at = int(unknown.argmax())
             self._complain(int(ids[at]), at)
 
+    def holds_transitions(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these rows are retained and no final rows, sampleable or not; bool.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        self.check_known(ids)
+        retained = ids // self.num_envs >= self.first[ids % self.num_envs]
+        final = self.ring[ids % self.size, self._kernels.FLAGS] & self._kernels.FINAL
+        return retained & (final == 0)
+
     def _complain(self, id_: int, at: int) -> None:
         row, env = divmod(id_, self.num_envs)
         if id_ < 0 or row >= self.count[env]:

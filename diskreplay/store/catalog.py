@@ -150,7 +150,12 @@ class Catalog:
     # -- files
 
     def chunk(self, field: Field, number: int, group: int) -> Path:
-        """The chunk or shard of a segment, in its place."""
+        """The chunk or shard of a segment, in its place; where values may be replaced, the copy
+        that has the newest ones."""
+        if field.mutable and self.is_live:
+            copy = self.open_shard(field, number, group)
+            if copy.exists():
+                return copy
         return self.path / field.name / field.chunk_key(number, group)
 
     def open_shard(self, field: Field, number: int, group: int) -> Path:
@@ -183,8 +188,11 @@ def is_still_sealed(
 
     An env that comes to a segment which was sealed without it gets a new file, which may have been
     sealed as well since the record. So every env had passed it by then, or has added no row since.
-    After a power cut nobody knows what was added.
+    After a power cut nobody knows what was added. A file gets another one, too, when values in it
+    are replaced.
     """
+    if field.mutable:
+        return False
     number, group = key
     envs = slice(group * field.env_group, (group + 1) * field.env_group)
     passed = durable_count[envs] >= (number + 1) * field.segment_rows

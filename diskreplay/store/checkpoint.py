@@ -174,6 +174,7 @@ def finish(
     """
     room, build, attached = begun
     target = room.place
+    store.maintenance.freeze()
     store.maintenance.run(durable=True)  # what is full is sealed, and linked instead of copied
     store.maintenance.sync_sealed()  # what is linked is shared, and has to be on disk
     with store.maintenance.lock:

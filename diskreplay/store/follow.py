@@ -33,7 +33,7 @@ def catch_up(store: "Store") -> None:
                 if isinstance(column, PackedColumn):
                     _map_packed(store, column, is_live)
                 else:
-                    _map_raw(store, column)
+                    _map_raw(store, column, is_live)
             if store.page is None:  # and of a checkpoint that was replaced meanwhile
                 store.place.check()
         except (StorageError, CorruptSegmentError, FormatError):
@@ -62,7 +62,8 @@ def _check_place(store: "Store") -> None:
 
 def _let_go(store: "Store", *, replaced: bool) -> None:
     """Forget what has left and, where files were replaced, the tails and the segments that had not
-    all rows yet. The others have theirs for ever, also where the writer has deleted them since."""
+    all rows yet, or whose values change. The others have theirs for ever, also where the writer has
+    deleted them since."""
     columns = store.columns.values()
     if replaced:
         with store.rwlock:
@@ -70,7 +71,8 @@ def _let_go(store: "Store", *, replaced: bool) -> None:
                 is_packed = isinstance(column, PackedColumn)
                 progress = column.packed if is_packed else store.mapped_count
                 for segment in list(column.segments.values()):
-                    if progress[segment.envs].min() < segment.stop:
+                    is_partial = progress[segment.envs].min() < segment.stop
+                    if is_partial or column.field.mutable:
                         column.drop(segment)
                 if is_packed:
                     column.bind(None, column.packed.copy(), None)
@@ -80,12 +82,12 @@ def _let_go(store: "Store", *, replaced: bool) -> None:
                 column.forget(store.first)
 
 
-def _map_raw(store: "Store", column: RawColumn) -> None:
+def _map_raw(store: "Store", column: RawColumn, is_live: bool) -> None:
     for key, envs in segments_of(column.field, store.first, store.count):
         segment = column.segments.get(key)
         if segment is None:
             with all_there(column, key, envs, store.count):
-                column.open_segment(*key, envs, writable=False)
+                column.open_segment(*key, envs, writable=False, is_live=is_live)
         else:
             _point(column, segment, envs)
 

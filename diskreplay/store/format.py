@@ -35,6 +35,7 @@ DTYPES = frozenset(
 
 _LARGE_SEGMENT = 32 << 20
 _LARGE_SEGMENT_OF_MANY = 64 << 20  # of several envs
+_LARGE_MUTABLE_SEGMENT = 2 << 20  # copied as a whole for the first value that changes
 _MOST_GROUPED = 4096  # envs whose rows share files, unless asked otherwise
 _WIDE = 1 << 10  # bytes of a row
 _LARGE_TAIL = 16 << 20
@@ -77,6 +78,8 @@ class Field:
         Envs whose rows share files.
     block_rows : int
         Rows of one env that are compressed together; of no meaning for a raw field.
+    mutable : bool
+        Whether values of rows that are there may be replaced; only of a raw field.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Field:
     segment_rows: int = 0
     env_group: int = 1
     block_rows: int = BLOCK_ROWS
+    mutable: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
@@ -107,6 +111,11 @@ class Field:
             raise InvalidInputError(
                 f"field {self.name!r}: compressor {self.compressor!r} is unknown; expected one of "
                 f"{', '.join(CODECS)}"
+            )
+        if self.mutable and self.packed:
+            raise InvalidInputError(
+                f"field {self.name!r}: compressor {self.compressor!r} asked for, and its values "
+                "may be replaced, which compressed ones cannot be; leave it 'raw'"
             )
         if not self.row_bytes:
             raise InvalidInputError(
@@ -185,9 +194,10 @@ class Field:
         """The same field with its `env_group` and `segment_rows`: chosen, or what was asked for,
         `asked` rounded up to what fits.
 
-        A segment has about 32 MiB before compression, 64 where it has several envs, and at most an
-        eighth of the rows that an env keeps where that is not a file of next to nothing. Raw
-        segments are whole pages (of 16 KiB where the budget allows), packed ones whole blocks.
+        A segment has about 32 MiB before compression, 64 where it has several envs, 2 where its
+        values may be replaced, and at most an eighth of the rows that an env keeps where that is
+        not a file of next to nothing. Raw segments are whole pages (of 16 KiB where the budget
+        allows), packed ones whole blocks.
         """
         if env_group is None:
             groups = -(-num_envs // _MOST_GROUPED)
@@ -202,6 +212,8 @@ class Field:
             rows = -(-asked // granule) * granule
             return replace(self, segment_rows=rows, env_group=env_group)
         budget = (_LARGE_SEGMENT if env_group == 1 else _LARGE_SEGMENT_OF_MANY) // bytes_
+        if self.mutable:
+            budget = _LARGE_MUTABLE_SEGMENT // bytes_
         if rows_per_env is not None:
             small = 0 if self.packed else min(rows_per_env, _SMALL_SEGMENT // bytes_)
             budget = min(budget, max(rows_per_env // 8, small))
@@ -228,6 +240,7 @@ class Field:
             "segment_rows": self.segment_rows,
             "env_group": self.env_group,
             "block_rows": self.block_rows,
+            **({"mutable": True} if self.mutable else {}),
         }
 
     @classmethod
@@ -243,6 +256,7 @@ class Field:
             numbers.integer("segment_rows", document["segment_rows"], 1, _LARGEST_SEGMENT),
             numbers.integer("env_group", document["env_group"], 1, _MOST_ENVS),
             numbers.integer("block_rows", document["block_rows"], 1, _LONGEST_BLOCK),
+            numbers.flag("mutable", document.get("mutable", False)),
         )
         if field.packed and field.segment_rows % field.block_rows:
             raise ValueError(f"field {field.name!r}: its segments are no whole blocks")

@@ -93,6 +93,18 @@ def scatter(table, envs, rows, source):
     return 0
 
 
+@kernel("int64[::1], int64[::1], uint8[::1]")
+def put(table, ids, source):
+    """Write ``source[i]`` over the row of ``ids[i]`` in raw segments."""
+    envs, row_bytes = table[ENVS], table[ROW_BYTES]
+    for i in range(len(ids)):
+        env, row = ids[i] % envs, ids[i] // envs
+        target = table[_segment(pointer(table), env, row)]
+        target += row % table[SEGMENT_ROWS] * table[STRIDE]
+        memcpy(target, address(source) + i * row_bytes, row_bytes)
+    return 0
+
+
 @inner
 def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
     """Rows low..high of one Blosc chunk. LZ4 is stopped after the last row that is wanted, if that

@@ -127,6 +127,7 @@ class Maintenance:
             crowded = any(c.is_crowded(store.first) for c in store.columns.values())
             durable = durable or crowded or time.monotonic() >= self._record_due
             if durable:
+                self.place_copies()
                 self._record(count)
             if spares:  # last: a full disk may have got room by what was deleted
                 self._keep_spares()
@@ -146,12 +147,25 @@ class Maintenance:
                 if segment in full or column.outrun(segment, progress):
                     self._unsynced.append(column.seal(segment, count, store.durable_count))
         for column in self._raw:
-            full = column.full(count)
-            for segment in full:
-                if segment not in column.handed:
-                    column.seal(segment)
-            done = [s for s in full if s.seal is not None] + column.seal_handed()
-            self._unsynced += [segment.path for segment in done]
+            done = [segment for segment in column.full(count) if segment not in column.handed]
+            for segment in done:
+                column.seal(segment)
+            self._unsynced += [segment.path for segment in [*done, *column.seal_handed()]]
+
+    def freeze(self) -> None:
+        """Seal segments of fields whose values may be replaced: a checkpoint is about to share
+        them. Nobody writes meanwhile."""
+        with undisturbed(), self.lock:
+            self._store.place.check()
+            self._seal(self._store.count.copy())
+            self.place_copies()
+            for column in self._raw:
+                self._unsynced += column.freeze()
+
+    def place_copies(self) -> None:
+        """Put copies that values were written to in their places, durably. With the lock held."""
+        for column in self._raw:
+            column.place_copies()
 
     def _keep_spares(self) -> None:
         """Have a file ready for each raw segment that is opened soon: when the one before is half

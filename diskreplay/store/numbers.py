@@ -20,6 +20,13 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
     return value
 
 
+def flag(name: str, value: Any) -> bool:
+    """`value` if it is a bool, or a ``ValueError`` that names it."""
+    if type(value) is not bool:
+        raise ValueError(f"{name}: true or false expected, found {value!r:.60}")
+    return value
+
+
 def memory() -> int:
     """Bytes of memory of this machine: what a number from a file asks for has to fit into it."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

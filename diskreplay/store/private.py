@@ -51,9 +51,9 @@ def spare(root: Path, number: int, made: int) -> Path:
     return root / PLACE / f"spare.{number}.{made}"
 
 
-def unsealed(root: Path) -> Path:
-    """A copy of a sealed segment, to go on in, that is not whole yet."""
-    return root / PLACE / "unsealed"
+def unsealed(root: Path, made: int = 0) -> Path:
+    """A copy of a sealed segment, to go on in, that is not whole yet; several may be."""
+    return root / PLACE / f"unsealed.{made}"
 
 
 def new_priorities(root: Path, name: str) -> Path:
@@ -73,7 +73,7 @@ def all_old_priorities(root: Path) -> list[Path]:
 
 def begun(root: Path) -> list[Path]:
     """Spares, and a copy that is not whole: of no use to the next writer."""
-    return [unsealed(root), *directory(root).glob("spare.*")]
+    return [*directory(root).glob("unsealed*"), *directory(root).glob("spare.*")]
 
 
 def clear(root: Path) -> None:

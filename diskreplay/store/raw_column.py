@@ -1,7 +1,7 @@
 """A field whose rows are in the files as they are in memory."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,15 @@ class RawColumn(Column):
                     if segment is None:
                         self.adopt(self._create(number, group), some)
                         continue
-                    if segment in self.handed:
-                        self.handed.remove(segment)
-                    elif segment.seal is not None:
-                        segment = self._reopen(segment)
-                    self.point(segment, some)
+                    self.point(self._to_go_on_in(segment), some)
+
+    def _to_go_on_in(self, segment: RawSegment) -> RawSegment:
+        """A segment that is there, or a copy of it: one that rows can be written to."""
+        if segment in self.handed:
+            self.handed.remove(segment)
+        elif segment.seal is not None:
+            (segment,) = self._reopened([segment])
+        return segment
 
     def _create(self, number: int, group: int) -> RawSegment:
         path = self.new_path(self.path(number, group))
@@ -79,20 +83,43 @@ class RawColumn(Column):
         self.new_files.append(path)
         return RawSegment(self.field, number, group, mapping)
 
-    def _reopen(self, old: RawSegment) -> RawSegment:
-        """A copy of a sealed segment in its place, to go on in."""
-        beside, path = private.unsealed(self.root), old.path
-        mapping = Mapping.create(beside, self.field.segment_bytes)
-        mapping.array[:] = old.mapping.array
-        files.sync([beside])  # the record counts on rows that are in the old one
-        files.rename(beside, path)
-        mapping.path = path
-        segment = RawSegment(self.field, old.number, old.group, mapping)
-        segment.reopened_at = max(s.stop for s in self.segments.values() if s.group == old.group)
+    def _reopened(self, sealed: Sequence[RawSegment]) -> list[RawSegment]:
+        """Copies of sealed segments in their places, to go on in. Call it with `changing` held."""
+        copies = self._copied(sealed)
+        # Before they are renamed: the record counts on rows that are in the old ones.
+        files.sync(copy.path for copy in copies)
+        return [
+            self._exchanged(old, copy, old.path) for old, copy in zip(sealed, copies, strict=True)
+        ]
+
+    def _copied(self, sealed: Sequence[RawSegment]) -> list[Mapping]:
+        """Copies of segments, in files of their own that nobody looks at; all or an error."""
+        copies: list[Mapping] = []
+        try:
+            for old in sealed:
+                beside = private.unsealed(self.root, len(copies))
+                copies.append(Mapping.copy_of(old.mapping, beside))
+        except BaseException:
+            for copy in copies:
+                with contextlib.suppress(StorageError):  # the next opening removes it
+                    files.remove(copy.path)
+            raise
+        return copies
+
+    def _exchanged(self, old: RawSegment, copy: Mapping, path: Path) -> RawSegment:
+        """The segment that is in a copy of a sealed one from now on, at `path`."""
+        files.rename(copy.path, path)
+        copy.path = path
+        segment = RawSegment(self.field, old.number, old.group, copy)
+        segment.reopened_at = self._stop(old.group)
         self.new_files.append(path)
         self.seals.pop(old.key, None)
         self.replace(old, segment)
         return segment
+
+    def _stop(self, group: int) -> int:
+        """The first row behind the newest segment of a group."""
+        return max(s.stop for s in self.segments.values() if s.group == group)
 
     def hand_over(self, progress: np.ndarray, ready: np.ndarray) -> Iterator[np.ndarray]:
         """Give up segments that the fastest env of their group has left far behind. Envs that may
@@ -170,6 +197,13 @@ class RawColumn(Column):
             count[segment.envs] = np.minimum(count[segment.envs], segment.start)
         return count
 
+    def unsynced(self) -> list[Path]:
+        """What a flush has to sync besides what was sealed."""
+        return [segment.path for segment in self.open_segments()]
+
+    def flushed(self) -> None:
+        """All that `unsynced` named is durable."""
+
     def seal(self, segment: RawSegment) -> None:
         """Bring a segment that is not written to any more into its final form."""
         seal = segment.sum()
@@ -187,12 +221,20 @@ class RawColumn(Column):
                     done.append(self.handed.pop())
         return done
 
+    def place_copies(self) -> None:
+        """Put in their places, durably, files that are kept elsewhere so far."""
+
+    def freeze(self) -> list[Path]:
+        """Seal what a checkpoint can share though it was not sealed so far; returns the files."""
+        return []
+
     def _more_seals(self, closing: bool) -> dict[str, Any]:
         if not closing:
             return {}
         sums = {
             f"{segment.number}/{segment.group}": segment.sum().entry
-            for segment in sorted(self.open_segments(), key=lambda segment: segment.key)
+            for segment in sorted(self.segments.values(), key=lambda segment: segment.key)
+            if segment.seal is None
         }
         return {"open": sums}
 
@@ -203,10 +245,16 @@ class RawColumn(Column):
         if segment in self.handed:
             self.handed.remove(segment)
 
-    def open_segment(self, number: int, group: int, envs: np.ndarray, *, writable: bool) -> None:
-        """Map a segment that is on disk."""
-        path = self.path(number, group)
+    def open_segment(
+        self, number: int, group: int, envs: np.ndarray, *, writable: bool, is_live: bool = False
+    ) -> None:
+        """Map a segment that is on disk; `is_live`: as the writer has it who is at work."""
+        path = self.live_path(number, group) if is_live else self.path(number, group)
         self.adopt(RawSegment.open(self.field, number, group, path, writable=writable), envs)
+
+    def live_path(self, number: int, group: int) -> Path:
+        """The file of a segment while the store is open."""
+        return self.path(number, group)
 
     def clear_behind(self, count: np.ndarray) -> None:
         """Zeros behind the rows that count: one that was being written when the process died was

@@ -25,6 +25,7 @@ from diskreplay.store.column import Column
 from diskreplay.store.commit_page import CommitPage, finals_in, rows_behind
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.missing import all_there
+from diskreplay.store.mutable_column import MutableColumn
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.raw_column import RawColumn
 from diskreplay.store.segment import Shard
@@ -95,6 +96,8 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
                                    same_boot=not by_record)
             }  # fmt: skip
         if isinstance(column, RawColumn):
+            if isinstance(column, MutableColumn):
+                _settle_copies(column, are_whole=not by_record)
             _open_raw(column, store.first, count, clean)
         else:
             known = None if by_record else in_shards[packed.index(column)]
@@ -165,6 +168,21 @@ def _open_raw(column: RawColumn, first: np.ndarray, count: np.ndarray, clean: bo
     if not clean:
         column.clear_behind(count)
     _forget_seals(column)
+
+
+def _settle_copies(column: MutableColumn, *, are_whole: bool) -> None:
+    """Files that values were written to, and that are not in their places: after a kill they are
+    the newest, after a power cut nothing is known of them."""
+    shards = private.open_shards(column.root, column.number)
+    found = {shards / f"{key[0]}.{key[1]}": column.path(*key) for key in _pairs(shards)}
+    if are_whole:
+        files.sync(found)
+    for copy, place in found.items():
+        if are_whole:
+            files.rename(copy, place)
+            column.new_files.append(place)
+        else:
+            files.remove(copy)
 
 
 def _forget_seals(column: Column) -> None:

@@ -52,6 +52,7 @@ from diskreplay.store.commit_page import (
 )
 from diskreplay.store.format import Field
 from diskreplay.store.maintenance import Maintenance
+from diskreplay.store.mutable_column import MutableColumn
 from diskreplay.store.numbers import MOST_ROWS
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.place import Place, read_steadily
@@ -144,7 +145,7 @@ class Store:
         self.durable_count, self.durable_first = durable_count, self.first.copy()
         self.rwlock = RWLock()
         self.columns = {
-            field.name: (PackedColumn if field.packed else RawColumn)(
+            field.name: _column_type(field)(
                 path, number, field, self.num_envs, self.rows_per_env, self.rwlock
             )
             for number, field in enumerate(fields)
@@ -559,6 +560,26 @@ class Store:
         negative ids. The caller holds `rwlock` and knows that the rows are retained."""
         self.columns[name].take(ids, _bytes(out))
 
+    def overwrite(self, name: str, ids: np.ndarray, values: np.ndarray) -> None:
+        """Replace the values of a mutable field in rows that are retained; all or an error.
+
+        Waits until batches that are being read are whole: they have what was there before. So what
+        a batch has depends on the order of calls, and not on how its reader was scheduled.
+
+        Parameters
+        ----------
+        ids : ndarray of int64, shape (n,)
+            Of duplicates the last counts.
+        values : ndarray of shape (n, *field.shape)
+            C-contiguous, of the field's dtype.
+        """
+        column = self.columns[name]
+        self.place.check()
+        with undisturbed():
+            column.own(ids)
+            with self.rwlock:
+                column.put(ids, values)
+
     # -- the record
 
     def attributes(self, count: np.ndarray, first: np.ndarray) -> dict[str, Any]:
@@ -635,9 +656,10 @@ class Store:
         with undisturbed(), self.maintenance.lock:
             self.place.check()
             self.maintenance.run()
+            self.maintenance.place_copies()
             count, first = self.count.copy(), self.first.copy()
             written, flushed = self._write_partial_shards(count)
-            files.sync([*written, *self.maintenance.unsynced(), *self._open_raw_files()])
+            files.sync([*written, *self.maintenance.unsynced(), *self._unsynced_raw_files()])
             for beside in written:
                 files.rename(beside, beside.with_suffix(""))
             self._flushed = flushed  # not before: a flush that failed writes them again
@@ -648,18 +670,21 @@ class Store:
             self._written = {}  # all of them anew: a plain reader goes by their shapes
             self._write_record(count, first, closing=closing)
             self.maintenance.all_recorded()
+            for column in self.columns.values():
+                if isinstance(column, RawColumn):
+                    column.flushed()
 
     def note_flushed(self, column: PackedColumn, count: np.ndarray) -> None:
         """The shards in their places have all these rows."""
         for key in column.unfinished(count):
             self._flushed[column.field.name, *key] = _used(column, key, count).tobytes()
 
-    def _open_raw_files(self) -> list[Path]:
+    def _unsynced_raw_files(self) -> list[Path]:
         return [
-            segment.path
+            path
             for column in self.columns.values()
             if isinstance(column, RawColumn)
-            for segment in column.open_segments()
+            for path in column.unsynced()
         ]
 
     def keep_priorities(self, written: Sequence[Path], meta: MappingType[str, Any]) -> None:
@@ -803,6 +828,12 @@ class Store:
             tail = live.get(private.tail(self.path, column.number).name, 0)
             usage[name] = sum(files_) + tail, len(column.segments)
         return usage
+
+
+def _column_type(field: Field) -> type[Column]:
+    if field.packed:
+        return PackedColumn
+    return MutableColumn if field.mutable else RawColumn
 
 
 def _write_group(path: Path, attributes: dict[str, Any]) -> None:

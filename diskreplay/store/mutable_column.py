@@ -1,0 +1,113 @@
+"""A raw field whose values may be replaced: recurrent states, latents."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.store import files, private
+from diskreplay.store.raw_column import RawColumn
+from diskreplay.store.segment import RawSegment, Segment
+
+
+class MutableColumn(RawColumn):
+    """Files stay writable when they are full, until a checkpoint shares them: it seals them. The
+    first value that changes in a sealed one goes to a copy.
+
+    A copy is among the private files at first, and is put in its place by the next record, when it
+    is synced: who writes a value does not wait for the disk, and a power cut before finds the old
+    file, whose rows the record counts on.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._written: set[tuple[int, int]] = set()  # segments, since the last flush
+        self._copies: dict[tuple[int, int], RawSegment] = {}  # that are not in their places
+
+    # -- the life of a segment
+
+    def _to_go_on_in(self, segment: RawSegment) -> RawSegment:
+        segment = super()._to_go_on_in(segment)
+        if segment.key not in self._open:  # rows come again: records have to wait for them
+            segment.reopened_at = self._stop(segment.group)
+            self._open[segment.key] = segment
+        return segment
+
+    def _reopened(self, sealed: Sequence[RawSegment]) -> list[RawSegment]:
+        made = []
+        for old, copy in zip(sealed, self._copied(sealed), strict=True):
+            path = self.new_path(self._copy_path(*old.key))
+            made.append(self._exchanged(old, copy, path))
+            self._copies[old.key] = made[-1]
+        return made
+
+    def _copy_path(self, number: int, group: int) -> Path:
+        return private.open_shard(self.root, self.number, number, group)
+
+    def live_path(self, number: int, group: int) -> Path:
+        copy = self._copy_path(number, group)
+        return copy if copy.exists() else self.path(number, group)
+
+    def place_copies(self) -> None:
+        copies = list(self._copies.values())
+        files.sync(segment.path for segment in copies)
+        for segment in copies:
+            path = self.path(*segment.key)
+            files.rename(segment.path, path)
+            segment.mapping.path = path
+            self.new_files.append(path)
+            self._copies.pop(segment.key)
+
+    def seal(self, segment: RawSegment) -> None:
+        """No row comes to it any more; values may. It is synced once, as one that is sealed."""
+        self._open.pop(segment.key, None)
+
+    def freeze(self) -> list[Path]:
+        frozen = [
+            segment
+            for segment in self.segments.values()
+            if segment.seal is None and segment.key not in self._open
+        ]
+        for segment in frozen:
+            super().seal(segment)
+        return [segment.path for segment in frozen]
+
+    def _drop(self, segment: Segment) -> None:
+        super()._drop(segment)
+        self._copies.pop(segment.key, None)
+
+    def files_of(self, segment: Segment) -> list[Path]:
+        return [self._copy_path(*segment.key), self.path(*segment.key)]
+
+    # -- replacing values
+
+    def own(self, ids: np.ndarray) -> None:
+        """See to it that the files with these rows are the store's alone; all or an error.
+
+        A copy is written in full before it is used, and has its space on the disk: to write to
+        pages that are shared (reflinks) would kill the process where the disk is full.
+        """
+        rows, envs = np.divmod(ids, self.num_envs)
+        groups = self.field.groups(self.num_envs)
+        places = rows // self.field.segment_rows * groups + envs // self.field.env_group
+        keys = [divmod(place, groups) for place in np.unique(places).tolist()]
+        with self.changing:
+            sealed = [self.segments[key] for key in keys if self.segments[key].seal is not None]
+            for copy in self._reopened(sealed):
+                self._open.pop(copy.key)  # no row comes to it
+        self._written.update(keys)
+
+    def put(self, ids: np.ndarray, values: np.ndarray) -> None:
+        """Replace the values of these rows, whose files are owned. `rwlock` is held: nobody reads a
+        row that is half written."""
+        from diskreplay.store import kernels
+
+        kernels.put(self.table, ids, values.reshape(-1).view(np.uint8))
+
+    def unsynced(self) -> list[Path]:
+        there = [self.segments[key] for key in self._written if key in self.segments]
+        return [*super().unsynced(), *(s.path for s in there if s.key not in self._open)]
+
+    def flushed(self) -> None:
+        self._written.clear()
