@@ -31,6 +31,7 @@ Layers, each using only those below it::
     sequence_options.py      what a view was asked for
     batch_reader.py          from what was drawn to a batch
     open_episodes.py         the episodes under way
+    small_columns.py         steps, flags and rewards, as the index is told of them
     options.py               what makes a transition
     validation.py            what comes in, checked and cast
     schema.py                which fields there are

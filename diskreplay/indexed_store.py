@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from diskreplay import validation
+from diskreplay import small_columns, validation
 from diskreplay.batch_reader import BatchReader, DrawnBatch
 from diskreplay.errors import (
     DiskReplayError,
@@ -17,6 +17,7 @@ from diskreplay.open_episodes import LONGEST, OpenEpisodes
 from diskreplay.options import Options
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.schema import Schema
+from diskreplay.small_columns import BEGINS, FINAL
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 from diskreplay.validation import RowValidator
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from diskreplay.sampling.row_index import RowIndex
     from diskreplay.sampling.uniform import UniformSampler
 
-_FLAG_FIELDS = ("terminated", "truncated", "step", "is_final")
-_FINAL, _BEGINS = 4, 16  # flags of a row, see sampling.kernels
+_AT_ONCE = 1 << 20  # rows that a reader takes in
 
 
 class IndexedStore:
@@ -99,9 +99,10 @@ class IndexedStore:
         if index.growing:
             index.grow(int(store.count.max()) + 2)
         index.count[:], index.first[:] = store.count, store.first
-        for env in range(store.num_envs):
-            start, stop = int(store.first[env]), int(store.count[env])
-            index.load(env, start, *self._read_small(env, start, stop))
+        begins = self.episodes.retained_begins()
+        num_envs = store.num_envs
+        there = [id_ for id_ in begins if id_ // num_envs < store.count[id_ % num_envs]]
+        small_columns.load(store, index, there)
         index.validate()
         self._batch_reader = BatchReader(
             self._schema, options.stack_size, options.update_horizon,
@@ -115,20 +116,6 @@ class IndexedStore:
         store.first = index.first
         self.index = index
         self._stale = None  # not before: Ctrl-C may have it all made again
-
-    def _read_small(
-        self, env: int, start: int, stop: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        terminated, truncated, step, is_final = (
-            self.store.read(name, env, start, stop) for name in _FLAG_FIELDS
-        )
-        check_step(self.store, env, start, step)
-        # A rotten bool may be any byte, and the index keeps marks of its own beside these.
-        flags = np.zeros(len(step), np.uint8)
-        for bit, column in enumerate((terminated, truncated, is_final)):
-            flags |= (column.view(np.uint8) != 0).view(np.uint8) << bit
-        self.episodes.mark_begins(env, start, flags, _BEGINS)
-        return step, flags, self.store.read("reward", env, start, stop)
 
     def _grow(self, rows: int) -> None:
         """Make room for more rows of any env in the index of a store that keeps all."""
@@ -185,7 +172,7 @@ class IndexedStore:
             else:
                 self.sampler.append_one(step, terminated + 2 * truncated, reward)
                 if final is not None:
-                    self.sampler.append_one(step + 1, _FINAL, 0.0)
+                    self.sampler.append_one(step + 1, FINAL, 0.0)
             self.next_step[0] = 0 if terminated or truncated else step + 1
             self.add_count += 1
         except BaseException as error:
@@ -248,7 +235,7 @@ class IndexedStore:
         added[:, 1] = steps[added[:, 0]]
         added[count:, 1] += 1
         added[:count, 2] = terminated[envs] + 2 * truncated[envs].view(np.uint8)
-        added[count:, 2] = _FINAL
+        added[count:, 2] = FINAL
         new_rewards = np.zeros(total, np.float32)
         new_rewards[:count] = row_values[self._reward_at][envs]
         before = self.store.count.copy()
@@ -280,7 +267,7 @@ class IndexedStore:
             if self.index is None:
                 self.store.evict()
             else:
-                self.sampler.append_one(self.next_step.item(0), _FINAL, 0.0)
+                self.sampler.append_one(self.next_step.item(0), FINAL, 0.0)
             self.next_step[0] = next_step
         except BaseException as error:
             self._mend(number, error)
@@ -302,7 +289,7 @@ class IndexedStore:
         if not len(envs):
             return
         added = np.empty((len(envs), 3), np.int64)
-        added[:, 0], added[:, 1], added[:, 2] = envs, steps[envs], _FINAL
+        added[:, 0], added[:, 1], added[:, 2] = envs, steps[envs], FINAL
         before = self.store.count.copy()
         try:
             self._grow(1)
@@ -333,9 +320,9 @@ class IndexedStore:
 
     def _extend(self, env: int, columns: list[np.ndarray]) -> None:
         reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
-        flags = terminated + 2 * truncated.view(np.uint8) + _FINAL * is_final.view(np.uint8)
+        flags = terminated + 2 * truncated.view(np.uint8) + FINAL * is_final.view(np.uint8)
         if self.episodes.begins_next(env):
-            flags[0] |= _BEGINS
+            flags[0] |= BEGINS
         added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
         before = self.store.count.copy()
         try:
@@ -422,17 +409,10 @@ class IndexedStore:
             self.index = None  # it has gone round: read all of it
             return
         self._grow(int(new.max()))
-        chunk = max(1, room // 4)
-        for env in np.flatnonzero(new).tolist():
-            start, stop = int(index.count[env]), int(store.count[env])
-            for low in range(start, stop, chunk):
-                steps, flags, rewards = self._read_small(env, low, min(low + chunk, stop))
-                added = np.stack([np.full(len(steps), env), steps, flags], axis=1).astype(np.int64)
-                self._take_in(added, rewards)
+        most = max(min(room // 4, _AT_ONCE // store.num_envs), 1)  # rows of an env at a time
+        while (new := store.count - index.count).any():
+            ids = small_columns.ids_between(index.count, index.count + np.minimum(new, most))
+            steps, flags, rewards = small_columns.read(store, ids, self.episodes.begins)
+            envs = ids % store.num_envs
+            self._take_in(np.stack([envs, steps, flags], axis=1), rewards)
         store.first = np.maximum(store.first, index.first)
-
-
-def check_step(store: Store, env: int, start: int, step: np.ndarray) -> None:
-    """Refuse steps that cannot be, with a `CorruptSegmentError`."""
-    if len(step) and step.min() < 0:  # rot: the kernels go back by it, to other memory
-        store.columns["step"].complain(start + int(step.argmin()), env)

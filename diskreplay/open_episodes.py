@@ -88,13 +88,6 @@ class OpenEpisodes:
     def _next_id(self, env: int) -> int:
         return int(self._store.count[env]) * self._store.num_envs + env
 
-    def mark_begins(self, env: int, start: int, flags: np.ndarray, bit: int) -> None:
-        """Set a bit in the flags of those rows of an env, from `start` on, that are in `begins`."""
-        for id_ in self.begins:
-            row, of = divmod(id_, self._store.num_envs)
-            if of == env and start <= row < start + len(flags):
-                flags[row - start] |= bit
-
     def retained_begins(self) -> list[int]:
         """Of `begins`, what the record has to name: rows that are retained or yet to come."""
         first, num_envs = self._store.first, self._store.num_envs

@@ -66,10 +66,9 @@ def measured(
     """Figures of this moment, of rows that are indexed. With the buffer's lock."""
     store, first = rows.store, rows.index.first
     retained = int((store.count - first).sum())
-    episodes = 0
-    for env in range(store.num_envs):
-        step = store.read("step", env, int(first[env]), int(store.count[env]))
-        episodes += int(np.count_nonzero(step[1:] == 0)) + (len(step) > 0)
+    episodes = int(np.count_nonzero(store.count > first))
+    for _row, _envs, step, wanted in store.columns["step"].pieces(first + 1, store.count):
+        episodes += int(np.count_nonzero((step == 0) & wanted))
     fields = {}
     for name, (disk, segments) in store.disk_usage().items():
         raw = retained * store.columns[name].field.row_bytes

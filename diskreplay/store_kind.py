@@ -6,12 +6,13 @@ import numpy as np
 
 from diskreplay.distribution import Distribution
 from diskreplay.errors import FormatError
-from diskreplay.indexed_store import IndexedStore, check_step
+from diskreplay.indexed_store import IndexedStore
 from diskreplay.open_episodes import BEGINS, LONGEST
 from diskreplay.options import Options
 from diskreplay.prefetch import UnderWay
 from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.schema import Schema
+from diskreplay.small_columns import check_steps
 from diskreplay.store import numbers
 from diskreplay.store.store import Store
 
@@ -86,9 +87,7 @@ class StoreKind:
         anything is built from it."""
         saved_rng(saved)
         self.under_way(saved)
-        for env in range(saved.num_envs):
-            first = int(saved.first[env])
-            check_step(saved, env, first, saved.read("step", env, first, int(saved.count[env])))
+        check_steps(saved)
         saved_next_step(saved)
         self.distribution.check_saved(saved)
 
@@ -170,11 +169,11 @@ def saved_next_step(store: Store) -> np.ndarray:
             "next_step", store.meta.get("next_step", [0] * store.num_envs), store.num_envs,
             0, LONGEST,
         )  # fmt: skip
-        for env, step in enumerate(saved.tolist()):
-            count = int(store.count[env])
-            newest = store.read("step", env, count - 1, count) if count else [-1]
-            if step not in (0, int(newest[0]) + 1):
-                raise ValueError(f"next_step: {step} found behind a row of step {newest[0]}")
+        newest = store.newest("step", -1)
+        bad = (saved != 0) & (saved != newest + 1)
+        if bad.any():
+            env = int(bad.argmax())
+            raise ValueError(f"next_step: {saved[env]} found behind a row of step {newest[env]}")
     except ValueError as error:
         raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
     return saved

@@ -32,7 +32,7 @@ LEVELS = [
     ["prefetchers"],
     ["distribution", "indexed_store", "prefetch"],
     ["sequence_reader"],
-    ["batch_reader", "open_episodes", "options", "sequence_options"],
+    ["batch_reader", "open_episodes", "options", "sequence_options", "small_columns"],
     ["validation"],
     ["schema"],
     ["spaces"],

@@ -413,22 +413,21 @@ def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags
     return changed[1, 0] - changed[0, 0]
 
 
-@kernel("int32[:, ::1], int64[:, ::1], int64[::1]")
-def index_validate(ring, bounds, figures):
-    """Number the episodes of the retained rows, and mark every row that can be sampled; returns how
-    many."""
-    rows, envs = figures[ROWS], figures[ENVS]
-    total = 0
-    for env in range(envs):
-        for row in range(bounds[env, FIRST], bounds[env, COUNT]):
-            _number(pointer(ring), pointer(bounds), pointer(figures), env, row)
-    for env in range(envs):
-        for row in range(bounds[env, FIRST], bounds[env, COUNT]):
-            place = (row * envs + env) % (rows * envs)
-            ring[place, FLAGS] &= ~SAMPLEABLE
-            if _steps_ahead(pointer(ring), pointer(bounds), pointer(figures), env, row):
-                ring[place, FLAGS] |= SAMPLEABLE
-                total += 1
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64")
+def index_validate(ring, bounds, figures, most):
+    """Number the episodes of the retained rows, `most` of an env, and mark every row that can be
+    sampled; returns how many. Row by row, as they lie in the ring: an env's are far apart."""
+    envs, horizon, total = figures[ENVS], figures[HORIZON], 0
+    for at in range(most + horizon):
+        for env in range(envs):
+            row = bounds[env, FIRST] + at
+            if row < bounds[env, COUNT]:
+                _number(pointer(ring), pointer(bounds), pointer(figures), env, row)
+            row -= horizon  # all that its window may have is numbered
+            if bounds[env, FIRST] <= row < bounds[env, COUNT]:
+                if _steps_ahead(pointer(ring), pointer(bounds), pointer(figures), env, row):
+                    ring[(row * envs + env) % len(ring), FLAGS] |= SAMPLEABLE
+                    total += 1
     return total
 
 

@@ -156,20 +156,34 @@ class RowIndex:
         return places[:gone]
 
     def load(
-        self, env: int, start: int, steps: np.ndarray, flags: np.ndarray, rewards: np.ndarray
+        self, column: int, row: int, envs: slice, values: np.ndarray, wanted: np.ndarray
     ) -> None:
-        """Put consecutive rows in their places; `validate` when all are there, which also numbers
-        their episodes."""
-        for at, place, rows in self.runs(start, start + len(steps)):
-            run = self.ring.reshape(-1, self.num_envs, self._kernels.WIDTH)[
-                place : place + rows, env
-            ]
-            run[:, 0], run[:, 1] = steps[at : at + rows], flags[at : at + rows]
-            run[:, 2] = rewards[at : at + rows].view(np.int32)
+        """Put what is known of consecutive rows in their places, which are zeros before; `validate`
+        when all is there, which also numbers their episodes.
+
+        Parameters
+        ----------
+        column : int
+            Of the ring; see `sampling.kernels`.
+        row : int
+            The first row.
+        envs : slice
+        values : ndarray of int32, shape (rows, envs)
+            Added bit by bit.
+        wanted : ndarray of bool, shape (rows, envs)
+            Which rows have places; those of others are not theirs.
+        """
+        ring = self.ring.reshape(-1, self.num_envs, self._kernels.WIDTH)[:, envs, column]
+        where = True if wanted.all() else wanted
+        for at, place, rows in self.runs(row, row + len(values)):
+            run, part = ring[place : place + rows], slice(at, at + rows)
+            some = where if where is True else where[part]
+            np.bitwise_or(run, values[part], out=run, where=some)
 
     def validate(self) -> None:
-        """Find out anew which rows can be sampled. O(rows)."""
-        self.sampleable = self._kernels.index_validate(*self.state) if self.count.any() else 0
+        """Find out which of the rows that were loaded can be sampled. O(rows)."""
+        most = int((self.count - self.first).max())
+        self.sampleable = self._kernels.index_validate(*self.state, most) if most else 0
 
     def sampleable_ids(self) -> np.ndarray:
         """The ids of all rows that can be sampled, env by env, oldest first. O(rows)."""

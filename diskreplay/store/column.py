@@ -4,7 +4,7 @@
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +283,25 @@ class Column:
     def read(self, env: int, start: int, stop: int) -> np.ndarray:
         """A copy of rows ``start..stop`` of one env, shape ``(stop - start, *field.shape)``."""
         raise NotImplementedError
+
+    def pieces(
+        self, start: np.ndarray, stop: np.ndarray
+    ) -> Iterator[tuple[int, slice, np.ndarray, np.ndarray]]:
+        """The rows ``start[e]`` up to ``stop[e]`` of every env `e`, in pieces.
+
+        Yields
+        ------
+        row : int
+            The first row of the piece.
+        envs : slice
+        values : ndarray of shape (rows, envs, *field.shape)
+            Views or copies.
+        wanted : ndarray of bool, shape (rows, envs)
+            Which of them were asked for.
+        """
+        for env in np.flatnonzero(start < stop).tolist():
+            rows = self.read(env, int(start[env]), int(stop[env]))[:, None]
+            yield int(start[env]), slice(env, env + 1), rows, np.ones((len(rows), 1), np.bool_)
 
     def take(self, ids: np.ndarray, out: np.ndarray) -> None:
         """The row of each id (``row * num_envs + env``) into ``out``, zeros for negative ones.

@@ -9,6 +9,7 @@ import numpy as np
 
 from diskreplay.errors import StorageError
 from diskreplay.store import codec, files, private
+from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column, groups_of
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.segment import RawSegment, Seal, Segment
@@ -16,6 +17,7 @@ from diskreplay.store.segment import RawSegment, Seal, Segment
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
 _MANY = 64  # envs
+_AT_ONCE = 1 << 20  # values of a piece
 
 
 class RawColumn(Column):
@@ -299,6 +301,23 @@ class RawColumn(Column):
             out[row - start : row - start + rows] = segment.rows(place)[at : at + rows]
             row += rows
         return out
+
+    def pieces(
+        self, start: np.ndarray, stop: np.ndarray
+    ) -> Iterator[tuple[int, slice, np.ndarray, np.ndarray]]:
+        most = max(_AT_ONCE // self.field.env_group, 1)
+        for (number, group), some in segments_of(self.field, start, stop):
+            segment = self.segments.get((number, group))
+            if segment is None:
+                raise self.missing(int(some[0]), int(start[some[0]]), int(stop[some[0]]))
+            low = max(int(start[some].min()), segment.start)
+            high = min(int(stop[some].max()), segment.stop)
+            envs = slice(segment.envs.start, min(segment.envs.stop, self.num_envs))
+            values = segment.values()[:, : envs.stop - envs.start]
+            for row in range(low, high, most):
+                part = values[row - segment.start : min(row + most, high) - segment.start]
+                rows = row + np.arange(len(part))[:, None]
+                yield row, envs, part, (rows >= start[envs]) & (rows < stop[envs])
 
     def take(self, ids: np.ndarray, out: np.ndarray) -> None:
         envs = self.num_envs

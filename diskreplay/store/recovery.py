@@ -109,14 +109,13 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
                 column, store.first, count, store.durable_first, store.durable_count
             )
     finals = store.durable_count - store.durable_transitions
-    for env in np.flatnonzero(count > store.durable_count).tolist():
-        word, high = words[env], int(count[env])
-        low = high - int(rows_behind(word, np.int64(high), store.first[env]))
-        if 0 <= finals_in(word) <= low:
-            finals[env] = finals_in(word)
-        else:  # rot: by the record, which does not know of rows that came and left since
-            low = max(int(store.durable_count[env]), int(store.first[env]))
-        finals[env] += store.read("is_final", env, low, high).sum()
+    low = count - rows_behind(words, count, store.first)
+    later = count > store.durable_count
+    # Else by the record: it is rot, or does not know of rows that came and left since.
+    known = later & (finals_in(words) >= 0) & (finals_in(words) <= low)
+    finals[known] = finals_in(words)[known]
+    low = np.where(known, low, np.maximum(store.durable_count, store.first))
+    finals += store.finals_between(low, np.where(later, count, low))
     store.begin_writing(count, finals)
     if any(column.pending_deletes for column in store.columns.values()):
         with contextlib.suppress(StorageError):  # the maintenance thread tries again

@@ -130,12 +130,16 @@ class RawSegment(Segment):
 
     def rows(self, place: int) -> np.ndarray:
         """A view of an env's rows, shape ``(segment_rows, *field.shape)``."""
+        return self.values()[:, place]
+
+    def values(self) -> np.ndarray:
+        """A view of all its rows, shape ``(segment_rows, env_group, *field.shape)``."""
         field = self.field
         flat = self.mapping.array.view(field.dtype)
         if field.env_major:
             shape = field.env_group, field.segment_rows, *field.shape
-            return flat.reshape(shape)[place]
-        return flat.reshape(field.segment_rows, field.env_group, *field.shape)[:, place]
+            return flat.reshape(shape).swapaxes(0, 1)
+        return flat.reshape(field.segment_rows, field.env_group, *field.shape)
 
     def every_row(self) -> np.ndarray:
         """A view of all its bytes, shape ``(segment_rows, env_group, row_bytes)``."""

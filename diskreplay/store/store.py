@@ -608,12 +608,13 @@ class Store:
         now, words = (self.count, self.words) if self.mode == "r" else self.page.snapshot()
         finals = np.array(finals_in(words))
         unknown = now - rows_behind(words, now, self.first)
-        low = np.minimum(count, unknown)
-        for env in np.flatnonzero(now > low).tolist():
-            start, asked = int(low[env]), int(count[env])
-            later = self.read("is_final", env, start, int(now[env]))
-            finals[env] += np.count_nonzero(later[int(unknown[env]) - start :])
-            finals[env] -= np.count_nonzero(later[asked - start :])
+        return finals + self.finals_between(unknown, now) - self.finals_between(count, now)
+
+    def finals_between(self, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+        """How many of the rows ``start[e]`` up to ``stop[e]`` of each env `e` are final ones."""
+        finals = np.zeros(self.num_envs, np.int64)
+        for _row, envs, values, wanted in self.columns["is_final"].pieces(start, stop):
+            finals[envs] += np.count_nonzero((values.view(np.uint8) != 0) & wanted, axis=0)
         return finals
 
     def _write_record(self, count: np.ndarray, first: np.ndarray, *, closing: bool = False) -> None:
@@ -734,6 +735,16 @@ class Store:
     def read(self, name: str, env: int, start: int, stop: int) -> np.ndarray:
         """A copy of the rows ``start..stop`` of one env of one field."""
         return self.columns[name].read(env, start, stop)
+
+    def newest(self, name: str, without: Any) -> np.ndarray:
+        """The value of a field in the newest row of each env; `without` where there is no row."""
+        column = self.columns[name]
+        found = np.full((self.num_envs, *column.field.shape), without, column.field.dtype)
+        start = np.maximum(self.count - 1, self.first)
+        for _row, envs, values, wanted in column.pieces(start, self.count):
+            at, places = np.nonzero(wanted)
+            found[envs][places] = values[at, places]
+        return found
 
     def read_priorities(self, name: str = priorities.MAIN) -> priorities.Saved | None:
         """The saved leaves of a set, or None if none were saved."""
