@@ -84,7 +84,9 @@ class SequenceSource:
             A letter, then letters, digits and underscores, of ASCII and at most 60. Under it the
             generator and the priorities are saved: several views need several.
         seed : int or numpy.random.Generator, optional
-            Of the draws. None goes on with the generator that was saved under that name.
+            Of the draws. A store that has a view of this name saved goes on with its generator,
+            unless a generator is given here, or this is a reader. None: one that follows from the
+            buffer's.
 
         Returns
         -------

@@ -47,12 +47,13 @@ class SequenceView:
         asked: SequenceOptions,
         schema: Schema,
         options: Options,
-        seed: int | np.random.Generator | None,
+        rng: np.random.Generator,
+        keep_rng: bool,
         lock: Any,
         views: "Views",
     ) -> None:
         self.name, self.asked, self._views = name, asked, views
-        self.rng, self._has_seed = ReplayableRng(np.random.default_rng(seed)), seed is not None
+        self.rng, self._keep_rng = ReplayableRng(rng), keep_rng
         self.anchors = Anchors(
             asked.window, options.stack_padding, prioritized=asked.prioritized, alpha=asked.alpha,
             normalization=asked.normalization, online=asked.online,
@@ -96,7 +97,7 @@ class SequenceView:
             self._to_go.follow(rows.index)
         self._under_way = None
         if saved is not None:
-            if not (self._store is None and self._has_seed):
+            if not (self._store is None and self._keep_rng):
                 self.rng.adopt(*saved.rng)
             if saved.cursor is not None:
                 anchors.cursor[:] = np.minimum(saved.cursor, rows.index.count)

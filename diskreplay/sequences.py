@@ -55,7 +55,7 @@ class Sequences:
     ) -> "Sequences":
         """That of a buffer, which has it already or not; see `ReplayBuffer.sequences`."""
         name = checked_view(name)
-        with buffer._turn():
+        with buffer._turn_when_drawn():  # what the buffer's generator gives next is settled
             buffer._check_open()
             there = buffer._views.get(name)
             if there is not None and there.asked == options and seed is None:
@@ -72,8 +72,10 @@ class Sequences:
                         "directory on some file systems; choose another name"
                     )
             kind = buffer._kind
+            own = seed is not None and (isinstance(seed, np.random.Generator) or buffer.mode == "r")
+            rng = buffer._rng.derived(name) if seed is None else np.random.default_rng(seed)
             view = SequenceView(
-                name, options, kind.schema, kind.options, seed, buffer._lock, buffer._views
+                name, options, kind.schema, kind.options, rng, own, buffer._lock, buffer._views
             )
             buffer._follow()
             view.catch_up(buffer._rows)

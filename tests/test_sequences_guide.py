@@ -87,6 +87,9 @@ def test_td_mpc2(buffer):
     batch = names["batch"]
     assert batch.observation.shape == (256, 4, 3)
     assert batch.transition[:, :3].all()
+    np.testing.assert_array_equal(batch.id[:, :3], batch.anchor[:, None] + np.arange(3))
+    rows = buffer.take("observation", batch.id)
+    np.testing.assert_array_equal(batch.observation, rows)
 
 
 def test_decision_transformer(buffer):

@@ -1,5 +1,7 @@
 """The one generator of random numbers, with the possibility to put some back."""
 
+import hashlib
+import json
 from typing import Any
 
 import numpy as np
@@ -46,6 +48,12 @@ class ReplayableRng:
     def put_back(self, numbers: list[np.ndarray]) -> None:
         """Let numbers come again, before all others."""
         self._returned = np.concatenate([*numbers, self._returned])
+
+    def derived(self, name: str) -> np.random.Generator:
+        """Another generator, which follows from what comes next here and from a name. Takes no
+        number from this one."""
+        words = json.dumps([self.state(), name]).encode()
+        return np.random.default_rng(int.from_bytes(hashlib.sha256(words).digest()))
 
     def state(self) -> dict[str, Any]:
         """What comes next, as JSON."""

@@ -237,3 +237,27 @@ def test_a_damaged_description_is_refused(tmp_path, damage):
         with pytest.raises(DiskReplayError):
             buffer.load(tmp_path / "saved", 1)
         assert len(buffer) > 50
+
+
+def test_whose_generator_a_view_draws_from(tmp_path):
+    def anchors(view):
+        return view.sample(20).anchor.tolist()
+
+    with make_buffer(tmp_path / "replay", seed=4) as buffer:
+        play(buffer, 90)
+        followed = [anchors(buffer.sequences(3, name=name)) for name in ("one", "other")]
+        assert followed[0] != followed[1]
+        seeded = buffer.sequences(3, name="seeded", seed=7)
+        first = anchors(seeded)
+        buffer.flush()
+        wanted = anchors(seeded)
+        copies = [shutil.copytree(buffer.path, tmp_path / f"copy{i}") for i in range(2)]
+    with make_buffer(tmp_path / "twin", seed=4) as twin:
+        play(twin, 90)
+        assert [anchors(twin.sequences(3, name=name)) for name in ("one", "other")] == followed
+    with make_buffer(copies[0]) as again:  # the script that began it, run again
+        assert anchors(again.sequences(3, name="seeded", seed=7)) == wanted
+    with make_buffer(copies[1]) as again:
+        assert anchors(again.sequences(3, name="seeded", seed=np.random.default_rng(7))) == first
+    with diskreplay.open(tmp_path / "replay") as reader:
+        assert anchors(reader.sequences(3, name="seeded", seed=7)) == first
