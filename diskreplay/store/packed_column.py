@@ -220,7 +220,7 @@ class PackedColumn(Column):
 
     def copied(self, old: Shard, index: np.ndarray, path: Path) -> Shard:
         """An open shard at `path` with those blocks of another one that `index` names there."""
-        field, beside = self.field, private.unsealed(self.root)
+        field, beside = self.field, private.unsealed(self.root, self.number)
         where = np.flatnonzero(index[:, 0] != codec.MISSING)
         blocks = [old.mapping.array[at : at + size] for at, size in index[where].tolist()]
         made = codec.blank_index(field)

@@ -51,9 +51,10 @@ def spare(root: Path, number: int, made: int) -> Path:
     return root / PLACE / f"spare.{number}.{made}"
 
 
-def unsealed(root: Path, made: int = 0) -> Path:
-    """A copy of a sealed segment, to go on in, that is not whole yet; several may be."""
-    return root / PLACE / f"unsealed.{made}"
+def unsealed(root: Path, number: int, made: int = 0) -> Path:
+    """A copy of a field's sealed segment, to go on in, that is not whole yet; several may be. No two
+    fields have one name: the keeper may copy one while an adding thread copies another's."""
+    return root / PLACE / f"unsealed.{number}.{made}"
 
 
 def new_priorities(root: Path, name: str) -> Path:
@@ -72,7 +73,7 @@ def all_old_priorities(root: Path) -> list[Path]:
 
 
 def begun(root: Path) -> list[Path]:
-    """Spares, and a copy that is not whole: of no use to the next writer."""
+    """Spares, and copies that are not whole: of no use to the next writer."""
     return [*directory(root).glob("unsealed*"), *directory(root).glob("spare.*")]
 
 

@@ -99,7 +99,7 @@ class RawColumn(Column):
         copies: list[Mapping] = []
         try:
             for old in sealed:
-                beside = private.unsealed(self.root, len(copies))
+                beside = private.unsealed(self.root, self.number, len(copies))
                 copies.append(Mapping.copy_of(old.mapping, beside))
         except BaseException:
             for copy in copies:

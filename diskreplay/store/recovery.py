@@ -223,8 +223,13 @@ def _open_packed(
         tail = _new_tail(column, np.maximum(first, packed), count, size)
     column.bind(tail, packed, None)
     for segment in column.open_segments():
-        segment.index[column.behind(segment, packed)] = codec.MISSING
-        segment.write_index()
+        behind = column.behind(segment, packed) & (segment.index[:, 0] != codec.MISSING)
+        if behind.any():  # their rows are in the tail: other blocks come, and none may be unnamed
+            index = segment.index.copy()
+            index[behind] = codec.MISSING
+            column.replace(segment, column.copied(segment, index, segment.path))
+        else:
+            segment.write_index()
     _forget_seals(column)
 
 

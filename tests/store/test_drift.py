@@ -1,6 +1,8 @@
 """Envs that share files and record at different speeds, against lists of their rows."""
 
+import contextlib
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay.check.verify import verify
-from diskreplay.store import format, private
+from diskreplay.store import files, format, private
 from diskreplay.store.commit_page import CommitPage
 
 FRAME = (4, 6)
@@ -31,13 +33,13 @@ class Twin:
         self.saved = None
         self.buffer = diskreplay.ReplayBuffer(path, **self.options)
 
-    def step(self, mask):
+    def step(self, mask, **extras):
         numbers = [len(rows) * self.num_envs + env for env, rows in enumerate(self.rows)]
         frames = np.stack([self.picture(number) for number in numbers])
         mask = np.asarray(mask, bool)
         self.buffer.add(
             frames, np.array(numbers) % 9, np.array(numbers, float), np.zeros(self.num_envs, bool),
-            np.zeros(self.num_envs, bool), mask=mask,
+            np.zeros(self.num_envs, bool), mask=mask, **extras,
         )  # fmt: skip
         for env in np.flatnonzero(mask).tolist():
             self.rows[env].append(numbers[env])
@@ -206,6 +208,64 @@ def test_a_segment_that_was_sealed_twice_since_the_record_is_the_one_that_is_the
     assert verify(twin.path).findings == ()
 
 
+def test_two_fields_come_back_to_sealed_segments_at_the_same_time(tmp_path, monkeypatch):
+    """The keeper copies a sealed shard while an adding thread copies one of another field: neither
+    gets the other's bytes."""
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=8,
+                extras={"hidden": ((64, 64), "uint8")})  # fmt: skip
+    hidden = np.random.default_rng(1).integers(0, 255, (200, 2, 64, 64)).astype(np.uint8)
+
+    def step(number, mask):
+        twin.step(mask, hidden=hidden[number])
+
+    for number in range(3):
+        step(number, [True, True])
+    for number in range(3, 83):
+        step(number, [True, False])
+    store = twin.buffer._rows.store
+    store.maintenance.run(durable=True)
+    columns = store.columns["observation"], store.columns["hidden"]
+    assert all(column.segments[0, 0].seal is not None for column in columns)
+    rename, met = files.rename, threading.Barrier(2, timeout=30)
+
+    def meet(source, target):
+        if source.name.startswith("unsealed"):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                met.wait()  # both are written, and none is in its place
+        rename(source, target)
+
+    monkeypatch.setattr(files, "rename", meet)
+    keeper = threading.Thread(target=columns[0].reopen_sealed, args=[(0, 0)])
+    keeper.start()
+    columns[1].reopen_sealed((0, 0))
+    keeper.join()
+    monkeypatch.undo()
+    assert not met.broken
+    for number in range(3, 20):
+        step(number, [False, True])
+    twin.check()
+    found = twin.buffer.take("hidden", np.arange(83) * 2)
+    np.testing.assert_array_equal(found, hidden[:83, 0])
+    twin.buffer.close()
+    assert verify(twin.path).findings == ()
+
+
+def test_no_bytes_that_nothing_names_after_a_power_cut(tmp_path):
+    """What a flush had of the tail goes back there: the open shard must not keep it too."""
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=16)
+    for _ in range(11):
+        twin.step([True, True])
+    twin.buffer._rows.store.maintenance.run()
+    assert list((twin.path / private.PLACE).glob("open.*/0.0"))
+    twin.buffer.flush()
+    twin.cut_the_power()
+    twin.check()
+    for _ in range(20):
+        twin.step([True, True])
+    twin.buffer.close()
+    assert verify(twin.path).findings == ()
+
+
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("steps"), st.integers(1, 40), st.integers(1, 7)),
@@ -269,6 +329,7 @@ def test_any_walk(tmp_path, compressor, frame, kept, operations, group):
                 twin.buffer._rows.store.maintenance.run(durable=True)
     twin.check()
     twin.buffer.close()
+    assert verify(twin.path).findings == ()
     twin.check_with_zarr()
     twin.check_reader()
 

@@ -87,11 +87,11 @@ def _attempt(call):
 def test_spares_of_a_store_that_was_marked_closed_and_killed(store):
     """Killed between `mark_closed` and the removal of the spares."""
     (store / LIVE / "spare.0.23").write_bytes(bytes(65536))
-    (store / LIVE / "unsealed").write_bytes(bytes(65536))
+    (store / LIVE / "unsealed.0.0").write_bytes(bytes(65536))
     assert verify(store).clean
     diskreplay.open(store, mode="a").close()
     assert not list((store / LIVE).glob("*.23"))
-    assert not (store / LIVE / "unsealed").exists()
+    assert not (store / LIVE / "unsealed.0.0").exists()
 
 
 @pytest.mark.parametrize(
