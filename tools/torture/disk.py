@@ -62,8 +62,8 @@ class State(NamedTuple):
             if path.startswith(below):
                 found.update(f"{path}\0".encode())
         for path, (inode, data, mode) in self.files.items():
-            group = groups.setdefault(inode, len(groups))
             if path.startswith(below):
+                group = groups.setdefault(inode, len(groups))
                 # Bytes keep their own hash; it is of 64 bits, and new in each process.
                 found.update(f"{path}\0{group} {mode} {len(data)} {hash(data)}\0".encode())
         return found.digest()

@@ -81,7 +81,10 @@ class _Walk:
                 refused[f"{move.__name__[1:]}: {type(error).__name__}"] += 1
             self._look()
         while self.open:
-            self._close()
+            try:
+                self._close()
+            except diskreplay.StoreMovedError:
+                refused["close: StoreMovedError"] += 1
         self._look()
 
     def let_go(self) -> None:

@@ -56,8 +56,9 @@ class Recorder:
         self._adopt(self.root, ROOT, {})
         self._note("sync_all")
         for name in (
-            "make_dirs", "allocate", "write", "sync", "rename", "exchange", "link", "copy", "seal",
-            "remove", "remove_empty_dir", "remove_tree", "lock", "try_lock",
+            "make_dirs", "allocate", "write", "write_at", "truncate", "open_to_write", "sync",
+            "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir",
+            "remove_tree", "lock", "try_lock",
         ):  # fmt: skip
             self._originals[name] = getattr(files, name)
             setattr(files, name, self._double(name, getattr(self, f"_on_{name}")))
@@ -239,6 +240,21 @@ class Recorder:
         inode = self._rewritten(path)
         if path.name == "state":
             self._mapped.add(inode)
+
+    def _on_open_to_write(self, original: Any, path: Path) -> int:
+        fd = original(path)
+        self._mapped.add(self._find(path)[2])
+        return fd
+
+    def _on_write_at(self, original: Any, fd: int, path: Path, *arguments: Any) -> None:
+        original(fd, path, *arguments)
+        self._look(path, self._find(path)[2])
+        self._note(CUT, f"appended to {path.name}")
+
+    def _on_truncate(self, original: Any, fd: int, path: Path, size: int) -> None:
+        original(fd, path, size)
+        self._look(path, self._find(path)[2])
+        self._note(CUT, f"cut {path.name}")
 
     def _on_copy(self, original: Any, source: Path, target: Path) -> None:
         original(source, target)
