@@ -206,9 +206,13 @@ class Column:
         envs, _slots = self.left(first)
         return len(envs) > 0 and int(np.bincount(envs).max()) >= _SPARE_SLOTS // 2
 
-    def forget(self, first: np.ndarray) -> list[Segment]:
-        """Forget entries with none but rows before `first`, and unmap the segments that no env
-        finds any more, which are returned. Call it with `rwlock` held."""
+    def forget(self, first: np.ndarray, count: np.ndarray) -> list[Segment]:
+        """Forget entries with none but rows before `first`, and unmap the segments that no env has
+        a row in any more, which are returned. Call it with `rwlock` held.
+
+        A slow env whose rows are in the tail does not find its segment yet. A flush has written
+        them to its file all the same.
+        """
         envs, slots = self.left(first)
         self._entries[envs, slots] = 0
         self._at[envs, slots] = -1
@@ -217,7 +221,11 @@ class Column:
         gone = [
             segment
             for segment in list(self.segments.values())
-            if segment.stop <= fastest[segment.group] and not len(self.pointed(segment))
+            if segment.stop <= fastest[segment.group]
+            and not len(self.pointed(segment))
+            and not (
+                (first[segment.envs] < segment.stop) & (count[segment.envs] > segment.start)
+            ).any()
         ]
         for segment in gone:
             self._drop(segment)

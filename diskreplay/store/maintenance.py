@@ -245,7 +245,7 @@ class Maintenance:
                 for column in columns:
                     held.enter_context(column.changing)
                 held.enter_context(store.rwlock)
-                gone = [(column, column.forget(first)) for column in columns]
+                gone = [(column, column.forget(first, store.count)) for column in columns]
             for column, segments in gone:
                 for segment in segments:
                     column.pending_deletes += column.files_of(segment)

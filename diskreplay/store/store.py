@@ -716,7 +716,8 @@ class Store:
                 flushed[name] = used.tobytes()
                 if self._flushed.get(name) != flushed[name]:
                     column.reopen_sealed(key)
-                    path = column.path(*key)
+                    with column.changing:
+                        path = column.new_path(column.path(*key))
                     beside = path.with_name(path.name + ".tmp")
                     column.partial[key] = column.write_partial(key, count, beside)
                     written.append(beside)

@@ -70,6 +70,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--every", type=int, default=1, metavar="N", help="only each N-th point")
     add("--samples", type=int, default=20, metavar="N", help="random states at each point")
     add("--extremes", action="store_true", help="beside these, only the two extreme states")
+    add("--settings", type=int, nargs="+", metavar="N", help="only these, from 0")
     add("--again", type=int, default=500, metavar="N", help="second cuts after each N-th opening")
     add("--workers", type=int, default=os.cpu_count() or 1)
     add = command("failing", "let each system call of each operation fail in turn")

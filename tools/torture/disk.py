@@ -16,6 +16,7 @@ It promises what POSIX and every journalling file system do, and no more:
 import hashlib
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,16 +55,24 @@ class State(NamedTuple):
     directories: tuple[str, ...]
     files: dict[str, tuple[int, bytes, int]]
 
-    def digest(self, below: str = "") -> bytes:
-        """A name for all that is in it, hard links included, or for a part of it."""
+    def digest(self, below: str = "", but: str | None = None) -> bytes:
+        """A name for all that is in it, hard links included, or for a part of it: what is `below`,
+        `but` not what is in that directory in a directory with a proper name. How many links a file
+        has counts, wherever they are."""
         found = hashlib.blake2b(digest_size=16)
         groups: dict[int, int] = {}
+        links = Counter(inode for inode, _data, _mode in self.files.values())
+
+        def counts(path: str) -> bool:
+            is_in = but is not None and path.startswith(but)
+            return path.startswith(below) and not (is_in and path[len(but)] != ".")
+
         for path in self.directories:
-            if path.startswith(below):
+            if counts(path):
                 found.update(f"{path}\0".encode())
         for path, (inode, data, mode) in self.files.items():
-            if path.startswith(below):
-                group = groups.setdefault(inode, len(groups))
+            if counts(path):
+                group = groups.setdefault(inode, len(groups)), min(links[inode], 2)
                 # Bytes keep their own hash; it is of 64 bits, and new in each process.
                 found.update(f"{path}\0{group} {mode} {len(data)} {hash(data)}\0".encode())
         return found.digest()

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 from disk import State
-from workload import Promise, Row, Rows, Setting, columns_of
+from workload import Allowed, Promise, Ranks, Row, Rows, Setting, columns_of, ranked
 
 import diskreplay
 from diskreplay.check.verify import verify
@@ -36,6 +36,10 @@ class Figures:
     calls, cuts, states, opened : int
         Calls of functions in `files`; points of the trace; states built; and those that differ from
         all before, in themselves or in what was promised of them.
+    stores : int
+        Stores that were opened to be written to: of the states whose stores differ.
+    ranked : int
+        Priorities that were compared.
     checkpoints : int
         Checkpoints that were opened, different ones.
     warned : int
@@ -48,6 +52,8 @@ class Figures:
     cuts: int = 0
     states: int = 0
     opened: int = 0
+    stores: int = 0
+    ranked: int = 0
     checkpoints: int = 0
     warned: int = 0
     failures: list[str] = field(default_factory=list)
@@ -73,17 +79,23 @@ class Examiner:
     def __init__(self, setting: Setting, figures: Figures, load_every: int = 20) -> None:
         self.setting, self.figures, self._load_every = setting, figures, load_every
         self._known: set[tuple] = set()
+        self._known_stores: set[tuple] = set()
         self._known_checkpoints: dict[tuple, str | None] = {}
 
     def examine(self, state: State, promise: Promise) -> None:
         """Raise `Lost`, or whatever the store raised, if a state is not as promised."""
         # The rows of a timeline are told apart by the list that holds them: it never shrinks.
-        said = tuple((id(a.rows), a.least) for a in promise.live), promise.present
-        key = state.digest(), *said, tuple(sorted(promise.saved))
+        said = tuple((id(a.rows), a.least, tuple(map(id, a.ranks))) for a in promise.live)
+        key = state.digest(), said, promise.present, tuple(sorted(promise.saved))
         if key in self._known:
             return
         self._known.add(key)
         self.figures.opened += 1
+        # Checkpoints are in a store's way only where one is saved or loaded, and by the links.
+        loads = self.figures.opened % self._load_every == 0
+        store = state.digest("run/", but="run/checkpoints/"), said
+        is_known = store in self._known_stores and not loads
+        self._known_stores.add(store)
         with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
             root = Path(directory)
             state.write_to(root)
@@ -91,7 +103,9 @@ class Examiner:
             with another_boot(self.figures.opened):
                 self._check_checkpoints(run / "checkpoints", state, promise)
                 run.mkdir(exist_ok=True)
-                self._check_store(run, promise)
+                if not is_known:
+                    self.figures.stores += 1
+                    self._check_store(run, promise, loads=loads)
 
     # -- checkpoints
 
@@ -130,7 +144,7 @@ class Examiner:
 
     # -- the store
 
-    def _check_store(self, run: Path, promise: Promise) -> None:
+    def _check_store(self, run: Path, promise: Promise, *, loads: bool) -> None:
         path = run / "replay"
         expected = _dropped(path, self.setting.num_envs)
         with warnings.catch_warnings(record=True) as caught:
@@ -145,13 +159,13 @@ class Examiner:
             raise Lost(f"no row is dropped, and it said {said}")
         with buffer:
             rows = self.recognised(buffer, promise)
-            if self.figures.opened % self._load_every == 0:
+            if loads:
                 self._save_and_load(buffer, run, rows, promise)
             rows = self.go_on(buffer, rows)
             buffer.flush()
             _check_clean(path)
         _check_clean(path)
-        if self.figures.opened % self._load_every == 0:
+        if loads:
             with self.setting.make(path) as buffer:
                 self._compare(buffer, rows)
         left = {p.name for p in run.iterdir()} - {"replay", "checkpoints", "mine"}
@@ -173,7 +187,7 @@ class Examiner:
                 trouble.append(f"rows begin at {first}, not at {left} or before")
             else:
                 rows = [of_env[:n] for of_env, n in zip(allowed.rows, count, strict=True)]
-                difference = self._difference(buffer, rows)
+                difference = self._difference(buffer, rows) or self._misranked(buffer, allowed)
                 if difference is None:
                     return rows
                 trouble.append(difference)
@@ -183,14 +197,34 @@ class Examiner:
         bounds = buffer.bounds.tolist()
         if [count for _first, count in bounds] != list(map(len, rows)):
             return f"{bounds} are there, and {list(map(len, rows))} rows expected"
-        for env, (first, count) in enumerate(bounds):
-            ids = np.arange(first, count) * self.setting.num_envs + env
-            expected = columns_of(rows[env][first:count])
-            for name, found in zip(expected, buffer.take(list(expected), ids), strict=True):
-                differs = found != expected[name]
-                wrong = np.flatnonzero(differs.any(axis=tuple(range(1, differs.ndim))))
-                if len(wrong):
-                    return f"{name} of env {env} differs in rows {(first + wrong).tolist()}"
+        envs = self.setting.num_envs
+        ids = np.concatenate([np.arange(*its) * envs + env for env, its in enumerate(bounds)])
+        retained = [row for of_env, its in zip(rows, bounds, strict=True)
+                    for row in of_env[slice(*its)]]  # fmt: skip
+        expected = columns_of(retained, self.setting.hidden)
+        for name, found in zip(expected, buffer.take(list(expected), ids), strict=True):
+            differs = (found != expected[name]).reshape(len(ids), -1).any(axis=1)
+            if differs.any():
+                row, env = np.divmod(ids[differs], envs)
+                return f"{name} of envs {np.unique(env).tolist()} differs in rows {row.tolist()}"
+        return None
+
+    def _misranked(self, buffer: diskreplay.ReplayBuffer, allowed: Allowed) -> str | None:
+        """Whether a set of priorities is as no flush, save or close had it."""
+        if not allowed.ranks:
+            return None
+        for name, found in Ranks.of(buffer).sets.items():
+            trouble = []
+            for each in allowed.ranks:
+                before = each.sets[name]
+                both = found.keys() & before.keys()
+                self.figures.ranked += len(both)
+                wrong = {i: (found[i], before[i]) for i in both if found[i] != before[i]}
+                if not wrong:
+                    break
+                trouble.append(f"{len(wrong)} of {len(both)}, {list(wrong.items())[:3]}")
+            else:
+                return f"priorities {name!r} are as none of {len(trouble)} had them: {trouble}"
         return None
 
     def _compare(self, buffer: diskreplay.ReplayBuffer, rows: Rows) -> None:
@@ -208,10 +242,17 @@ class Examiner:
     def go_on(self, buffer: diskreplay.ReplayBuffer, rows: Rows) -> Rows:
         """Add rows behind the recovered ones."""
         after = self.further(rows)
-        for env, more in enumerate(after):
-            buffer.extend(columns_of(more[-AFTER:]), env)
+        if self.setting.drift:
+            for step in range(-AFTER, 0):
+                columns = columns_of([of_env[step] for of_env in after], self.setting.hidden)
+                del columns["step"], columns["is_final"]
+                buffer.add(**columns)
+        else:
+            for env, more in enumerate(after):
+                buffer.extend(columns_of(more[-AFTER:], self.setting.hidden), env)
         self._compare(buffer, after)
         buffer.sample(4)
+        ranked(buffer).sample(4)
         return after
 
     def _save_and_load(

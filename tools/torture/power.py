@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,19 @@ SETTINGS = (
     Setting("two envs", num_envs=2, seed=3),
     Setting("small columns end", already=4070, seed=4),
     Setting("large, two envs, raw", num_envs=2, large=True, compressor="raw", seed=5),
-)
+    Setting("64 envs that drift apart", num_envs=64, drift=True, already=120, seed=6, hidden=256,
+            segment_rows=16, env_group=24, steps=26),
+    Setting("masks, wide rows, raw", num_envs=3, drift=True, already=100, compressor="raw",
+            hidden=2048, seed=7),
+    Setting("masks, several blocks", num_envs=3, drift=True, already=100, segment_rows=16,
+            large=True, seed=8),
+)  # fmt: skip
 
 
+_POINTS_OF_A_JOB = 400
+
+
+@lru_cache(maxsize=1)  # a worker does one part of a setting after the other
 def record(setting: Setting) -> tuple[list[tuple], int]:
     """The trace of a workload, and how many calls it made."""
     with (
@@ -99,6 +110,7 @@ def explore(
     again: int = 200,
     every: int = 1,
     start: int = 0,
+    stop: int | None = None,
     seconds: float | None = None,
     seed: int = 0,
     advance: Callable[[int], None] = lambda cuts: None,
@@ -112,8 +124,9 @@ def explore(
     again : int
         Of so many states that were opened, one is opened while a second cut is prepared; 0 for
         none.
-    start : int
-        The first of these points.
+    start, stop : int
+        The first of these points, and one behind the last. Neighbours have much in common, which is
+        opened once only.
     seconds : float, optional
         Stop after so long.
     advance : callable
@@ -133,8 +146,12 @@ def explore(
             return False
         return figures.opened > before
 
-    def cut(name: str, events: list[tuple], every: int, start: int, again: int) -> None:
+    def cut(
+        name: str, events: list[tuple], every: int, start: int, stop: int | None, again: int
+    ) -> None:
         for at, (number, last, disk, promise) in enumerate(cuts(events)):
+            if stop is not None and at >= stop:
+                return
             if at < start or (at - start) % every:
                 continue
             for how, state in disk.states(chance, samples, singly=singly and bool(again)):
@@ -146,11 +163,11 @@ def explore(
                 if good and again and figures.opened % again == 0:
                     recovery, calls = record_recovery(examiner, state, promise)
                     figures.calls += calls
-                    cut(f"{where}, and again", recovery, 1, 0, 0)
+                    cut(f"{where}, and again", recovery, 1, 0, None, 0)
             figures.cuts += 1
             advance(1)
 
-    cut(setting.name, events, every, start, again)
+    cut(setting.name, events, every, start, stop, again)
     return figures
 
 
@@ -160,10 +177,11 @@ def run(
     samples: int = 20,
     extremes: bool = False,
     again: int = 500,
+    settings: list[int] | None = None,
     workers: int = os.cpu_count() or 1,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Every setting, in as many parts as there are workers.
+    """Every setting, in parts of some hundred points.
 
     Parameters
     ----------
@@ -171,28 +189,33 @@ def run(
         As for `explore`.
     extremes : bool
         At each point only the two extreme states, and the samples.
+    settings : list of int, optional
+        Their numbers; all by default.
     say : callable
         Told how each part went, as it ends: all of it takes hours.
     """
-    parts = workers
 
-    def part(job: tuple[int, int]) -> dict[str, Any]:
-        number, start = job
+    def part(job: tuple[int, int, int]) -> dict[str, Any]:
+        number, start, stop = job
         figures = explore(
-            SETTINGS[number], samples=samples, singly=not extremes, again=again,
-            every=every * parts, start=start * every,
+            SETTINGS[number], samples=samples, singly=not extremes, again=again, every=every,
+            start=start, stop=stop, seed=start,
         )  # fmt: skip
         return vars(figures)
 
     total: dict[str, Any] = vars(Figures())
-    jobs = [(number, start) for number in range(len(SETTINGS)) for start in range(parts)]
+    jobs = []
+    for number in range(len(SETTINGS)) if settings is None else settings:
+        events, _calls = record(SETTINGS[number])
+        points, step = sum(1 for _ in cuts(events)), _POINTS_OF_A_JOB * every
+        jobs += [(number, start, min(start + step, points)) for start in range(0, points, step)]
     for outcome in crew.run(part, jobs, workers=workers, limit_s=1e6):
         if outcome.trouble:
             total["failures"].append(f"{outcome.job}: {outcome.trouble}")
             continue
         for name, value in outcome.value.items():
             total[name] += value
-        say(f"{SETTINGS[outcome.job[0]].name}, part {outcome.job[1]}: {_told(outcome.value)}")
+        say(f"{SETTINGS[outcome.job[0]].name}, from point {outcome.job[1]}: {_told(outcome.value)}")
     return total
 
 

@@ -33,8 +33,8 @@ class Row(NamedTuple):
 Rows = list[list[Row]]  # of each env, from the first that was ever recorded
 
 
-def columns_of(rows: list[Row]) -> dict[str, np.ndarray]:
-    """Rows as the store should hold them, by field."""
+def columns_of(rows: list[Row], hidden: int = 512) -> dict[str, np.ndarray]:
+    """Rows as the store should hold them, by field; `hidden` bytes of the large extra."""
     size = len(rows)
     stamps = np.array([row.stamp for row in rows], np.int64)
     of_step = np.where([row.is_final for row in rows], 0, stamps)
@@ -46,8 +46,35 @@ def columns_of(rows: list[Row]) -> dict[str, np.ndarray]:
         "truncated": np.array([row.truncated for row in rows], np.bool_),
         "step": np.array([row.step for row in rows], np.int32),
         "is_final": np.array([row.is_final for row in rows], np.bool_),
-        "hidden": np.repeat(of_step, 64).view(np.uint8).reshape(size, 512),
+        "hidden": np.repeat(of_step, hidden // 8).view(np.uint8).reshape(size, hidden),
     }
+
+
+VIEW = "ranked"  # of sequences, with priorities of its own
+
+
+class Ranks(NamedTuple):
+    """Priorities as one flush, save or close had them: by set, of each id."""
+
+    sets: dict[str, dict[int, float]]
+
+    @classmethod
+    def of(cls, buffer: diskreplay.PrioritizedReplayBuffer) -> Ranks:
+        """Those that a buffer has now."""
+        view = ranked(buffer)
+        view.anchors()  # it comes to know all rows
+        leaves = {"": buffer._kind.leaves(buffer._rows), VIEW: view._view.anchors.leaves()}
+        start = int(buffer.bounds[:, 0].min()) * buffer.num_envs
+        return cls({
+            name: {start + int(at): float(found.flat[at])
+                   for at in np.flatnonzero(~np.isnan(found))}
+            for name, found in leaves.items()
+        })  # fmt: skip
+
+
+def ranked(buffer: diskreplay.PrioritizedReplayBuffer) -> diskreplay.Sequences:
+    """Its view of sequences with priorities."""
+    return buffer.sequences(3, ends="pad", prioritized=True, name=VIEW)
 
 
 @dataclass(frozen=True)
@@ -55,13 +82,14 @@ class Allowed:
     """Rows that may be found: of each env at least so many, and at most.
 
     `first` are rows that had left before: they do not come back when the power takes the rows they
-    left for.
+    left for. Each set of priorities is as one of `ranks` has it, whole.
     """
 
     rows: Rows
     least: tuple[int, ...]
     most: tuple[int, ...]
     first: tuple[int, ...] | None = None
+    ranks: tuple[Ranks, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,9 +128,16 @@ class Setting:
         and with spares made ahead.
     already : int
         Rows that are there before the recording begins, so that it meets segments' ends of small
-        columns, which are pages of one byte a row.
-    steps : int
-    seed : int
+        columns, which are pages of one byte a row. Where envs drift, three of the first env, and
+        more of each that follows.
+    steps, seed : int
+    drift : bool
+        Not each env takes part in each step: the first never does again after the first steps, the
+        last always does, and the others more often the higher their number. Now and then one that
+        was slow records alone, and comes to segments that were sealed without it.
+    segment_rows, env_group : int
+    hidden : int
+        Bytes of a row of the large extra; of a KiB and more, raw rows lie env by env.
     """
 
     name: str
@@ -112,6 +147,10 @@ class Setting:
     already: int = 0
     steps: int = 34
     seed: int = 0
+    drift: bool = False
+    segment_rows: int = 8
+    env_group: int | None = None
+    hidden: int = 512
 
     @property
     def rows_per_env(self) -> int:
@@ -122,8 +161,8 @@ class Setting:
         return diskreplay.PrioritizedReplayBuffer(
             path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
             capacity=self.rows_per_env * self.num_envs, num_envs=self.num_envs, batch_size=4,
-            compressor=self.compressor, segment_rows=8, seed=3,
-            extras={"hidden": ((512,), "uint8")},
+            compressor=self.compressor, segment_rows=self.segment_rows, seed=3,
+            env_group=self.env_group, extras={"hidden": ((self.hidden,), "uint8")},
         )  # fmt: skip
 
     @contextlib.contextmanager
@@ -177,14 +216,18 @@ class Workload:
         self._next_step = [0] * setting.num_envs
         self._stamp = 0
         self._retired: dict[str, Rows] = {}  # that they went need not be durable yet
+        self._ranks: tuple[Ranks, ...] = ()
+        self._ranks_of: dict[str, Ranks] = {}
         self.buffer: diskreplay.PrioritizedReplayBuffer | None = None
 
     def prepare(self) -> None:
         """What happens before the recording."""
         if self.setting.already:
             self.open()
-            for env in range(self.setting.num_envs):
-                self.extend(env, self.setting.already)
+            envs = self.setting.num_envs
+            for env in range(envs):
+                part = env / (envs - 1) if self.setting.drift else 1
+                self.extend(env, 3 + int(self.setting.already * part))
             self.close()
 
     def run(self) -> None:
@@ -197,7 +240,7 @@ class Workload:
         ]  # fmt: skip
         often = [
             self.add, self.add, self.burst, self.burst, self.flush, self.idle, self.idle,
-            self.save, self.save_again, self.load, self.reopen, self.update, self.many,
+            self.save, self.save_again, self.load, self.reopen, self.update, self.update, self.many,
         ]  # fmt: skip
         for step in range(self.setting.steps):
             (once[step] if step < len(once) else self.chance.choice(often))()
@@ -210,7 +253,7 @@ class Workload:
         return tuple(map(len, self.rows))
 
     def _now(self, name: str, *also: Allowed, **more) -> None:
-        live = Allowed(self.rows, tuple(self._durable), self._most)
+        live = Allowed(self.rows, tuple(self._durable), self._most, ranks=self._ranks)
         saved = {suffix: (rows,) for suffix, rows in (self._retired | self.saved).items()}
         promise = {"saved": saved, "present": frozenset(self.saved)} | more
         self._tell(Promise(name, (live, *also), **promise))
@@ -225,17 +268,30 @@ class Workload:
         """Flush and close promise this, whatever the record says."""
         assert self._durable == list(self._most)
 
+    def _rank(self) -> Ranks:
+        """Priorities are about to be written: from here on they may be these."""
+        found = Ranks.of(self.buffer)
+        self._ranks = (*self._ranks, found)
+        return found
+
+    def _ranked(self, found: Ranks) -> None:
+        """They were written."""
+        self._ranks = (found,)
+
     # -- steps
 
     def open(self) -> None:
         self._now("open")
         self.buffer = self.setting.make(self.store)
+        ranked(self.buffer)
         self._next_step = [0] * self.setting.num_envs
         self._done("open")
 
     def close(self) -> None:
+        ranks = self._rank()
         self._now("close")
         self.buffer.close()
+        self._ranked(ranks)
         self._done("close")
         self._all_durable()
         self.buffer = None
@@ -245,8 +301,10 @@ class Workload:
         self.open()
 
     def flush(self) -> None:
+        ranks = self._rank()
         self._now("flush")
         self.buffer.flush()
+        self._ranked(ranks)
         self._done("flush")
         self._all_durable()
 
@@ -272,15 +330,21 @@ class Workload:
         """A step of each env; some end an episode, some of these with a last observation."""
         envs = self.setting.num_envs
         kind = self.chance.choice(["", "", "", "", "terminated", "truncated"])
+        mask = self._mask()
+        before = list(self._next_step)
         rows = [self._row(e, **({kind: True} if kind else {})) for e in range(envs)]
         final = []
         if kind and self.chance.random() < 0.7:
             final = [self._row(e)._replace(step=rows[e].step + 1, is_final=True)
                      for e in range(envs)]  # fmt: skip
             self._next_step = [0] * envs
-        columns, last = columns_of(rows), columns_of(final)
+        columns = columns_of(rows, self.setting.hidden)
+        last = columns_of(final, self.setting.hidden)
         for env in range(envs):
-            self.rows[env] += [rows[env], *final[env : env + 1]]
+            if mask is None or mask[env]:
+                self.rows[env] += [rows[env], *final[env : env + 1]]
+            else:
+                self._next_step[env] = before[env]
         self._now("add")
         arguments = [
             columns[name] if envs > 1 else columns[name][0]
@@ -290,8 +354,20 @@ class Workload:
         if final:
             following = last["observation"] if envs > 1 else last["observation"][0]
         hidden = columns["hidden"] if envs > 1 else columns["hidden"][0]
-        self.buffer.add(*arguments, following, hidden=hidden)
+        masked = {} if mask is None else {"mask": mask}
+        self.buffer.add(*arguments, following, hidden=hidden, **masked)
         self._done("add")
+
+    def _mask(self) -> np.ndarray | None:
+        """Which envs take part in a step."""
+        if not self.setting.drift:
+            return None
+        envs = self.setting.num_envs
+        mask = np.array([self.chance.random() < env / (envs - 1) for env in range(envs)])
+        if self.chance.random() < 0.15:  # the slow ones, some more of them each time
+            mask = np.arange(envs) < self.chance.randint(2, max(envs // 3, 2))
+            mask[0] = False
+        return mask
 
     def many(self) -> None:
         self.extend(self.chance.randrange(self.setting.num_envs), self.chance.randint(5, 30))
@@ -301,13 +377,18 @@ class Workload:
         rows = [self._row(env) for _ in range(size)]
         self.rows[env] += rows
         self._now("extend")
-        self.buffer.extend(columns_of(rows), env)
+        self.buffer.extend(columns_of(rows, self.setting.hidden), env)
         self._done("extend")
 
     def update(self) -> None:
+        self._stamp += 1  # so that no two updates are alike
         ids = self.buffer.sampleable_ids()
         if len(ids):
-            self.buffer.update_priorities(ids, 1 + ids % 7)
+            self.buffer.update_priorities(ids, 1 + (ids + self._stamp) % 7)
+        view = ranked(self.buffer)
+        anchors = view.anchors()
+        if len(anchors):
+            view.update_priorities(anchors, 1 + (anchors + self._stamp) % 11)
 
     def save(self) -> None:
         self._save(str(1 + max(map(int, self.saved), default=0)))
@@ -324,9 +405,11 @@ class Workload:
         both = (self.saved[suffix], *([before[suffix]] if suffix in before else []))
         allowed = {s: (rows,) for s, rows in (self._retired | self.saved).items()}
         present = before.keys() & self.saved.keys()
+        ranks = self._ranks_of[suffix] = self._rank()
         self._now("save", saved=allowed | {suffix: both}, present=frozenset(present))
         size = ",".join(str(len(rows)) for rows in self.rows)
         self.buffer.save(self.checkpoints, suffix, attachments={"nets/rows": size.encode()})
+        self._ranked(ranks)
         self._done("save")
 
     def load(self) -> None:
@@ -334,9 +417,10 @@ class Workload:
             return
         suffix = self.chance.choice(sorted(self.saved))
         rows = [list(of_env) for of_env in self.saved[suffix]]
-        size = tuple(map(len, rows))
-        self._now("load", Allowed(rows, size, size))
+        size, ranks = tuple(map(len, rows)), self._ranks_of[suffix]
+        self._now("load", Allowed(rows, size, size, ranks=(ranks,)))
         self.buffer.load(self.checkpoints, suffix)
+        self._ranked(ranks)
         self.buffer._rows.store.finish_clearing()
         self.rows, self._durable = rows, list(size)
         self._next_step = [0] * self.setting.num_envs
