@@ -206,12 +206,13 @@ class Column:
         envs, _slots = self.left(first)
         return len(envs) > 0 and int(np.bincount(envs).max()) >= _SPARE_SLOTS // 2
 
-    def forget(self, first: np.ndarray, count: np.ndarray) -> list[Segment]:
-        """Forget entries with none but rows before `first`, and unmap the segments that no env has
-        a row in any more, which are returned. Call it with `rwlock` held.
+    def forget(self, first: np.ndarray, count: np.ndarray | None = None) -> list[Segment]:
+        """Forget entries with none but rows before `first`, and unmap the segments that no env
+        finds any more, which are returned. Call it with `rwlock` held.
 
-        A slow env whose rows are in the tail does not find its segment yet. A flush has written
-        them to its file all the same.
+        With `count`, of a writer, a segment stays that has rows of a slow env in the tail, which
+        does not find it yet: a flush has written them to its file. A reader lets go of it, since
+        that env may come to another file.
         """
         envs, slots = self.left(first)
         self._entries[envs, slots] = 0
@@ -223,13 +224,16 @@ class Column:
             for segment in list(self.segments.values())
             if segment.stop <= fastest[segment.group]
             and not len(self.pointed(segment))
-            and not (
-                (first[segment.envs] < segment.stop) & (count[segment.envs] > segment.start)
-            ).any()
+            and not (count is not None and self._has_rows(segment, first, count))
         ]
         for segment in gone:
             self._drop(segment)
         return gone
+
+    @staticmethod
+    def _has_rows(segment: Segment, first: np.ndarray, count: np.ndarray) -> bool:
+        envs = segment.envs
+        return bool(((first[envs] < segment.stop) & (count[envs] > segment.start)).any())
 
     def drop(self, segment: Segment) -> None:
         """Forget a segment. Call it with `rwlock` held."""
