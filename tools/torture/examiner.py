@@ -203,7 +203,8 @@ class Examiner:
                     for row in of_env[slice(*its)]]  # fmt: skip
         expected = columns_of(retained, self.setting.hidden)
         for name, found in zip(expected, buffer.take(list(expected), ids), strict=True):
-            differs = (found != expected[name]).reshape(len(ids), -1).any(axis=1)
+            differs = found != expected[name]
+            differs = differs.any(axis=tuple(range(1, differs.ndim)))
             if differs.any():
                 row, env = np.divmod(ids[differs], envs)
                 return f"{name} of envs {np.unique(env).tolist()} differs in rows {row.tolist()}"
