@@ -8,6 +8,11 @@ Layers, each using only those below it::
     integrations/            Gymnasium recorders, torch data sets, SB3
     pictures/                contact sheets, animations, plots, the report
     inspection/              episodes and figures of the fields
+    union.py                 several stores as one, for sampling
+    union_state.py           what of it no member saves
+    union_members.py         its members at one moment
+    union_member.py          transitions or windows of one of them
+    joint_draw.py            what was drawn of several, and its batch
     opening.py               buffers and checkpoints by their path alone
     shared_buffer.py         one open buffer a process and path
     prioritized.py           PrioritizedReplayBuffer
@@ -102,6 +107,7 @@ if TYPE_CHECKING:
     from diskreplay.statistics import Statistics
     from diskreplay.store.checkpoint import CHECKPOINT_DURATION
     from diskreplay.store.listing import Checkpoint
+    from diskreplay.union import ReplayUnion
 
 __all__ = [
     "CHECKPOINT_DURATION",
@@ -132,6 +138,7 @@ __all__ = [
     "ReadOnlyError",
     "ReentryError",
     "ReplayBuffer",
+    "ReplayUnion",
     "SchemaError",
     "SequenceBatch",
     "Sequences",
@@ -159,6 +166,7 @@ _HOMES = {
     "Checkpoint": "store.listing",
     "PrioritizedReplayBuffer": "prioritized",
     "ReplayBuffer": "buffer",
+    "ReplayUnion": "union",
     "SharedBuffer": "shared_buffer",
     "Hindsight": "hindsight",
     "SequenceBatch": "sequence_batch",

@@ -107,16 +107,19 @@ class SequenceView:
         self._store = rows.store  # not before: after Ctrl-C all of it is done again
 
     def draw(
-        self, rows: IndexedStore, size: int, beta: float | None, guard: ReadGuard
-    ) -> DrawnSequences:
-        """Draw windows, and say what is to be read of them, during that guard."""
+        self, rows: IndexedStore, size: int, beta: float | None, guard: ReadGuard,
+        rng: ReplayableRng | None = None,
+    ) -> DrawnSequences:  # fmt: skip
+        """Draw windows, and say what is to be read of them, during that guard. `rng` is the view's
+        own, or that of a union."""
+        rng = rng or self.rng
         self.catch_up(rows)
         self._under_way = None
         cursor = None if self.anchors.cursor is None else self.anchors.cursor.copy()
-        self.rng.taken()
+        rng.taken()
         try:
-            drawn = self.anchors.draw(self.rng, size, self.exponent(beta))
-            return self._drawn(rows, *drawn, self.rng.taken(), cursor, guard)
+            drawn = self.anchors.draw(rng, size, self.exponent(beta))
+            return self._drawn(rows, *drawn, rng.taken(), cursor, guard)
         except BaseException:  # nobody gets the new windows that were taken
             if cursor is not None:
                 self.anchors.cursor[:] = cursor
@@ -146,8 +149,13 @@ class SequenceView:
     def undo(self, drawn: Sequence[DrawnSequences]) -> None:
         """Undo draws, given in their order, that nobody took."""
         self.rng.put_back([array for each in drawn for array in each.numbers])
-        if drawn and drawn[0].cursor is not None and drawn[0].store is self._store:
-            self.anchors.cursor[:] = drawn[0].cursor
+        if drawn:
+            self.undo_new(drawn[0])
+
+    def undo_new(self, drawn: DrawnSequences) -> None:
+        """Hand out again which windows were new when this was drawn."""
+        if drawn.cursor is not None and drawn.store is self._store:
+            self.anchors.cursor[:] = drawn.cursor
 
     def exponent(self, beta: float | None) -> float:
         """The exponent of the importance weights."""

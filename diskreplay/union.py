@@ -1,0 +1,422 @@
+"""Several stores and checkpoints as one, for sampling."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import (
+    ClosedError,
+    InvalidInputError,
+    PriorityError,
+    ShapeError,
+    UsageError,
+)
+from diskreplay.joint_draw import JointDraw
+from diskreplay.opening import open as open_buffer
+from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
+from diskreplay.prefetchers import Prefetchers
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sequences import Sequences
+from diskreplay.statistics import Statistics
+from diskreplay.store import files
+from diskreplay.union_member import SequenceMember, TransitionMember
+from diskreplay.union_members import UnionMembers
+from diskreplay.union_state import UnionState, packed
+from diskreplay.validation import checked_ids, exponent, whole
+
+
+class ReplayUnion:
+    """Several buffers, stores and checkpoints, sampled as one: what a run records now beside what
+    other runs recorded, say.
+
+    It draws and reads; it records no rows. Its ids are ``id * len(members) + member``, see
+    `locate`.
+
+    Parameters
+    ----------
+    members : sequence of ReplayBuffer, path or Sequences
+        Buffers, and paths of stores and checkpoints, which are opened to be read and closed with
+        the union: then it draws transitions. Or views of sequences, one of each buffer: then it
+        draws windows. All of the same fields, spaces, stacks, horizon and gamma (and windows).
+    mixture : sequence of float, optional
+        The share of each member in a batch, whatever it holds (Ball et al., "Efficient Online
+        Reinforcement Learning with Offline Data", 2023, has half and half). None draws from all
+        as if they were one buffer.
+    batch_size : int, optional
+        Default of `sample` and `prefetch`; that of the first member.
+    beta : float
+        Default exponent of the importance weights.
+    seed : int or numpy.random.Generator, optional
+        Of every draw: the members' own generators are not used. None: one that follows from that of
+        the first member.
+
+    Attributes
+    ----------
+    members : tuple of ReplayBuffer or Sequences
+
+    Raises
+    ------
+    InvalidInputError
+        There are none, or one comes twice, or `mixture` makes no sense.
+    SchemaError
+        They differ in what a batch is, or in alpha without a `mixture`.
+    FormatError
+        There is no store at a path.
+
+    Notes
+    -----
+    Without a mixture a transition is drawn with probability ``p^alpha / sum p^alpha`` over all
+    members; one of a buffer without priorities counts as ``p = 1``. With one, it is drawn with the
+    member's share times its probability in that member. The number of draws of each member differs
+    from its expectation by less than one; those of a member follow each other in the batch. A draw
+    is of one moment of all members: their locks are held for it, and not while frames are read.
+
+    Importance weights make up for priorities, not for the mixture: ``(N P)^-beta`` of all members
+    together, or with a mixture of the member each is from, divided by the batch's largest.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[ReplayBuffer | Sequences | str | os.PathLike],
+        *,
+        mixture: Sequence[float] | None = None,
+        batch_size: int | None = None,
+        beta: float = 0.4,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        members = list(members)
+        if not members:
+            raise InvalidInputError("members: at least one buffer, view or path expected")
+        shares = _checked_mixture(mixture, len(members))
+        size, self.beta = whole("batch_size", batch_size, optional=True), exponent(beta)
+        with contextlib.ExitStack() as opened:  # closes them, unless all goes well
+            there = [_member(member, opened) for member in members]
+            self.members = tuple(there)
+            self._members = UnionMembers(
+                [
+                    SequenceMember(each) if isinstance(each, Sequences) else TransitionMember(each)
+                    for each in there
+                ],
+                shares,
+            )
+            if seed is None:
+                first = next(iter(self._members)).buffer
+                with first._turn_when_drawn():
+                    first._check_open()
+                    seed = first._rng.derived("union")
+            self._rng = ReplayableRng(np.random.default_rng(seed))
+            of = there[0].options if isinstance(there[0], Sequences) else there[0]
+            self.batch_size: int = size or of.batch_size
+            self._lock, self._busy = threading.RLock(), set[int]()
+            self._prefetchers = _UnionPrefetchers(self._members, self._lock, self._rng)
+            self._opened = opened.pop_all()
+        self._closed = False
+
+    # -- drawing
+
+    def sample(self, batch_size: int | None = None, *, beta: float | None = None) -> Any:
+        """Draw transitions, or windows, with replacement.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+        beta : float, optional
+            Exponent of the importance weights.
+
+        Returns
+        -------
+        Batch or SequenceBatch
+            `probability` is that in one draw of the union.
+
+        Raises
+        ------
+        EmptyBufferError
+            There is nothing to be drawn; or, with a mixture, nothing of a member that has a share.
+        CorruptSegmentError, ClosedError, ForkedError
+
+        Notes
+        -----
+        Each member's frames are read into their rows of one array. Costs some microseconds a member
+        more than drawing from one buffer.
+        """
+        size = self.batch_size if batch_size is None else whole("batch_size", batch_size)
+        self._turn_when_drawn()
+        return self._read(lambda: self._draw(size, beta))
+
+    def gather(self, ids: np.ndarray) -> Any:
+        """The transitions with these ids, or the windows of these anchors, in this order, with
+        weights of 1.
+
+        Raises
+        ------
+        UnknownIdError, NotSampleableError
+            As of the member, whose own ids the text names.
+        """
+        ids = checked_ids(ids)
+        self._turn()
+        return self._read(lambda: self._members.choose(ids))
+
+    def _read(self, draw: Callable[[], JointDraw]) -> Any:
+        busy = [self._busy, *(member.buffer._busy for member in self._members)]
+        me = threading.get_ident()
+        try:
+            for each in busy:
+                each.add(me)
+            while True:
+                drawn = draw()
+                try:
+                    batch = drawn.read()
+                finally:
+                    drawn.release()
+                if batch is not None:  # else a live store changed under its reader
+                    return batch
+        finally:
+            for each in busy:
+                each.discard(me)
+
+    def _draw(self, size: int, beta: float | None, _guard: Any = None) -> JointDraw:
+        with self._lock:
+            return self._members.draw(
+                self._rng, size, self.beta if beta is None else exponent(beta)
+            )
+
+    def prefetch(
+        self,
+        depth: int = 2,
+        batch_size: int | None = None,
+        *,
+        beta: float | None = None,
+        threads: int = 1,
+    ) -> Prefetcher:
+        """Batches read ahead on background threads, as `ReplayBuffer.prefetch` does.
+
+        Parameters
+        ----------
+        depth, batch_size, beta, threads
+            As for `ReplayBuffer.prefetch`; `beta` is a number.
+
+        Returns
+        -------
+        Prefetcher
+            Of which there is one at a time.
+
+        Raises
+        ------
+        UsageError
+            There is one that is not closed.
+
+        Notes
+        -----
+        What is drawn depends on the order of calls, those of members included, and not on timing.
+        `save` draws batches under way again; a resumed run gets the same ones if it asks for a
+        prefetcher of that depth and size and takes a batch before it adds or sets anything.
+        """
+        depth = whole("depth", depth, most=MOST_DEPTH)
+        threads = whole("threads", threads, most=MOST_THREADS)
+        size = whole("batch_size", batch_size, optional=True) or self.batch_size
+        with self._turn():
+            if self._prefetchers.open:
+                raise UsageError("the union has a prefetcher already: close that")
+            return self._prefetchers.get(self, depth, size, beta, threads)
+
+    # -- priorities
+
+    def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
+        """Set the priorities of transitions or windows of any members.
+
+        Those of buffers that are open for writing, and of their views, are saved with them. Those
+        of members that are only read are in this process, see `save`; of one that follows a live
+        store they are lost when its ring goes round between two looks.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (batch,)
+            As in ``batch.id``, or ``batch.anchor`` of windows; of duplicates the last counts.
+        priorities : array_like of float, shape (batch,)
+            Finite and not negative; 0 is never drawn.
+
+        Returns
+        -------
+        int
+            How many were ignored: they have left, or their member has no priorities.
+
+        Raises
+        ------
+        PriorityError, UnknownIdError, ShapeError, UsageError
+            Nothing was changed, of any member.
+        """
+        ids = checked_ids(ids)
+        try:
+            priorities = np.ascontiguousarray(priorities, np.float64)
+        except (TypeError, ValueError) as error:
+            raise PriorityError(f"priorities: numbers expected ({error})") from error
+        if priorities.shape != ids.shape:
+            raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
+        if not any(member.is_prioritized for member in self._members):
+            raise UsageError("no member has priorities: make one of them prioritized")
+        with self._turn_when_drawn(), self._members.locked():
+            return self._members.update(ids, priorities)
+
+    # -- looking
+
+    def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which member each id is of, and the id there.
+
+        Returns
+        -------
+        members, ids : ndarray of int64
+        """
+        own, members = np.divmod(checked_ids(ids), len(self._members))
+        return members, own
+
+    def __len__(self) -> int:
+        """What can be drawn now, of all members."""
+        with self._turn(), self._members.locked():
+            return sum(member.count for member in self._members)
+
+    def shares(self) -> np.ndarray:
+        """The probability that a draw is of each member now, float64 of shape (members,)."""
+        with self._turn(), self._members.locked():
+            return self._members.shares().copy()
+
+    def statistics(self) -> list[Statistics]:
+        """Figures of each member at this moment; see `ReplayBuffer.statistics`."""
+        self._turn()
+        return [member.buffer.statistics() for member in self._members]
+
+    # -- what is saved
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write what no member saves into one file: the generator, and priorities of members that
+        are only read.
+
+        It belongs into the checkpoint of the member that is recorded to, so that both are of one
+        moment: ``buffer.save(dir, n, attachments={"union.npz": union.save})``.
+
+        Parameters
+        ----------
+        path : path
+            Replaced, as a whole.
+
+        Notes
+        -----
+        8 bytes for each row of such members.
+        """
+        self._turn_when_drawn()
+        with self._lock, self._prefetchers.drained(), self._members.locked():
+            contents = packed(self._members, self._rng)
+        files.replace({Path(path): contents})
+
+    def load(self, path: str | os.PathLike) -> None:
+        """Go on where `save` was called, after the members were loaded; all or nothing.
+
+        Raises
+        ------
+        FormatError
+            It is no such file, or of a union of other members.
+        """
+        with self._turn_when_drawn(), self._members.locked():
+            state = UnionState(Path(path), self._members)
+            self._prefetchers.put_back(self._prefetchers.open)
+            state.restore(self._rng)
+
+    # -- its life
+
+    def close(self) -> None:
+        """Close what was opened by its path, and prefetchers. Closing twice is fine."""
+        if not self._closed:
+            self._turn()
+            self._prefetchers.close()
+            self._closed = True
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple:
+        raise InvalidInputError(
+            "a union cannot be pickled or copied; pass the paths of its members, and make it there"
+        )
+
+    def __repr__(self) -> str:
+        return f"ReplayUnion({', '.join(str(m.buffer.path) for m in self._members)})"
+
+    # -- what prefetchers ask, too
+
+    def _turn(self) -> Any:
+        if self._closed:
+            raise ClosedError("the union is closed; make it again")
+        for member in self._members:
+            member.buffer._turn()
+        return self._lock
+
+    def _turn_when_drawn(self) -> Any:
+        self._turn()
+        self._draw_pending()
+        return self._lock
+
+    def _draw_pending(self) -> None:
+        self._prefetchers.draw_pending()
+        for member in self._members:
+            member.buffer._draw_pending()
+
+
+class _UnionPrefetchers(Prefetchers):
+    """That of a union, for which the members' calls wait too."""
+
+    def __init__(self, members: UnionMembers, lock: "threading.RLock", rng: ReplayableRng) -> None:
+        super().__init__(lock, rng)
+        self._members = members
+
+    def get(self, buffer: Any, depth: int, batch_size: int, beta: Any, threads: int) -> Prefetcher:
+        made = Prefetcher(buffer, depth, batch_size, beta, threads)
+        self.open.append(made)
+        for member in self._members:
+            member.buffer._views.prefetching.append(made)
+        return made
+
+    def forget(self, prefetcher: Prefetcher) -> None:
+        super().forget(prefetcher)
+        for member in self._members:
+            member.buffer._views.prefetching.remove(prefetcher)
+
+    def _undo(self, drawn: Sequence[Any]) -> None:
+        super()._undo(drawn)
+        for each in reversed(drawn):
+            self._members.undo(each)
+
+
+def _member(member: Any, opened: contextlib.ExitStack) -> ReplayBuffer | Sequences:
+    if isinstance(member, ReplayBuffer | Sequences):
+        return member
+    if not isinstance(member, str | os.PathLike):
+        raise InvalidInputError(
+            f"members: a buffer, a view of sequences or a path expected, found {member!r:.60}"
+        )
+    return opened.enter_context(open_buffer(member))
+
+
+def _checked_mixture(mixture: Any, members: int) -> np.ndarray | None:
+    if mixture is None:
+        return None
+    try:
+        shares = np.array(mixture, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"mixture: numbers expected ({error})") from error
+    if shares.shape != (members,):
+        raise InvalidInputError(
+            f"mixture: one share for each of {members} members expected, found {mixture!r:.60}"
+        )
+    if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
+        raise InvalidInputError(f"mixture: shares from 0 on expected, found {mixture!r:.60}")
+    return shares / shares.sum()

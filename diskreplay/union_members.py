@@ -1,0 +1,215 @@
+"""All members of a union at one moment: what is drawn of whom."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from diskreplay.errors import EmptyBufferError, InvalidInputError, PriorityError, SchemaError
+from diskreplay.joint_draw import JointDraw, JointMemory
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.union_member import TransitionMember
+
+_LOOK = (
+    "fields", "observation space", "action space", "stack_size", "stack_padding",
+    "update_horizon", "gamma", "windows", "fields of windows", "state", "returns_to_go",
+)  # fmt: skip
+_MOST_LEAF = 1e297
+
+
+class UnionMembers:
+    """The members of a union; see there.
+
+    Parameters
+    ----------
+    members : sequence of TransitionMember
+    mixture : ndarray of float64 or None
+        The share of each, 1 in sum.
+    """
+
+    def __init__(self, members: Sequence[TransitionMember], mixture: np.ndarray | None) -> None:
+        self._members, self._mixture = list(members), mixture
+        self._check()
+        self._memory = JointMemory()
+        # In one order, whatever that of the members: two unions never wait for each other.
+        locks = {id(member.buffer._lock): member.buffer._lock for member in members}
+        self._locks = [locks[key] for key in sorted(locks)]
+
+    def __iter__(self) -> Iterator[TransitionMember]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def _check(self) -> None:
+        """Refuse members whose batches differ."""
+        members = self._members
+        if len({type(member) for member in members}) > 1:
+            raise InvalidInputError("members: either buffers and paths, or views of sequences")
+        whose = [str(member.buffer.path) for member in members]
+        if len(set(whose)) < len(whose):
+            twice = next(path for path in whose if whose.count(path) > 1)
+            raise InvalidInputError(f"members: {twice} comes twice; give it a larger share instead")
+        alphas = {member.alpha for member in members if member.alpha is not None}
+        if self._mixture is None and len(alphas) > 1:
+            raise SchemaError(
+                f"members: one alpha expected, found {sorted(alphas)}: their priorities cannot be "
+                "compared; open them with one alpha, or give a mixture"
+            )
+        for member, path in zip(members, whose, strict=True):
+            for name, mine, theirs in zip(_LOOK, members[0].look, member.look, strict=False):
+                if mine != theirs:
+                    raise SchemaError(
+                        f"{path}: {name}: {mine!r:.300} expected as in {whose[0]}, found "
+                        f"{theirs!r:.300}"
+                    )
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One moment: nobody adds, draws or updates. All that follows needs it."""
+        with contextlib.ExitStack() as stack:
+            for lock in self._locks:
+                stack.enter_context(lock)
+            for member in self._members:
+                member.catch_up()
+            yield
+
+    @contextlib.contextmanager
+    def _named(self, number: int) -> Iterator[None]:
+        """Say in errors whose ids they name."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"of member {number}, {self._members[number].buffer.path}; an id of the union is "
+                f"id * {len(self)} + {number}"
+            )
+            raise
+
+    def shares(self) -> np.ndarray:
+        """The probability that a draw is of each member.
+
+        Raises
+        ------
+        EmptyBufferError
+        """
+        masses = np.array([member.mass for member in self._members])
+        if self._mixture is None:
+            if not masses.sum() > 0:
+                raise EmptyBufferError("nothing to sample of any member: add more steps")
+            return masses / masses.sum()
+        for number in np.flatnonzero((self._mixture > 0) & ~(masses > 0)).tolist():
+            raise EmptyBufferError(
+                f"nothing to sample of member {number}, whose share is {self._mixture[number]:g}: "
+                f"{self._members[number].buffer.path}"
+            )
+        return self._mixture
+
+    # -- drawing; whoever gets a JointDraw releases it
+
+    def draw(self, rng: ReplayableRng, size: int, beta: float) -> JointDraw:
+        """Draw so many, of each member as often as its share says, less than one off."""
+        drawn = self._begun()
+        try:
+            with self.locked():
+                shares = self.shares()
+                rng.taken()
+                at = (np.arange(size) + rng.random(1)) / size
+                found = np.searchsorted(np.cumsum(shares), at, side="right")
+                last = np.flatnonzero(shares)[-1]  # rounding may lead behind it
+                counts = np.bincount(np.minimum(found, last), minlength=len(shares))
+                drawn.numbers += rng.taken()
+                for number in np.flatnonzero(counts).tolist():
+                    draw = self._members[number].draw
+                    part = drawn.add(number, draw, rng, int(counts[number]))
+                    drawn.numbers += part.numbers
+                self._weigh(drawn, shares, beta)
+        except BaseException:
+            for part in drawn.parts:
+                if part.drawn is not None:
+                    self._members[part.member].undo(part.drawn)
+            drawn.release()
+            raise
+        return drawn
+
+    def choose(self, ids: np.ndarray) -> JointDraw:
+        """Those of these ids."""
+        own, members = np.divmod(ids, len(self))
+        order = np.argsort(members, kind="stable")
+        drawn = self._begun()
+        try:
+            with self.locked():
+                for number in np.unique(members).tolist() or [0]:
+                    with self._named(number):
+                        chosen = np.ascontiguousarray(own[members == number])
+                        drawn.add(number, self._members[number].choose, chosen)
+                try:
+                    shares = self.shares()
+                except EmptyBufferError:  # nothing can be drawn, but these can be read
+                    shares = np.zeros(len(self))
+                self._weigh(drawn, shares, 0.0)
+        except BaseException:
+            drawn.release()
+            raise
+        if (np.diff(order) != 1).any():
+            drawn.order = np.argsort(order, kind="stable")
+        return drawn
+
+    def _begun(self) -> JointDraw:
+        first = self._members[0]
+        return JointDraw(first.key, len(self), first.batch, self._memory)
+
+    def _weigh(self, drawn: JointDraw, shares: np.ndarray, beta: float) -> None:
+        """Probabilities and importance weights of all that was drawn."""
+        probability, relative = [], []
+        for number, part, _guard in drawn.parts:
+            probability.append(part.probability * shares[number])
+            if self._mixture is None:
+                relative.append(probability[-1])
+            else:  # how much more often than evenly in its member
+                relative.append(part.probability * self._members[number].count)
+        drawn.probability, found = np.concatenate(probability), np.concatenate(relative)
+        drawn.weight = np.ones(len(found), np.float32)
+        positive = found > 0  # a new window of priority 0 is handed out all the same
+        if beta and positive.any() and any(member.is_prioritized for member in self._members):
+            drawn.weight[positive] = (found[positive].min() / found[positive]) ** beta
+
+    def undo(self, drawn: JointDraw) -> None:
+        """Nobody took it."""
+        for number, part, _guard in drawn.parts:
+            self._members[number].undo(part)
+
+    # -- priorities
+
+    def update(self, ids: np.ndarray, priorities: np.ndarray) -> int:
+        """Set priorities; returns how many were ignored.
+
+        Raises
+        ------
+        PriorityError, UnknownIdError
+            Nothing was changed, of any member.
+        """
+        own, members = np.divmod(ids, len(self))
+        wrong = np.flatnonzero(~(np.isfinite(priorities) & (priorities >= 0)))
+        if len(wrong):
+            raise PriorityError(
+                f"priority {priorities[wrong[0]]} at position {wrong[0]}: finite and not negative "
+                "expected"
+            )
+        groups, ignored = [], 0
+        for number in np.unique(members).tolist():
+            member, which = self._members[number], members == number
+            group = np.ascontiguousarray(own[which]), np.ascontiguousarray(priorities[which])
+            with self._named(number):
+                member.rows.index.check_known(group[0])
+            if member.alpha is None:
+                ignored += len(group[0])
+                continue
+            with np.errstate(over="ignore"):
+                if not group[1].max() ** member.alpha <= _MOST_LEAF:
+                    raise PriorityError(
+                        f"priority {group[1].max()}: at most {_MOST_LEAF:g} raised to "
+                        f"alpha={member.alpha:g} expected"
+                    )
+            groups.append((member, group))
+        return ignored + sum(member.update(*group) for member, group in groups)

@@ -1,0 +1,73 @@
+"""What of a union no member saves: its generator, and priorities of members that are read only."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import FormatError
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sampling.rng import parse as parse_rng
+from diskreplay.union_members import UnionMembers
+
+
+def packed(members: UnionMembers, rng: ReplayableRng) -> bytes:
+    """An ``.npz`` file of it all. Needs the members locked."""
+    arrays, known = {}, []
+    for number, member in enumerate(members):
+        says: dict[str, Any] = {"path": str(member.buffer.path)}
+        if member.alpha is not None and not member.keeps_itself:
+            says["start"] = int(member.rows.store.first.min())
+            says["largest"] = float(member.sampler.largest)
+            arrays[f"leaves{number}"] = member.sampler.leaves()
+        known.append(says)
+    state = json.dumps({"version": 1, "rng": rng.state(), "members": known})
+    stream = io.BytesIO()
+    np.savez(stream, state=np.frombuffer(state.encode(), np.uint8), **arrays)
+    return stream.getvalue()
+
+
+class UnionState:
+    """What `packed` wrote, read and checked.
+
+    Raises
+    ------
+    FormatError
+        It is damaged, or of other members.
+    """
+
+    def __init__(self, path: Path, members: UnionMembers) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files}
+            state = json.loads(arrays["state"].tobytes())
+            says, self._rng = state["members"], parse_rng(state["rng"])
+            if state["version"] != 1 or len(says) != len(members):
+                raise ValueError(f"{len(says)} members; this union has {len(members)}")
+            self._restored = []
+            for number, (member, said) in enumerate(zip(members, says, strict=True)):
+                leaves = arrays.get(f"leaves{number}")
+                expected = member.alpha is not None and not member.keeps_itself
+                if (leaves is not None) != expected:
+                    raise ValueError(
+                        f"member {number} was {said['path']}, and {member.buffer.path} is "
+                        "prioritized or opened in another way"
+                    )
+                if leaves is not None:
+                    shape, kind = (*leaves.shape, 0)[1], leaves.dtype
+                    if shape != member.buffer.num_envs or kind != np.float64 or (leaves < 0).any():
+                        raise ValueError(f"leaves{number}: {kind} of shape {leaves.shape} found")
+                    largest = float(said["largest"])
+                    if not 0 < largest < np.inf:
+                        raise ValueError(f"largest: {largest} found")
+                    self._restored.append((member, int(said["start"]), leaves, largest))
+        except (LookupError, ValueError, TypeError, OSError, EOFError) as error:
+            raise FormatError(f"{path}: no saved state of this union ({error})") from error
+
+    def restore(self, rng: ReplayableRng) -> None:
+        """Go on there. Needs the members locked."""
+        for member, start, leaves, largest in self._restored:
+            member.restore(start, leaves, largest)
+        rng.adopt(*self._rng)
