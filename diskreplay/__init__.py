@@ -20,6 +20,8 @@ Layers, each using only those below it::
     sequence_source.py       the calls that make the two views below
     hindsight.py             transitions with goals that were reached
     sequences.py             windows of rows, for recurrent learners
+    sequence_hindsight.py    windows with such goals
+    relabelling.py           which goals take the place of others
     transition_source.py     the calls that draw transitions
     row_buffer.py            rows recorded as they are and read by id
     mutable_fields.py        values that are written again

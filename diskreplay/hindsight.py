@@ -1,24 +1,20 @@
 """Transitions whose goal is one that their episode reached."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from gymnasium import spaces
 
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
-from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
+from diskreplay.errors import InvalidInputError
+from diskreplay.relabelling import ComputeReward, Relabelling
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.validation import whole
 
 if TYPE_CHECKING:
     from diskreplay.buffer import ReplayBuffer
-
-STRATEGIES = ("future", "final", "episode")
-Info = Mapping[str, np.ndarray] | Sequence[Mapping[str, Any]]
-ComputeReward = Callable[[np.ndarray, np.ndarray, Info], Any]
 
 
 class Hindsight:
@@ -54,25 +50,11 @@ class Hindsight:
                 "of an n-step return would need its own relabelling; open the buffer with "
                 "update_horizon=1"
             )
-        if strategy not in STRATEGIES:
-            raise InvalidInputError(
-                f"strategy: one of {', '.join(STRATEGIES)} expected, found {strategy!r:.60}"
-            )
-        for what, given in (("compute_reward", compute_reward), ("terminated", terminated)):
-            if not callable(given) and not (what == "terminated" and given is None):
-                raise InvalidInputError(f"{what}: a function expected, found {given!r:.60}")
-        _check_goals(buffer.observation_space, achieved, desired)
-        info = (info,) if isinstance(info, str) else tuple(info)
-        for name in info:
-            if name not in buffer.extras:
-                there = ", ".join(buffer.extras) or "none at all"
-                raise InvalidInputError(f"info: there is no extra {name!r:.60}; there are: {there}")
-        self._buffer, self._compute, self._terminated = buffer, compute_reward, terminated
-        self._strategy, self._finished = STRATEGIES.index(strategy), bool(finished)
-        n_goals = whole("n_goals", n_goals)
-        self._share = 1 - 1 / (1 + n_goals)
-        self._achieved, self._desired, self._info = achieved, desired, info
-        self._field = f"observation/{achieved}"
+        self._goals = Relabelling(
+            buffer, compute_reward, strategy=strategy, n_goals=n_goals, achieved=achieved,
+            desired=desired, info=info, finished=finished, terminated=terminated,
+        )  # fmt: skip
+        self._buffer = buffer
         self._rng = None if seed is None else np.random.default_rng(seed)
 
     def sample(
@@ -127,29 +109,20 @@ class Hindsight:
 
     def _choose(self, drawn: DrawnBatch) -> tuple[np.ndarray, np.ndarray]:
         """The positions to be relabelled, and the rows that have their goals. Needs the lock."""
-        from diskreplay.sampling import episode_kernels
-
-        buffer, size = self._buffer, len(drawn.ids)
-        asked = int(size * self._share)
-        random = buffer._rng.random if self._rng is None else self._rng.random
-        if buffer._distribution.name == "uniform":
-            positions = np.arange(asked)
-        else:
-            positions = np.sort(np.argsort(random(size), kind="stable")[:asked])
-        goals = np.empty(asked, np.int64)
-        episode_kernels.choose_goals(
-            *buffer._rows.index.state, drawn.ids[positions], random(asked), self._strategy,
-            self._finished, goals,
+        buffer = self._buffer
+        chosen = self._goals.choose(
+            buffer._rows.index, drawn.ids,
+            buffer._rng.random if self._rng is None else self._rng.random,
+            in_order=buffer._distribution.name != "uniform",
         )  # fmt: skip
         if self._rng is None:
             drawn.numbers.extend(buffer._rng.taken())
-        there = goals >= 0
-        return positions[there], goals[there]
+        return chosen
 
     def _read_goals(self, drawn: DrawnBatch, goals: np.ndarray) -> np.ndarray:
-        shape, dtype = self._buffer.fields[self._field]
+        shape, dtype = self._buffer.fields[self._goals.field]
         out = np.empty((len(goals), *shape), dtype)
-        drawn.store.take(self._field, goals, out)
+        drawn.store.take(self._goals.field, goals, out)
         return out
 
     def _relabel(self, batch: Batch, chosen: np.ndarray, goals: np.ndarray) -> Batch:
@@ -158,47 +131,15 @@ class Hindsight:
         batch._arrays["relabelled"] = relabelled
         if not len(chosen):
             return batch
-        stacked = self._buffer.stack_size > 1
+        stacked, asked = self._buffer.stack_size > 1, self._goals
         for observation in (batch.observation, batch.next_observation):
-            observation[self._desired][chosen] = goals[:, None] if stacked else goals
-        following = batch.next_observation[self._achieved][chosen]
+            observation[asked.desired][chosen] = goals[:, None] if stacked else goals
+        following = batch.next_observation[asked.achieved][chosen]
         if stacked:
             following = following[:, -1]
-        info: Info = {name: batch[name][chosen] for name in self._info}
-        if not self._info:
-            info = [{} for _ in range(len(chosen))]
-        reward = _numbers("compute_reward", self._compute(following, goals, info), len(chosen))
-        if not np.isfinite(reward).all():
-            raise NotFiniteError(f"compute_reward: finite rewards expected, found {reward}")
-        batch.reward[chosen] = reward
-        if self._terminated is not None:
-            ended = _numbers("terminated", self._terminated(following, goals, info), len(chosen))
-            batch.terminated[chosen] = ended != 0
-            batch.discount[chosen] = np.where(ended != 0, 0.0, self._buffer.gamma)
+        info = {name: batch[name][chosen] for name in asked.info}
+        batch.reward[chosen], ended = asked.reward(following, goals, info)
+        if ended is not None:
+            batch.terminated[chosen] = ended
+            batch.discount[chosen] = np.where(ended, 0.0, self._buffer.gamma)
         return batch
-
-
-def _check_goals(space: spaces.Space, achieved: str, desired: str) -> None:
-    """Refuse an observation space without two goals of one kind."""
-    if not isinstance(space, spaces.Dict):
-        raise InvalidInputError(f"hindsight: a Dict of observations expected, found {space}")
-    for what, key in (("achieved", achieved), ("desired", desired)):
-        if key not in space.spaces or not isinstance(space[key], spaces.Box):
-            boxes = ", ".join(k for k in space.spaces if isinstance(space[k], spaces.Box))
-            raise InvalidInputError(
-                f"{what}: a Box of the observation expected, found {key!r:.60}; there are: {boxes}"
-            )
-    one, other = space[achieved], space[desired]
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
-        raise InvalidInputError(
-            f"hindsight: {achieved!r} is {one.dtype} of shape {one.shape} and {desired!r} is "
-            f"{other.dtype} of shape {other.shape}; an achieved goal cannot take the place of a "
-            "desired one"
-        )
-
-
-def _numbers(what: str, found: Any, size: int) -> np.ndarray:
-    found = np.asarray(found, np.float64)
-    if found.shape != (size,):
-        raise ShapeError(f"{what}: shape ({size},) expected, found {found.shape}")
-    return found

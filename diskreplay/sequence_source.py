@@ -5,7 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from diskreplay.hindsight import ComputeReward, Hindsight
+from diskreplay.hindsight import Hindsight
+from diskreplay.relabelling import ComputeReward
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequences import Sequences
 

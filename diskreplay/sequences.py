@@ -1,7 +1,8 @@
 """Windows of consecutive rows, for recurrent networks, world models and transformers."""
 
+from collections.abc import Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,7 +16,9 @@ from diskreplay.errors import (
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.naming import checked_view
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
+from diskreplay.relabelling import ComputeReward
 from diskreplay.sequence_batch import SequenceBatch
+from diskreplay.sequence_hindsight import SequenceHindsight
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences
 from diskreplay.sequence_view import SequenceView
@@ -311,6 +314,52 @@ class Sequences:
         total = td.sum(axis=1, where=learn)
         mean = total / np.maximum(learn.sum(axis=1), 1)
         return self.options.eta * largest + (1 - self.options.eta) * mean
+
+    def hindsight(
+        self,
+        compute_reward: ComputeReward,
+        *,
+        strategy: Literal["future", "final", "episode"] = "future",
+        n_goals: int = 4,
+        achieved: str = "achieved_goal",
+        desired: str = "desired_goal",
+        info: str | Sequence[str] = (),
+        finished: bool = True,
+        terminated: ComputeReward | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> SequenceHindsight:
+        """This view with windows of which most have a goal that their episode reached.
+
+        All positions of a window have one goal; docs/hindsight.md says what is new in one.
+
+        Parameters
+        ----------
+        compute_reward : function
+            As for `ReplayBuffer.hindsight`; called once a batch, for all transitions of the windows
+            that are relabelled.
+        strategy : {"future", "final", "episode"}
+            Whose achieved goal: that of a row behind the anchor, evenly; of the last row of the
+            episode; of any retained row of the episode but the first of them.
+        n_goals, achieved, desired, info, finished, terminated
+            As for `ReplayBuffer.hindsight`, of windows.
+        seed : int or numpy.random.Generator, optional
+            Of the choice of goals. None: the view's generator, which is saved with it.
+
+        Returns
+        -------
+        SequenceHindsight
+            With ``sample(batch_size, beta=...)``.
+
+        Raises
+        ------
+        InvalidInputError
+            Windows go over the ends of episodes (``ends="cross"``), or have `returns_to_go`; the
+            observations have no such goals; an option makes no sense.
+        """
+        return SequenceHindsight(
+            self, compute_reward, strategy=strategy, n_goals=n_goals, achieved=achieved,
+            desired=desired, info=info, finished=finished, terminated=terminated, seed=seed,
+        )  # fmt: skip
 
     # -- its life
 

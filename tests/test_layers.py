@@ -25,7 +25,7 @@ LEVELS = [
     ["prioritized"],
     ["buffer"],
     ["sequence_source"],
-    ["hindsight", "sequences"],
+    ["hindsight", "relabelling", "sequence_hindsight", "sequences"],
     ["transition_source"],
     ["row_buffer"],
     ["mutable_fields"],

@@ -22,7 +22,7 @@ def buffer(tmp_path):
     made = diskreplay.ReplayBuffer(
         tmp_path / "replay", observation_space=Box(0, 255, (3,), "uint8"),
         action_space=Discrete(4), capacity=2000, update_horizon=5,
-        extras={"h": ((2,), "float32"), "c": ((2,), "float32")},
+        extras={"h": ((2,), "float32", "mutable"), "c": ((2,), "float32")},
     )  # fmt: skip
     with made as buffer:
         for i in range(1500):
@@ -69,6 +69,14 @@ def test_r2d2(buffer):
     view = names["view"]
     found = view.gather(batch.anchor).probability
     assert len(set(np.round(found, 12))) > 3
+
+
+def test_states_that_are_written_again(buffer):
+    names = {"buffer": buffer, "unroll": lambda batch: batch.id[..., None] + np.float32([0, 0.5])}
+    paste(recipe("docs/sequences.md", "view.write("), "docs/sequences.md", names)
+    again = names["view"].gather(names["batch"].anchor)
+    first = np.array([ids[ids >= 0][0] for ids in again.id])
+    assert (again.h == first[:, None] + np.float32([0, 0.5])).all()
 
 
 def test_dreamer(buffer):
@@ -120,9 +128,15 @@ def test_hindsight(tmp_path):
             seen = dict.fromkeys(space, np.full(2, i % 10, np.float32))
             buffer.add(seen, 0, -1.0, False, i % 10 == 9, next_observation=seen)
         names = {"buffer": buffer, "env": Env}
-        paste(recipe("docs/hindsight.md", "n_goals=4"), "docs/hindsight.md", names)
+        paste(recipe("docs/hindsight.md", "view = buffer.hindsight("), "docs/hindsight.md", names)
         batch = names["batch"]
         assert batch.relabelled.sum() == 204
+        assert (batch.reward[batch.relabelled] == 0).sum() > 20
+        names = {"buffer": buffer, "env": Env}
+        text = recipe("docs/hindsight.md", "view.hindsight(").replace("40, burn_in=10", "5")
+        paste(text, "docs/hindsight.md", names)
+        batch = names["batch"]
+        assert batch.relabelled.sum() == 51
         assert (batch.reward[batch.relabelled] == 0).sum() > 20
 
 

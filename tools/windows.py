@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.sequences import test_against_naive
+from tests.sequences import test_windows_against_naive
 
 ENDS = ("inside", "shift", "pad", "cross")
 
@@ -37,7 +37,7 @@ def main() -> None:
         seed = rng.randrange(2**32)
         with tempfile.TemporaryDirectory(prefix="windows-") as directory:
             try:
-                found = test_against_naive.run(
+                found = test_windows_against_naive.run(
                     Path(directory) / "replay", seed, asked, steps=rng.choice([40, 100, 200]),
                     most=200, **stream,
                 )  # fmt: skip

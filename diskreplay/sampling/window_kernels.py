@@ -21,7 +21,6 @@ from diskreplay.sampling.kernels import (
     WIDTH,
     refresh_parents,
     stack_is_whole,
-    steps_ahead,
 )
 
 # The figures of a window.
@@ -286,12 +285,14 @@ def window_plan(
     burn_in, length, cross = shape[BURN_IN], shape[LENGTH], shape[ENDS] == CROSS
     positions = ids.shape[1]
     # Apart from the rest, so that the cache misses of all windows are under way together.
+    stride = ROWS_OF_A_LINE if envs == 1 else 1
     for i in range(len(anchors)):
-        env, anchor = anchors[i] % envs, anchors[i] // envs
-        for p in range(0, positions, ROWS_OF_A_LINE if envs == 1 else 1):
-            prefetch_line(
-                address(ring) + 4 * WIDTH * (((anchor - burn_in + p) * envs + env) % size)
-            )
+        place = (anchors[i] - burn_in * envs) % size
+        for _ in range(0, positions, stride):
+            prefetch_line(address(ring) + 4 * WIDTH * place)
+            place += stride * envs
+            if place >= size:
+                place -= size
     for i in range(len(anchors)):
         env, anchor = anchors[i] % envs, anchors[i] // envs
         first, count = bounds[env, FIRST], bounds[env, COUNT]
@@ -300,7 +301,9 @@ def window_plan(
         started = False
         # Of the position before: whether its row is usable, and where it is.
         before = ((anchor - burn_in - 1) * envs + env) % size
-        follows = _is_usable(flat, limits, sizes, env, anchor - burn_in - 1) != 0
+        follows = first <= anchor - burn_in - 1 < count
+        if follows and stack > 1:
+            follows = stack_is_whole(flat, limits, sizes, env, anchor - burn_in - 1) != 0
         for p in range(positions):
             row = anchor - burn_in + p
             place = before + envs
@@ -351,18 +354,29 @@ def window_plan(
             started = True
             if not learns or not transition:
                 continue
-            ahead = steps_ahead(flat, limits, sizes, env, row, shape[N_STEP])
-            if ahead == 0:
-                continue
-            last = place
-            total = powers[0] * rewards[place, REWARD]
-            for k in range(1, ahead):
+            # As `kernels.steps_ahead`, but along the ring: a division costs as much as all else.
+            last, ahead, ended, known, total = place, 0, False, False, 0.0
+            while not known:
+                behind = ring[last, FLAGS]
+                total += powers[ahead] * rewards[last, REWARD]
+                ahead += 1
+                if behind & TERMINATED:
+                    ended = known = True
+                    break
+                if row + ahead >= count:
+                    break
                 last += envs
                 if last >= size:
                     last -= size
-                total += powers[k] * rewards[last, REWARD]
-            ended = ring[last, FLAGS] & TERMINATED != 0
-            if not ended and p + ahead >= positions:
+                if ring[last, EPISODE] != ring[place, EPISODE]:
+                    break
+                if ring[last, FLAGS] & FINAL:
+                    known = True
+                elif behind & TRUNCATED:
+                    break
+                elif ahead == shape[N_STEP]:
+                    known = True
+            if not known or (not ended and p + ahead >= positions):
                 continue
             masks[LEARN, i, p] = True
             returns[i, q] = total

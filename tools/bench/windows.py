@@ -2,8 +2,9 @@
 
     python tools/bench/windows.py [--rounds 20] [--frames 25000]
 
-The floor is one `np.take` of the windows' frames from a plain array, with rows that are drawn
-already. All contenders hold the same rows, take turns, and are timed by the clock: read the ratios.
+The floor is one `np.take` of the windows' frames, with rows that are drawn already, others each
+time; from a plain array, and from a mapped file. All contenders hold the same rows and take turns.
+They are timed by the clock, and by the processor time of their thread: read the ratios.
 Peers that are not installed are left out. torchrl makes no stacks in slices, no targets, no
 burn-in masks; flashbax has none of these either, and its windows go over the ends of episodes.
 """
@@ -11,11 +12,13 @@ burn-in masks; flashbax has none of these either, and its windows go over the en
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -26,6 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 EPISODE = 500
+_DRAWS = 64
 
 
 class Learner(NamedTuple):
@@ -77,23 +81,29 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     frames = atari(options.frames)
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     for learner in LEARNERS:
         with tempfile.TemporaryDirectory(prefix="windows-") as directory:
             calls = dict(contenders(learner, learner.frames(frames), Path(directory)))
-            taken: dict[str, list[float]] = {name: [] for name in calls}
+            taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
             for number in range(options.rounds + 3):
                 for name in calls if number % 2 else reversed(calls):
-                    begin = time.perf_counter()
+                    begin = time.perf_counter(), time.thread_time()
                     calls[name]()
                     if number >= 3:
-                        taken[name].append(time.perf_counter() - begin)
-        found[learner.name] = {name: 1e3 * median(each) for name, each in taken.items()}
+                        ends = time.perf_counter(), time.thread_time()
+                        taken[name].append((ends[0] - begin[0], ends[1] - begin[1]))
+        found[learner.name] = {
+            name: [1e3 * median(each) for each in zip(*both, strict=True)]
+            for name, both in taken.items()
+        }
         floor = found[learner.name]["floor"]
-        shown = ", ".join(
-            f"{name} {ms:.2f} ms ({ms / floor:.1f} x)" for name, ms in found[learner.name].items()
+        shown = "\n".join(
+            f"  {name:16} {clock:7.3f} ms ({clock / floor[0]:.1f} x)   processor {cpu:7.3f} ms "
+            f"({cpu / floor[1]:.1f} x)"
+            for name, (clock, cpu) in found[learner.name].items()
         )
-        print(f"{learner.name}: {shown}", flush=True)
+        print(f"{learner.name}\n{shown}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 
@@ -129,12 +139,14 @@ def contenders(
     width = learner.rows + learner.stack - 1
     out = np.empty((learner.windows * width, *frames.shape[1:]), frames.dtype)
 
-    def floor() -> Any:
-        return np.take(frames, rows, axis=0, out=out, mode="clip")
-
-    starts = rng.integers(len(frames) - width, size=(learner.windows, 1))
-    rows = (starts + np.arange(width)).ravel()
-    yield "floor", floor
+    # As many as are drawn between two of one's own turns in a long run: what was read has left the
+    # caches, as it has for a sampler.
+    starts = rng.integers(len(frames) - width, size=(_DRAWS, learner.windows, 1))
+    rows = itertools.cycle((starts + np.arange(width)).reshape(_DRAWS, -1))
+    directory.joinpath("mapped").write_bytes(frames.data)
+    mapped = np.memmap(directory / "mapped", frames.dtype, "r", shape=frames.shape)
+    for name, source in (("floor", frames), ("floor, mapped", mapped)):
+        yield name, partial(_take, source, rows, out)
     for compressor in ("raw", "lz4") if frames.dtype == np.uint8 else ("raw",):
         yield f"diskreplay {compressor}", ours(learner, frames, directory / compressor, compressor)
     if find_spec("torchrl"):
@@ -142,6 +154,10 @@ def contenders(
             yield f"torchrl {kind}", torchrl(learner, frames, directory / kind, kind)
     if find_spec("flashbax"):
         yield "flashbax", flashbax(learner, frames)
+
+
+def _take(source: np.ndarray, rows: Iterator[np.ndarray], out: np.ndarray) -> Any:
+    return np.take(source, next(rows), axis=0, out=out, mode="clip")
 
 
 def ours(learner: Learner, frames: np.ndarray, path: Path, compressor: str) -> Callable[[], Any]:

@@ -1,0 +1,139 @@
+"""Which goals take the place of others, and what they are worth."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
+from diskreplay.validation import whole
+
+if TYPE_CHECKING:
+    from diskreplay.buffer import ReplayBuffer
+    from diskreplay.sampling.row_index import RowIndex
+
+STRATEGIES = ("future", "final", "episode")
+Info = Mapping[str, np.ndarray] | Sequence[Mapping[str, Any]]
+ComputeReward = Callable[[np.ndarray, np.ndarray, Info], Any]
+Random = Callable[[int], np.ndarray]
+
+
+class Relabelling:
+    """What `ReplayBuffer.hindsight` and `Sequences.hindsight` were asked for, checked.
+
+    Attributes
+    ----------
+    achieved, desired : str
+        Keys of the observation.
+    field : str
+        Of the achieved goal.
+    info : tuple of str
+        Extras that the functions get.
+    ends_episodes : bool
+        Whether there is a function for that.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+
+    def __init__(
+        self,
+        buffer: "ReplayBuffer",
+        compute_reward: ComputeReward,
+        *,
+        strategy: str,
+        n_goals: int,
+        achieved: str,
+        desired: str,
+        info: str | Sequence[str],
+        finished: bool,
+        terminated: ComputeReward | None,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise InvalidInputError(
+                f"strategy: one of {', '.join(STRATEGIES)} expected, found {strategy!r:.60}"
+            )
+        for what, given in (("compute_reward", compute_reward), ("terminated", terminated)):
+            if not callable(given) and not (what == "terminated" and given is None):
+                raise InvalidInputError(f"{what}: a function expected, found {given!r:.60}")
+        _check_goals(buffer.observation_space, achieved, desired)
+        info = (info,) if isinstance(info, str) else tuple(info)
+        for name in info:
+            if name not in buffer.extras:
+                there = ", ".join(buffer.extras) or "none at all"
+                raise InvalidInputError(f"info: there is no extra {name!r:.60}; there are: {there}")
+        self._compute, self._terminated = compute_reward, terminated
+        self.ends_episodes = terminated is not None
+        self._strategy, self._finished = STRATEGIES.index(strategy), bool(finished)
+        self._share = 1 - 1 / (1 + whole("n_goals", n_goals))
+        self.achieved, self.desired, self.info = achieved, desired, info
+        self.field = f"observation/{achieved}"
+
+    def choose(
+        self, index: "RowIndex", ids: np.ndarray, random: Random, *, in_order: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The places of `ids` that get new goals, and the rows that these are of.
+
+        Parameters
+        ----------
+        ids : ndarray of int64
+            Transitions, or the anchors of windows.
+        random : callable
+            So many numbers of ``[0, 1)``.
+        in_order : bool
+            Whether `ids` are not in a random order, so that the first ones are not any.
+        """
+        from diskreplay.sampling import episode_kernels
+
+        asked = int(len(ids) * self._share)
+        places = np.arange(asked)
+        if in_order:
+            places = np.sort(np.argsort(random(len(ids)), kind="stable")[:asked])
+        goals = np.empty(asked, np.int64)
+        episode_kernels.choose_goals(
+            *index.state, ids[places], random(asked), self._strategy, self._finished, goals
+        )
+        there = goals >= 0
+        return places[there], goals[there]
+
+    def reward(
+        self, following: np.ndarray, goals: np.ndarray, info: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """What transitions earn that led to `following` with these goals, and which of them end
+        the episode, if there is a function for that. A call of each, whatever the number."""
+        size = len(goals)
+        given: Info = info if self.info else [{} for _ in range(size)]
+        reward = _numbers("compute_reward", self._compute(following, goals, given), size)
+        if not np.isfinite(reward).all():
+            raise NotFiniteError(f"compute_reward: finite rewards expected, found {reward}")
+        if self._terminated is None:
+            return reward, None
+        return reward, _numbers("terminated", self._terminated(following, goals, given), size) != 0
+
+
+def _check_goals(space: spaces.Space, achieved: str, desired: str) -> None:
+    """Refuse an observation space without two goals of one kind."""
+    if not isinstance(space, spaces.Dict):
+        raise InvalidInputError(f"hindsight: a Dict of observations expected, found {space}")
+    for what, key in (("achieved", achieved), ("desired", desired)):
+        if key not in space.spaces or not isinstance(space[key], spaces.Box):
+            boxes = ", ".join(k for k in space.spaces if isinstance(space[k], spaces.Box))
+            raise InvalidInputError(
+                f"{what}: a Box of the observation expected, found {key!r:.60}; there are: {boxes}"
+            )
+    one, other = space[achieved], space[desired]
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        raise InvalidInputError(
+            f"hindsight: {achieved!r} is {one.dtype} of shape {one.shape} and {desired!r} is "
+            f"{other.dtype} of shape {other.shape}; an achieved goal cannot take the place of a "
+            "desired one"
+        )
+
+
+def _numbers(what: str, found: Any, size: int) -> np.ndarray:
+    found = np.asarray(found, np.float64)
+    if found.shape != (size,):
+        raise ShapeError(f"{what}: shape ({size},) expected, found {found.shape}")
+    return found
