@@ -15,9 +15,9 @@ _EXTRA = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _VIEW = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
 RESERVED = frozenset(
     (
-        # Fields of the format, and what else is in the directory of a store or a checkpoint.
+        # Fields of the format, and what else is in the group of a store or a checkpoint.
         *("observation", "action", "reward", "terminated", "truncated", "step", "is_final"),
-        *("priority", "tail", "state", "lock", "manifest", "attachments"),
+        "priority",
         # Parameters of `add`.
         *("self", "next_observation", "mask", "next_observation_mask"),
         # What a batch has.

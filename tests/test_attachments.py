@@ -61,6 +61,7 @@ def everything(tmp_path):
     }
 
 
+MANIFEST = "is_final/saved/manifest.json"
 EXPECTED = {
     "agent.pt": b"weights" * 1000, "empty": b"", "nets/critic.pt": b"critic",
     "nets/target critic-1.pt": b"target", "config.yaml": b"lr: 1", "view": b"\0\2\4",
@@ -93,11 +94,11 @@ def test_every_attachment_is_in_the_manifest_and_never_written_to_again(tmp_path
     import google_crc32c
 
     at = buffer.save(tmp_path / "ckpt", 7, attachments=everything(tmp_path))
-    manifest = json.loads((at / "manifest.json").read_text())
+    manifest = json.loads((at / MANIFEST).read_text())
     for name, data in EXPECTED.items():
-        entry = manifest["files"][f"attachments/{name}"]
+        entry = manifest["files"][f"is_final/saved/attachments/{name}"]
         assert entry == [len(data), google_crc32c.value(data)]
-        assert (at / "attachments" / name).stat().st_mode & 0o777 == 0o444
+        assert (at / "is_final/saved/attachments" / name).stat().st_mode & 0o777 == 0o444
     assert datetime.datetime.fromisoformat(manifest["saved_at"]).utcoffset() == datetime.timedelta(
         0
     )
@@ -106,7 +107,7 @@ def test_every_attachment_is_in_the_manifest_and_never_written_to_again(tmp_path
 def test_without_attachments(tmp_path, buffer):
     for given in (None, {}):
         at = buffer.save(tmp_path / "ckpt", 1, attachments=given)
-        assert not (at / "attachments").exists()
+        assert not (at / "is_final/saved/attachments").exists()
         assert buffer.load(tmp_path / "ckpt").attachments == {}
 
 
@@ -167,7 +168,7 @@ def link_to_a_file(path):
 
 
 def hard_link(path):
-    other = path.parents[5] / "elsewhere"
+    other = path.parents[7] / "elsewhere"
     other.write_bytes(b"may change")
     os.link(other, path)
 
@@ -185,7 +186,7 @@ def deeper(path):
 
 def outside_of_its_place(path):
     path.write_bytes(b"good")
-    path.parents[1].joinpath("zarr.json").write_bytes(b"forged")
+    path.parents[3].joinpath("zarr.json").write_bytes(b"forged")
 
 
 @pytest.mark.parametrize(
@@ -350,7 +351,7 @@ def test_attachments_do_not_disturb_what_is_drawn(tmp_path, buffer):
 def test_a_damaged_attachment_is_named_and_nothing_is_loaded(tmp_path, buffer, name, harm):
     at = buffer.save(tmp_path / "ckpt", 1, attachments=everything(tmp_path))
     add(buffer, 5)
-    path = at / "attachments" / name
+    path = at / "is_final/saved/attachments" / name
     path.chmod(0o644)
     data = path.read_bytes()
     if harm == "flip":
@@ -376,7 +377,7 @@ def test_a_damaged_attachment_is_named_and_nothing_is_loaded(tmp_path, buffer, n
 
 def test_a_file_that_nobody_attached_is_named(tmp_path, buffer):
     at = buffer.save(tmp_path / "ckpt", 1, attachments={"agent.pt": b"x"})
-    (at / "attachments" / "more").write_bytes(b"x")
+    (at / "is_final/saved/attachments" / "more").write_bytes(b"x")
     assert [(f.kind, f.path.name) for f in verify(at).findings] == [("orphan", "more")]
 
 
@@ -432,14 +433,14 @@ def test_checkpoints_are_listed_in_their_order(tmp_path, buffer):
 
 
 HARM = {
-    "no manifest": lambda at: (at / "manifest.json").unlink(),
-    "a manifest of nonsense": lambda at: (at / "manifest.json").write_bytes(b"\xff{"),
+    "no manifest": lambda at: (at / MANIFEST).unlink(),
+    "a manifest of nonsense": lambda at: (at / MANIFEST).write_bytes(b"\xff{"),
     "no attributes": lambda at: (at / "zarr.json").unlink(),
     "an attribute of another kind": lambda at: (at / "zarr.json").write_text(
         (at / "zarr.json").read_text().replace('"count": [', '"count": ["x", ')
     ),
-    "a date of nonsense": lambda at: (at / "manifest.json").write_text(
-        (at / "manifest.json").read_text().replace('"saved_at": "2', '"saved_at": "x')
+    "a date of nonsense": lambda at: (at / MANIFEST).write_text(
+        (at / MANIFEST).read_text().replace('"saved_at": "2', '"saved_at": "x')
     ),
     "nothing in it": lambda at: (shutil.rmtree(at), at.mkdir()),
 }
@@ -460,9 +461,9 @@ def test_a_broken_checkpoint_is_listed_as_broken(tmp_path, buffer, harm):
 
 def test_a_checkpoint_of_before_says_no_date(tmp_path, buffer):
     at = buffer.save(tmp_path / "ckpt", 1)
-    document = json.loads((at / "manifest.json").read_text())
+    document = json.loads((at / MANIFEST).read_text())
     del document["saved_at"]
-    (at / "manifest.json").write_text(json.dumps(document))
+    (at / MANIFEST).write_text(json.dumps(document))
     assert buffer.load(tmp_path / "ckpt").saved_at is None
     assert verify(at).findings == ()
 

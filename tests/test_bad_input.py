@@ -476,9 +476,9 @@ def test_checkpoint_of_a_newer_format(tmp_path, buffer):
     at = buffer.save(tmp_path / "checkpoints", 3)
     text = (at / "zarr.json").read_text().replace('"format_version": 2', '"format_version": 7')
     (at / "zarr.json").write_text(text)
-    listing = json.loads((at / "manifest.json").read_text())
+    listing = json.loads((at / "is_final/saved/manifest.json").read_text())
     listing["files"]["zarr.json"] = [len(text), google_crc32c.value(text.encode())]
-    (at / "manifest.json").write_text(json.dumps(listing))
+    (at / "is_final/saved/manifest.json").write_text(json.dumps(listing))
     refused(
         buffer, errors.FormatError, ["version 7", "up to 2"],
         lambda: buffer.load(tmp_path / "checkpoints", 3),
@@ -621,6 +621,20 @@ def test_checkpoints_inside_the_store(tmp_path, buffer, inside):
             )  # fmt: skip
 
 
+@pytest.mark.parametrize("inside", ["", "a/b"])
+def test_checkpoints_inside_a_checkpoint(tmp_path, buffer, inside):
+    """It goes with all that is in it when it is replaced or retired."""
+    saved = buffer.save(tmp_path / "checkpoints", 7)
+    before = contents(saved)
+    for call in (buffer.save, buffer.export_gz):
+        refused(
+            buffer, errors.InvalidInputError,
+            ["checkpoint_dir", f"the checkpoint {saved}", f"give that one: {saved.parent}"],
+            lambda call=call: call(saved / inside, 8),
+        )  # fmt: skip
+    assert contents(saved) == before
+
+
 def test_missing_checkpoint(tmp_path, buffer):
     directory = tmp_path / "checkpoints"
     kind = errors.CheckpointNotFoundError
@@ -640,7 +654,7 @@ def test_each_file_of_a_checkpoint_removed_in_turn(tmp_path, buffer):
     record(buffer, 5)
     before = snapshot(buffer)
     names = files_of(at)
-    assert {"zarr.json", "manifest.json", "observation/c.0.0.0.0"} <= set(names)
+    assert {"zarr.json", "is_final/saved/manifest.json", "observation/c.0.0.0.0"} <= set(names)
     for name in names:
         (at / name).rename(tmp_path / "aside")
         with pytest.raises(FileNotFoundError) as caught:
@@ -686,7 +700,7 @@ def test_each_file_of_a_checkpoint_cut_short(tmp_path, buffer):
 )  # fmt: skip
 def test_damaged_manifest(tmp_path, buffer, text):
     at = buffer.save(tmp_path / "checkpoints", 1)
-    (at / "manifest.json").write_bytes(text)
+    (at / "is_final/saved/manifest.json").write_bytes(text)
     before = snapshot(buffer)
     with pytest.raises((errors.CheckpointError, errors.FormatError), match=str(at)):
         buffer.load(tmp_path / "checkpoints", 1)

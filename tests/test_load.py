@@ -24,6 +24,7 @@ from diskreplay.store import files
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAME = (8, 8)
+MANIFEST = "is_final/saved/manifest.json"
 OPTIONS = {
     "observation_space": Box(0, 255, FRAME, "uint8"), "action_space": Discrete(4),
     "capacity": 96, "stack_size": 2, "update_horizon": 2, "batch_size": 8, "segment_rows": 16,
@@ -137,7 +138,7 @@ def test_a_flipped_bit_anywhere_is_refused(saved, tmp_path):
         path = checkpoint / name
         whole = path.read_bytes()
         places = [0, len(whole) // 3, len(whole) // 2, len(whole) - 1]
-        if name == "manifest.json":  # which has no checksum: all that `load` goes by is checked
+        if name == MANIFEST:  # which has no checksum: all that `load` goes by is checked
             places = range(whole.index(b'"files"'), len(whole), 37)
         for at in places:
             rotten = bytearray(whole)
@@ -169,7 +170,7 @@ def test_a_rotten_index_of_a_shard_is_refused(saved, tmp_path):
 def test_what_the_manifest_does_not_list_is_refused(saved, tmp_path):
     """The manifest has no checksum: it has to name all that is needed."""
     buffer, checkpoint = saved
-    before, path = everything(buffer), checkpoint / "manifest.json"
+    before, path = everything(buffer), checkpoint / MANIFEST
     whole = json.loads(path.read_text())
     for name in whole["files"]:
         less = {key: value for key, value in whole["files"].items() if key != name}
@@ -191,7 +192,7 @@ def test_what_the_manifest_does_not_list_is_refused(saved, tmp_path):
 
 def agree(checkpoint):
     """Write the manifest anew."""
-    path = checkpoint / "manifest.json"
+    path = checkpoint / MANIFEST
     document = json.loads(path.read_text())
     for key in document["files"]:
         if "/c." in key and key.startswith("observation"):
@@ -252,7 +253,7 @@ def hurt(checkpoint, which):
         path.write_bytes(whole)
         agree(checkpoint)
     if which == "manifest":
-        path = checkpoint / "manifest.json"
+        path = checkpoint / MANIFEST
         whole = path.read_bytes()
         for at in places(json.loads(whole)):
             for value in EXTREMES:

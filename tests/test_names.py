@@ -150,14 +150,14 @@ def test_any_keys_of_dict_spaces(names, inner):
 
 
 def test_what_once_broke_is_told_apart(tmp_path):
-    for names in (["self"], ["to_torch"], ["Reward"], ["Pos", "pos"], ["keys"], ["attachments"]):
+    for names in (["self"], ["to_torch"], ["Reward"], ["Pos", "pos"], ["keys"], ["priority"]):
         extras = dict.fromkeys(names, ((), "int64"))
         with pytest.raises(ExtrasError, match=names[0]):
             diskreplay.ReplayBuffer(tmp_path / "store", **SCALAR, extras=extras)
     with diskreplay.ReplayBuffer(
-        tmp_path / "store", **SCALAR, extras={"unsealed": ((), "i8")}
+        tmp_path / "store", **SCALAR, extras={"unsealed": ((), "i8"), "attachments": ((), "i8")}
     ) as b:
-        b.add(1, 1, 0.0, False, False, unsealed=3)
+        b.add(1, 1, 0.0, False, False, unsealed=3, attachments=4)
     with diskreplay.open(tmp_path / "store") as reader:
         assert reader.take("unsealed", [0]).tolist() == [3]
 

@@ -290,9 +290,9 @@ def with_prefetch(saved, entries):
     document["attributes"]["diskreplay"]["prefetch"] = entries
     data = json.dumps(document).encode()
     (saved / "zarr.json").write_bytes(data)
-    contents = json.loads((saved / "manifest.json").read_text())
+    contents = json.loads((saved / "is_final/saved/manifest.json").read_text())
     contents["files"]["zarr.json"] = [len(data), google_crc32c.value(data)]
-    (saved / "manifest.json").write_text(json.dumps(contents))
+    (saved / "is_final/saved/manifest.json").write_text(json.dumps(contents))
 
 
 @pytest.mark.parametrize("prioritized", [False, True])

@@ -208,17 +208,20 @@ def test_zarr_sees_the_fields_and_nothing_else(tmp_path, monkeypatch):
     assert members(path) == OF_THE_FORMAT | {"priority"}
 
 
-def test_a_tree_and_consolidated_metadata_of_a_live_store(tmp_path):
+def test_trees_and_consolidated_metadata(tmp_path):
     path = tmp_path / "replay"
     with diskreplay.ReplayBuffer(path, **NESTED) as buffer:
         frame = {"camera": np.ones((32, 32), np.uint8), "body": np.zeros(3)}
         for _ in range(20):
             buffer.add(frame, 1, 0.0, False, False, hidden=np.ones(1024, np.uint8))
+        saved = buffer.save(tmp_path / "checkpoints", 1, attachments={"nets/agent.pt": b"weights"})
         copy = tmp_path / "copy"
         shutil.copytree(path, copy)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert "camera" in str(zarr.open_group(path, mode="r").tree())
+            for group in (path, saved):
+                assert "camera" in str(zarr.open_group(group, mode="r").tree())
+                assert members(group) == OF_THE_FORMAT
             warnings.filterwarnings("ignore", message="Consolidated metadata")  # not in Zarr v3 yet
             together = zarr.consolidate_metadata(str(copy))
         assert set(together.metadata.consolidated_metadata.flattened_metadata) == OF_THE_FORMAT

@@ -32,6 +32,7 @@ from diskreplay.store import (
     files,
     format,
     interrupted_repair,
+    manifest,
     priorities,
     private,
     tempfiles,
@@ -83,7 +84,7 @@ def repair(
     path = files.resolved(path)
     Store.sweep(path)
     format.read_attributes(path)
-    if (path / "manifest.json").exists():
+    if manifest.is_checkpoint(path):
         raise FormatError(
             f"{path}: a checkpoint, which is never changed; restore its files from a copy, or load "
             "another one"

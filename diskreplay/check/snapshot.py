@@ -277,7 +277,7 @@ class Snapshot:
 def _identity(path: Path) -> list[int | None]:
     """The inodes of the files that no store shares with the one that takes its place."""
     inodes = []
-    for one in (private.commit_page(path), path / "manifest.json"):
+    for one in (private.commit_page(path), path / manifest.NAME):
         try:
             inodes.append(os.stat(one).st_ino)
         except OSError:

@@ -40,7 +40,7 @@ _SET_ASIDE = "`--repair` sets these rows aside, or load a checkpoint"
 _FAILS = "sampling these rows fails; "  # of raw fields it gives what is there
 _IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows aside"
 _PRIORITIES = "`--repair` gives all rows the largest one"
-_ATTACHED = f"{manifest.ATTACHMENTS}/"
+_ATTACHED = f"{manifest.ATTACHMENTS.as_posix()}/"
 _LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority(\.[^/]+)?/.*")
 _OF_ROWS = re.compile(r"tail\.\d+|open\.\d+/\d+\.\d+|spare\..*|unsealed.*")
 

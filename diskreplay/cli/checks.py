@@ -32,7 +32,7 @@ from diskreplay.errors import (
 )
 from diskreplay.inspection.humanize import count_text, size_text
 from diskreplay.inspection.store_activity import checkpoints_elsewhere, time_of
-from diskreplay.store import format
+from diskreplay.store import format, manifest
 
 if TYPE_CHECKING:
     from diskreplay.store.listing import Checkpoint
@@ -86,7 +86,7 @@ def verify(
 
     if sources and not repair:
         raise typer.BadParameter("--from goes with --repair")
-    if repair and (path / "manifest.json").exists():
+    if repair and manifest.is_checkpoint(path):
         raise typer.BadParameter(
             "a checkpoint is never repaired: restore its files, or load another one"
         )

@@ -28,7 +28,7 @@ from diskreplay.errors import (
     InvalidInputError,
     StorageError,
 )
-from diskreplay.store import format
+from diskreplay.store import format, manifest
 
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 _TRAILING = re.compile(r" +$", re.MULTILINE)
@@ -175,7 +175,7 @@ def explained(path: Path) -> Iterator[None]:
 
 def remedy(path: Path) -> str:
     """What to do about a store or a checkpoint that is damaged."""
-    is_checkpoint = (path / "manifest.json").exists()
+    is_checkpoint = manifest.is_checkpoint(path)
     what = "names all that is damaged" if is_checkpoint else "sets the damaged rows aside"
     return f"`diskreplay verify {path}{'' if is_checkpoint else ' --repair'}` {what}"
 

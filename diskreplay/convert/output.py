@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diskreplay.errors import FormatError, InvalidInputError
-from diskreplay.store import files, format, private, tempfiles
+from diskreplay.store import files, format, manifest, private, tempfiles
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def new_store(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pa
                     f"{out}: no store, so it is not replaced; choose another path, or remove it "
                     "yourself"
                 ) from None
-            if (out / "manifest.json").exists():
+            if manifest.is_checkpoint(out):
                 raise InvalidInputError(f"{out}: a checkpoint, which is never replaced")
             held.callback(files.unlock, private.hold(out))
         with new_directory(out) as beside:

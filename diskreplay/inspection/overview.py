@@ -20,7 +20,7 @@ from diskreplay.inspection.store_activity import (
 )
 from diskreplay.open_episodes import parse_begins
 from diskreplay.schema import Schema
-from diskreplay.store import format, private
+from diskreplay.store import format, manifest, private
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.store import Store
 from diskreplay.store.usage import sizes
@@ -218,7 +218,7 @@ def _described(
 
 
 def _what_is(path: Path) -> str:
-    if (path / "manifest.json").exists():
+    if manifest.is_checkpoint(path):
         return "checkpoint"
     return "live store" if private.commit_page(path).exists() else "checkpoint without its manifest"
 

@@ -1,7 +1,7 @@
 """Files of a run that are saved with its rows: the network, the optimizer, the environment's state.
 
-They are in the checkpoint's directory ``attachments/``, and its manifest lists them like any other
-file. So they are there together with the rows, or not at all.
+They are in the checkpoint's directory ``is_final/saved/attachments/``, and its manifest lists them
+like any other file. So they are there together with the rows, or not at all.
 """
 
 import os
@@ -98,7 +98,8 @@ def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
     """
     written: dict[str, Path] = {}
     for name, source in sources.items():
-        path = written[f"{ATTACHMENTS}/{name}"] = build / ATTACHMENTS / name
+        key = (ATTACHMENTS / name).as_posix()
+        path = written[key] = build / key
         files.make_dirs(path.parent)
         if isinstance(source, bytes | bytearray | memoryview):
             files.write(path, [bytes(source)])
@@ -109,7 +110,7 @@ def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
         _check_tree(name, build, set(written.values()))
         files.seal(path)
     files.sync(written.values())
-    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build / ATTACHMENTS))
+    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
     return {key: plain_file.checksum(path) for key, path in written.items()}
 
 

@@ -47,11 +47,18 @@ def checked_suffix(suffix: int | str) -> str:
 
 
 def check_outside(store: Path, directory: Path) -> None:
-    """Refuse a place for checkpoints that is inside a store: `load` replaces that as a whole."""
-    if Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(store)):
+    """Refuse a place for checkpoints that is inside a store: `load` replaces that as a whole. And
+    one inside a checkpoint, which goes with all that is in it."""
+    real = Path(os.path.realpath(directory))
+    if real.is_relative_to(os.path.realpath(store)):
         raise InvalidInputError(
             f"checkpoint_dir: {directory} is inside the store {store}, which a load replaces with "
             "all that is in it; choose a directory beside it"
+        )
+    for place in filter(manifest.is_checkpoint, (real, *real.parents)):
+        raise InvalidInputError(
+            f"checkpoint_dir: {directory} is {'in ' * (place != real)}the checkpoint {place}, and "
+            f"not a directory of them; give that one: {place.parent}"
         )
 
 
@@ -101,7 +108,7 @@ def _instead(directory: Path, name: str) -> str:
 def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, str]:
     """The checkpoint directory, or what a link there leads to, and its suffix; of the highest
     number if `suffix` is None. Without one, `directory` may be a checkpoint itself."""
-    if (directory / manifest.NAME).is_file():
+    if manifest.is_checkpoint(directory):
         if suffix is None:
             return directory, directory.name.rpartition("_ckpt.")[2]
         raise CheckpointNotFoundError(
@@ -228,6 +235,7 @@ def _build(
             data = path.read_bytes()
             contents[key] = Seal(len(data), codec.crc32c(data))
     listing = build / manifest.NAME
+    files.make_dirs(listing.parent)
     files.write(listing, [manifest.encode(contents, datetime.datetime.now(datetime.UTC))])
     if not files.is_synced(store.path):  # what is linked was never synced where it comes from
         written = [build / key for key in contents]

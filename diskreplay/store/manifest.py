@@ -1,4 +1,7 @@
-"""The manifest of a checkpoint: its files, their lengths and checksums, and when it was saved."""
+"""The manifest of a checkpoint: its files, their lengths and checksums, and when it was saved.
+
+It lies below an array, as the private files of a live store do: see `private`.
+"""
 
 import datetime
 import os
@@ -11,8 +14,14 @@ from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError
 from diskreplay.store import format
 from diskreplay.store.column import Seal
 
-NAME = "manifest.json"
-ATTACHMENTS = "attachments"  # the directory of a checkpoint that its attachments are in
+PLACE = Path("is_final", "saved")  # what a checkpoint has besides its rows
+NAME = PLACE / "manifest.json"
+ATTACHMENTS = PLACE / "attachments"
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether there is a manifest, sound or not."""
+    return (path / NAME).exists()
 
 
 class Manifest(NamedTuple):
@@ -32,7 +41,7 @@ class Manifest(NamedTuple):
     @property
     def attachments(self) -> dict[str, Seal]:
         """The attachments among the files, by their names."""
-        prefix = f"{ATTACHMENTS}/"
+        prefix = f"{ATTACHMENTS.as_posix()}/"
         return {
             key.removeprefix(prefix): seal
             for key, seal in self.files.items()

@@ -36,7 +36,7 @@ class all_there:
         env, start = int(envs[0]), number * column.field.segment_rows
         stop = min(start + column.field.segment_rows, int(count[env]))
         more = f" and of {len(envs) - 1} more envs" if len(envs) > 1 else ""
-        if (root / manifest.NAME).exists():
+        if manifest.is_checkpoint(root):
             remedy = "or load another checkpoint"
         else:
             remedy = (

@@ -37,6 +37,7 @@ from diskreplay.store import (
     follow,
     format,
     interrupted_repair,
+    manifest,
     priorities,
     private,
     recovery,
@@ -198,6 +199,8 @@ class Store:
         # has made since we looked is left to the lock.
         ours = {private.PLACE.parts[0], *(f.name.split("/")[0] for f in fields)}
         foreign = [p.name for p in path.iterdir() if p.name not in ours]
+        if manifest.is_checkpoint(path):  # one whose own metadata are gone
+            foreign = [manifest.NAME.as_posix()]
         if foreign and not (path / "zarr.json").exists():
             raise FormatError(
                 f"{path}: holds {foreign[0]!r} and no store; choose an empty or a new directory"
@@ -261,7 +264,7 @@ class Store:
             return read_steadily(path, lambda: cls(path, mode="r", only=only))
         cls.sweep(path)
         format.read_attributes(path)
-        if (path / "manifest.json").exists():
+        if manifest.is_checkpoint(path):
             raise FormatError(
                 f"{path}: a checkpoint, which never changes; open it with mode='r', or load() it "
                 "into a live store"

@@ -26,6 +26,7 @@ from diskreplay.errors import DiskReplayError, FormatError, LockedError
 from diskreplay.store import files
 
 LIVE = "is_final/live"
+MANIFEST = "is_final/saved/manifest.json"
 NEARLY = 2190  # of the transitions in the store below: what little damage must leave
 GOLDEN = Path(__file__).resolve().parent.parent / "data" / "golden"
 STEPS, CAPACITY, STACK, SEGMENT = 3000, 2400, 3, 512
@@ -174,7 +175,7 @@ def test_golden_stores_are_sound(tmp_path, case):
     with tarfile.open(GOLDEN / case) as tar:
         tar.extractall(tmp_path, filter="data")
     groups = [p.parent for p in tmp_path.rglob("zarr.json")]
-    roots = [p for p in groups if (p / LIVE / "state").exists() or (p / "manifest.json").exists()]
+    roots = [p for p in groups if (p / LIVE / "state").exists() or (p / MANIFEST).exists()]
     assert len(roots) >= 2
     for root in roots:
         assert verify(root).findings == ()

@@ -391,7 +391,7 @@ def test_no_line_ends_in_blanks(cli, store):
 
 def test_a_checkpoint_without_its_manifest(cli_json, store):
     saved = store.parent / "checkpoints" / "replay_ckpt.7"
-    (saved / "manifest.json").unlink()
+    (saved / "is_final/saved/manifest.json").unlink()
     assert cli_json("info", saved)["what"] == "checkpoint without its manifest"
     found = cli_json("info", store)
     assert (found["what"], found["rows"], found["retained"]) == ("live store", 115, 105)

@@ -270,7 +270,7 @@ def test_attachments_are_listed(cli, cli_json, make, tmp_path):
     assert "agent.pt, nets/q.pt" in said
     cli("prune", tmp_path / "saved", "--keep", 1, "--yes")
     assert [c["suffix"] for c in cli_json("checkpoints", tmp_path / "saved")] == ["2"]
-    at = tmp_path / "saved" / "replay_ckpt.2" / "attachments" / "agent.pt"
+    at = tmp_path / "saved" / "replay_ckpt.2" / "is_final/saved/attachments" / "agent.pt"
     at.chmod(0o644)
     at.write_bytes(b"1235")
     said = cli("verify", at.parents[1], code=1).stdout

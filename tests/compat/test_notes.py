@@ -190,11 +190,11 @@ def test_links_that_lead_nowhere(tmp_path):
 
 def agree(checkpoint):
     """Write the manifest anew."""
-    document = json.loads((checkpoint / "manifest.json").read_text())
+    document = json.loads((checkpoint / "is_final/saved/manifest.json").read_text())
     for key in document["files"]:
         data = (checkpoint / key).read_bytes()
         document["files"][key] = [len(data), google_crc32c.value(data)]
-    (checkpoint / "manifest.json").write_text(json.dumps(document))
+    (checkpoint / "is_final/saved/manifest.json").write_text(json.dumps(document))
 
 
 @pytest.mark.parametrize("name", ["max_recorded_priority", "weighed", "newest_weight", "column"])

@@ -68,8 +68,8 @@ def test_the_last_write_is_the_newest(tmp_path):
         path.write_text("")
         os.utime(path, (when, when))
     assert last_write(tmp_path) == 2000
-    (tmp_path / "manifest.json").write_text("")
-    os.utime(tmp_path / "manifest.json", (500, 500))
+    (tmp_path / "is_final/saved/manifest.json").write_text("")
+    os.utime(tmp_path / "is_final/saved/manifest.json", (500, 500))
     assert last_write(tmp_path) == 500  # of a checkpoint, whenever its files were linked
 
 
@@ -82,7 +82,7 @@ def whole(path, when):
         "saved_at": datetime.datetime.fromtimestamp(when, datetime.UTC).isoformat(),
         "files": {"zarr.json": [(path / "zarr.json").stat().st_size, 0]},
     }
-    (path / "manifest.json").write_text(json.dumps(contents))
+    (path / "is_final/saved/manifest.json").write_text(json.dumps(contents))
 
 
 def test_the_last_write_of_a_checkpoint_is_what_it_says(tmp_path):

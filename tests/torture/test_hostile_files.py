@@ -25,6 +25,7 @@ OPTIONS = {
 }  # fmt: skip
 
 LIVE = "is_final/live"
+MANIFEST = "is_final/saved/manifest.json"
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_numbers_that_json_does_not_have(store, tmp_path, at, text):
     change(path, "attributes", "diskreplay", "stack_size", value="%")
     path.write_text(path.read_text().replace('"%"', text))
     listed = [path.stat().st_size, google_crc32c.value(path.read_bytes())]
-    change(checkpoint / "manifest.json", "files", at, value=listed)
+    change(checkpoint / MANIFEST, "files", at, value=listed)
     with diskreplay.open(store, mode="a") as buffer:
         with pytest.raises(errors.DiskReplayError, match=f"not valid JSON.*{text}"):
             buffer.load(tmp_path / "checkpoints", 1)
@@ -196,7 +197,7 @@ def test_a_link_in_a_checkpoint(store, tmp_path):
     other = tmp_path / "other"
     name.rename(other)
     os.symlink(other, name)
-    change(at / "manifest.json", "files", "observation/c.4.0.0.0", 0, value=os.lstat(name).st_size)
+    change(at / MANIFEST, "files", "observation/c.4.0.0.0", 0, value=os.lstat(name).st_size)
     refused(lambda: diskreplay.open(at))
     with diskreplay.PrioritizedReplayBuffer(tmp_path / "live", **OPTIONS) as buffer:
         with pytest.raises(errors.DiskReplayError):
@@ -329,7 +330,7 @@ def test_npz_envs(store, tmp_path, value):
 @pytest.mark.parametrize("key", ["/etc/passwd", "../../store/state"])
 def test_verify_reads_nothing_outside_of_a_checkpoint(store, tmp_path, key):
     at = tmp_path / "checkpoints" / "replay_ckpt.1"
-    change(at / "manifest.json", "files", key, value=[1, 1])
+    change(at / MANIFEST, "files", key, value=[1, 1])
     assert [finding.kind for finding in verify(at).findings][:1] == ["manifest"]
 
 

@@ -107,7 +107,8 @@ def test_nothing_goes_past_the_recorder_and_its_trace_leads_to_the_same_tree(tmp
     state = disk.build(set(), {})
     state.write_to(tmp_path)
     assert (tmp_path / "run" / "replay" / "zarr.json").exists()
-    assert (tmp_path / "run" / "checkpoints" / "replay_ckpt.1" / "manifest.json").exists()
+    saved = tmp_path / "run" / "checkpoints" / "replay_ckpt.1"
+    assert (saved / "is_final/saved/manifest.json").exists()
 
 
 @pytest.mark.parametrize("number", range(6))

@@ -134,7 +134,7 @@ class Examiner:
             return f"checkpoint {path.name}: {report.findings[0]}".replace(str(path), "")
         with diskreplay.open(path) as saved:
             size = tuple(saved.bounds[:, 1].tolist())
-            attached = (path / "attachments" / "nets" / "rows").read_text()
+            attached = (path / "is_final/saved/attachments" / "nets" / "rows").read_text()
             if attached != ",".join(map(str, size)):
                 return f"checkpoint {path.name}: rows {size} and the attachment of {attached}"
             for rows in allowed:

@@ -163,7 +163,7 @@ def relisted(root: str, case: Case) -> Case:
 
     def harm(place: Path, outside: Path) -> None:
         case(place, outside)
-        listing = place / root / "manifest.json"
+        listing = place / root / specimen.MANIFEST
         document = json.loads(listing.read_bytes())
         for key, entry in document["files"].items():
             path = place / root / key
@@ -331,7 +331,7 @@ def files() -> Iterator[tuple[tuple[str, str], Case]]:
         names = ["zarr.json", "observation/zarr.json", f"observation/{sealed}", "reward/c.0.0",
                  "priority/zarr.json", "priority/c.0.0"]  # fmt: skip
         names += [] if kind == "store-killed" else [f"observation/{partial_}"]
-        names += [f"{live}/state", f"{live}/lock"] if not root else ["manifest.json"]
+        names += [f"{live}/state", f"{live}/lock"] if not root else [specimen.MANIFEST]
         names += [f"{live}/tail.0", f"{live}/open.0/8.0"] if kind == "store-killed" else []
         for name in names:
             for how in INSTEAD:

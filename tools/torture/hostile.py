@@ -143,7 +143,7 @@ def _all() -> Iterator[tuple[tuple[str, str], harm.Case]]:
                 yield (kind, f"{name}, relisted"), harm.relisted(root, case)
         for name, case in harm.shards(f"{root}observation/c.5.0.0.0"):
             yield (kind, name), case
-    manifest = "replay_ckpt.1/manifest.json"
+    manifest = f"replay_ckpt.1/{specimen.MANIFEST}"
     for key in ("../../outside/secret", "/etc/passwd", "a/../../../outside/secret", "lock/..", ""):
         for entry in ([len(_SECRET), 0], [-1, 0], ["a", 0], [True, False], [2**70, 2**70], 7):
             yield (

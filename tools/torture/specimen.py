@@ -23,6 +23,7 @@ OPTIONS = {
 }  # fmt: skip
 ROWS, _OF_A_KILL = 150, 141
 LIVE = "is_final/live"  # the private files of a store
+MANIFEST = "is_final/saved/manifest.json"  # of a checkpoint
 """Rows that `make` records; what a buffer holds beyond them was never added."""
 
 

@@ -200,7 +200,7 @@ def _is_as_listed(directory: Path) -> bool:
     """Whether every file has the checksum that the manifest gives it: who changes both can have
     any rows loaded, and nobody can tell. Blocks of packed files have checksums of their own."""
     try:
-        entries = json.loads(files.read(directory / "manifest.json", _LARGEST))["files"]
+        entries = json.loads(files.read(directory / specimen.MANIFEST, _LARGEST))["files"]
         return all(
             key.startswith("observation/c.")
             or crc32c(files.read(directory / key, _LARGEST)) == entry[1]
