@@ -8,6 +8,11 @@ import sys
 
 def main() -> None:
     """The entry point."""
+    if sys.argv[1:] == ["--version"]:  # without the half second that all else takes to load
+        from diskreplay import __version__
+
+        print(f"diskreplay {__version__}")
+        return
     try:
         from diskreplay.cli.app import main
 

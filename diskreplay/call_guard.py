@@ -2,7 +2,8 @@
 
 import threading
 from pathlib import Path
-from typing import Any
+from threading import get_ident
+from typing import Any, NoReturn
 
 from diskreplay import fork
 from diskreplay.errors import ClosedError, ForkedError, ReadOnlyError, ReentryError
@@ -55,18 +56,15 @@ class CallGuard:
             and a batch that is read, or one that is waited for, would be waited for for ever.
         """
         lock = self._lock
-        owned = lock._is_owned()  # type: ignore[attr-defined]
-        if owned or threading.get_ident() in self._busy:
-            raise ReentryError(
-                f"{self.path}: called amid another call of the same thread, which goes on: by a "
-                "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "
-                "set a flag, and call the buffer, to save it say, when the step is done"
-            )
+        if lock._is_owned() or get_ident() in self._busy:  # type: ignore[attr-defined]
+            self._refuse()
         return lock
 
     def _turn_when_drawn(self) -> Any:
         """As `_turn`, for a call that changes or draws something."""
-        lock, me = self._turn(), threading.get_ident()
+        lock, me = self._lock, get_ident()
+        if lock._is_owned() or me in self._busy:  # type: ignore[attr-defined]
+            self._refuse()
         if self._prefetchers.open or self._views.prefetching:
             try:
                 self._busy.add(me)
@@ -74,6 +72,13 @@ class CallGuard:
             finally:
                 self._busy.discard(me)
         return lock
+
+    def _refuse(self) -> NoReturn:
+        raise ReentryError(
+            f"{self.path}: called amid another call of the same thread, which goes on: by a "
+            "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "
+            "set a flag, and call the buffer, to save it say, when the step is done"
+        )
 
     def _draw_pending(self) -> None:
         """Let prefetchers draw what was asked of them before anything changes. Without the lock."""

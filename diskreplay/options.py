@@ -9,7 +9,8 @@ from diskreplay import validation
 from diskreplay.errors import CapacityError, InvalidInputError
 
 Beta = float | Callable[[int], float]
-"""An exponent of the importance weights, or a schedule: `add_count` to exponent."""
+"""An exponent of the importance weights, or a schedule: `add_count` to exponent, which may not
+call the buffer: it is called amid a draw."""
 _MOST_WINDOW = 1 << 20  # each transition of a batch has memory for so many frames
 
 

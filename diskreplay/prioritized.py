@@ -32,7 +32,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         its priorities, unless they were saved with alpha 0, which knows none; those that are too
         large or too small for it become the largest or the smallest there can be.
     beta : float or callable
-        Default exponent of the importance weights, or a schedule: `add_count` to exponent.
+        Default exponent of the importance weights, or a schedule: `add_count` to exponent. It is
+        called amid a draw, and may not call the buffer (`ReentryError`).
     weight_normalization : {"batch", "buffer"}
         Divide the weights by the largest one of the batch, or of the whole buffer.
 

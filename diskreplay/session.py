@@ -440,9 +440,11 @@ class Session(CallGuard):
 
 def _let_go(holder: list[Store], room: tempfiles.Workspace | None, pid: int) -> None:
     """Release the store of a buffer that is gone; the parent's is not a forked child's to close."""
-    if fork.pid != pid:
-        return
-    for store in holder:
-        store.close()
-    if room is not None:
-        room.remove()
+    if fork.pid == pid and any(store.maintenance.is_here for store in holder):
+        # Garbage that is collected on that thread, which cannot wait for its own end.
+        threading.Thread(target=_let_go, args=(holder, room, pid), name="diskreplay end").start()
+    elif fork.pid == pid:
+        for store in holder:
+            store.close()
+        if room is not None:
+            room.remove()

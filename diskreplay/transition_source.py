@@ -34,8 +34,8 @@ class TransitionSource(RowBuffer):
         batch_size : int, optional
             Default: that of the constructor.
         beta : float or callable, optional
-            Exponent of the importance weights, or a schedule: `add_count` to exponent. Without
-            meaning for a uniform buffer.
+            Exponent of the importance weights, or a schedule: `add_count` to exponent. A schedule
+            may not call the buffer (`ReentryError`). Without meaning for a uniform buffer.
         out : Batch, optional
             A batch of this buffer and size whose frames may be overwritten; it is filled and
             returned.

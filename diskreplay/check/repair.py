@@ -86,8 +86,7 @@ def repair(
     format.read_attributes(path)
     if manifest.is_checkpoint(path):
         raise FormatError(
-            f"{path}: a checkpoint, which is never changed; restore its files from a copy, or load "
-            "another one"
+            f"{path}: a checkpoint, which is never changed; restore its files, or load another one"
         )
     for source in sources:
         format.read_attributes(source)  # said before the long walk, and also if all is sound

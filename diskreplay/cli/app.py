@@ -48,6 +48,8 @@ _IN_A_SHELL = {
     " (mend the cause and call again)": "",
     "free some space and call again": "free some space and try again",
     "(overwrite=True)": "(--force)",
+    ", or take data_format='parquet'": "",
+    "open it there to write, or with mode='r' to read": "only that writes to it",
     'close it there, or read along with diskreplay.open(path, mode="r")': "end it first, or wait",
 }
 

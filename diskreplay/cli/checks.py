@@ -15,6 +15,7 @@ from diskreplay.cli.common import (
     Code,
     JsonOption,
     PathArgument,
+    absolute,
     console,
     explained,
     is_store,
@@ -39,14 +40,16 @@ if TYPE_CHECKING:
 
 _LARGEST_TEXT = 60
 _OF_ROWS = ("field", "value", "priority")  # differences of the rows that are compared
-_EITHER = "Directory of a store or a checkpoint."
+_EITHER: dict[str, Any] = {
+    "help": "Directory of a store or a checkpoint.", "show_default": False, "callback": absolute,
+}  # fmt: skip
 
 commands = typer.Typer()
 
 DirectoryArgument = Annotated[
     Path,
     typer.Argument(metavar="DIR", help="Directory that checkpoints are saved in.",
-                   show_default=False),
+                   show_default=False, callback=absolute),
 ]  # fmt: skip
 
 
@@ -65,6 +68,7 @@ def verify(
             "--from",
             metavar="CHECKPOINT",
             show_default=False,
+            callback=absolute,
             help="With --repair: take lost rows from this checkpoint, as far as it has them whole. "
             "One beside the store shares files with it by hard links: damage to such a file is in "
             "both. May be given several times; the first one is asked first.",
@@ -291,8 +295,8 @@ def _ask(question: str) -> None:
 
 @commands.command(epilog="Example: `diskreplay diff checkpoints/replay_ckpt.1 runs/pong/replay`")
 def diff(
-    one: Annotated[Path, typer.Argument(metavar="A", show_default=False, help=_EITHER)],
-    other: Annotated[Path, typer.Argument(metavar="B", show_default=False, help=_EITHER)],
+    one: Annotated[Path, typer.Argument(metavar="A", **_EITHER)],
+    other: Annotated[Path, typer.Argument(metavar="B", **_EITHER)],
     newest: Annotated[
         bool,
         typer.Option(

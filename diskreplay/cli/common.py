@@ -61,16 +61,30 @@ class Code(IntEnum):
     INTERRUPTED = 130
 
 
+def absolute(given: Any) -> Any:
+    """Paths as all messages name them, whatever was typed; for arguments and options."""
+    if isinstance(given, list | tuple):
+        return [absolute(path) for path in given]
+    try:
+        return Path(os.path.abspath(given)) if given is not None else None
+    except FileNotFoundError:  # the working directory is gone; who opens it says so
+        return given
+
+
 PathArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="PATH", help="Directory of a live store or of a checkpoint.", show_default=False
+        metavar="PATH", help="Directory of a live store or of a checkpoint.", show_default=False,
+        callback=absolute,
     ),
-]
+]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 OutOption = Annotated[
-    Path, typer.Option("--out", "-o", help="File or directory to write.", show_default=False)
+    Path,
+    typer.Option(
+        "--out", "-o", help="File or directory to write.", show_default=False, callback=absolute
+    ),
 ]
 EpisodeOption = Annotated[
     int | None,

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from diskreplay.cli.common import ForceOption, JsonOption, OutOption, PathArgument, opened, progress
+from diskreplay.cli.common import (
+    ForceOption,
+    JsonOption,
+    OutOption,
+    PathArgument,
+    absolute,
+    opened,
+    progress,
+)
 from diskreplay.cli.output_options import (
     CapacityOption,
     CompressorOption,
@@ -60,6 +68,7 @@ def merge(
         typer.Argument(
             metavar="PATH...",
             show_default=False,
+            callback=absolute,
             help="Stores or checkpoints of the same spaces and number of envs.",
         ),
     ],

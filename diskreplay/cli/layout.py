@@ -1,5 +1,6 @@
 """Tables and lists for a terminal of any width: nothing is cut, and no value is broken in two."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -12,6 +13,7 @@ from rich.text import Text
 _GAP = 2  # blanks between columns
 _NARROWEST = 14  # columns that a folded name needs to be read
 _FOLDS = 3  # lines of one
+_WORD = re.compile(r"[^/_.\- ]*[/_.\- ]*")
 _BAR = 40  # columns of the longest bar, where there is room
 
 
@@ -22,7 +24,8 @@ class Listing:
     ----------
     *columns : str
         Heads. A column whose name starts with ``>`` is aligned to the right. Values of the first
-        column, names, are folded where room is scarce; all others stay in one piece.
+        column, names, are folded between words where room is scarce; all others stay in one
+        piece.
     bar : bool
         Whether a bar follows each row, as long as `add` is told.
     """
@@ -53,15 +56,16 @@ class Listing:
             for at, head in enumerate(self._heads)
         ]
         needed = sum(widths[1:]) + _GAP * len(widths[1:])
-        least = max(min(widths[0], _NARROWEST), -(-widths[0] // _FOLDS))
-        if needed + least > options.max_width:
+        left = options.max_width - needed - 1  # the box begins with a blank
+        names = [_folded(row[0], left) for row in self._rows]
+        if left < min(widths[0], _NARROWEST) or any(len(name) > _FOLDS for name in names):
             yield from self._blocks()
             return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
         for at, head in enumerate(self._heads):
             table.add_column(
                 head, justify="right" if self._right[at] else "left", no_wrap=at > 0,
-                overflow="fold", max_width=options.max_width - needed if at == 0 else None,
+                overflow="fold", max_width=left if at == 0 else None,
             )  # fmt: skip
         room = min(_BAR, options.max_width - needed - widths[0] - _GAP)
         if self._bars is not None and room > 3:
@@ -69,7 +73,7 @@ class Listing:
         for at, row in enumerate(self._rows):
             if at in self._sections:
                 table.add_section()
-            cells = [*row]
+            cells = [Text("\n").join(names[at]), *row[1:]]
             if len(table.columns) > len(row):
                 cells.append(Bar(1, 0, self._bars[at], width=room))
             table.add_row(*cells)
@@ -82,6 +86,18 @@ class Listing:
             cells = zip(self._heads[1:], row[1:], strict=True)
             yield _Parts([Text.assemble(f"{head} ", cell) for head, cell in cells if cell], 2)
         yield Text()
+
+
+def _folded(name: Text, width: int) -> list[Text]:
+    """Lines of whole words of a name; too many of them if a word is too long."""
+    ends, begin = [], 0
+    for word in _WORD.finditer(name.plain):
+        if cell_len(name.plain[begin : word.end()]) > width and word.start() > begin:
+            ends.append(word.start())
+            begin = word.start()
+        if cell_len(word[0]) > width:
+            return [name] * (_FOLDS + 1)
+    return list(name.divide(ends))
 
 
 def facts(lines: Mapping[str, str | Sequence[str]]) -> Table:

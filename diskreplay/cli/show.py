@@ -13,6 +13,7 @@ from diskreplay.cli.common import (
     ForceOption,
     JsonOption,
     PathArgument,
+    absolute,
     check_target,
     console,
     opened,
@@ -148,7 +149,11 @@ def show(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Save the frames as a .png sheet or a .gif.", show_default=False
+            "--out",
+            "-o",
+            help="Save the frames as a .png sheet or a .gif.",
+            show_default=False,
+            callback=absolute,
         ),
     ] = None,
     force: ForceOption = False,

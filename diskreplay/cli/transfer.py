@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.cli.common import ForceOption, JsonOption, OutOption, PathArgument, opened, progress
+from diskreplay.cli.common import (
+    ForceOption,
+    JsonOption,
+    OutOption,
+    PathArgument,
+    absolute,
+    opened,
+    progress,
+)
 from diskreplay.cli.output_options import (
     CapacityOption,
     CompressorOption,
@@ -114,7 +122,7 @@ def export(
     Parquet and .npz files hold all that a store does; CSV leaves out large observations. What was
     there before stays until the new files are whole.
     """
-    dataset, out = out, Path(out)
+    dataset, out = out, absolute(out)
     kind = format or _told_from(out)
     _check_fits("--partition", partition, kind, Format.PARQUET)
     _check_fits("--compression", compression, kind, Format.PARQUET)
@@ -204,7 +212,8 @@ def import_(
 ) -> None:
     """Make a store of Parquet, CSV or .npz files that `export` wrote, a Minari data set, or a
     checkpoint of Dopamine or ReAgent. Its rows are numbered from 0."""  # fmt: skip
-    kind = format or _told_from(Path(source))
+    kind = format or _told_from(absolute(source))
+    given = source if kind is Format.MINARI else absolute(source)
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
     chosen = {"capacity": capacity, "compressor": compressors(compressor)}
     options = {name: value for name, value in chosen.items() if value is not None}
@@ -215,11 +224,11 @@ def import_(
 
             with new_store(out, overwrite=force) as beside:
                 gz_checkpoint.read(
-                    source, _needed(suffix), beside, progress=_from_totals(advance), **options
+                    given, _needed(suffix), beside, progress=_from_totals(advance), **options
                 )
         else:
             reader = _reader(kind)
-            reader(source, out, overwrite=force, progress=advance, **options).close()
+            reader(given, out, overwrite=force, progress=advance, **options).close()
     say_written(out, None, as_json)
 
 

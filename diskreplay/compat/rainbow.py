@@ -298,7 +298,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         indices : array_like of int, shape (n,)
             From 0 to ``len(self) - 1``.
         priorities : array_like of float, shape (n,) or (n, 1)
-            Above 0.
+            Above 0; to the power of `alpha` at most 1e297, so that the sum of all stays finite.
 
         Raises
         ------
@@ -311,8 +311,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise AssertionError(f"{len(slots)} indices for {len(priorities)} priorities")
         if not ((priorities > 0) & (priorities < np.inf)).all():
             raise AssertionError("priorities: finite numbers above 0 expected")
+        with np.errstate(over="ignore"):
+            leaves = priorities**self.alpha
+        if not (leaves <= LARGEST_LEAF).all():
+            raise AssertionError(
+                f"priorities: at most {LARGEST_LEAF:g} to the power of alpha ({self.alpha}) "
+                f"expected, found {priorities[leaves > LARGEST_LEAF][0]:g}"
+            )
         if not ((slots >= 0) & (slots < self.size)).all():
             raise AssertionError(f"indices: 0 to {self.size - 1} expected")
         if len(slots):
-            self._weigh(slots, priorities**self.alpha)
+            self._weigh(slots, leaves)
             self.max_priority = max(self.max_priority, float(priorities.max()))

@@ -62,13 +62,17 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
 
 def _new_path(dataset_id: str) -> Path:
     from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.namespace import validate_namespace
     from minari.storage import get_dataset_path
 
     try:
-        parse_dataset_id(dataset_id)
+        namespace, _name, _version = parse_dataset_id(dataset_id)
+        if namespace:  # has a rule of its own, which Minari goes by when all is written
+            validate_namespace(namespace)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"dataset_id: {dataset_id!r} found, '(namespace/)name-v0' expected"
+            f"dataset_id: {dataset_id!r} found, '(namespace/)name-v0' expected, with a namespace "
+            "of two characters or more"
         ) from error
     path = get_dataset_path(dataset_id)
     if not path.is_absolute():

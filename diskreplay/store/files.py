@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import re
 import shutil
@@ -76,8 +77,7 @@ def resolved(path: str | os.PathLike) -> Path:
     Raises
     ------
     StorageError
-        The links go round in a circle, or one leads to what is not there. The exception is the link
-        that `path` is itself: what it leads to may be made later, in a directory that is there.
+        The links go round in a circle, or one leads to what is not there, `path` itself included.
         Also where `path` is relative and the working directory is gone, and where this user may not
         look into a directory on the way.
     """
@@ -100,19 +100,21 @@ def resolved(path: str | os.PathLike) -> Path:
 
 def _check_links(path: Path, real: Path) -> None:
     """Refuse a link to what is not there: a disk that is not mounted, say. A run that made the
-    directory there would start anew, beside the rows that it has on that disk."""
+    directory there would start anew, beside the rows that it has on that disk. Some systems remove
+    the mount point too, so a link straight to one tells nothing either."""
     for part in [*reversed(path.parents), path]:
         try:
             os.stat(part)
         except FileNotFoundError:
             if not part.is_symlink():
                 return  # to be made, with all that is below it
-            if part == path and real.parent.is_dir():
+            aside = real.parent.glob(f".{glob.escape(real.name)}.*/aside")
+            if part == path and any(aside):  # a kill between two renames: an opening puts it back
                 return
             raise StorageError(
                 errno.ENOENT,
                 f"a link to {os.path.realpath(part)}, which is not there; mount the disk that it "
-                "is on, or make that directory",
+                "is on, or make that directory if it is to be new",
                 os.path.abspath(part),
             ) from None
         except NotADirectoryError:

@@ -91,6 +91,12 @@ class Maintenance:
                 # What was not done is tried again with the next pass; flush and save raise.
                 wait = _RECORD_EVERY
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the maintenance thread that asks. Garbage is collected on any thread: what
+        lets go of a buffer may run amid a pass."""
+        return self._thread is threading.current_thread()
+
     def stop(self) -> None:
         """From here on the thread touches no file: they are about to be another store's."""
         self._closing = True

@@ -1,6 +1,7 @@
 """Stores to look at, and the command line in this process."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -18,6 +19,10 @@ def record(buffer, steps, start=0):
         buffer.add(
             frame, t % 3, float(t % 4 - 1), last and even, last and not even, frame + 1, score=t / 2
         )
+
+
+# What nobody can say in a shell: an argument of a function, a call of one.
+OF_PYTHON = re.compile(r"\b[a-z_]+=['\"\w.]+\)|\bmode=|diskreplay\.open|[a-z]\(\)")
 
 
 @pytest.fixture
@@ -61,6 +66,7 @@ def cli():
     def run(*arguments, code=0):
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
         assert result.exit_code == code, result.output
+        assert not OF_PYTHON.search(result.stderr), result.stderr
         return result
 
     return run

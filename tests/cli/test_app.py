@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zarr
+from typer.testing import CliRunner
 
 import diskreplay
 from diskreplay import errors
@@ -78,6 +79,30 @@ def test_hints_are_the_same_for_all_commands(cli, store, command):
         f"error: {store / 'observation'}: an array or a group of the store {store}; "
         "give the path of the store"
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["info", "{}/nothing"], ["info", "{}"], ["stats", "{}/replay/observation"],
+        ["checkpoints", "{}/nothing"], ["diff", "{}/replay", "{}/nothing"],
+        ["merge", "{}/replay", "{}/nothing", "--out", "{}/both"],
+        ["export", "{}/replay", "--out", "{}/x"], ["import", "{}/x.npz", "--out", "{}/y"],
+        ["plot", "{}/replay", "--out", "{}/x.txt"], ["convert", "{}/replay", "--out", "{}/replay"],
+        ["prune", "{}/nothing", "--keep", "2"],
+        ["verify", "{}/replay", "--repair", "--from", "{}/nothing"],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_path_is_named_in_one_form_however_it_was_given(cli, store, monkeypatch, arguments):
+    monkeypatch.chdir(store.parent.parent)
+    said = []
+    for given in (store.parent, store.parent.name, f"../{store.parent.parent.name}/run"):
+        result = CliRunner().invoke(app.app, [each.format(given) for each in arguments])
+        assert result.exit_code not in (0, 70)
+        said.append(only_line(result))
+    assert said[1:] == said[:1] * 2
+    assert str(store.parent) in said[0]
 
 
 def test_checkpoints_of_a_foreign_zarr_group(cli, tmp_path):
@@ -272,6 +297,16 @@ def test_usage(cli, arguments):
 
 def test_the_version(cli):
     assert cli("--version").stdout == f"diskreplay {diskreplay.__version__}\n"
+
+
+def test_the_version_is_said_without_loading_anything():
+    code = (
+        "from diskreplay.__main__ import main; main()\n"
+        "assert not {'numpy', 'typer', 'rich', 'gymnasium'} & sys.modules.keys()"
+    )
+    done = run("--version", code=code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"diskreplay {diskreplay.__version__}\n"
 
 
 def test_every_command_has_help_and_an_example():

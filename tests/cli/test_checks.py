@@ -273,7 +273,7 @@ def test_attachments_are_listed(cli, cli_json, make, tmp_path):
     at = tmp_path / "saved" / "replay_ckpt.2" / "is_final/saved/attachments" / "agent.pt"
     at.chmod(0o644)
     at.write_bytes(b"1235")
-    said = cli("verify", at.parents[1], code=1).stdout
+    said = cli("verify", at.parents[3], code=1).stdout
     assert "attachments/agent.pt" in said.replace("\n", "")
 
 

@@ -33,6 +33,16 @@ def test_a_listing_keeps_every_value(width):
     assert LONG in re.sub(r"\s", "", re.sub(r" (float32|dtype) .*", "", text))
 
 
+def test_names_are_folded_between_words():
+    """They were broken anywhere: `erhead_camera_`."""
+    made = Listing("field", "dtype", ">raw")
+    made.add("observation/proprioception/joint_velocities", "float32", "1,023.9 MiB")
+    names = [line[1:23].strip() for line in printed(made, 47).split("\n")]
+    assert names[3:6] == ["observation/", "proprioception/joint_", "velocities"]
+    made.add("observation/" + "x" * 30, "float32", "1 B")  # a word without an end
+    assert "x" * 30 in printed(made, 47)
+
+
 def test_a_listing_without_room_has_lines_for_each_row():
     made = Listing("field", "dtype", ">raw")
     made.add("reward", "float32", "1.0 KiB")

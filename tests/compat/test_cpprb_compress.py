@@ -1,11 +1,13 @@
 """`next_of` and `stack_compress`: whatever is given comes back, and what repeats costs nothing."""
 
+import itertools
 import os
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from diskreplay.compat.cpprb import PrioritizedReplayBuffer, ReplayBuffer
 
@@ -195,3 +197,20 @@ def test_options_do_nothing_to_nstep_rows():
         found = buffer.get_all_transitions()
     assert (found["obs"] == 1).all()
     assert (found["next_obs"] == 4).all()
+
+
+@pytest.mark.parametrize("options", [OPTIONS[1], OPTIONS[2]], ids=str)
+def test_arrays_that_may_only_be_read_need_no_kernel_of_their_own(tmp_path, options):
+    """As JAX gives them: one was compiled in the middle of a run, also after a warm-up."""
+    from diskreplay.compat.cpprb import kernels
+
+    env = {"obs": {"shape": LARGE, "dtype": np.uint8}, "rew": {}}
+    if "next_of" not in options:
+        env["next_obs"] = env["obs"]
+    buffer = ReplayBuffer(8, env, path=tmp_path / "store", **options)
+    stacks = np.arange(6 * np.prod(LARGE)).reshape(6, *LARGE).astype(np.uint8)
+    stacks.flags.writeable = False
+    for before, after in itertools.pairwise(stacks):
+        buffer.add(obs=before, next_obs=after, rew=1.0)
+    assert_array_equal(buffer.get_all_transitions()["obs"], stacks[:-1])
+    assert all(kind.mutable for types in kernels.compare.signatures for kind in types)

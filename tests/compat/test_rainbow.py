@@ -256,6 +256,20 @@ def test_priorities_are_checked_before_any_is_set():
     assert buffer.max_priority == 9.0
 
 
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_the_largest_priority_can_be_kept(tmp_path, alpha):
+    """Beyond it rows were taken that no flush could write."""
+    most = 1e297 ** (1 / alpha) * 0.999
+    with filled(PrioritizedReplayBuffer, alpha=alpha, path=tmp_path / "replay") as buffer:
+        with pytest.raises(AssertionError, match="1e\\+297 to the power of alpha"):
+            buffer.update_priorities([1], [most * 1.01])
+        buffer.update_priorities([1], [most])
+        buffer.flush()
+        leaf = buffer.sum_tree[1]
+    with PrioritizedReplayBuffer(DIM, 20, alpha=alpha, path=tmp_path / "replay") as again:
+        assert again.sum_tree[1] == leaf
+
+
 def test_arguments_are_checked():
     with pytest.raises(AssertionError):
         PrioritizedReplayBuffer(DIM, 10, alpha=-0.1)

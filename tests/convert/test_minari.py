@@ -294,7 +294,7 @@ def test_a_taken_id_is_left_alone_and_a_bad_one_refused(root):
     with make() as buffer:
         buffer.add(seen(1), 0, 1.0, True, False)
         to_minari(buffer, "mine-v0")
-        for bad in ("mine-v0", "mine", "mi ne-v0"):
+        for bad in ("mine-v0", "mine", "mi ne-v0", "a/mine-v0"):
             with pytest.raises(InvalidInputError, match="dataset_id"):
                 to_minari(buffer, bad)
         with pytest.raises(ValueError, match="nonsense"):

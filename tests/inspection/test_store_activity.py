@@ -68,8 +68,10 @@ def test_the_last_write_is_the_newest(tmp_path):
         path.write_text("")
         os.utime(path, (when, when))
     assert last_write(tmp_path) == 2000
-    (tmp_path / "is_final/saved/manifest.json").write_text("")
-    os.utime(tmp_path / "is_final/saved/manifest.json", (500, 500))
+    manifest = tmp_path / "is_final/saved/manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text("")
+    os.utime(manifest, (500, 500))
     assert last_write(tmp_path) == 500  # of a checkpoint, whenever its files were linked
 
 
@@ -82,6 +84,7 @@ def whole(path, when):
         "saved_at": datetime.datetime.fromtimestamp(when, datetime.UTC).isoformat(),
         "files": {"zarr.json": [(path / "zarr.json").stat().st_size, 0]},
     }
+    (path / "is_final/saved").mkdir(parents=True)
     (path / "is_final/saved/manifest.json").write_text(json.dumps(contents))
 
 

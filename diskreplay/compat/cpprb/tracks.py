@@ -128,6 +128,8 @@ class Track:
         value = row[self.outputs[0]].ravel() if self.linked else last
         if self.column.dtype != np.uint8:  # Numba does not know all dtypes
             head, value = head.view(np.uint8), value.view(np.uint8)
+        if not (head.flags.writeable and value.flags.writeable):  # another type, to be compiled for
+            head, value = head.copy(), value.copy()
         kept = self._heads[last is self._heads[0]]
         follows, moved_on = self._compare_row(last, head, value, self._newest_words, kept)
         if self._last is None:
