@@ -44,6 +44,8 @@ class FieldOverview:
     env_group: int
     """Envs whose rows share files."""
     block_rows: int
+    mutable: bool
+    """Whether its values may be written again."""
     segments: int
     raw_bytes: int
     """Of the retained rows as plain arrays."""
