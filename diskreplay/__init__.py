@@ -32,6 +32,7 @@ Layers, each using only those below it::
     store_kind.py            what a store holds for a buffer, and what is saved with it
     prefetchers.py           those of one buffer
     prefetch.py              batches read ahead
+    handover.py              from a batch that was read to what is taken
     distribution.py          how transitions are drawn
     indexed_store.py         one store with its index, sampler and open episodes
     sequence_reader.py       from windows that were drawn to a batch
@@ -185,6 +186,8 @@ extensions.register("episodes", "diskreplay.inspection.episodes:episodes_of")
 extensions.register("export_gz", "diskreplay.convert.gz_checkpoint:write")
 extensions.register("foreign_checkpoint", "diskreplay.convert.gz_checkpoint:find")
 extensions.register("to_pandas", "diskreplay.convert.pandas:to_pandas")
+extensions.register("to_jax", "diskreplay.integrations.jax:to_jax")
+extensions.register("handovers_to", "diskreplay.integrations.torch:handovers_to")
 extensions.register("to_torch", "diskreplay.integrations.torch:to_torch")
 
 

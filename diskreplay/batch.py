@@ -1,16 +1,26 @@
 """What `sample` and `gather` return."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diskreplay import extensions
+from diskreplay.errors import InvalidInputError
 
 Leaves = np.ndarray | dict[str, Any] | tuple[Any, ...]
 """A space's values in a batch: an array, or arrays in the dicts and tuples of the space."""
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """`function` of every leaf, in the same dicts and tuples."""
+    if isinstance(value, dict):
+        return {key: mapped(function, inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return tuple(mapped(function, inner) for inner in value)
+    return function(value)
 
 
 class WindowMemory:
@@ -149,3 +159,44 @@ class Batch:
         On the CPU they share their memory with this batch. Needs ``diskreplay[torch]``.
         """
         return extensions.find("to_torch")(self, device, non_blocking=non_blocking)
+
+    def to_jax(self, device: Any = None) -> dict[str, Any]:
+        """The arrays by name as JAX's, on its default device or another one; see
+        `integrations.jax.to_jax`. Needs ``diskreplay[jax]``.
+        """
+        return extensions.find("to_jax")(self, device)
+
+    def window(self, name: str = "observation") -> np.ndarray | None:
+        """The contiguous array that both stacks of an observation are views of, not copied.
+
+        Parameters
+        ----------
+        name : str
+            The field: ``"observation"``, or that of a leaf such as ``"observation/camera"``.
+
+        Returns
+        -------
+        ndarray or None
+            ``(batch, stack + n, *shape)``: `observation` is ``[:, :stack]`` of it and
+            `next_observation` ``[:, n:]``. Of a `SequenceBatch` each frame once, in order. None
+            where they are no views of one array: the episode of some transition ended before its
+            `n` steps, and its two stacks do not fit; or the batch was pickled.
+        """
+        kind, *path = name.split("/")
+        following = self._arrays.get(f"next_{kind}")
+        shown = self._arrays.get(kind)
+        try:
+            for key in path:
+                shown, following = (
+                    part and part[int(key) if isinstance(part, tuple) else key]
+                    for part in (shown, following)
+                )
+            window = self._windows[name] if self._windows else None
+        except (KeyError, ValueError, IndexError):
+            shown = None
+        if kind != "observation" or not isinstance(shown, np.ndarray):
+            raise InvalidInputError(f"name: a field such as 'observation' expected, found {name!r}")
+        views = [shown] if following is None else [shown, following]
+        if window is None or not all(np.may_share_memory(window, view) for view in views):
+            return None
+        return window

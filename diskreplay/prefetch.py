@@ -4,11 +4,13 @@ import math
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from diskreplay import fork
 from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError, ForkedError, FormatError
+from diskreplay.handover import Handover
 from diskreplay.options import Beta
 from diskreplay.store import numbers
 from diskreplay.store.rwlock import ReadGuard
@@ -80,7 +82,7 @@ class UnderWay(NamedTuple):
 
 
 class Job:
-    """A batch that was asked for: drawn, then read, then taken.
+    """A batch that was asked for: drawn, then read, then made into what is taken.
 
     Parameters
     ----------
@@ -94,6 +96,8 @@ class Job:
         self.number, self.before = number, before
         self.drawn_batch: DrawnBatch | None = None
         self.batch: Batch | None = None
+        self.handover: Handover | None = None
+        self.made: Any = None
         self.error: BaseException | None = None
         self.cancelled = False
         self.begun, self.drawn, self.done = (threading.Lock() for _ in range(3))
@@ -121,6 +125,8 @@ class Prefetcher:
         As for `ReplayBuffer.sample`.
     threads : int
         How many read, each a batch of its own.
+    handovers : callable
+        Gives a `Handover`, one for each batch under way and one for that in hand.
     claimed : bool
         Whether somebody has it; `resume` makes some that wait for the one who will.
     """
@@ -132,6 +138,7 @@ class Prefetcher:
         batch_size: int,
         beta: Beta | None,
         threads: int = 1,
+        handovers: Callable[[], Handover] = Handover,
         *,
         claimed: bool = True,
     ) -> None:
@@ -140,8 +147,9 @@ class Prefetcher:
         self._depth, self._size, self._beta = depth, batch_size, beta
         self._jobs: deque[Job] = deque()
         self._work: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._spare: list[Batch] = []
-        self._in_hand: Batch | None = None
+        self._handovers = handovers
+        self._spare: list[Handover] = []
+        self._in_hand: Handover | None = None
         self._closed = False
         self._taking = threading.Lock()
         self._most_threads = threads
@@ -155,8 +163,9 @@ class Prefetcher:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Batch:
-        """The oldest batch under way; asks for another one to take its place.
+    def __next__(self) -> Any:
+        """The oldest batch under way, or what was made of it; asks for another one to take its
+        place.
 
         Raises
         ------
@@ -165,7 +174,7 @@ class Prefetcher:
         ForkedError
             In a forked child: the threads are the parent's.
         CorruptSegmentError, EmptyBufferError
-            As `ReplayBuffer.sample`.
+            As `ReplayBuffer.sample`; and whatever the function `map` raised.
         """
         if fork.pid != self._pid:
             raise ForkedError(
@@ -181,7 +190,7 @@ class Prefetcher:
         finally:
             whose._busy.discard(me)
 
-    def _take(self) -> Batch:
+    def _take(self) -> Any:
         with self._taking:
             if self._closed:
                 raise ClosedError("the prefetcher is closed; call buffer.prefetch() again")
@@ -195,6 +204,7 @@ class Prefetcher:
                 job = self._jobs.popleft()
             job.done.acquire()
             if job.error is not None:
+                self._let_go(job)
                 if job.drawn_batch is None:  # nothing to draw: nor was there for those behind it
                     self._buffer._draw_pending()
                     with self._buffer._lock:
@@ -202,8 +212,10 @@ class Prefetcher:
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
                 job.batch = self._buffer._draw(self._size, self._beta, ReadGuard()).read()
-            self._in_hand = job.batch
-            return job.batch
+            self._in_hand = job.handover or self._handovers()
+            if job.made is None:  # it was read here, or before anybody said what to make of it
+                job.made = self._in_hand.make(job.batch)
+            return self._in_hand.give(job.made)
 
     def _ask(self) -> None:
         """Have a thread draw and read a batch. With the buffer's lock held."""
@@ -251,18 +263,35 @@ class Prefetcher:
                 finally:
                     job.drawn.release()
                 if job.drawn_batch is not None:
-                    job.batch = job.drawn_batch.read(self._take_spare())
+                    self._read(job)
             except BaseException as error:  # handed to the thread that takes the batch
                 job.error = error
             finally:
                 job.done.release()
         busy.discard(me)
 
-    def _take_spare(self) -> Batch | None:
+    def _read(self, job: Job) -> None:
+        """Read what was drawn, and make of it what is taken."""
+        try:
+            job.handover = self._take_spare()
+            job.handover.wait()
+        except BaseException:
+            job.drawn_batch.guard.end()
+            raise
+        job.batch = job.drawn_batch.read(job.handover.batch)
+        if job.batch is not None:
+            job.made = job.handover.make(job.batch)
+
+    def _take_spare(self) -> Handover:
         try:
             return self._spare.pop()
-        except IndexError:  # another thread may have been faster
-            return None
+        except IndexError:  # or another thread was faster
+            return self._handovers()
+
+    def _let_go(self, job: Job) -> None:
+        """Nobody takes it: its memory is for another batch."""
+        if job.handover is not None:
+            self._spare.append(job.handover)
 
     def wait_until_drawn(self) -> None:
         """Wait until what was asked for is drawn. Not with the buffer's lock held."""
@@ -282,8 +311,7 @@ class Prefetcher:
             if job.drawn_batch is not None:
                 job.done.acquire()  # its `rwlock` is released
                 drawn.append((job.number, job.drawn_batch))
-                if job.batch is not None:
-                    self._spare.append(job.batch)
+                self._let_go(job)
         return drawn
 
     def refill(self) -> None:
@@ -306,11 +334,15 @@ class Prefetcher:
                 job.done.release()
             self._jobs.append(job)
 
-    def claim(self, depth: int, batch_size: int, beta: Any, threads: int) -> bool:
+    def claim(
+        self, depth: int, batch_size: int, beta: Any, threads: int,
+        handovers: Callable[[], Handover],
+    ) -> bool:  # fmt: skip
         """Give it to the one who asks for such a prefetcher, if it waits for somebody."""
         if self._claimed or (self._depth, self._size) != (depth, batch_size):
             return False
         self._claimed, self._beta, self._most_threads = True, beta, threads
+        self._handovers = handovers
         return True
 
     def close(self) -> None:

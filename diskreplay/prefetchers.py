@@ -2,11 +2,12 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from diskreplay.errors import UsageError
+from diskreplay.handover import Handover
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_PREFETCHERS, Job, Prefetcher, UnderWay
 from diskreplay.sampling.rng import ReplayableRng
@@ -54,17 +55,18 @@ class Prefetchers:
         batch_size: int,
         beta: Beta | None,
         threads: int,
+        handovers: Callable[[], Handover],
     ) -> Prefetcher:
         """A new one, or one that waits since a load for somebody to ask for it."""
         for waiting in self.open:
-            if waiting.claim(depth, batch_size, beta, threads):
+            if waiting.claim(depth, batch_size, beta, threads, handovers):
                 return waiting
         if len(self.open) == MOST_PREFETCHERS:
             raise UsageError(
                 f"{len(self.open):,} prefetchers of this buffer are open, the most there can be: "
                 "close those that are done with"
             )
-        self.open.append(Prefetcher(buffer, depth, batch_size, beta, threads))
+        self.open.append(Prefetcher(buffer, depth, batch_size, beta, threads, handovers))
         return self.open[-1]
 
     def new_job(self) -> Job:

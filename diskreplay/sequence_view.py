@@ -281,8 +281,8 @@ class _ViewPrefetchers(Prefetchers):
         super().__init__(lock, view.rng)
         self._view = view
 
-    def get(self, buffer: Any, depth: int, batch_size: int, beta: Any, threads: int) -> Prefetcher:
-        made = Prefetcher(buffer, depth, batch_size, beta, threads)
+    def get(self, buffer: Any, *options: Any) -> Prefetcher:
+        made = Prefetcher(buffer, *options)
         self.open.append(made)
         self._view._views.prefetching.append(made)
         return made

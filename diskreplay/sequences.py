@@ -1,6 +1,6 @@
 """Windows of consecutive rows, for recurrent networks, world models and transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from diskreplay.errors import (
     ShapeError,
     UsageError,
 )
+from diskreplay.handover import handovers_to
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.naming import checked_view
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
@@ -195,6 +196,8 @@ class Sequences:
         *,
         beta: float | None = None,
         threads: int = 1,
+        device: Any = None,
+        map: Callable[[SequenceBatch], Any] | None = None,
     ) -> Prefetcher:
         """Batches read ahead on background threads, as `ReplayBuffer.prefetch` does for
         transitions.
@@ -207,6 +210,8 @@ class Sequences:
             As for `sample`.
         threads : int
             How many threads read, each a batch of its own. What is drawn does not depend on it.
+        device, map
+            As for `ReplayBuffer.prefetch`.
 
         Returns
         -------
@@ -229,11 +234,12 @@ class Sequences:
         depth = whole("depth", depth, most=MOST_DEPTH)
         threads = whole("threads", threads, most=MOST_THREADS)
         size = whole("batch_size", batch_size, optional=True) or self.options.batch_size
+        handovers = handovers_to(device, map)
         with self._buffer._turn():
             self._view.catch_up(self._current())
             if self._prefetchers.open:
                 raise UsageError(f"the view {self.name!r} has a prefetcher already: close that")
-            made = self._prefetchers.get(self, depth, size, beta, threads)
+            made = self._prefetchers.get(self, depth, size, beta, threads, handovers)
             self._view.resume_prefetching(made, depth, size)
         return made
 

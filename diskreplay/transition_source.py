@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from threading import get_ident
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from diskreplay import validation
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch, check_out
 from diskreplay.distribution import Distribution, UniformDistribution
+from diskreplay.handover import handovers_to
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
 from diskreplay.row_buffer import RowBuffer
@@ -137,6 +139,8 @@ class TransitionSource(RowBuffer):
         *,
         beta: float | Callable[[int], float] | None = None,
         threads: int = 1,
+        device: Any = None,
+        map: Callable[[Batch], Any] | None = None,
     ) -> Prefetcher:
         """Batches read ahead on background threads.
 
@@ -150,19 +154,27 @@ class TransitionSource(RowBuffer):
             As for `sample`.
         threads : int
             How many threads read, each a batch of its own. What is drawn does not depend on it.
+        device : str or torch.device, optional
+            Give dicts of tensors on it instead, as `Batch.to_torch`. To a CUDA device they go from
+            pinned memory on a stream of their own while the caller computes.
+        map : callable, optional
+            Called with each batch on the thread that read it; what it returns is given instead.
+            With a `device` that has to be a batch, or arrays and tensors in dicts and tuples. It
+            must not draw from the buffer or add to it. With several threads it is called on
+            several at once.
 
         Returns
         -------
         Prefetcher
             An endless iterator and context manager, with ``close()``. A batch is valid until the
-            next one is taken: its memory is used again. Until it is closed, its threads keep it and
-            the buffer alive.
+            next one is taken, and so are tensors of it on the CPU: the memory is used again.
+            Until it is closed, its threads keep it and the buffer alive.
 
         Raises
         ------
         InvalidInputError
             `depth` is not from 1 to 1,024, `threads` not from 1 to 64, or `batch_size` is no whole
-            number from 1 on.
+            number from 1 on; PyTorch does not find the `device`, or `map` cannot be called.
         UsageError
             1,024 prefetchers of this buffer are open.
         ClosedError
@@ -181,11 +193,13 @@ class TransitionSource(RowBuffer):
         were made): until then they wait. Only a schedule that was given here as `beta` is unknown
         until then: make its prefetcher before the next save. A run that needs none of them calls
         ``prefetch(depth, batch_size).close()`` after the `load`: its first `sample` gets what was
-        put back.
+        put back. `map` is called for what is drawn again too, so what it gives should depend on
+        the batch alone: seed what it draws with ``batch.id``, say.
         """
         depth = validation.whole("depth", depth, most=MOST_DEPTH)
         threads = validation.whole("threads", threads, most=MOST_THREADS)
         size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
+        handovers = handovers_to(device, map)
         with self._turn():
             self._check_open()
-            return self._prefetchers.get(self, depth, size, beta, threads)
+            return self._prefetchers.get(self, depth, size, beta, threads, handovers)

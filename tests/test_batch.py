@@ -7,6 +7,7 @@ import typing
 
 import numpy as np
 import pytest
+from gymnasium import spaces as gym_spaces
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
@@ -100,3 +101,47 @@ def test_fields_are_of_the_types_that_type_checkers_see(buffer):
             continue
         _shape, dtype = typing.get_args(hint)
         assert batch[name].dtype == typing.get_args(dtype)[0], name
+
+
+def test_the_window_behind_both_stacks(buffer):
+    n, stack = buffer.update_horizon, buffer.stack_size
+    batch = buffer.sample(8)
+    window = batch.window()
+    assert window.shape == (8, stack + n, 4, 4)
+    assert window.flags.c_contiguous
+    assert np.shares_memory(window, batch.observation)
+    np.testing.assert_array_equal(window[:, :stack], batch.observation)
+    np.testing.assert_array_equal(window[:, n:], batch.next_observation)
+    assert pickle.loads(pickle.dumps(batch)).window() is None
+    view = buffer.sequences(5)
+    frames = view.sample(3).window()
+    assert frames.shape == (3, 5 + n + stack - 1, 4, 4)
+    for name in ("reward", "observation/camera", "nothing", "next_observation", "log_prob"):
+        with pytest.raises(diskreplay.InvalidInputError, match=f"found '{name}'"):
+            batch.window(name)
+
+
+@pytest.mark.parametrize(("stack", "n"), [(1, 1), (1, 3), (4, 1), (4, 3), (2, 5)])
+def test_windows_of_leaves_at_the_ends_of_episodes(stack, n):
+    """There is one wherever the two stacks of every transition fit into it."""
+    space = gym_spaces.Dict({"a": Box(0, 255, (3,), "uint8"), "b": gym_spaces.Tuple([Discrete(9)])})
+    with diskreplay.ReplayBuffer(
+        None, observation_space=space, action_space=Discrete(3), capacity=500, stack_size=stack,
+        update_horizon=n, seed=0,
+    ) as buffer:  # fmt: skip
+        space.seed(0)
+        for row in range(200):
+            buffer.add(space.sample(), 0, 0.0, row % 9 == 8, False, space.sample())
+        seen, batch = set(), None
+        for size in [1] * 60 + [32]:
+            batch = buffer.sample(size, out=batch)
+            for name, which in (("a", "a"), ("b/0", "b")):
+                one, two = batch.observation[which], batch.next_observation[which]
+                one, two = (one, two) if which == "a" else (one[0], two[0])
+                window = batch.window(f"observation/{name}")
+                seen.add(window is None)
+                if window is not None:
+                    shape = (size, stack, *window.shape[2:])
+                    np.testing.assert_array_equal(window[:, :stack], one.reshape(shape))
+                    np.testing.assert_array_equal(window[:, n:], two.reshape(shape))
+        assert seen == ({False} if n >= stack or n == 1 else {True, False})

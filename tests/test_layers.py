@@ -35,6 +35,7 @@ LEVELS = [
     ["sequence_view", "store_kind"],
     ["prefetchers"],
     ["distribution", "indexed_store", "prefetch"],
+    ["handover"],
     ["sequence_reader"],
     ["batch_reader", "open_episodes", "options", "sequence_options", "small_columns"],
     ["validation"],

@@ -520,3 +520,73 @@ def test_a_reader_prefetches_what_another_buffer_writes(tmp_path):
         [sys.executable, "-c", READER, str(tmp_path / "store"), str(here)],
         check=True, env=os.environ | {"PYTHONPATH": str(here.parent)},
     )  # fmt: skip
+
+
+# -- what is made of them
+
+
+def test_map_is_called_on_the_thread_and_its_result_is_given(tmp_path):
+    called = []
+
+    def image(batch):
+        called.append(threading.current_thread().name)
+        return batch.id.copy(), batch.observation.astype("float32") / 255
+
+    with make(tmp_path / "one") as buffer, make(tmp_path / "two") as twin:
+        record(buffer, 100)
+        record(twin, 100)
+        with buffer.prefetch(2, map=image) as ahead, twin.prefetch(2) as plain:
+            for _ in range(30):
+                ids, image_of = next(ahead)
+                batch = next(plain)
+                np.testing.assert_array_equal(ids, batch.id)
+                np.testing.assert_array_equal(image_of, batch.observation.astype("float32") / 255)
+                record(buffer, 3)
+                record(twin, 3)
+    assert set(called) == {"diskreplay prefetch"}
+
+
+def test_what_map_raises_comes_with_its_batch(tmp_path):
+    def picky(batch):
+        if batch.id[0] % 3 == 0:
+            raise ZeroDivisionError(f"{batch.id[0]}")
+        return batch
+
+    with make(tmp_path / "one") as buffer, make(tmp_path / "two") as twin:
+        record(buffer, 100)
+        record(twin, 100)
+        with buffer.prefetch(3, map=picky) as ahead:
+            for _ in range(30):
+                expected = twin.sample()
+                if expected.id[0] % 3 == 0:
+                    with pytest.raises(ZeroDivisionError, match=str(expected.id[0])):
+                        next(ahead)
+                else:
+                    assert_equal(kept(next(ahead)), kept(expected))
+
+
+def test_map_of_batches_that_a_load_draws(tmp_path):
+    """They are drawn before anybody says what to make of them."""
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 100)
+        with buffer.prefetch(2) as ahead:
+            next(ahead)
+            buffer.save(tmp_path / "ckpt", 1)
+            expected = [kept(next(ahead))["id"] for _ in range(4)]
+        buffer.load(tmp_path / "ckpt")
+    with make(tmp_path / "other") as buffer:
+        buffer.load(tmp_path / "ckpt")
+        record(buffer, 0)
+        with buffer.prefetch(2, map=lambda batch: batch.id.copy()) as ahead:
+            for ids in expected:
+                np.testing.assert_array_equal(next(ahead), ids)
+
+
+def test_map_that_is_none_or_gives_none(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 100)
+        with pytest.raises(errors.InvalidInputError, match="map: a function of a batch expected"):
+            buffer.prefetch(map="to_torch")
+        with buffer.prefetch(map=print) as ahead:
+            with pytest.raises(errors.InvalidInputError, match="map: print returned None"):
+                next(ahead)

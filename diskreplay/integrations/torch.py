@@ -3,11 +3,11 @@ that is saved with its rows (`RunState`).
 
 Epochs over every transition, each once, and batches drawn as the buffer draws them::
 
-    dataset = TransitionDataset("runs/pong/replay")
-    loader = DataLoader(dataset, batch_size=256, shuffle=True, collate_fn=dataset.collate)
+    for batch in TransitionDataset("runs/pong/replay").loader(256, shuffle=True):
+        ...
 
-    stream = SampleStream("runs/pong/replay", batch_size=256, batches=10_000)
-    loader = DataLoader(stream, batch_size=None, num_workers=2)
+    for batch in SampleStream("runs/pong/replay", batch_size=256, batches=10_000):
+        ...
 
 Both give dicts of tensors with the names of a `diskreplay.Batch`. They open the store by its path,
 read-only and anew in every process that reads: worker processes share neither mappings nor file
@@ -24,7 +24,13 @@ import numpy as np
 
 try:
     import torch
-    from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
+    from torch.utils.data import (
+        DataLoader,
+        Dataset,
+        IterableDataset,
+        default_collate,
+        get_worker_info,
+    )
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         'diskreplay.integrations.torch needs PyTorch: pip install "diskreplay[torch]"',
@@ -32,95 +38,23 @@ except ModuleNotFoundError as error:
     ) from error
 
 from diskreplay import fork
-from diskreplay.batch import Batch
+from diskreplay.batch import mapped
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.integrations.device_copies import handovers_to
 from diskreplay.integrations.run_state import RunState
+from diskreplay.integrations.tensors import Tensors, to_torch
 from diskreplay.opening import open as open_buffer
+from diskreplay.prefetch import MOST_DEPTH
 
-__all__ = ["RunState", "SampleStream", "TransitionDataset", "Transitions", "to_torch"]
-
-Tensors = dict[str, Any]  # tensors by name; an observation or action may be a dict or tuple of them
-
-
-def to_torch(
-    batch: Batch, device: str | torch.device = "cpu", *, non_blocking: bool = False
-) -> Tensors:
-    """The arrays of a batch as tensors.
-
-    Parameters
-    ----------
-    batch : Batch
-    device : str or torch.device
-    non_blocking : bool
-        Copy to a CUDA device by way of pinned memory, without waiting for it; work that is queued
-        on the same CUDA stream sees the whole batch. The batch itself may be used again at once.
-        No effect on the CPU.
-
-    Returns
-    -------
-    dict of str to Tensor, or a dict or tuple of them
-        Names, shapes and dtypes are those of the batch. On the CPU nothing is copied: a tensor
-        shares its array's memory and keeps it alive. Elsewhere `observation` and
-        `next_observation` share memory with each other where they do in the batch, so that their
-        common frames are copied once.
-
-    Notes
-    -----
-    On the CPU the tensors of a batch that will be filled again (``sample(out=...)``, or one taken
-    from ``prefetch()``) change with it. PyTorch knows unsigned integers wider than 8 bits, but
-    calculates with them only after a cast.
-    """
-    device = torch.device(device)
-    bases: dict[int, tuple[np.ndarray, int]] = {}
-    for array in _arrays(batch.asdict()):
-        base = _base(array)
-        bases[id(base)] = base, bases.get(id(base), (base, 0))[1] + array.nbytes
-    # What several arrays show is moved once, unless they are small parts of it.
-    shared = {key for key, (base, shown) in bases.items() if base.nbytes <= shown}
-    moved: dict[int, torch.Tensor] = {}
-
-    def tensor(array: np.ndarray) -> torch.Tensor:
-        base = _base(array)
-        if device.type == "cpu" or id(base) not in shared:
-            return _move(torch.from_numpy(array), device, non_blocking)
-        if id(base) not in moved:
-            moved[id(base)] = _move(torch.from_numpy(base), device, non_blocking)
-        size = array.itemsize
-        offset = (array.ctypes.data - base.ctypes.data) // size
-        return moved[id(base)].as_strided(array.shape, [s // size for s in array.strides], offset)
-
-    return _mapped(tensor, batch.asdict())
-
-
-def _base(array: np.ndarray) -> np.ndarray:
-    """The contiguous array that `array` is a view of, or itself."""
-    base = array.base
-    like = isinstance(base, np.ndarray) and base.dtype == array.dtype and base.flags.c_contiguous
-    return base if like else array
-
-
-def _move(tensor: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
-    if non_blocking and device.type == "cuda":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=non_blocking)
-
-
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """`function` of every leaf, in the same dicts and tuples."""
-    if isinstance(value, dict):
-        return {key: _mapped(function, inner) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_mapped(function, inner) for inner in value)
-    return function(value)
-
-
-def _arrays(value: Any) -> Iterator[np.ndarray]:
-    if isinstance(value, np.ndarray):
-        yield value
-        return
-    for inner in value.values() if isinstance(value, dict) else value:
-        yield from _arrays(inner)
+__all__ = [
+    "RunState",
+    "SampleStream",
+    "TransitionDataset",
+    "Transitions",
+    "handovers_to",
+    "to_torch",
+]
 
 
 class TransitionDataset(Dataset):
@@ -143,8 +77,8 @@ class TransitionDataset(Dataset):
     Notes
     -----
     A loader asks for a batch at a time, which is one gather. With ``collate_fn=dataset.collate``
-    it gets that batch as it is; the default takes it apart and copies it. Pickling passes the path
-    and the ids: 8 bytes a transition.
+    (as `loader` gives it) it gets that batch as it is; PyTorch's own takes it apart and copies
+    it. Pickling passes the path and the ids: 8 bytes a transition.
     """
 
     def __init__(
@@ -178,6 +112,22 @@ class TransitionDataset(Dataset):
     def __getitems__(self, indices: Sequence[int]) -> "Transitions":
         """Transitions that are gathered together; a loader's batch before it is collated."""
         return Transitions(to_torch(self._buffer().gather(self.ids[np.asarray(indices)])))
+
+    def loader(
+        self, batch_size: int, *, shuffle: bool = False, num_workers: int = 0, **options: Any
+    ) -> DataLoader:
+        """A loader of whole batches.
+
+        Parameters
+        ----------
+        batch_size, shuffle, num_workers, **options
+            As for `torch.utils.data.DataLoader`. Workers pay where a batch takes longer to read
+            than to pass from process to process: see docs/torch.md.
+        """
+        return DataLoader(
+            self, batch_size, shuffle=shuffle, num_workers=num_workers, collate_fn=self.collate,
+            **options,
+        )  # fmt: skip
 
     @staticmethod
     def collate(samples: Sequence[Tensors]) -> Tensors:
@@ -222,11 +172,14 @@ class Transitions(Sequence):
     def __getitem__(self, index: int) -> Tensors:
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        return _mapped(lambda tensor: tensor[index], self.batch)
+        return mapped(lambda tensor: tensor[index], self.batch)
 
 
 class SampleStream(IterableDataset):
-    """Batches as the store's buffer draws them: uniformly or by priority, with replacement.
+    """Batches as a reader of the store draws them: uniformly or by priority, with replacement.
+
+    In the process that trains and writes, ``buffer.prefetch(depth, device=...)`` does this, with
+    the priorities of this moment. A stream is for other processes, and for what wants a data set.
 
     Parameters
     ----------
@@ -238,10 +191,19 @@ class SampleStream(IterableDataset):
         Batches of one pass, over all workers; endless by default.
     beta : float or callable, optional
         As for `diskreplay.ReplayBuffer.sample`. A callable is pickled for spawned workers.
+    prefetch : int
+        So many batches are read ahead on a thread, where it is iterated in the process itself; 0:
+        none. Then a batch is valid until the next one is taken. Workers of a loader read ahead
+        anyway.
 
     Notes
     -----
-    Use it with ``DataLoader(stream, batch_size=None)``: it makes its own batches.
+    It makes its own batches: `loader` gives a `torch.utils.data.DataLoader` that takes them as they
+    are, for what wants one. Leave its workers out: passing a batch between processes takes many
+    times as long as drawing it, see docs/torch.md.
+
+    Priorities are those of the writer's last `flush`, `save` or `close`; rows that came later have
+    the largest. So a stream beside a run that trains is behind it: the run has to flush.
 
     Each pass draws its seed from PyTorch's default generator, which a loader seeds differently in
     each worker and each epoch (the worker's ``get_worker_info().seed``): ``torch.manual_seed``, or
@@ -256,11 +218,16 @@ class SampleStream(IterableDataset):
         *,
         batches: int | None = None,
         beta: float | Callable[[int], float] | None = None,
+        prefetch: int = 0,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("batches", batches)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
-        self.path = _path(store)
+        if not isinstance(prefetch, int) or not 0 <= prefetch <= MOST_DEPTH:
+            raise InvalidInputError(
+                f"prefetch: a number from 0 to {MOST_DEPTH:,} expected, found {prefetch!r}"
+            )
+        self.path, self.prefetch = _path(store), prefetch
         self.batch_size, self.batches, self.beta = batch_size, batches, beta
         open_buffer(self.path).close()  # what is wrong with it is said here, not by a worker
 
@@ -272,8 +239,21 @@ class SampleStream(IterableDataset):
         seed = np.random.SeedSequence([int(torch.randint(2**63 - 1, ())), number])
         # Not the writer's generator, with which all workers would draw the same.
         with open_buffer(self.path, seed=np.random.default_rng(seed)) as buffer:
-            for _ in count() if self.batches is None else range(number, self.batches, workers):
-                yield to_torch(buffer.sample(self.batch_size, beta=self.beta))
+            mine = count() if self.batches is None else range(number, self.batches, workers)
+            if self.prefetch == 0 or worker is not None:  # what a worker gives away has to stay
+                for _ in mine:
+                    yield to_torch(buffer.sample(self.batch_size, beta=self.beta))
+                return
+            with buffer.prefetch(
+                self.prefetch, self.batch_size, beta=self.beta, device="cpu"
+            ) as ahead:
+                for _ in mine:
+                    yield next(ahead)
+
+    def loader(self, *, num_workers: int = 0, **options: Any) -> DataLoader:
+        """A loader of the batches as they are, with the options of
+        `torch.utils.data.DataLoader`."""
+        return DataLoader(self, batch_size=None, num_workers=num_workers, **options)
 
     def __len__(self) -> int:
         """Batches of one pass. An endless stream has no length (a ``TypeError``)."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
@@ -21,47 +20,19 @@ from diskreplay.integrations.torch import (  # noqa: E402
     TransitionDataset,
     to_torch,
 )
+from tests.blocks import blocks, paste  # noqa: E402
+from tests.integrations.handing import make, pairs  # noqa: E402
 
 # Newer Pythons warn of forking beside PyTorch's own threads, which is the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-FRAME = Box(0, 255, (4, 3), "uint8")
-BOTH = Dict({"camera": FRAME, "rest": Tuple([Box(-9, 9, (2,)), Discrete(300)])})
 KINDS = [diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer]
 WORKERS = [(0, None), (2, "fork"), (2, "spawn")]
-
-
-def make(path=None, *, kind=diskreplay.ReplayBuffer, steps=90, **options):
-    """A buffer whose transitions are told apart by their reward."""
-    defaults = {
-        "observation_space": BOTH, "action_space": Discrete(5), "capacity": 200, "stack_size": 3,
-        "update_horizon": 2, "extras": {"mark": ((), "uint32")}, "seed": 0,
-    }  # fmt: skip
-    buffer = kind(path, **(defaults | options))
-    space = buffer.observation_space
-    space.seed(3)
-    for step in range(steps):
-        end = step % 10 == 9
-        final = space.sample() if end else None
-        buffer.add(space.sample(), step % 5, step, end, False, final, mark=step)
-    buffer.flush()
-    return buffer
 
 
 @pytest.fixture
 def buffer(tmp_path):
     with make(tmp_path / "store") as buffer:
         yield buffer
-
-
-def pairs(array, tensor):
-    """Each array beside its tensor, out of dicts and tuples of the same structure."""
-    if isinstance(array, dict):
-        assert list(array) == list(tensor)
-        return [pair for key in array for pair in pairs(array[key], tensor[key])]
-    if isinstance(array, tuple):
-        assert isinstance(tensor, tuple)
-        return [pair for two in zip(array, tensor, strict=True) for pair in pairs(*two)]
-    return [(array, tensor)]
 
 
 def assert_equal(batch, tensors):
@@ -144,6 +115,36 @@ def test_items_are_what_gather_gives(buffer):
     dataset.close()
 
 
+def test_loaders_need_no_collate(buffer):
+    dataset = TransitionDataset(buffer)
+    ids = [batch["id"] for batch in dataset.loader(32)]
+    assert torch.cat(ids).tolist() == buffer.sampleable_ids().tolist()
+    order = torch.Generator().manual_seed(1)
+    for batch in dataset.loader(32, shuffle=True, drop_last=True, generator=order):
+        assert_equal(buffer.gather(batch["id"].numpy()), batch)
+        assert len(batch["id"]) == 32
+        assert batch["id"].tolist() != sorted(batch["id"])
+    dataset.close()
+    loader = SampleStream(buffer, 16, batches=3).loader()
+    assert [len(batch["id"]) for batch in loader] == [16] * 3 == [16] * len(loader)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_that_reads_ahead_draws_the_same(tmp_path, kind):
+    with make(tmp_path / "store", kind=kind) as buffer:
+        drawn = []
+        for prefetch in (0, 3):
+            torch.manual_seed(1)
+            stream = SampleStream(buffer, 16, batches=10, prefetch=prefetch)
+            batches = [{"id": b["id"].clone(), "reward": b["reward"].clone()} for b in stream]
+            drawn.append(batches)
+        for one, two in zip(*drawn, strict=True):
+            assert torch.equal(one["id"], two["id"])
+            assert torch.equal(one["reward"], two["reward"])
+        with pytest.raises(InvalidInputError, match="prefetch: a number from 0 to 1,024"):
+            SampleStream(buffer, prefetch=-1)
+
+
 @pytest.mark.parametrize(("workers", "start"), WORKERS)
 def test_an_epoch_has_every_transition_once(buffer, workers, start):
     dataset = TransitionDataset(buffer.path)
@@ -214,6 +215,14 @@ def test_pickling_passes_the_path_and_the_ids(buffer):
     assert copy.path == buffer.path
     assert copy[4]["reward"] == dataset[4]["reward"]
     copy.close(), dataset.close()
+
+
+def test_the_page_on_torch():
+    ((language, text),) = blocks("docs/torch.md")
+    assert language == "python"
+    paste(text, "docs/torch.md", found := {})
+    assert found["batch"]["observation"].shape == (32, 4, 84, 84)
+    assert found["batch"]["reward"].max() == pytest.approx(2 * (1 + 0.99 + 0.99**2))
 
 
 # -- a stream
