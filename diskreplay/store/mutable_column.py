@@ -95,7 +95,8 @@ class MutableColumn(RawColumn):
         with self.changing:
             sealed = [self.segments[key] for key in keys if self.segments[key].seal is not None]
             for copy in self._reopened(sealed):
-                self._open.pop(copy.key)  # no row comes to it
+                # No row comes to it. The keeper may have come by, and have seen that too.
+                self._open.pop(copy.key, None)
         self._written.update(keys)
 
     def put(self, ids: np.ndarray, values: np.ndarray) -> None:

@@ -18,6 +18,7 @@ def test_threads(tmp_path, compressor):
     found = crowd.threads(tmp_path / "store", compressor, 0.7)
     assert found["frames"] > 100
     assert found["saved"] >= 1
+    assert found["written back"] >= 10
 
 
 def test_processes(tmp_path):
@@ -42,6 +43,20 @@ def test_a_wrong_frame_is_seen(tmp_path):
         batch.observation[3, 0] ^= 1
         with pytest.raises(crowd.Failed, match="the frame at -3"):
             crowd.check(batch)
+
+
+def test_a_latent_of_another_row_and_half_of_one_are_seen(tmp_path):
+    with crowd.make(tmp_path / "store", "raw") as buffer:
+        crowd.Adder(buffer)(60)
+        assert crowd.write_back(buffer, buffer.sampleable_ids(), 3) > 10
+        batch = buffer.sample(16)
+        batch.latent[3, 7] += 1
+        with pytest.raises(crowd.Failed, match="half written"):
+            crowd.check(batch)
+        assert crowd.check(batch, is_whole=False) > 16
+        batch.latent[3] += crowd.VERSIONS
+        with pytest.raises(crowd.Failed, match="the latents of"):
+            crowd.check(batch, is_whole=False)
 
 
 def test_leaks_are_seen(tmp_path):

@@ -33,6 +33,7 @@ def test_what_was_lost_is_seen(tmp_path):
         columns = death.content.rows(0, 0, 40)
         witness.known.advance([40])
         columns["step"] = death.np.array(witness.known.steps[0], "int32")
+        columns["latent"] = death.np.zeros((40, 64), "int64")
         buffer.extend(columns)
     witness.check(None)
     witness.known.advance([41])
@@ -49,7 +50,34 @@ def test_what_was_changed_is_seen(tmp_path):
         columns = death.content.rows(0, 0, 40)
         witness.known.advance([40])
         columns["step"] = death.np.array(witness.known.steps[0], "int32")
+        columns["latent"] = death.np.zeros((40, 64), "int64")
         columns["observation"][17, 3, 3] ^= 1
         buffer.extend(columns)
     with pytest.raises(death.Lost, match=r"observation of env 0, rows \[17\]"):
         witness.check(None)
+
+
+def test_a_write_that_was_lost_or_mixed_up_is_seen(tmp_path):
+    life = death.Life(tmp_path, 1, "raw", 8, 300, False, 0)
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    witness = death.Witness(life)
+    with death.writer.open_buffer(life) as buffer:
+        columns = death.content.rows(0, 0, 40)
+        witness.known.advance([40])
+        columns["step"] = death.np.array(witness.known.steps[0], "int32")
+        columns["latent"] = death.np.zeros((40, 64), "int64")
+        buffer.extend(columns)
+        death.latents.write(buffer, 7)
+    begun = death.Message(death.BEGUN, death.writer.WRITE, 7, (40,))
+    kept = witness.known.copy()
+    witness.check(begun)
+    witness.known = kept
+    with pytest.raises(death.Lost, match="latent of env 0, row 2: "):
+        witness.check(None)
+    kept.latents.written(7)
+    witness.check(None)
+    with death.writer.open_buffer(life) as buffer:
+        buffer.write("latent", [0, 3], death.np.arange(128).reshape(2, 64) % 2 * 9)
+    with pytest.raises(death.Lost, match="2 latents are half written"):
+        witness.check(begun._replace(suffix=9))

@@ -20,9 +20,12 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.check.verify import verify
 
 STACK, HORIZON, CAPACITY, SEGMENT = 3, 2, 400, 32
 READERS = 4
+LATENTS = 64  # numbers of a row's latent: its id times so many, and the number of the write
+VERSIONS = 10**9
 _SPAWN = get_context("spawn")
 _PATIENCE_S = 400.0
 
@@ -68,7 +71,8 @@ class Failed(AssertionError):
 def make(path: Path, compressor: str) -> diskreplay.PrioritizedReplayBuffer:
     return diskreplay.PrioritizedReplayBuffer(
         path, observation_space=Box(0, 255, content.FRAME, "uint8"), action_space=Discrete(6),
-        capacity=CAPACITY, stack_size=STACK, update_horizon=HORIZON, extras=content.EXTRAS,
+        capacity=CAPACITY, stack_size=STACK, update_horizon=HORIZON,
+        extras={**content.EXTRAS, "latent": ((LATENTS,), "int64", "mutable")},
         compressor=compressor, segment_rows=SEGMENT, seed=1,
     )  # fmt: skip
 
@@ -85,12 +89,37 @@ class Adder:
             ended = bool(made["terminated"])
             del made["is_final"]
             after = content.frame(0, self.row + 1) if ended else None
-            self.buffer.add(**made, next_observation=after)
+            latent = latents([self.row], 0)[0]
+            self.buffer.add(**made, next_observation=after, latent=latent)
             self.row += 2 if ended else 1
 
 
-def check(batch: diskreplay.Batch) -> int:
+def latents(ids: Any, version: int) -> np.ndarray:
+    """What a write gives these rows."""
+    return np.repeat(np.asarray(ids)[:, None] * VERSIONS + version, LATENTS, axis=1)
+
+
+def write_back(buffer: diskreplay.ReplayBuffer, ids: Any, version: int) -> int:
+    """Give rows new latents, and see that they have them, or have left."""
+    ignored = buffer.write("latent", ids, latents(ids, version))
+    if not 0 <= ignored <= len(ids):
+        raise Failed(f"{ignored} of {len(ids)} rows were ignored")
+    return len(ids) - ignored
+
+
+def check_latents(latent: Any, ids: Any, *, is_whole: bool) -> None:
+    """Latents are those that somebody wrote for these rows, and, where nobody else writes while
+    they are read, all of one write."""
+    latent = np.asarray(latent)
+    if (latent // VERSIONS != np.asarray(ids)[:, None]).any():
+        raise Failed(f"rows {ids} have the latents of {(latent[:, 0] // VERSIONS).tolist()}")
+    if is_whole and (latent != latent[:, :1]).any():
+        raise Failed(f"a latent of rows {ids} is half written")
+
+
+def check(batch: diskreplay.Batch, *, is_whole: bool = True) -> int:
     """Hold every frame of every stack against the row it was added with; return how many."""
+    check_latents(batch.latent, batch.id, is_whole=is_whole)
     numbers = np.asarray(batch.number)
     if not np.array_equal(numbers, batch.id):
         raise Failed(f"rows {batch.id.tolist()} carry the numbers {numbers.tolist()}")
@@ -115,10 +144,11 @@ def check(batch: diskreplay.Batch) -> int:
     return looked_at
 
 
-def check_windows(batch: diskreplay.Batch) -> int:
+def check_windows(batch: diskreplay.Batch, *, is_whole: bool = True) -> int:
     """Hold every frame of every stack of every window against its row; return how many."""
     looked_at = 0
     transition = np.asarray(batch.transition)
+    check_latents(batch.latent[transition], batch.id[transition], is_whole=is_whole)
     if not np.array_equal(batch.number[transition], batch.id[transition]):
         raise Failed(f"rows {batch.id.tolist()} carry the numbers {batch.number.tolist()}")
     for window, position in zip(*np.nonzero(batch.observed), strict=True):
@@ -154,9 +184,9 @@ def _read_along(path: str, seconds: float, pipe: Any) -> None:
             until = time.monotonic() + seconds
             # Until the writer says so; on a busy machine that may be before the first batch.
             while batches == 0 or time.monotonic() < until or not pipe.poll():
-                frames += check(reader.sample(16))
+                frames += check(reader.sample(16), is_whole=False)
                 drawn = view.sample(3)
-                frames += check_windows(drawn)
+                frames += check_windows(drawn, is_whole=False)
                 view.update_priorities(drawn.anchor, 0.1 + np.arange(3.0))
                 batches += 1
                 windows += len(drawn)
@@ -204,6 +234,9 @@ def processes(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
                 if any(pipe.poll() for pipe in pipes):
                     break  # one has failed: it was not told to stop
                 add(20)
+                totals["written back"] += write_back(buffer, buffer.sampleable_ids()[::7], add.row)
+                if add.row % 9 == 0:  # what is written to next is copied first
+                    buffer.save(path.parent / "checkpoints", add.row)
                 time.sleep(0.002)  # readers are to be able to follow, on two cores
             for pipe in pipes:
                 with contextlib.suppress(BrokenPipeError):  # what it died of is said below
@@ -281,6 +314,8 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
             done["frames"] += check_windows(drawn)
             ranked.update_priorities(drawn.anchor, 0.1 + np.abs(drawn.reward[:, 4]))
             done["windows"] += 6
+            done["versions"] += 1
+            done["written back"] += write_back(buffer, drawn.id[drawn.transition], done["versions"])
 
         def prefetching_windows() -> None:
             view = buffer.sequences(4, prioritized=True, ends="pad", name="ahead")
@@ -316,7 +351,10 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
             thread.start()
         stop.wait(seconds)
         until = time.monotonic() + _PATIENCE_S
-        parts = ("rows", "sampled", "gathered", "prefetched", "saved", "windows", "windows ahead")
+        parts = (
+            "rows", "sampled", "gathered", "prefetched", "saved", "windows", "windows ahead",
+            "written back",
+        )  # fmt: skip
         while not (stop.is_set() or all(done[part] for part in parts)):
             if time.monotonic() > until:
                 raise Failed(f"a thread hangs: {dict(done)}")
@@ -330,6 +368,8 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
             raise Failed(f"{type(failures[0]).__name__}: {failures[0]}") from failures[0]
         buffer.tree.check()
     for checkpoint in sorted((path.parent / "checkpoints").iterdir()):
+        if not verify(checkpoint).clean:
+            raise Failed(f"verify: {[str(finding) for finding in verify(checkpoint).findings]}")
         with diskreplay.open(checkpoint) as reader:
             done["frames"] += check(reader.sample(64))
             view = reader.sequences(5, burn_in=4, ends="shift", prioritized=True, name="ranked")

@@ -18,6 +18,7 @@ from typing import Any
 
 import content
 import crew
+import latents
 import numpy as np
 import writer
 from writer import BEGUN, DONE, Life, Message, Writer
@@ -99,7 +100,7 @@ def _warm_up(base: Path) -> None:
         for _ in range(30):
             warm.add()
             warm.extend()
-        for call in (warm.flush, warm.save, warm.add, warm.load, warm.reopen):
+        for call in (warm.flush, warm.save, warm.add, warm.write, warm.load, warm.reopen):
             call()
         warm.buffer.close()
         os.close(away)
@@ -131,6 +132,7 @@ class Known:
         self.steps: list[list[int]] = [[] for _ in range(num_envs)]
         self.next = [0] * num_envs
         self.first = [0] * num_envs
+        self.latents = latents.Latents(num_envs)
 
     @property
     def counts(self) -> list[int]:
@@ -138,6 +140,7 @@ class Known:
 
     def advance(self, counts: list[int] | tuple[int, ...]) -> None:
         """Rows up to these counts were added."""
+        self.latents.advance(counts)
         for env, (steps, count) in enumerate(zip(self.steps, counts, strict=True)):
             for row in range(len(steps), count):
                 steps.append(self.next[env])
@@ -157,6 +160,7 @@ class Known:
         other = Known(0)
         other.steps, other.next = [list(steps) for steps in self.steps], list(self.next)
         other.first = list(self.first)
+        other.latents = self.latents.copy()
         return other
 
 
@@ -219,7 +223,7 @@ class Witness:
         data, size = b"", Message.size(self.life.num_envs)
         wanted = self.rng.choice(
             (None, None, None, writer.OPEN, writer.FLUSH, writer.SAVE, writer.LOAD, writer.REOPEN,
-             writer.EXTEND)
+             writer.EXTEND, writer.WRITE)
         )  # fmt: skip
         moments = self.rng.randrange(1, 3)
         # An action that is waited for comes after some hundred calls: on a busy machine, late.
@@ -261,6 +265,8 @@ class Witness:
             elif message.action == writer.LOAD:
                 self.known = self.saved[message.suffix].copy()
                 self.known.cut()
+            elif message.action == writer.WRITE:
+                self.known.latents.written(message.suffix)
             else:
                 self.known.advance(message.counts)
             if tuple(self.known.counts) != message.counts:
@@ -289,7 +295,8 @@ class Witness:
             opened = writer.open_buffer(self.life) if writes else diskreplay.open(self.life.store)
         with opened as buffer:
             self._settle(buffer.bounds, pending, before)
-            self._compare(buffer, self.known)
+            is_write = pending is not None and pending.action == writer.WRITE
+            self._compare(buffer, self.known, pending.suffix if is_write else None)
             if len(buffer):
                 buffer.sample(8)
             self._check_checkpoints(pending)
@@ -330,9 +337,12 @@ class Witness:
         if bounds[:, 0].tolist() != self.known.first:
             raise Lost(f"retained rows {bounds.tolist()}, from {self.known.first} on expected")
 
-    def _compare(self, buffer: diskreplay.ReplayBuffer, known: Known) -> None:
+    def _compare(
+        self, buffer: diskreplay.ReplayBuffer, known: Known, begun: int | None = None
+    ) -> None:
+        """`begun` is the number of a write that may have been done in part."""
         steps = [np.array(one, np.int32) for one in known.steps]
-        wrong = content.wrong(buffer, steps=steps)
+        wrong = content.wrong(buffer, steps=steps) + known.latents.wrong(buffer, begun)
         if wrong:
             raise Lost(f"{buffer.path}: {wrong}")
         self.totals["rows_compared"] += int(np.diff(buffer.bounds).sum())

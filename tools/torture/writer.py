@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import content
+import latents
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 
-OPEN, ADD, EXTEND, FLUSH, SAVE, LOAD, REOPEN = range(7)
-NAMES = ("open", "add", "extend", "flush", "save", "load", "reopen")
+OPEN, ADD, EXTEND, FLUSH, SAVE, LOAD, REOPEN, WRITE = range(8)
+NAMES = ("open", "add", "extend", "flush", "save", "load", "reopen", "write")
 BEGUN, DONE = 0, 1
 KEPT = 4  # numbered checkpoints, as diskreplay says
 
@@ -51,7 +52,7 @@ def open_buffer(life: Life) -> diskreplay.ReplayBuffer:
         num_envs=life.num_envs,
         stack_size=2,
         update_horizon=2,
-        extras=content.EXTRAS,
+        extras=content.EXTRAS | latents.EXTRA,
         compressor=life.compressor,
         segment_rows=life.segment_rows,
         seed=0,
@@ -65,6 +66,7 @@ class Message(NamedTuple):
     Attributes
     ----------
     phase, action, suffix : int
+        Of a write the suffix is its number.
     counts : tuple of int
         Rows of each env when it is done.
     """
@@ -122,6 +124,7 @@ class Writer:
             if content.is_final(env, count):  # the last writer was killed inside an `extend`
                 self.extend(env, 1)
         others = [self.flush, self.save, self.save, self.load, self.reopen]
+        others += [self.write] * 3
         while True:
             for _ in range(self.rng.randrange(60)):
                 if self.rng.random() < 0.1:
@@ -143,6 +146,7 @@ class Writer:
         step = {
             name: np.stack([one[name] for one in made]) for name in made[0] if name != "is_final"
         }
+        step["latent"] = np.zeros((envs, latents.SIZE), np.int64)
         step["next_observation"] = np.stack(
             [content.frame(env, count + 1) for env, count in enumerate(self.counts)]
         )
@@ -171,6 +175,7 @@ class Writer:
         self.tell(BEGUN, EXTEND, after)
         made = content.rows(env, start, stop)
         made["step"] = np.zeros(stop - start, np.int32)
+        made["latent"] = np.zeros((stop - start, latents.SIZE), np.int64)
         for at in range(stop - start):
             made["step"][at] = self.steps[env]
             over = content.ends(env, start + at)
@@ -178,6 +183,13 @@ class Writer:
         self.buffer.extend(made, env)
         self.counts = after
         self.tell(DONE, EXTEND, after)
+
+    def write(self) -> None:
+        """New latents of a third of the rows."""
+        number = self.rng.randrange(1, 1 << 60)
+        self.tell(BEGUN, WRITE, self.counts, number)
+        latents.write(self.buffer, number)
+        self.tell(DONE, WRITE, self.counts, number)
 
     def flush(self) -> None:
         self.tell(BEGUN, FLUSH, self.counts)
