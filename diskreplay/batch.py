@@ -153,6 +153,12 @@ class Batch:
         """The arrays by name, not copied."""
         return dict(self._arrays)
 
+    def separate_stacks(self) -> None:
+        """Have `observation` and `next_observation` be C-contiguous arrays that share nothing, as
+        ``sample(contiguous=True)`` reads them: what is not yet is copied."""
+        for name in ("observation", "next_observation"):
+            self._arrays[name] = _contiguous(self._arrays[name])
+
     def to_torch(self, device: Any = "cpu", *, non_blocking: bool = False) -> dict[str, Any]:
         """The arrays by name as tensors on a device; see `integrations.torch.to_torch`.
 
@@ -180,7 +186,8 @@ class Batch:
             ``(batch, stack + n, *shape)``: `observation` is ``[:, :stack]`` of it and
             `next_observation` ``[:, n:]``. Of a `SequenceBatch` each frame once, in order. None
             where they are no views of one array: the episode of some transition ended before its
-            `n` steps, and its two stacks do not fit; or the batch was pickled.
+            `n` steps, and its two stacks do not fit; or the batch was pickled, or read with
+            ``contiguous=True``.
         """
         kind, *path = name.split("/")
         following = self._arrays.get(f"next_{kind}")
@@ -191,7 +198,7 @@ class Batch:
                     part and part[int(key) if isinstance(part, tuple) else key]
                     for part in (shown, following)
                 )
-            window = self._windows[name] if self._windows else None
+            window = self._windows.get(name)
         except (KeyError, ValueError, IndexError):
             shown = None
         if kind != "observation" or not isinstance(shown, np.ndarray):
@@ -200,3 +207,11 @@ class Batch:
         if window is None or not all(np.may_share_memory(window, view) for view in views):
             return None
         return window
+
+
+def _contiguous(leaves: Leaves) -> Leaves:
+    if isinstance(leaves, dict):
+        return {name: _contiguous(leaf) for name, leaf in leaves.items()}
+    if isinstance(leaves, tuple):
+        return tuple(_contiguous(leaf) for leaf in leaves)
+    return np.ascontiguousarray(leaves)

@@ -11,8 +11,13 @@ from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
 from diskreplay.store.column import Column
+from diskreplay.store.reading_pool import pool
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
+
+_NOTHING = np.empty(0, np.uint8)
+_PART_BYTES = 1 << 16  # that a thread reads at once, at least
+_PARTS = 4  # for each thread, so that one that comes late, or is held up, is not waited for
 
 
 class DrawnBatch(NamedTuple):
@@ -31,9 +36,11 @@ class DrawnBatch(NamedTuple):
     numbers: list[np.ndarray]
     reader: "BatchReader"
 
-    def read(self, out: Batch | None = None) -> Batch | None:
+    def read(
+        self, out: Batch | None = None, *, threads: int = 1, contiguous: bool = False
+    ) -> Batch | None:
         """The batch, see `BatchReader.read`."""
-        return self.reader.read(self, out)
+        return self.reader.read(self, out, threads, contiguous)
 
 
 class BatchReader:
@@ -63,16 +70,22 @@ class BatchReader:
         self._advice = np.array([0, 16 if sys.platform == "linux" else 0], np.int64)
         self._rusage = np.zeros(32, np.int64)
 
-    def read(self, drawn: DrawnBatch, out: Batch | None = None) -> Batch | None:
+    def read(
+        self, drawn: DrawnBatch, out: Batch | None, threads: int, contiguous: bool
+    ) -> Batch | None:
         """The batch that was drawn, in `out` if given, and release the `rwlock`.
 
-        None if what was read changed meanwhile, which happens to a reader of a live store only.
+        So many threads read its frames; if `contiguous`, both stacks are C-contiguous arrays. None
+        if what was read changed meanwhile, which happens to a reader of a live store only.
         """
         store, plan, schema = drawn.store, drawn.plan, self._schema
         columns = store.columns
         try:
             windows = self._memory.take() if out is None else out._windows
-            pairs = [self._stacks(columns[f.name], plan, windows) for f in schema.observations]
+            pairs = [
+                self._stacks(columns[f.name], plan, windows, threads, contiguous)
+                for f in schema.observations
+            ]
             actions = [self._rows(columns[f.name], drawn.ids) for f in schema.actions]
             extras = {name: self._rows(columns[name], drawn.ids) for name in schema.extras}
         except CorruptSegmentError:
@@ -110,36 +123,49 @@ class BatchReader:
         return out
 
     def _stacks(
-        self, column: Column, plan: Plan, windows: dict[str, np.ndarray]
+        self,
+        column: Column,
+        plan: Plan,
+        windows: dict[str, np.ndarray],
+        threads: int,
+        contiguous: bool,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Observation and next observation stacks of one field."""
-        field, stack, horizon = column.field, self._stack, self._horizon
-        size = len(plan.rows)
-        window = reused(windows, field.name, (size, stack + horizon, *field.shape), field.dtype)
-        scratch = column.scratch(2 * size)
-        if self._advice[0] > 0:
-            self._kernels.advise(column.table, plan.rows)
-        apart = self._kernels.windows(
-            column.table, plan.rows, stack, horizon, self._advice, self._rusage, flat(window),
-            scratch,
-        )  # fmt: skip
-        if apart < 0:
-            column.complain(*divmod(-(1 + apart), column.num_envs))
-        if self._repeat:
-            _repeat_first(window, stack, plan.rows[:, BEFORE])
-            if horizon >= stack:  # else the next stack has part of this padding, or comes later
-                _repeat_first(window[:, horizon:], stack, plan.rows[:, BEFORE_NEXT])
-        following = window[:, horizon:]
-        if apart:
+        field, stack, horizon, kernels = column.field, self._stack, self._horizon, self._kernels
+        size, rows = len(plan.rows), plan.rows
+        width = stack if contiguous else stack + horizon
+        name = f"{field.name} stack" if contiguous else field.name
+        window = reused(windows, name, (size, width, *field.shape), field.dtype)
+        following, apart = None, _NOTHING
+        if contiguous or (horizon < stack and not kernels.fit_windows(rows, horizon)):
             shape = (size, stack, *field.shape)
             following = reused(windows, f"{field.name} next", shape, field.dtype)
-            failed = self._kernels.next_stacks(
-                column.table, plan.rows, stack, horizon, flat(window), flat(following), scratch
-            )  # fmt: skip
-            if failed:
-                column.complain(*divmod(-(1 + failed), column.num_envs))
-            if self._repeat:
-                _repeat_first(following, stack, plan.rows[:, BEFORE_NEXT])
+            apart = flat(following)
+        if self._advice[0] > 0:
+            kernels.advise(column.table, rows)
+        parts = 1
+        if threads > 1:
+            parts = max(min(window.nbytes // _PART_BYTES, size, _PARTS * threads), 1)
+            threads = min(threads, parts)
+        job = np.zeros(kernels.JOB + parts, np.int64)
+        job[kernels.TAKEN] = -1
+        if threads > 1:
+            pool.offer(job, threads - 1)
+        failed = kernels.windows(
+            column.table, rows, stack, horizon, self._advice, self._rusage, flat(window), width,
+            apart, column.scratch(2 * -(-size // parts), threads), threads, job,
+        )  # fmt: skip
+        if failed:
+            column.complain(*divmod(-(1 + failed), column.num_envs))
+        if self._repeat:
+            _repeat_first(window, stack, rows[:, BEFORE])
+            # Else the next stack has part of this padding, or comes later.
+            if following is None and horizon >= stack:
+                _repeat_first(window[:, horizon:], stack, rows[:, BEFORE_NEXT])
+            elif following is not None:
+                _repeat_first(following, stack, rows[:, BEFORE_NEXT])
+        if following is None:
+            following = window[:, horizon:]
         if stack == 1:
             return window[:, 0], following[:, 0]
         return window[:, :stack], following

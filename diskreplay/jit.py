@@ -343,6 +343,17 @@ def address(_typing, memory):
 
 
 @intrinsic
+def int64s_at(_typing, number):
+    """The opposite of `address`: the int64 numbers that begin there."""
+
+    def emit(context, builder, signature, arguments):
+        kind = context.get_value_type(signature.return_type)
+        return builder.inttoptr(arguments[0], kind)
+
+    return int64s(types.intp), emit
+
+
+@intrinsic
 def float32_bits(_typing, number):
     """The bits of a number rounded to float32, as an integer."""
 

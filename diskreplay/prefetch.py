@@ -127,6 +127,8 @@ class Prefetcher:
         How many read, each a batch of its own.
     handovers : callable
         Gives a `Handover`, one for each batch under way and one for that in hand.
+    contiguous : bool
+        As for `ReplayBuffer.sample`.
     claimed : bool
         Whether somebody has it; `resume` makes some that wait for the one who will.
     """
@@ -140,11 +142,13 @@ class Prefetcher:
         threads: int = 1,
         handovers: Callable[[], Handover] = Handover,
         *,
+        contiguous: bool = False,
         claimed: bool = True,
     ) -> None:
         self._claimed, self._pid = claimed, fork.pid
         self._buffer, self._others = buffer, buffer._prefetchers
         self._depth, self._size, self._beta = depth, batch_size, beta
+        self._options = {"contiguous": True} if contiguous else {}  # of `read`
         self._jobs: deque[Job] = deque()
         self._work: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._handovers = handovers
@@ -211,7 +215,8 @@ class Prefetcher:
                         self._others.put_back([self])
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
-                job.batch = self._buffer._draw(self._size, self._beta, ReadGuard()).read()
+                drawn = self._buffer._draw(self._size, self._beta, ReadGuard())
+                job.batch = drawn.read(**self._options)
             self._in_hand = job.handover or self._handovers()
             if job.made is None:  # it was read here, or before anybody said what to make of it
                 job.made = self._in_hand.make(job.batch)
@@ -276,9 +281,9 @@ class Prefetcher:
             job.handover = self._take_spare()
             job.handover.wait()
         except BaseException:
-            job.drawn_batch.guard.end()
+            job.drawn_batch.guard.release()
             raise
-        job.batch = job.drawn_batch.read(job.handover.batch)
+        job.batch = job.drawn_batch.read(job.handover.batch, **self._options)
         if job.batch is not None:
             job.made = job.handover.make(job.batch)
 
@@ -326,7 +331,7 @@ class Prefetcher:
             try:
                 self._others.last_asked = job.number, job.drawn
                 job.drawn_batch = self._buffer._draw(self._size, beta, ReadGuard())
-                job.batch = job.drawn_batch.read()
+                job.batch = job.drawn_batch.read(**self._options)
             except Exception as error:  # comes with the batch, as from the thread
                 job.error = error
             finally:  # after Ctrl-C too: what is asked for next waits for it
@@ -336,13 +341,18 @@ class Prefetcher:
 
     def claim(
         self, depth: int, batch_size: int, beta: Any, threads: int,
-        handovers: Callable[[], Handover],
+        handovers: Callable[[], Handover], contiguous: bool,
     ) -> bool:  # fmt: skip
         """Give it to the one who asks for such a prefetcher, if it waits for somebody."""
         if self._claimed or (self._depth, self._size) != (depth, batch_size):
             return False
         self._claimed, self._beta, self._most_threads = True, beta, threads
         self._handovers = handovers
+        if contiguous:
+            self._options = {"contiguous": True}
+            for job in self._jobs:  # read before anybody could say so
+                if job.batch is not None:
+                    job.batch.separate_stacks()
         return True
 
     def close(self) -> None:

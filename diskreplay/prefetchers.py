@@ -56,18 +56,22 @@ class Prefetchers:
         beta: Beta | None,
         threads: int,
         handovers: Callable[[], Handover],
+        contiguous: bool = False,
     ) -> Prefetcher:
         """A new one, or one that waits since a load for somebody to ask for it."""
         for waiting in self.open:
-            if waiting.claim(depth, batch_size, beta, threads, handovers):
+            if waiting.claim(depth, batch_size, beta, threads, handovers, contiguous):
                 return waiting
         if len(self.open) == MOST_PREFETCHERS:
             raise UsageError(
                 f"{len(self.open):,} prefetchers of this buffer are open, the most there can be: "
                 "close those that are done with"
             )
-        self.open.append(Prefetcher(buffer, depth, batch_size, beta, threads, handovers))
-        return self.open[-1]
+        made = Prefetcher(
+            buffer, depth, batch_size, beta, threads, handovers, contiguous=contiguous
+        )
+        self.open.append(made)
+        return made
 
     def new_job(self) -> Job:
         """One to be drawn after all that were asked for so far; it is not asked for yet."""

@@ -28,6 +28,8 @@ class TransitionSource(RowBuffer):
         *,
         beta: float | Callable[[int], float] | None = None,
         out: Batch | None = None,
+        threads: int = 1,
+        contiguous: bool = False,
     ) -> Batch:
         """Draw transitions, with replacement.
 
@@ -41,6 +43,11 @@ class TransitionSource(RowBuffer):
         out : Batch, optional
             A batch of this buffer and size whose frames may be overwritten; it is filled and
             returned.
+        threads : int
+            How many read the frames. What is drawn does not depend on it.
+        contiguous : bool
+            Whether `observation` and `next_observation` are C-contiguous arrays that share nothing,
+            instead of views of one gathered window: for code that copies or reshapes them anyway.
 
         Returns
         -------
@@ -48,6 +55,8 @@ class TransitionSource(RowBuffer):
 
         Raises
         ------
+        InvalidInputError
+            `threads` is not from 1 to 64, or `batch_size` no whole number from 1 on.
         EmptyBufferError
             Nothing can be sampled yet.
         CorruptSegmentError
@@ -61,12 +70,16 @@ class TransitionSource(RowBuffer):
         if size is not self.batch_size:
             size = validation.whole("batch_size", size)
         check_out(out)
+        if threads != 1 or threads is True:
+            threads = validation.whole("threads", threads, most=MOST_THREADS)
         self._turn_when_drawn()
         guard, me = ReadGuard(), get_ident()
         try:
             self._busy.add(me)
             while True:
-                batch = self._draw(size, beta, guard).read(out)
+                batch = self._draw(size, beta, guard).read(
+                    out, threads=threads, contiguous=contiguous
+                )
                 if batch is not None:
                     return batch
         finally:
@@ -75,12 +88,21 @@ class TransitionSource(RowBuffer):
             finally:
                 self._busy.discard(me)
 
-    def gather(self, ids: np.ndarray, *, out: Batch | None = None) -> Batch:
+    def gather(
+        self,
+        ids: np.ndarray,
+        *,
+        out: Batch | None = None,
+        threads: int = 1,
+        contiguous: bool = False,
+    ) -> Batch:
         """The transitions with these ids, as `sample` would return them, with weights of 1.
 
         Parameters
         ----------
         ids : array_like of int, shape (batch,)
+        out, threads, contiguous
+            As for `sample`.
 
         Raises
         ------
@@ -91,6 +113,7 @@ class TransitionSource(RowBuffer):
         """
         ids = validation.checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
         check_out(out)
+        threads = validation.whole("threads", threads, most=MOST_THREADS)
         self._turn()
         guard, me = ReadGuard(), get_ident()
         try:
@@ -100,7 +123,7 @@ class TransitionSource(RowBuffer):
                     self._check_open()
                     self._follow()
                     drawn = self._rows.indexed().choose(ids, guard)
-                batch = drawn.read(out)
+                batch = drawn.read(out, threads=threads, contiguous=contiguous)
                 if batch is not None:
                     return batch
         finally:
@@ -139,6 +162,7 @@ class TransitionSource(RowBuffer):
         *,
         beta: float | Callable[[int], float] | None = None,
         threads: int = 1,
+        contiguous: bool = False,
         device: Any = None,
         map: Callable[[Batch], Any] | None = None,
     ) -> Prefetcher:
@@ -154,6 +178,8 @@ class TransitionSource(RowBuffer):
             As for `sample`.
         threads : int
             How many threads read, each a batch of its own. What is drawn does not depend on it.
+        contiguous : bool
+            As for `sample`.
         device : str or torch.device, optional
             Give dicts of tensors on it instead, as `Batch.to_torch`. To a CUDA device they go from
             pinned memory on a stream of their own while the caller computes.
@@ -202,4 +228,4 @@ class TransitionSource(RowBuffer):
         handovers = handovers_to(device, map)
         with self._turn():
             self._check_open()
-            return self._prefetchers.get(self, depth, size, beta, threads, handovers)
+            return self._prefetchers.get(self, depth, size, beta, threads, handovers, contiguous)

@@ -378,8 +378,10 @@ class _UnionPrefetchers(Prefetchers):
         super().__init__(lock, rng)
         self._members = members
 
-    def get(self, buffer: Any, depth: int, batch_size: int, beta: Any, threads: int) -> Prefetcher:
-        made = Prefetcher(buffer, depth, batch_size, beta, threads)
+    def get(
+        self, buffer: Any, depth: int, batch_size: int, beta: Any, threads: int, *options: Any
+    ) -> Prefetcher:
+        made = Prefetcher(buffer, depth, batch_size, beta, threads, *options)
         self.open.append(made)
         for member in self._members:
             member.buffer._views.prefetching.append(made)

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay import batch_reader
 from diskreplay.check.verify import verify
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.signals import undisturbed
@@ -196,15 +197,17 @@ def test_priorities_outlive_an_interrupted_step(tmp_path):
             assert leaves[id_ % 80] == known.get(id_, largest)
 
 
-@pytest.mark.parametrize("call", ["sample", "gather", "take"])
-def test_sampling(tmp_path, call):
+@pytest.mark.parametrize("call", ["sample", "sample with threads", "gather", "take"])
+def test_sampling(tmp_path, call, monkeypatch):
     """A segment could never be sealed again if a reader's stay had no end."""
+    monkeypatch.setattr(batch_reader, "_PART_BYTES", 1)
     with make(tmp_path / "store", "one") as buffer:
         player, number = Player(buffer), 0
         for _ in range(40):
             player.step()
         calls = {
             "sample": lambda: buffer.sample(4),
+            "sample with threads": lambda: buffer.sample(4, threads=2, contiguous=True),
             "gather": lambda: buffer.gather(buffer.sampleable_ids()[:3]),
             "take": lambda: buffer.take("observation", np.arange(35, 39)),
         }

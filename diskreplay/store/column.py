@@ -18,7 +18,7 @@ from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import UNKNOWN, Seal, Segment
 
 # As `store.kernels` has them, which is not imported before it is needed.
-_FIGURES, _READ = 11, 6
+_FIGURES, _READ = 11, 9
 _FIRST_SLOTS = 16  # of a column that grows
 
 # Segments that may have left and not yet been let go of. While a record is being written none is.
@@ -288,9 +288,10 @@ class Column:
 
     # -- reading
 
-    def scratch(self, reads: int) -> np.ndarray:
-        """Memory that kernels want for so many reads: two a transition, one an id."""
-        return np.empty(_READ * reads + self._scratch_words, np.int64)
+    def scratch(self, reads: int, threads: int = 1) -> np.ndarray:
+        """Memory that kernels want for so many reads of each thread: two a transition, one an
+        id."""
+        return np.empty(threads * (_READ * reads + self._scratch_words), np.int64)
 
     def read(self, env: int, start: int, stop: int) -> np.ndarray:
         """A copy of rows ``start..stop`` of one env, shape ``(stop - start, *field.shape)``."""

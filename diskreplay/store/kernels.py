@@ -14,8 +14,13 @@ copy of these numbers, to which its copies of the indexes belong, and holds what
 the live ones.
 
 Kernels that read return 0, or ``-(1 + row * num_envs + env)`` of the first row that could not be
-read. Their `scratch` is made by `Column.scratch`: room for reads and, of packed fields, for one
-decoded block at its end.
+read. Their `scratch` is made by `Column.scratch`: for each thread room for reads and, of packed
+fields, for one decoded block at its end.
+
+Several threads read the windows of one batch in parts. `windows` says in the memory of a `job` what
+is to be read; it and all who call `help_read` with that job take the next part that nobody has
+taken, until there is none, and `windows` returns when the last one is done. So nothing depends on
+whether others come, or when: who comes late finds nothing to do, and looks at the job only.
 """
 
 from diskreplay.cache_line import prefetch_line
@@ -24,6 +29,7 @@ from diskreplay.jit import (
     inner,
     int64,
     int64s,
+    int64s_at,
     kernel,
     larger,
     part,
@@ -34,6 +40,7 @@ from diskreplay.store.native import (
     blosc_decode,
     crc32c_extend,
     fence,
+    fetch_add,
     getrusage,
     load_acquire,
     load_i64,
@@ -43,6 +50,8 @@ from diskreplay.store.native import (
     madvise,
     memcpy,
     memset,
+    sched_yield,
+    store_release,
 )
 
 SLOTS, SEGMENT_ROWS, ROW_BYTES, BLOCK_ROWS, ENVS = 0, 1, 2, 3, 4
@@ -67,9 +76,18 @@ _PAGE, _LINE = 4096, 64
 _AHEAD = 1 << 16  # bytes that are expected before they are copied
 _BLOCK_AHEAD = 1 << 13  # bytes of a block that are expected while another is decoded
 # A read: rows start..stop of an env, the memory they go to and, once found, where they begin or, of
-# a packed segment, where the index has the block they begin in.
-_ENV, _START, _STOP, _TARGET, _SOURCE, _ENTRY, READ = 0, 1, 2, 3, 4, 5, 6
+# a packed segment, where the index has the block they begin in. Rows from `_SPLIT` on go to other
+# memory, and so many before it (`_SHARED`) to both: there they stand in front of it.
+_ENV, _START, _STOP, _TARGET, _SOURCE, _ENTRY, _SPLIT, _SECOND, _SHARED, READ = range(10)
 READS = 4096  # that `take` does at a time
+# A job: parts, taken, done, and of those taken how many by helpers (-1 taken while nobody may take
+# any); threads that may read, and helpers that came; addresses and figures of what is to be read;
+# and of each part what came of it.
+_PARTS, TAKEN, _DONE, _FROM_BEHIND, _THREADS, _HELPERS = 0, 1, 2, 3, 4, 5
+_TABLE, _PLANNED, _COUNT, _ROWS, _STACK, _HORIZON = 6, 7, 8, 9, 10, 11
+_FIRST, _WIDTH, _NEXT, _SCRATCH, _WORDS = 12, 13, 14, 15, 16
+JOB = 17  # words, before those of the parts
+_PATIENCE = 200  # times that a helper lets others run until the job begins
 
 
 @inner
@@ -107,10 +125,10 @@ def put(table, ids, source):
 
 @inner
 def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
-    """Rows low..high of one Blosc chunk. LZ4 is stopped after the last row that is wanted, if that
-    pays."""
+    """Where rows low..high of one Blosc chunk are, decoded or as they were stored; -1 if it is no
+    such chunk. They may go to `target`, if that is not 0. LZ4 is stopped after the last row that is
+    wanted, if that pays."""
     whole = block_rows * row_bytes
-    wanted = (high - low) * row_bytes
     if size < _HEADER:
         return -1
     flags = (load_u32(source) >> 16) & 0xFF
@@ -119,38 +137,35 @@ def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
     if flags & _STORED:
         if size < _HEADER + whole:
             return -1
-        memcpy(target, source + _HEADER + low * row_bytes, wanted)
-        return 0
+        return source + _HEADER + low * row_bytes
     if flags >> 5 == _LZ4 and not flags & _SHUFFLES and load_u32(source + 8) == whole:
         stream = load_u32(source + _HEADER + 4)
         if load_u32(source + _HEADER) == _HEADER + 4 and stream <= size - _ONE_STREAM:
             if stream == whole:  # did not compress
-                memcpy(target, source + _ONE_STREAM + low * row_bytes, wanted)
-                return 0
+                return source + _ONE_STREAM + low * row_bytes
             end = high * row_bytes
             if stream < whole // _LONG_RUNS:
                 if lz4_decode(source + _ONE_STREAM, scratch, stream, whole) != whole:
                     return -1
-            elif low == 0:
+            elif low == 0 and target:
                 got = lz4_decode_partly(source + _ONE_STREAM, target, stream, end, end)
-                return 0 if got == end else -1
+                return target if got == end else -1
             elif lz4_decode_partly(source + _ONE_STREAM, scratch, stream, end, whole) < end:
                 return -1
-            memcpy(target, scratch + low * row_bytes, wanted)
-            return 0
+            return scratch + low * row_bytes
     if blosc_decode(source, scratch, whole, 1) != whole:
         return -1
-    memcpy(target, scratch + low * row_bytes, wanted)
-    return 0
+    return scratch + low * row_bytes
 
 
 @inner
-def _copy(table, env, start, stop, target, scratch_end):
-    """Rows start..stop of one env to the memory at `target`, across segments and blocks."""
+def _copy(table, reads, read, scratch_end):
+    """The rows of one of the `reads` to their memory, across segments and blocks."""
     segment_rows, row_bytes, stride = table[SEGMENT_ROWS], table[ROW_BYTES], table[STRIDE]
     block_rows, tail_rows = table[BLOCK_ROWS], table[TAIL_ROWS]
+    env, row, stop = reads[read + _ENV], reads[read + _START], reads[read + _STOP]
+    split = reads[read + _SPLIT]
     packed, live = table[PACKED] + 8 * env, table[LIVE] + 8 * env
-    row = start
     while row < stop:
         edge = load_acquire(packed) if block_rows else stop
         if row >= edge:
@@ -158,14 +173,14 @@ def _copy(table, env, start, stop, target, scratch_end):
             rows = smaller(stop - row, tail_rows - place)
             if rows <= 0:
                 return -(1 + row)
-            memcpy(target, table[TAIL] + (env * tail_rows + place) * row_bytes, rows * row_bytes)
+            source = table[TAIL] + (env * tail_rows + place) * row_bytes
+            _deliver(reads, read, source, row_bytes, row, rows, row_bytes)
             fence()
             if load_acquire(live) > row:
                 if packed == live:
                     continue  # it is in a shard by now
                 return -(1 + row)  # which this reader has not seen yet
             row += rows
-            target += rows * row_bytes
             continue
         place = _segment(table, env, row)
         base, index = table[place], table[place + 1]
@@ -174,7 +189,7 @@ def _copy(table, env, start, stop, target, scratch_end):
         at = row % segment_rows
         rows = smaller(smaller(stop, edge) - row, segment_rows - at)
         if index == 0:
-            _copy_rows(base + at * stride, stride, rows, row_bytes, target)
+            _deliver(reads, read, base + at * stride, stride, row, rows, row_bytes)
         else:
             block = at // block_rows
             low = at - block * block_rows
@@ -185,16 +200,36 @@ def _copy(table, env, start, stop, target, scratch_end):
             if length < 0 or crc32c_extend(0, source, length) != load_u32(source + length):
                 return -(1 + row)
             room = scratch_end - block_rows * row_bytes
-            if _decode(source, length, low, low + rows, row_bytes, block_rows, target, room):
+            target = 0
+            if row >= split:
+                target = reads[read + _SECOND] + (row - split) * row_bytes
+            elif row + rows <= split:
+                target = reads[read + _TARGET] + (row - reads[read + _START]) * row_bytes
+            found = _decode(source, length, low, low + rows, row_bytes, block_rows, target, room)
+            if found == -1:
                 return -(1 + row)
+            if found != target:
+                _deliver(reads, read, found, row_bytes, row, rows, row_bytes)
         row += rows
-        target += rows * row_bytes
     return 0
 
 
 @inner
+def _deliver(reads, read, source, stride, row, rows, row_bytes):
+    """So many rows from `row` on, each `stride` bytes behind the one before, to their memory."""
+    split = reads[read + _SPLIT]
+    before = smaller(larger(split - row, 0), rows)
+    if before:
+        target = reads[read + _TARGET] + (row - reads[read + _START]) * row_bytes
+        _copy_rows(source, stride, before, row_bytes, target)
+    if before < rows:
+        target = reads[read + _SECOND] + (row + before - split) * row_bytes
+        _copy_rows(source + before * stride, stride, rows - before, row_bytes, target)
+
+
+@inner
 def _copy_rows(source, stride, rows, row_bytes, target):
-    """So many rows of a raw segment, each `stride` bytes behind the one before."""
+    """So many rows, each `stride` bytes behind the one before."""
     if stride == row_bytes:
         memcpy(target, source, rows * row_bytes)
     else:
@@ -252,15 +287,21 @@ def _fetch(table, reads, count, scratch_end):
             at = reads[read + READ + _SOURCE] + load_i64(entry)
             for line in range(0, smaller(load_i64(entry + 8), _BLOCK_AHEAD), _LINE):
                 prefetch_line(at + line)
-        env, start, stop = reads[read + _ENV], reads[read + _START], reads[read + _STOP]
-        if reads[read + _SOURCE] and not reads[read + _ENTRY]:
-            _copy_rows(
-                reads[read + _SOURCE], stride, stop - start, row_bytes, reads[read + _TARGET]
-            )
-            continue
-        failed = _copy(table, env, start, stop, reads[read + _TARGET], scratch_end)
-        if failed:
-            return failed * envs + envs - 1 - env
+        start, stop, split = reads[read + _START], reads[read + _STOP], reads[read + _SPLIT]
+        source = reads[read + _SOURCE]
+        if source and not reads[read + _ENTRY]:
+            if split == stop:
+                _copy_rows(source, stride, stop - start, row_bytes, reads[read + _TARGET])
+            else:
+                _deliver(reads, read, source, stride, start, stop - start, row_bytes)
+        else:
+            failed = _copy(table, reads, read, scratch_end)
+            if failed:
+                return failed * envs + envs - 1 - reads[read + _ENV]
+        if split < stop:
+            shared = reads[read + _SHARED] * row_bytes
+            end = reads[read + _TARGET] + (split - start) * row_bytes
+            memcpy(reads[read + _SECOND] - shared, end - shared, shared)
     return 0
 
 
@@ -270,6 +311,7 @@ def _add(reads, count, env, start, stop, target):
     read = READ * count
     reads[read + _ENV], reads[read + _START] = env, start
     reads[read + _STOP], reads[read + _TARGET] = stop, target
+    reads[read + _SPLIT] = stop
     return count + 1
 
 
@@ -331,58 +373,139 @@ def advise(table, plan):
 
 
 @inner
-def _read_stack(reads, count, env, row, before, stop, stack, row_bytes, target):
-    """Add the read of the stack that ends at `row`, with what follows it up to `stop`; returns how
-    many reads there are. Places before the episode's start are zeros; all if `before` is negative.
-    """
-    empty = stack - 1 - before
-    if empty:
-        memset(target, 0, empty * row_bytes)
-    if before >= 0:
-        count = _add(reads, count, env, row - before, stop, target + empty * row_bytes)
+def _clear(target, places, row_bytes):
+    """Zeros where a stack has no frames; returns what is behind them."""
+    if places:
+        memset(target, 0, places * row_bytes)
+    return target + places * row_bytes
+
+
+@inner
+def _add_window(reads, count, plan, i, job, window):
+    """Add the reads for both stacks of a planned transition into one window; returns how many there
+    are."""
+    stack, horizon = job[_STACK], job[_HORIZON]
+    at, row_bytes = _PLAN * i, job[_ROWS]
+    env, row, before = plan[at + ENV], plan[at + ROW], plan[at + BEFORE]
+    ahead, next_before = plan[at + AHEAD], plan[at + BEFORE_NEXT]
+    target = _clear(window, stack - 1 - before, row_bytes)
+    # Two stacks that touch or overlap are one read.
+    if next_before >= 0 and ahead == horizon and horizon <= stack:
+        return _add(reads, count, env, row - before, row + ahead + 1, target)
+    count = _add(reads, count, env, row - before, row + 1, target)
+    target = _clear(window + horizon * row_bytes, stack - 1 - next_before, row_bytes)
+    if next_before >= 0:
+        count = _add(reads, count, env, row + ahead - next_before, row + ahead + 1, target)
     return count
 
 
-@kernel("int64[::1], int64[:, ::1], int64, int64, int64[::1], int64[::1], uint8[::1], int64[::1]")
-def windows(table, plan, stack, horizon, advice, rusage, out, scratch):
-    """Both stacks of each planned transition into one window of ``stack + horizon`` rows.
+@inner
+def _add_stacks(reads, count, plan, i, job, first, second):
+    """Add the reads for both stacks of a planned transition, each into memory of its own; returns
+    how many there are."""
+    stack, at, row_bytes = job[_STACK], _PLAN * i, job[_ROWS]
+    env, row, before = plan[at + ENV], plan[at + ROW], plan[at + BEFORE]
+    ahead, next_before = plan[at + AHEAD], plan[at + BEFORE_NEXT]
+    target = _clear(first, stack - 1 - before, row_bytes)
+    behind = _clear(second, stack - 1 - next_before, row_bytes)
+    shared = next_before + 1 - ahead
+    if next_before >= 0 and shared >= 0:  # two stacks that touch or overlap are one read
+        read = READ * count
+        count = _add(reads, count, env, row - before, row + ahead + 1, target)
+        reads[read + _SPLIT], reads[read + _SHARED] = row + 1, shared
+        reads[read + _SECOND] = behind + shared * row_bytes
+        return count
+    count = _add(reads, count, env, row - before, row + 1, target)
+    if next_before >= 0:
+        count = _add(reads, count, env, row + ahead - next_before, row + ahead + 1, behind)
+    return count
 
-    The observation stack ends at place ``stack - 1``, the next one at ``stack + horizon - 1``;
-    places before the episode's start are zeros. Where an episode ended before the horizon and the
-    two stacks overlap, they do not fit into one window: those are counted, their next stacks are
-    left out here, and `next_stacks` makes them.
+
+@part(int64, int64s, int64, int64)
+def _read_part(job, part, scratch):
+    """Read one part of a job, with the scratch memory of one thread."""
+    count, parts, row_bytes = job[_COUNT], job[_PARTS], job[_ROWS]
+    width, stack = job[_WIDTH] * row_bytes, job[_STACK] * row_bytes
+    plan, reads, read = int64s_at(job[_PLANNED]), int64s_at(scratch), int64(0)
+    for i in range(part * count // parts, (part + 1) * count // parts):
+        first = job[_FIRST] + i * width
+        if job[_NEXT]:
+            read = _add_stacks(reads, read, plan, i, job, first, job[_NEXT] + i * stack)
+        else:
+            read = _add_window(reads, read, plan, i, job, first)
+    return _fetch(int64s_at(job[_TABLE]), reads, read, scratch + 8 * job[_WORDS])
+
+
+@kernel("int64[::1]")
+def help_read(job):
+    """Read parts of a job that `windows` has begun, or is about to, from the last one on: what this
+    thread's caches have of the memory for the first ones, the other one would have to fetch."""
+    for _ in range(_PATIENCE):
+        if load_acquire(address(job) + 8 * TAKEN) >= 0:
+            break
+        sched_yield()
+    else:
+        return  # interrupted, or so slow that he reads alone
+    thread = 1 + fetch_add(address(job) + 8 * _HELPERS, 1)
+    if thread >= job[_THREADS]:
+        return
+    scratch = job[_SCRATCH] + 8 * job[_WORDS] * thread
+    while fetch_add(address(job) + 8 * TAKEN, 1) < job[_PARTS]:
+        part = job[_PARTS] - 1 - fetch_add(address(job) + 8 * _FROM_BEHIND, 1)
+        job[JOB + part] = _read_part(pointer(job), part, scratch)
+        fetch_add(address(job) + 8 * _DONE, 1)
+
+
+@kernel("int64[:, ::1], int64")
+def fit_windows(plan, horizon):
+    """Whether both stacks of each transition, which overlap, fit into one window of ``stack +
+    horizon`` rows: not where an episode ended before the horizon."""
+    for i in range(len(plan)):
+        if plan[i, BEFORE_NEXT] < 0 or plan[i, AHEAD] != horizon:
+            return False
+    return True
+
+
+@kernel(
+    "int64[::1], int64[:, ::1], int64, int64, int64[::1], int64[::1], uint8[::1], int64, "
+    "uint8[::1], int64[::1], int64, int64[::1]"
+)
+def windows(
+    table, plan, stack, horizon, advice, rusage, out, width, following, scratch, threads, job
+):  # fmt: skip
+    """Both stacks of each planned transition: into one window of ``stack + horizon`` rows, if
+    `following` is empty and they fit; else the next stacks go there. Windows in `out`, or
+    observation stacks, are `width` rows apart.
+
+    In a window the observation stack ends at place ``stack - 1``, the next one at ``stack + horizon
+    - 1``; places before the episode's start are zeros. `scratch` is for so many `threads`. There
+    are as many parts as `job` has words for, which has -1 in place of the parts taken.
 
     ``advice`` holds for how many batches to call `advise` first, and for how many after the next
     major fault.
     """
-    row_bytes = table[ROW_BYTES]
-    window_bytes = (stack + horizon) * row_bytes
     usage = address(rusage)
     watches = advice[0] == 0 and advice[1] > 0
     if watches:
         getrusage(_RUSAGE_THREAD, usage)
     faults = load_i64(usage + _MAJOR_FAULTS_AT)
-    reads = pointer(scratch)
-    count, apart = int64(0), 0
-    window = address(out)
-    for i in range(len(plan)):
-        env, row, before, ahead = plan[i, ENV], plan[i, ROW], plan[i, BEFORE], plan[i, AHEAD]
-        next_before = plan[i, BEFORE_NEXT]
-        # Two stacks that touch or overlap are one read.
-        together = next_before >= 0 and ahead == horizon and horizon <= stack
-        stop = row + ahead + 1 if together else row + 1
-        count = _read_stack(reads, count, env, row, before, stop, stack, row_bytes, window)
-        if not together and horizon < stack:
-            apart += 1
-        elif not together:
-            count = _read_stack(
-                reads, count, env, row + ahead, next_before, row + ahead + 1, stack, row_bytes,
-                window + horizon * row_bytes,
-            )  # fmt: skip
-        window += window_bytes
-    failed = _fetch(pointer(table), reads, count, address(scratch) + 8 * len(scratch))
-    if failed:
-        return failed
+    job[_PARTS], job[_THREADS] = len(job) - JOB, threads
+    job[_TABLE], job[_PLANNED], job[_COUNT] = address(table), address(plan), len(plan)
+    job[_ROWS], job[_STACK], job[_HORIZON] = table[ROW_BYTES], stack, horizon
+    job[_FIRST], job[_WIDTH] = address(out), width
+    job[_NEXT] = address(following) if len(following) else 0
+    job[_SCRATCH], job[_WORDS] = address(scratch), len(scratch) // threads
+    store_release(address(job) + 8 * TAKEN, 0)
+    part = 0
+    while fetch_add(address(job) + 8 * TAKEN, 1) < job[_PARTS]:
+        job[JOB + part] = _read_part(pointer(job), part, job[_SCRATCH])
+        fetch_add(address(job) + 8 * _DONE, 1)
+        part += 1
+    while load_acquire(address(job) + 8 * _DONE) < len(job) - JOB:
+        sched_yield()  # others are about to finish the last parts
+    for at in range(JOB, len(job)):
+        if job[at]:
+            return job[at]
     if watches:
         getrusage(_RUSAGE_THREAD, usage)
         if load_i64(usage + _MAJOR_FAULTS_AT) > faults:
@@ -392,25 +515,4 @@ def windows(table, plan, stack, horizon, advice, rusage, out, scratch):
             advice[1] = larger(advice[1] // 2, 16)
     elif advice[0] > 0:
         advice[0] -= 1
-    return apart
-
-
-@kernel("int64[::1], int64[:, ::1], int64, int64, uint8[::1], uint8[::1], int64[::1]")
-def next_stacks(table, plan, stack, horizon, window, out, scratch):
-    """The next stacks of a batch in which some do not fit into their windows."""
-    row_bytes = table[ROW_BYTES]
-    stack_bytes = stack * row_bytes
-    reads = pointer(scratch)
-    count = int64(0)
-    for i in range(len(plan)):
-        env, row, ahead = plan[i, ENV], plan[i, ROW], plan[i, AHEAD]
-        target = address(out) + i * stack_bytes
-        if ahead == horizon and plan[i, BEFORE_NEXT] >= 0:
-            source = address(window) + (i * (stack + horizon) + horizon) * row_bytes
-            memcpy(target, source, stack_bytes)
-            continue
-        count = _read_stack(
-            reads, count, env, row + ahead, plan[i, BEFORE_NEXT], row + ahead + 1, stack, row_bytes,
-            target,
-        )  # fmt: skip
-    return _fetch(pointer(table), reads, count, address(scratch) + 8 * len(scratch))
+    return 0

@@ -40,6 +40,7 @@ memcpy = _register(_libc, "memcpy", _pointer, _pointer, _pointer, _size)
 memset = _register(_libc, "memset", _pointer, _pointer, _int, _size)
 madvise = _register(_libc, "madvise", _int, _pointer, _size, _int)
 getrusage = _register(_libc, "getrusage", _int, _int, _pointer)
+sched_yield = _register(_libc, "sched_yield", _int)
 lz4_decode = _register(_blosc, "LZ4_decompress_safe", _int, _pointer, _pointer, _int, _int)
 lz4_decode_partly = _register(
     _blosc, "LZ4_decompress_safe_partial", _int, _pointer, _pointer, _int, _int, _int
@@ -103,6 +104,18 @@ def store_release(_typing, address, value):
         return cgutils.get_null_value(cgutils.intp_t)
 
     return types.intp(types.intp, types.int64), emit
+
+
+@intrinsic
+def fetch_add(_typing, address, value):
+    """Add to an aligned int64 that other threads add to as well; returns what it was before. All
+    that was stored before is seen by whoever sees the sum."""
+
+    def emit(_context, builder, _signature, arguments):
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
+        return builder.atomic_rmw("add", pointer, arguments[1], "seq_cst")
+
+    return types.int64(types.intp, types.int64), emit
 
 
 @intrinsic
