@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from diskreplay.batch import Batch
 from diskreplay.errors import ExtrasError, InvalidInputError
-from diskreplay.store import format
+from diskreplay.store.field import PART_RULE, is_part
 
 _EXTRA = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _VIEW = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
@@ -58,10 +58,8 @@ def check_keys(keys: Iterable[object], of: str) -> None:
     """Refuse keys that the Dict space `of` cannot have, with an `InvalidInputError`."""
     seen: dict[str, str] = {}
     for key in keys:
-        if not isinstance(key, str) or not format.is_part(key):
-            raise InvalidInputError(
-                f"{of}: the key {key!r:.120} of a Dict space: {format.PART_RULE}"
-            )
+        if not isinstance(key, str) or not is_part(key):
+            raise InvalidInputError(f"{of}: the key {key!r:.120} of a Dict space: {PART_RULE}")
         _check_case(seen, key, of, InvalidInputError)
 
 

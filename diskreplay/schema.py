@@ -8,7 +8,7 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import naming, spaces
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
-from diskreplay.store.format import CODECS, Field
+from diskreplay.store.field import CODECS, Field
 from diskreplay.store.store import Store
 
 _PACKED_FROM = 1024  # bytes a row: smaller rows cost more to unpack than they save

@@ -28,8 +28,9 @@ from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, files, priorities, tempfiles, temporary
+from diskreplay.store import checkpoint, priorities, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
+from diskreplay.store.paths import resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind, saved_rng
 
@@ -90,7 +91,7 @@ class Session(CallGuard):
         if path is None:
             workspace = temporary.make()
             path = temporary.store_in(workspace)
-        path = files.resolved(path)
+        path = resolved(path)
         self._set(kind, path, name, rng, workspace)
         Store.sweep(path)
         reopened = (path / "zarr.json").exists()
@@ -336,7 +337,7 @@ class Session(CallGuard):
         Batches under way in a prefetcher are drawn again, see `prefetch`.
         """
         self._check_writable()
-        directory = files.resolved(checkpoint_dir)
+        directory = resolved(checkpoint_dir)
         keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
         with self._turn():
             self._rows.store.place.check()  # before a directory is made, beside the old path say
@@ -410,7 +411,7 @@ class Session(CallGuard):
         checked whenever they are read: half a second a gigabyte of raw fields that are in memory.
         While the new store is made there are two row indices (16 bytes a row) and two sum trees.
         """
-        directory = files.resolved(checkpoint_dir)
+        directory = resolved(checkpoint_dir)
         with self._turn():
             self._check_writable()
             return CheckpointLoader(self).load(directory, suffix, resume_episodes=resume_episodes)

@@ -16,7 +16,7 @@ from diskreplay import fork
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ClosedError, UsageError
 from diskreplay.prioritized import PrioritizedReplayBuffer
-from diskreplay.store import files
+from diskreplay.store.paths import resolved
 
 _lock = threading.RLock()
 _entries: "weakref.WeakValueDictionary[tuple[int, Path], _Entry]" = weakref.WeakValueDictionary()
@@ -209,5 +209,5 @@ def shared(path: str | os.PathLike, *, prioritized: bool = False, **options: Any
         The buffer is open in this process with other options.
     """
     kind = PrioritizedReplayBuffer if prioritized else ReplayBuffer
-    place = None if path is None else files.resolved(Path(path))
+    place = None if path is None else resolved(Path(path))
     return SharedBuffer(place, kind, options)

@@ -9,7 +9,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay import spaces
 from diskreplay.errors import DtypeError, ExtrasError, InvalidInputError, NotFiniteError, ShapeError
 from diskreplay.schema import Schema
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.numbers import LAST_STEP
 
 _FLAGS = ("terminated", "truncated", "is_final")

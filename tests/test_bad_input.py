@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import diskreplay
 from diskreplay import errors, naming
 from diskreplay.store import files
+from diskreplay.store.system_errors import translated
 from tests.disks import alone, can_mount
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -724,7 +725,7 @@ def test_a_checkpoint_is_not_opened_for_writing(tmp_path, buffer):
 
 def full(path, *_arguments):
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    raise files.translated(error, path, "cannot allocate the segment")
+    raise translated(error, path, "cannot allocate the segment")
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.store.format import DTYPES
+from diskreplay.store.field import DTYPES
 
 FRAME = Box(0, 255, (32, 40), "uint8")
 

@@ -21,6 +21,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay import errors
 from diskreplay.store import files
+from diskreplay.store.system_errors import translated
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAME = (8, 8)
@@ -353,7 +354,7 @@ def test_the_next_step(saved, tmp_path, next_step, resume):
 
 def failing(code=errno.EIO):
     def fail(path, *_arguments, **_options):
-        raise files.translated(OSError(code, os.strerror(code)), path, "cannot")
+        raise translated(OSError(code, os.strerror(code)), path, "cannot")
 
     return fail
 

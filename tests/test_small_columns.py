@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay import errors, small_columns
-from diskreplay.sampling import kernels
+from diskreplay.sampling import row_index_kernels
 
 OPTIONS = {"observation_space": Box(-1, 1, (2,), "float32"), "action_space": Discrete(2)}
 
@@ -22,7 +22,7 @@ def known(buffer):
     rows = buffer._rows.indexed()
     index = rows.index
     ids = small_columns.ids_between(index.first, index.count)
-    of_rows = index.ring[ids % index.size, :3] & [-1, ~kernels.CLOSES, -1]  # worked out
+    of_rows = index.ring[ids % index.size, :3] & [-1, ~row_index_kernels.CLOSES, -1]  # worked out
     return dict(zip(ids.tolist(), of_rows.tolist(), strict=True)), index.sampleable_ids().tolist()
 
 

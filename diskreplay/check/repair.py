@@ -40,6 +40,7 @@ from diskreplay.store import (
 from diskreplay.store.catalog import Key, SegmentEntry
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.mapping import Mapping
+from diskreplay.store.paths import resolved
 from diskreplay.store.plain_file import Unreadable
 from diskreplay.store.segment import Seal
 from diskreplay.store.store import Store
@@ -59,9 +60,8 @@ def repair(
     path : Path
         A store that nobody writes to.
     sources : sequence of Path
-        Checkpoints of it, the one to ask first first: rows that are lost, and priorities, are taken
-        from there as far as they are whole there and can be told to be the same, see
-        `check.restoring`.
+        Checkpoints of it, in the order to ask them: lost rows, and priorities, are taken from there
+        where they are whole and can be told to be the same, see `check.restoring`.
     advance : callable, optional
         As for `verify`.
 
@@ -81,7 +81,7 @@ def repair(
     StorageError
         The file system refused, or cannot link files. The store is as it was.
     """
-    path = files.resolved(path)
+    path = resolved(path)
     Store.sweep(path)
     format.read_attributes(path)
     if manifest.is_checkpoint(path):

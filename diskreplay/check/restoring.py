@@ -20,7 +20,7 @@ from diskreplay.check.snapshot import BOOKKEEPING
 from diskreplay.check.verify import Check
 from diskreplay.store import codec, priorities
 from diskreplay.store.catalog import Key, SegmentEntry
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.segment import Seal
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from diskreplay.store import codec
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.plain_file import PIECE, bytes_of, pieces, plain_file, read_at
 from diskreplay.store.segment import Seal
 

@@ -12,7 +12,7 @@ from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.store import format, manifest, private
 from diskreplay.store.catalog import Catalog
 from diskreplay.store.commit_page import CommitPage, finals_in
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import Seal
 

@@ -26,7 +26,7 @@ from diskreplay.check.snapshot import Snapshot
 from diskreplay.errors import DiskReplayError
 from diskreplay.store import manifest, priorities, private
 from diskreplay.store.catalog import Catalog, Key, SegmentEntry
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.plain_file import Unreadable, checksum, plain_file
 from diskreplay.store.segment import Seal
 

@@ -11,7 +11,8 @@ from gymnasium import spaces as gym_spaces
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import ClosedError, FormatError
 from diskreplay.opening import open as open_buffer
-from diskreplay.store import files, numbers, private
+from diskreplay.store import numbers, private
+from diskreplay.store.paths import resolved
 from diskreplay.store.store import Store
 
 _ROWS_AT_ONCE = 1024
@@ -54,7 +55,7 @@ class Facade:
     _note_bounds: ClassVar[dict[str, tuple[float, float]]] = {}
 
     def __init__(self, path: str | os.PathLike | None, capacity: int, facade: str, **options: Any):
-        self._path = None if path is None else files.resolved(path)
+        self._path = None if path is None else resolved(path)
         rows = dict.fromkeys(self._row_notes, (-numbers.MOST_ROWS, numbers.MOST_ROWS))
         self._options = {
             "capacity": int(capacity), "facade": facade, "note_bounds": self._note_bounds | rows,

@@ -9,7 +9,7 @@ from diskreplay.compat.base import Facade
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.spaces import box
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.validation import fit
 
 _ATTEMPTS = 10  # for each row of a batch

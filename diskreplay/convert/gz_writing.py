@@ -16,7 +16,7 @@ from diskreplay.convert.unpickling import pickled_set, pickled_sum_tree
 from diskreplay.errors import InvalidInputError
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store.checkpoint import check_outside
-from diskreplay.store.files import resolved
+from diskreplay.store.paths import resolved
 
 _BYTES_AT_ONCE = 4 << 20
 

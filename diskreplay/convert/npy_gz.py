@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError, InvalidInputError
-from diskreplay.store import files
+from diskreplay.store.system_errors import explained, translated
 
 _MOST_ROW_BYTES = 1 << 28
 _SKIPPED_AT_ONCE = 1 << 20
@@ -46,7 +46,7 @@ class NpyGzReader:
         self.path = path
         if not path.exists():
             raise IncompleteCheckpointError(f"{path}: the file is missing")
-        with files.explained(path, "cannot open the file"):
+        with explained(path, "cannot open the file"):
             self._file = gzip.open(path, "rb")  # noqa: SIM115 - closed by close()
         try:
             with _told(self.path):
@@ -134,7 +134,7 @@ def _told(path: Path) -> Iterator[None]:
             f"{path}: not a gzipped .npy file of numbers ({error}); the checkpoint cannot be read"
         ) from error
     except OSError as error:
-        raise files.translated(error, path, "cannot read the file") from error
+        raise translated(error, path, "cannot read the file") from error
 
 
 def _check_length(path: Path, size: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.store import files, format, manifest, private, tempfiles
+from diskreplay.store.paths import resolved
 
 
 @contextlib.contextmanager
@@ -20,7 +21,7 @@ def new_file(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pat
         There is something at `out`, and it is no file or `overwrite` is not given.
     StorageError
     """
-    out = files.resolved(out)
+    out = resolved(out)
     check_wanted(out, overwrite)
     if out.exists() and not out.is_file():
         raise InvalidInputError(f"{out}: a directory, where a file is to be written")
@@ -35,7 +36,7 @@ def new_file(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pat
 @contextlib.contextmanager
 def new_files(out: str | os.PathLike, suffix: str, *, overwrite: bool = False) -> Iterator[Path]:
     """The same for a directory of files; one that holds anything else is never replaced."""
-    out = files.resolved(out)
+    out = resolved(out)
     if out.exists():
         check_wanted(out, overwrite)
         if not out.is_dir() or any(path.suffix != suffix for path in out.iterdir()):
@@ -58,7 +59,7 @@ def new_store(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pa
     LockedError
         The store at `out` is to be replaced, and a writer has it open.
     """
-    out = files.resolved(out)
+    out = resolved(out)
     with contextlib.ExitStack() as held:
         if out.exists():
             check_wanted(out, overwrite)

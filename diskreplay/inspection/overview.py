@@ -22,6 +22,7 @@ from diskreplay.open_episodes import parse_begins
 from diskreplay.schema import Schema
 from diskreplay.store import format, manifest, private
 from diskreplay.store.catalog import segments_of
+from diskreplay.store.field import Field
 from diskreplay.store.store import Store
 from diskreplay.store.usage import sizes
 
@@ -204,11 +205,11 @@ def _grows(store: Store, patience: float) -> bool:
 
 def _described(
     path: Path, attributes: dict[str, Any]
-) -> tuple[Schema, dict[str, tuple[int, format.Field]]]:
+) -> tuple[Schema, dict[str, tuple[int, Field]]]:
     """The schema and the numbered fields of a store, which a buffer would open."""
     try:
         schema = Schema.parse(attributes)
-        parsed = map(format.Field.parse, attributes["fields"])
+        parsed = map(Field.parse, attributes["fields"])
         fields = {field.name: (number, field) for number, field in enumerate(parsed)}
         if {name: (f.shape, f.dtype) for name, (_, f) in fields.items()} != schema.shapes:
             raise ValueError("the fields are not those of the spaces and extras")
@@ -226,7 +227,7 @@ def _what_is(path: Path) -> str:
 
 
 def _field(
-    path: Path, number: int, field: format.Field, bounds: np.ndarray, *, live: bool
+    path: Path, number: int, field: Field, bounds: np.ndarray, *, live: bool
 ) -> FieldOverview:
     chunks, private_files = sizes(path / field.name), sizes(private.directory(path))
     open_shards = sizes(private.open_shards(path, number))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from diskreplay.errors import DiskReplayError, StorageError
 from diskreplay.store import listing, manifest, private
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 
 _LOCKS = Path("/proc/locks")
 _CHECKPOINT = re.compile(r".+_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")

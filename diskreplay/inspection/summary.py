@@ -10,7 +10,8 @@ from diskreplay.inspection.priorities import priorities_of
 from diskreplay.inspection.profile import SAMPLE_BYTES, counts_of, profile_of, values_of
 from diskreplay.inspection.store_activity import oldest_write
 from diskreplay.prioritized import PrioritizedReplayBuffer
-from diskreplay.store.format import Field, read_attributes
+from diskreplay.store.field import Field
+from diskreplay.store.format import read_attributes
 
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _BINS = 12

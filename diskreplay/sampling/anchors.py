@@ -59,9 +59,9 @@ class Anchors:
         normalization: Literal["batch", "buffer"],
         online: bool,
     ) -> None:
-        from diskreplay.sampling import kernels, window_kernels
+        from diskreplay.sampling import prioritized_kernels, window_kernels
 
-        self._kernels, self._window_kernels = kernels, window_kernels
+        self._kernels, self._window_kernels = prioritized_kernels, window_kernels
         self._window = window
         self.figures = window.figures(repeat_first=stack_padding == "reset")
         self.alpha, self._normalization = alpha, normalization
@@ -120,7 +120,7 @@ class Anchors:
 
     def _fill(self, places: np.ndarray, leaf: float) -> None:
         tree = self.tree
-        self._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, np.array([leaf]))
+        tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, np.array([leaf]))
 
     def _leaf(self, priority: float) -> float:
         kernels = self._kernels

@@ -2,7 +2,7 @@
 
 from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import address, int64, kernel, larger
-from diskreplay.sampling.kernels import (
+from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENDED,
     ENVS,

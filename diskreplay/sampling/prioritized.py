@@ -28,6 +28,9 @@ class PrioritizedSampler:
     def __init__(
         self, index: RowIndex, alpha: float, normalization: Literal["batch", "buffer"]
     ) -> None:
+        from diskreplay.sampling import prioritized_kernels
+
+        self._kernels = prioritized_kernels
         self.alpha, self.normalization = alpha, normalization
         self._index = index
         self.largest = 1.0
@@ -49,7 +52,7 @@ class PrioritizedSampler:
         """One row of the only env, taken in by index and tree with one kernel call."""
         tree, index, newest = self.tree, self._index, self._newest
         leaf = newest[1] if newest[0] == self.largest else self._newest_leaf()
-        index.sampleable += tree._kernels.append_one(
+        index.sampleable += self._kernels.append_one(
             index.ring, index.bounds, index.figures, index.changed,
             tree.nodes, tree.least, tree.starts, step, flags, reward, leaf,
         )  # fmt: skip
@@ -75,7 +78,7 @@ class PrioritizedSampler:
     def leaf(self, priority: float) -> float:
         """The leaf of a priority; always the same bits for the same number. At most the largest
         that the tree takes, also where the priority was set with a smaller alpha."""
-        kernels = self.tree._kernels
+        kernels = self._kernels
         return min(kernels.leaf_of(priority, self.alpha), kernels.LARGEST_LEAF)
 
     def _converted(self, leaves: np.ndarray, alpha: float) -> np.ndarray:
@@ -85,7 +88,7 @@ class PrioritizedSampler:
         neither, it is the least or the largest leaf. So whatever could be drawn can be drawn, none
         before one that it was behind.
         """
-        kernels = self.tree._kernels
+        kernels = self._kernels
         positive = leaves > 0  # not NaN
         with np.errstate(all="ignore"):
             powers = np.power(
@@ -176,7 +179,7 @@ class PrioritizedSampler:
         ids = np.empty(size, np.int64)
         probability, weight = np.empty(size), np.empty(size, np.float32)
         whole = tree.min / total if self.normalization == "buffer" else 0.0
-        tree._kernels.tree_draw(
+        self._kernels.tree_draw(
             tree.nodes, tree.starts, rng.random(size), float(index.sampleable), float(beta),
             whole, index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
@@ -197,7 +200,7 @@ class PrioritizedSampler:
         tree, index = self.tree, self._index
         if len(self._places) < len(ids):
             self._places = np.empty(len(ids), np.int64)
-        wrong, at, largest = tree._kernels.tree_update(
+        wrong, at, largest = self._kernels.tree_update(
             tree.nodes, tree.least, tree.starts, index.ring, index.bounds, index.figures, ids,
             priorities, self.alpha, self._places,
         )  # fmt: skip

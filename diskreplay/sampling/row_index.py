@@ -17,7 +17,7 @@ class Plan(NamedTuple):
     ----------
     rows : ndarray of int64, shape (batch, 5)
         Env, row, frames of the stack before it, rows ahead, frames before the next row (-1 when
-        there is no next observation); see `store.kernels`.
+        there is no next observation); see `row_index_kernels`.
     reward, discount : ndarray of float32, shape (batch,)
     terminated, truncated : ndarray of bool, shape (batch,)
     steps : ndarray of int32, shape (batch,)
@@ -64,9 +64,9 @@ class RowIndex:
         update_horizon: int,
         gamma: float,
     ) -> None:
-        from diskreplay.sampling import kernels
+        from diskreplay.sampling import row_index_kernels
 
-        self._kernels = kernels
+        self._kernels = row_index_kernels
         self.growing = rows_per_env is None
         self.num_envs = num_envs
         self.bounds = np.zeros((num_envs, 2), np.int64)
@@ -164,7 +164,7 @@ class RowIndex:
         Parameters
         ----------
         column : int
-            Of the ring; see `sampling.kernels`.
+            Of the ring; see `row_index_kernels`.
         row : int
             The first row.
         envs : slice

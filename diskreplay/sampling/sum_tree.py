@@ -40,9 +40,9 @@ class SumTree:
     def __init__(self, capacity: int, *, track_min: bool = False) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
             raise InvalidInputError(f"capacity: a positive integer expected, found {capacity!r}")
-        from diskreplay.sampling import kernels  # Numba: loaded when the first tree is made
+        from diskreplay.sampling import sum_tree_kernels  # Numba: loaded with the first tree
 
-        self._kernels = kernels
+        self._kernels = sum_tree_kernels
         self.capacity = int(capacity)
         sizes = [self.capacity]
         while sizes[-1] > 1 or len(sizes) == 1:

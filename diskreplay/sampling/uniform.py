@@ -13,9 +13,9 @@ class UniformSampler:
     """Draws ids evenly, with replacement."""
 
     def __init__(self, index: RowIndex) -> None:
-        from diskreplay.sampling import kernels
+        from diskreplay.sampling import row_index_kernels
 
-        self._kernels, self._index = kernels, index
+        self._kernels, self._index = row_index_kernels, index
 
     def append_one(self, step: int, flags: int, reward: float) -> None:
         """One row of the only env: the index takes it in."""

@@ -2,7 +2,7 @@
 
 from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import address, int32s, int64, int64s, kernel, larger, part, pointer, smaller
-from diskreplay.sampling.kernels import (
+from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENDED,
     ENVS,
@@ -10,8 +10,6 @@ from diskreplay.sampling.kernels import (
     FINAL,
     FIRST,
     FLAGS,
-    LARGEST_LEAF,
-    LEAST_LEAF,
     REWARD,
     ROWS,
     STACK,
@@ -19,9 +17,9 @@ from diskreplay.sampling.kernels import (
     TERMINATED,
     TRUNCATED,
     WIDTH,
-    refresh_parents,
     stack_is_whole,
 )
+from diskreplay.sampling.sum_tree_kernels import LARGEST_LEAF, LEAST_LEAF, refresh_parents
 
 # The figures of a window.
 BURN_IN, LENGTH, AHEAD, N_STEP, STRIDE, ENDS, ARRIVAL, FINISHED, REPEAT_FIRST = range(9)
@@ -232,7 +230,7 @@ def settled_rows(ring, bounds, figures, shape, out):
 def update_marked(
     nodes, least, starts, marks, bounds, figures, ids, priorities, alpha, places
 ):  # fmt: skip
-    """Set the leaves of marked rows to ``priority ** alpha``, as `kernels.tree_update` does.
+    """Set the leaves of marked rows to ``priority ** alpha``, as `tree_update` does.
 
     Returns what is wrong (0: nothing, 1: a priority, 2: an id), where, and for 0 how many were
     ignored and the largest priority that was not. Looks at everything before it sets anything.

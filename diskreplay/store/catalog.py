@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diskreplay.store import private
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.segment import Seal
 
 Key = tuple[str, int, int]  # name of a field, number, group

@@ -15,7 +15,8 @@ from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, Suffix
 from diskreplay.store import attachments, codec, files, format, manifest, priorities, tempfiles
 from diskreplay.store.attachments import Source
 from diskreplay.store.catalog import segments_of
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
+from diskreplay.store.paths import resolved
 from diskreplay.store.segment import Seal
 from diskreplay.store.store import Store
 
@@ -132,7 +133,7 @@ def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, st
                 f"{place}: no such checkpoint (numbered ones there: {has})"
                 f"{'' if there else _instead(directory, name)}"
             )
-    return files.resolved(places[place]), place.name.removeprefix(f"{name}_ckpt.")
+    return resolved(places[place]), place.name.removeprefix(f"{name}_ckpt.")
 
 
 # -- saving

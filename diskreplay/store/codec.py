@@ -9,7 +9,7 @@ import numpy as np
 from google_crc32c import _crc32c
 
 from diskreplay.errors import CorruptSegmentError, StoreError
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.mapping import Mapping
 
 _PIECES, _LEAST_PIECE = 256, 4096  # of a raw segment; bytes

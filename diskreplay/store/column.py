@@ -12,7 +12,8 @@ import numpy as np
 
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.store import files
-from diskreplay.store.format import Field, array_document
+from diskreplay.store.field import Field
+from diskreplay.store.format import array_document
 from diskreplay.store.rwlock import RWLock
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import UNKNOWN, Seal, Segment

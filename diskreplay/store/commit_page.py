@@ -1,5 +1,7 @@
 """The memory-mapped page that says how many rows count."""
 
+import ctypes
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +96,7 @@ class CommitPage:
         page = np.zeros(cls.size(len(count), packed), np.uint8)
         header = page[: _HEADER.itemsize].view(_HEADER)
         header["magic"], header["closed"] = _MAGIC, 1
-        header["boot_id"] = files.boot_id().encode()
+        header["boot_id"] = boot_id().encode()
         page[_COUNTS_AT : _COUNTS_AT + 8 * len(count)].view("<i8")[:] = count
         files.write(path, [page.data])
         files.sync([path])
@@ -114,11 +116,11 @@ class CommitPage:
     @property
     def same_boot(self) -> bool:
         """Whether the kernel that saw the last writes still runs, and so has all of them."""
-        return self._header["boot_id"][0].decode(errors="replace") == files.boot_id()
+        return self._header["boot_id"][0].decode(errors="replace") == boot_id()
 
     def mark_open(self) -> None:
         """Say, durably and before the first row, that the counts here are ahead of the record."""
-        self._header["boot_id"] = files.boot_id().encode()
+        self._header["boot_id"] = boot_id().encode()
         self._header["closed"] = 0
         self._header["replaced"] = 0
         files.sync([self.mapping.path])
@@ -127,3 +129,13 @@ class CommitPage:
         """Say, durably, that the record in ``zarr.json`` is the whole truth."""
         self._header["closed"] = 1
         files.sync([self.mapping.path])
+
+
+def boot_id() -> str:
+    """A name for this run of the kernel: when it changes, unsynced writes may be gone."""
+    if sys.platform == "linux":
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    size = ctypes.c_size_t(64)
+    name = ctypes.create_string_buffer(64)
+    ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", name, ctypes.byref(size), None, 0)
+    return name.value.decode()

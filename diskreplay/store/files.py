@@ -9,21 +9,16 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import glob
 import os
-import re
 import shutil
 import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from diskreplay.errors import (
-    DiskFullError,
-    LockedError,
-    StorageError,
-    StorePermissionError,
-)
+from diskreplay.errors import LockedError, StorageError, StorePermissionError
+from diskreplay.store.paths import file_system
+from diskreplay.store.system_errors import explained, translated
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -34,91 +29,6 @@ if sys.platform == "linux":
     _libc.sync_file_range.argtypes = [
         ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
     ]  # fmt: skip
-
-
-class explained:
-    """Turns an ``OSError`` raised inside into a `StorageError` that says where and what to do.
-
-    Not a generator: since Python 3.12 an error that leaves one is part of a reference cycle, and
-    keeps what its frames refer to, a locked store say, until the garbage is collected.
-    """
-
-    __slots__ = ("_doing", "_path")
-
-    def __init__(self, path: Path | str, doing: str) -> None:
-        self._path, self._doing = path, doing
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError) and not isinstance(error, StorageError):
-            raise translated(error, self._path, self._doing) from error
-
-
-def translated(error: OSError, path: Path | str, doing: str) -> StorageError:
-    """`error` as one of ours, with the same errno."""
-    reason = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        kind, hint = DiskFullError, "free some space and call again; nothing was lost"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        kind, hint = StorePermissionError, "check the owner and mode of the directory"
-    else:
-        kind, hint = StorageError, "mend the cause and call again"
-    return kind(error.errno, f"{doing}: {reason} ({hint})", str(path))
-
-
-def resolved(path: str | os.PathLike) -> Path:
-    """The absolute path without links; what it leads to need not be there yet.
-
-    All that is done beside a store or a checkpoint is done beside the real directory: a link to it
-    may be on another file system, and what is exchanged with it would be the link.
-
-    Raises
-    ------
-    StorageError
-        The links go round in a circle, or one leads to what is not there, `path` itself included.
-        Also where `path` is relative and the working directory is gone, and where this user may not
-        look into a directory on the way.
-    """
-    try:
-        real = Path(os.path.realpath(path))
-    except FileNotFoundError as error:
-        raise StorageError(
-            errno.ENOENT,
-            "the working directory of this process is gone, and this path is relative to it; "
-            "change to a directory that is there, or give an absolute path",
-            os.fspath(path),
-        ) from error
-    with explained(path, "cannot follow the path"):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            if stat.S_ISLNK(os.lstat(real).st_mode):
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        _check_links(Path(path), real)
-    return real
-
-
-def _check_links(path: Path, real: Path) -> None:
-    """Refuse a link to what is not there: a disk that is not mounted, say. A run that made the
-    directory there would start anew, beside the rows that it has on that disk. Some systems remove
-    the mount point too, so a link straight to one tells nothing either."""
-    for part in [*reversed(path.parents), path]:
-        try:
-            os.stat(part)
-        except FileNotFoundError:
-            if not part.is_symlink():
-                return  # to be made, with all that is below it
-            aside = real.parent.glob(f".{glob.escape(real.name)}.*/aside")
-            if part == path and any(aside):  # a kill between two renames: an opening puts it back
-                return
-            raise StorageError(
-                errno.ENOENT,
-                f"a link to {os.path.realpath(part)}, which is not there; mount the disk that it "
-                "is on, or make that directory if it is to be new",
-                os.path.abspath(part),
-            ) from None
-        except NotADirectoryError:
-            return  # who opens or makes something there says so
 
 
 def make_dirs(path: Path) -> None:
@@ -517,19 +427,6 @@ def lock(path: Path, *, of: Path) -> int:
     return fd
 
 
-def file_system(path: Path) -> str:
-    """Where the file system that `path` is on is mounted, and its type; as far as is known."""
-    real, longest, kind = os.path.realpath(path), "", ""
-    with contextlib.suppress(OSError):  # elsewhere than on Linux
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            _device, point, its_kind, *_rest = line.split(" ")
-            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
-            inside = real == point or real.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(longest):  # of two at one place the later one is on top
-                longest, kind = point, its_kind
-    return f"the file system at {longest} ({kind})" if longest else "its file system"
-
-
 def unlock(fd: int) -> None:
     """Let go of a lock."""
     _held.discard(fd)
@@ -549,22 +446,3 @@ def _drop_locks_of_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_locks_of_parent)
-
-
-def identity(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is replaced as a whole; None if it is missing."""
-    try:
-        about = os.stat(path)
-    except OSError:
-        return None
-    return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
-
-
-def boot_id() -> str:
-    """A name for this run of the kernel: when it changes, unsynced writes may be gone."""
-    if sys.platform == "linux":
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    size = ctypes.c_size_t(64)
-    name = ctypes.create_string_buffer(64)
-    _libc.sysctlbyname(b"kern.bootsessionuuid", name, ctypes.byref(size), None, 0)
-    return name.value.decode()

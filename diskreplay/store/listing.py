@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Self
 
 from diskreplay.errors import DiskReplayError, InvalidInputError, StorageError
-from diskreplay.store import attachments, files, format, manifest, tempfiles
+from diskreplay.store import attachments, format, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
+from diskreplay.store.paths import resolved
+from diskreplay.store.system_errors import explained
 
 _NAME = re.compile(r"([^.].*)_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
@@ -105,10 +107,10 @@ def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> li
     A look at each file's length; none is read but the metadata. Saving and removing may go on
     meanwhile.
     """
-    files.resolved(directory)  # an error where a link leads nowhere: nobody should begin anew then
+    resolved(directory)  # an error where a link leads nowhere: nobody should begin anew then
     directory = Path(directory)
     try:
-        with files.explained(directory, "cannot list the directory"):
+        with explained(directory, "cannot list the directory"):
             entries = [path for path in directory.iterdir() if path.is_dir()]
     except StorageError as error:
         if error.errno == errno.ENOENT:

@@ -11,6 +11,7 @@ import numpy as np
 
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.store import files
+from diskreplay.store.system_errors import explained
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
 _FAILED = ctypes.c_void_p(-1).value
@@ -46,7 +47,7 @@ class Mapping:
     def __init__(self, path: Path, fd: int, size: int, *, writable: bool) -> None:
         self.address = 0
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        with files.explained(path, "cannot map the file"):
+        with explained(path, "cannot map the file"):
             address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
             if address == _FAILED:
                 code = ctypes.get_errno()
@@ -93,10 +94,10 @@ class Mapping:
         its end kills the process. One that is to be written to is allocated first: a write into a
         hole kills the process too where the disk is full.
         """
-        with files.explained(path, "cannot open the segment"):
+        with explained(path, "cannot open the segment"):
             fd = files.open_plain(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
-            with files.explained(path, "cannot open the segment"):
+            with explained(path, "cannot open the segment"):
                 found = os.fstat(fd).st_size
             if found == 0 or (size is not None and found != size):
                 raise CorruptSegmentError(
@@ -104,7 +105,7 @@ class Mapping:
                     "replaced: restore it, or load a checkpoint"
                 )
             if writable:
-                with files.explained(path, "cannot allocate the segment"):
+                with explained(path, "cannot allocate the segment"):
                     files.promise(fd, found)
             return cls(path, fd, found if most is None else max(most, found), writable=writable)
         finally:

@@ -13,7 +13,7 @@ from diskreplay.store.column import Column
 class all_there:
     """Turns the error that a segment's file is missing into one that names its rows.
 
-    Not a generator, as `files.explained` is none.
+    Not a generator, as `explained` is none.
     """
 
     __slots__ = ("_at",)

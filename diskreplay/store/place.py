@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from diskreplay.errors import DiskReplayError, StoreMovedError
-from diskreplay.store import files
+from diskreplay.store.paths import identity
+from diskreplay.store.system_errors import explained
 
 Found = TypeVar("Found")
 _TRIES = 20
@@ -36,7 +37,7 @@ class Place:
         self._fd: int | None = None
         # If nothing is there, whoever looks for a store finds that out, and says what it means.
         with (
-            files.explained(path, "cannot open the directory"),
+            explained(path, "cannot open the directory"),
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
         ):
             # O_PATH asks for no permission to list it.
@@ -50,7 +51,7 @@ class Place:
         ------
         StorageError
         """
-        with files.explained(self.path, "cannot look at the directory"):
+        with explained(self.path, "cannot look at the directory"):
             try:
                 there = os.stat(self.path)
                 if self._fd is not None and os.path.samestat(there, os.fstat(self._fd)):
@@ -111,11 +112,11 @@ def read_steadily(path: Path, read: Callable[[], Found]) -> Found:
     another capacity deletes files, but none that the record names.
     """
     for _ in range(_TRIES):
-        place, record = Place(path), files.identity(path / "zarr.json")
+        place, record = Place(path), identity(path / "zarr.json")
         try:
             return read()
         except DiskReplayError:
-            if place.holds() and files.identity(path / "zarr.json") == record:
+            if place.holds() and identity(path / "zarr.json") == record:
                 raise
         finally:
             place.close()

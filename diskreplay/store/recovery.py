@@ -23,6 +23,7 @@ from diskreplay.store import codec, files, format, numbers, priorities, private
 from diskreplay.store.catalog import is_still_sealed, segments_of
 from diskreplay.store.column import Column
 from diskreplay.store.commit_page import CommitPage, finals_in, rows_behind
+from diskreplay.store.field import parse_chunk_key
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.missing import all_there
 from diskreplay.store.mutable_column import MutableColumn
@@ -345,5 +346,5 @@ def _pairs(directory: Path) -> list[tuple[int, int]]:
 def _numbered(directory: Path) -> list[tuple[int, int]]:
     """Segment and group of every chunk file."""
     names = os.listdir(directory) if directory.is_dir() else []
-    keys = (format.parse_chunk_key(name) for name in names)
+    keys = (parse_chunk_key(name) for name in names)
     return [key for key in keys if key is not None]

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from diskreplay.store import codec
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.segment import Seal
 
 _KEY = re.compile(r"(\d{1,19})/(\d{1,19})", re.ASCII)

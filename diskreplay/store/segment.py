@@ -10,8 +10,9 @@ import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, DiskReplayError, StorageError
 from diskreplay.store import codec, files, numbers
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.mapping import Mapping
+from diskreplay.store.system_errors import explained
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -333,6 +334,6 @@ UNKNOWN = Seal(-1, 0)  # of a file that is sealed, and whose checksum nobody has
 
 
 def _is_ours_alone(path: Path) -> bool:
-    with files.explained(path, "cannot look at the segment"):
+    with explained(path, "cannot look at the segment"):
         found = os.stat(path, follow_symlinks=False)
     return found.st_nlink == 1 and bool(found.st_mode & 0o200)

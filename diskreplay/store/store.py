@@ -51,11 +51,12 @@ from diskreplay.store.commit_page import (
     finals_word,
     rows_behind,
 )
-from diskreplay.store.format import Field
+from diskreplay.store.field import Field
 from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.mutable_column import MutableColumn
 from diskreplay.store.numbers import MOST_ROWS
 from diskreplay.store.packed_column import PackedColumn
+from diskreplay.store.paths import resolved
 from diskreplay.store.place import Place, read_steadily
 from diskreplay.store.raw_column import RawColumn
 from diskreplay.store.rwlock import RWLock
@@ -259,7 +260,7 @@ class Store:
         `only` these columns are there: to map thousands of segments that nobody looks at takes
         long.
         """
-        path = files.resolved(path)
+        path = resolved(path)
         if mode == "r":
             return read_steadily(path, lambda: cls(path, mode="r", only=only))
         cls.sweep(path)

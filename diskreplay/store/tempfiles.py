@@ -33,6 +33,7 @@ from typing import Self
 from diskreplay import fork, signals
 from diskreplay.errors import StorageError
 from diskreplay.store import files
+from diskreplay.store.system_errors import explained, translated
 
 _NAME = re.compile(r"\.(.+)\.(tmp|old|load|repair)-([0-9a-f]{16})")
 _LOCK, _ASIDE = "lock", "aside"
@@ -85,7 +86,7 @@ class Workspace:
                 # Of the working name nobody knows; whose place it is for, and where, they do.
                 plain = OSError(error.errno, os.strerror(error.errno))
                 doing = f"nothing can be made in {place.parent}"
-                raise files.translated(plain, place, doing) from error
+                raise translated(plain, place, doing) from error
             try:
                 claimed = self._claim(path, place)
             except StorageError as error:
@@ -165,7 +166,7 @@ class Workspace:
         try:
             with contextlib.suppress(StorageError):
                 self.put_back()
-                with files.explained(self.path, "cannot list the directory"):
+                with explained(self.path, "cannot list the directory"):
                     names = os.listdir(self.path)
                 for name in names:
                     if name != _LOCK:
@@ -203,7 +204,7 @@ def _found(directory: Path, names: str) -> Iterator[tuple[Path, Path, str]]:
     """Workspaces in a directory, with the place that each is for, and their kinds; `names` is a
     pattern of the places' names."""
     wanted = re.compile(names)
-    with files.explained(directory, "cannot list the directory"):
+    with explained(directory, "cannot list the directory"):
         try:
             with os.scandir(directory) as entries:
                 found = [

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import diskreplay
 from diskreplay import errors
 from diskreplay.cli import app
-from diskreplay.store import files
+from diskreplay.store.system_errors import translated
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READING = ("info", "stats", "episodes", "bench")
@@ -207,7 +207,7 @@ def test_no_permission(cli, store, monkeypatch):
 
 def test_no_permission_for_a_segment(cli, store, monkeypatch):
     def refused(path, *_arguments, **_options):
-        raise files.translated(PermissionError(13, "Permission denied"), path, "cannot open it")
+        raise translated(PermissionError(13, "Permission denied"), path, "cannot open it")
 
     monkeypatch.setattr("diskreplay.store.mapping.Mapping.open", refused)
     assert "Permission denied" in only_line(cli("info", store, code=4))

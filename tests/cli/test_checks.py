@@ -14,6 +14,7 @@ from diskreplay.cli.app import app
 from diskreplay.convert import copying
 from diskreplay.inspection import difference as difference_module
 from diskreplay.store import files, tempfiles
+from diskreplay.store.system_errors import translated
 from tests.cli.conftest import record
 
 
@@ -299,7 +300,7 @@ def test_prune_keeps_the_newest(cli, cli_json, saved):
 
 def test_prune_says_what_is_gone_when_it_is_gone(cli, saved, monkeypatch):
     def refused(path):
-        raise files.translated(PermissionError(13, "Permission denied"), path, "cannot create it")
+        raise translated(PermissionError(13, "Permission denied"), path, "cannot create it")
 
     monkeypatch.setattr(files, "make_dirs", refused)
     done = cli("prune", saved, "--keep", 2, "--yes", code=4)

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.errors import DiskReplayError, StorageError
-from diskreplay.store import files
+from diskreplay.store import commit_page, files
 from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.raw_column import RawColumn
 
@@ -80,7 +80,7 @@ def test_a_power_cut_between_the_fields_record_and_the_groups(tmp_path, monkeypa
     buffer.close()
     path = tmp_path / "cut"
     (path / "zarr.json").write_bytes(group)
-    monkeypatch.setattr(files, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
+    monkeypatch.setattr(commit_page, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
     with pytest.warns(RuntimeWarning, match="at least 8 rows"):
         buffer = make(path)
     check(buffer, 8)
@@ -224,7 +224,7 @@ def test_files_that_come_back_after_a_power_cut_in_a_store_that_was_closed(tmp_p
         add(buffer, 200)
     back = path / "observation" / "c.0.0.0"
     back.write_bytes((tmp_path / "old").read_bytes())
-    monkeypatch.setattr(files, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
+    monkeypatch.setattr(commit_page, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
     make(path).close()
     assert orphans(path) == []
 
@@ -408,7 +408,7 @@ def test_segments_longer_than_what_is_kept(tmp_path, monkeypatch):
     buffer._rows.store.maintenance.run(durable=True)
     assert len(buffer._rows.store.columns["observation/image"].segments) <= 156 // rows + 2
     buffer.close()
-    monkeypatch.setattr(files, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
+    monkeypatch.setattr(commit_page, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
     with pytest.warns(RuntimeWarning, match="rows"):
         buffer = make_wide(tmp_path / "cut", 156)
     with buffer:

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from diskreplay import errors
-from diskreplay.store import files
+from diskreplay.store import commit_page, files
+from diskreplay.store.system_errors import explained
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from diskreplay.store import files
     ],
 )
 def test_translated(tmp_path, code, kind):
-    with pytest.raises(kind) as caught, files.explained(tmp_path / "x", "cannot do it"):
+    with pytest.raises(kind) as caught, explained(tmp_path / "x", "cannot do it"):
         raise OSError(code, os.strerror(code))
     assert type(caught.value) is kind
     assert caught.value.errno == code
@@ -35,7 +36,7 @@ def test_translated(tmp_path, code, kind):
 def test_explained_leaves_other_errors_alone(tmp_path):
     ours = errors.DiskFullError(errno.ENOSPC, "said already", "elsewhere")
     for error in (ours, ValueError("x"), KeyboardInterrupt()):
-        with pytest.raises(type(error)) as caught, files.explained(tmp_path, "cannot"):
+        with pytest.raises(type(error)) as caught, explained(tmp_path, "cannot"):
             raise error
         assert caught.value is error
 
@@ -216,5 +217,5 @@ def test_the_lock_of_a_process_that_died_is_free(tmp_path):
 
 
 def test_boot_id():
-    assert files.boot_id() == files.boot_id()
-    assert 0 < len(files.boot_id()) <= 48
+    assert commit_page.boot_id() == commit_page.boot_id()
+    assert 0 < len(commit_page.boot_id()) <= 48

@@ -15,6 +15,7 @@ import diskreplay
 from diskreplay import errors
 from diskreplay.store import files
 from diskreplay.store.store import Store
+from diskreplay.store.system_errors import translated
 
 FRAME = (32, 32)
 FUNCTIONS = [
@@ -28,11 +29,6 @@ NOT_DURABLE = {
     "is_synced",
     "open_plain",
     "read",
-    "translated",
-    "file_system",
-    "resolved",
-    "boot_id",
-    "identity",
     "is_at",
     "lock",
     "try_lock",
@@ -89,7 +85,7 @@ class Fault:
             self.calls += 1
             if self.active and self.calls > k and self.failed < times:
                 self.failed += 1
-                raise files.translated(OSError(code, os.strerror(code)), "somewhere", name)
+                raise translated(OSError(code, os.strerror(code)), "somewhere", name)
             return original(*arguments, **options)
 
         monkeypatch.setattr(files, name, function)

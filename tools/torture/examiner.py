@@ -16,7 +16,7 @@ from workload import Allowed, Promise, Ranks, Row, Rows, Setting, columns_of, ra
 
 import diskreplay
 from diskreplay.check.verify import verify
-from diskreplay.store import files
+from diskreplay.store import commit_page
 
 _SHM = Path("/dev/shm")
 MEMORY = _SHM if _SHM.is_dir() else None  # what is on a disk here is a model: no need for another
@@ -62,7 +62,7 @@ class Figures:
 def another_boot(number: int) -> Any:
     """The machine was started anew."""
     name = f"{number:08x}-0000-4000-8000-000000000000"
-    return mock.patch.object(files, "boot_id", return_value=name)
+    return mock.patch.object(commit_page, "boot_id", return_value=name)
 
 
 class Examiner:

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from diskreplay.errors import InvalidInputError, ShapeError
-from diskreplay.store.format import DTYPES
+from diskreplay.store.field import DTYPES
 
 NOTHING = spaces.Box(0, 255, (1,), np.uint8)  # observation of a store without a native one
 NO_ACTION = spaces.Discrete(1)

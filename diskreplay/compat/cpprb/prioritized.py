@@ -72,7 +72,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._least_leaf = float(self._leaves(np.array(0.0)))
         # A priority whose leaf is finite beyond doubt.
         self._most = 1e30 ** (1 / max(self._alpha, 1)) - self._eps
-        from diskreplay.sampling.kernels import tree_set
+        from diskreplay.sampling.sum_tree_kernels import tree_set
 
         self._set_known = tree_set  # as `SumTree.set`, without a look at what is known to be good
         super().__init__(

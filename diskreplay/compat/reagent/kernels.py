@@ -1,7 +1,7 @@
 """Numba kernels of ReAgent's buffers."""
 
 from diskreplay.jit import kernel, pointer
-from diskreplay.sampling.kernels import find_leaves
+from diskreplay.sampling.sum_tree_kernels import find_leaves
 
 
 @kernel(

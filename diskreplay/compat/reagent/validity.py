@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from diskreplay.sampling.kernels import tree_find
 from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.sampling.sum_tree_kernels import tree_find
 
 
 class Validity:

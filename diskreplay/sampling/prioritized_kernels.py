@@ -1,0 +1,127 @@
+"""Numba kernels that go through a row index and a sum tree in one call."""
+
+from diskreplay.jit import float32_bits, inner, kernel, pointer
+from diskreplay.sampling.row_index_kernels import (
+    COUNT,
+    ENVS,
+    FIRST,
+    FLAGS,
+    ROWS,
+    SAMPLEABLE,
+    append,
+)
+from diskreplay.sampling.sum_tree_kernels import (
+    LARGEST_LEAF,
+    LEAST_LEAF,
+    find_leaves,
+    refresh_parents,
+)
+
+_INFINITY = float("inf")
+
+
+@kernel(
+    "float64[::1], float64[::1], int64[::1], int32[:, ::1], int64[:, ::1], int64[::1], "
+    "int64[::1], float64[::1], float64, int64[::1]"
+)
+def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, alpha, places):
+    """Set the leaves of sampleable rows to ``priority ** alpha``; `places` is for their places.
+
+    Returns what is wrong (0: nothing, 1: a priority, 2: an id), where, and for 0 how many rows
+    were ignored and the largest priority that was not. Looks at everything before it sets anything.
+    """
+    rows, envs = figures[ROWS], figures[ENVS]
+    for i in range(len(ids)):
+        if not 0.0 <= priorities[i] < _INFINITY or _leaf_of(priorities[i], alpha) > LARGEST_LEAF:
+            return 1, i, 0.0
+        if ids[i] < 0 or ids[i] // envs >= bounds[ids[i] % envs, COUNT]:
+            return 2, i, 0.0
+    taken = 0
+    largest = 0.0
+    for i in range(len(ids)):
+        env, row = ids[i] % envs, ids[i] // envs
+        place = ids[i] % (rows * envs)
+        if row >= bounds[env, FIRST] and ring[place, FLAGS] & SAMPLEABLE:
+            nodes[place] = _leaf_of(priorities[i], alpha)
+            places[taken] = place
+            taken += 1
+            if priorities[i] > largest:
+                largest = priorities[i]
+    refresh_parents(
+        pointer(nodes), pointer(least), len(least), pointer(starts), len(starts) - 1,
+        pointer(places), 0, taken,
+    )  # fmt: skip
+    return 0, len(ids) - taken, largest
+
+
+@inner
+def _leaf_of(priority, alpha):
+    """``priority ** alpha``, at least `LEAST_LEAF`; 0 for a priority of 0, also when alpha is 0."""
+    return max(priority**alpha, LEAST_LEAF) if priority > 0.0 else 0.0
+
+
+@kernel("float64, float64")
+def leaf_of(priority, alpha):
+    """The same, always the same bits for the same numbers."""
+    return _leaf_of(priority, alpha)
+
+
+@kernel(
+    "float64[::1], int64[::1], float64[::1], float64, float64, float64, int64[:, ::1], "
+    "int64[::1], int64[::1], float64[::1], float32[::1]"
+)
+def tree_draw(
+    nodes, starts, uniform, scale, beta, whole, bounds, figures, ids, probability, weight
+):
+    """A stratified draw: ids, probabilities and importance weights of ``len(uniform)`` rows.
+
+    ``scale`` is the number of rows that can be sampled; ``whole`` the smallest probability to
+    normalise the weights by, or 0 to normalise by the batch's largest weight.
+    """
+    size = len(uniform)
+    rows, envs = figures[ROWS], figures[ENVS]
+    total = nodes[starts[len(starts) - 2]]
+    for i in range(size):  # the masses, until there are probabilities
+        probability[i] = (i + uniform[i]) / size * total
+    find_leaves(
+        pointer(nodes), pointer(starts), len(starts) - 1, pointer(probability), pointer(ids), size
+    )
+    least = _INFINITY
+    for i in range(size):
+        leaf = ids[i]
+        env = leaf % envs
+        last = bounds[env, COUNT] - 1
+        # The newest row of that env that sits in this place of the ring.
+        ids[i] = (last - (last - leaf // envs) % rows) * envs + env
+        probability[i] = nodes[leaf] / total
+        if probability[i] < least:
+            least = probability[i]
+    if whole > 0.0:
+        least = whole
+    most = (scale * least) ** -beta
+    for i in range(size):
+        weight[i] = (scale * probability[i]) ** -beta / most
+
+
+@kernel(
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], float64[::1], float64[::1], "
+    "int64[::1], int64, int64, float64, float64"
+)
+def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags, reward, leaf):
+    """`index_append_one` and the tree's share in one call: what stopped being sampleable has the
+    leaf 0 then, what began `leaf`."""
+    changed[0, 0] = changed[1, 0] = 0
+    append(
+        pointer(ring), pointer(bounds), pointer(figures), 0, step, flags, float32_bits(reward),
+        pointer(changed), changed.shape[1],
+    )  # fmt: skip
+    for began in range(2):
+        count = changed[began, 0]
+        for i in range(1, count + 1):
+            nodes[changed[began, i]] = leaf if began else 0.0
+        low = began * changed.shape[1] + 1
+        refresh_parents(
+            pointer(nodes), pointer(least), len(least), pointer(starts), len(starts) - 1,
+            pointer(changed), low, low + count,
+        )  # fmt: skip
+    return changed[1, 0] - changed[0, 0]

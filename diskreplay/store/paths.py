@@ -1,0 +1,87 @@
+"""Paths: what they lead to, and which file system that is on. Nothing is changed here."""
+
+import contextlib
+import errno
+import glob
+import os
+import re
+import stat
+from pathlib import Path
+
+from diskreplay.errors import StorageError
+from diskreplay.store.system_errors import explained
+
+
+def resolved(path: str | os.PathLike) -> Path:
+    """The absolute path without links; what it leads to need not be there yet.
+
+    All that is done beside a store or a checkpoint is done beside the real directory: a link to it
+    may be on another file system, and what is exchanged with it would be the link.
+
+    Raises
+    ------
+    StorageError
+        The links go round in a circle, or one leads to what is not there, `path` itself included.
+        Also where `path` is relative and the working directory is gone, and where this user may not
+        look into a directory on the way.
+    """
+    try:
+        real = Path(os.path.realpath(path))
+    except FileNotFoundError as error:
+        raise StorageError(
+            errno.ENOENT,
+            "the working directory of this process is gone, and this path is relative to it; "
+            "change to a directory that is there, or give an absolute path",
+            os.fspath(path),
+        ) from error
+    with explained(path, "cannot follow the path"):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            if stat.S_ISLNK(os.lstat(real).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        _check_links(Path(path), real)
+    return real
+
+
+def _check_links(path: Path, real: Path) -> None:
+    """Refuse a link to what is not there: a disk that is not mounted, say. A run that made the
+    directory there would start anew, beside the rows that it has on that disk. Some systems remove
+    the mount point too, so a link straight to one tells nothing either."""
+    for part in [*reversed(path.parents), path]:
+        try:
+            os.stat(part)
+        except FileNotFoundError:
+            if not part.is_symlink():
+                return  # to be made, with all that is below it
+            aside = real.parent.glob(f".{glob.escape(real.name)}.*/aside")
+            if part == path and any(aside):  # a kill between two renames: an opening puts it back
+                return
+            raise StorageError(
+                errno.ENOENT,
+                f"a link to {os.path.realpath(part)}, which is not there; mount the disk that it "
+                "is on, or make that directory if it is to be new",
+                os.path.abspath(part),
+            ) from None
+        except NotADirectoryError:
+            return  # who opens or makes something there says so
+
+
+def file_system(path: Path) -> str:
+    """Where the file system that `path` is on is mounted, and its type; as far as is known."""
+    real, longest, kind = os.path.realpath(path), "", ""
+    with contextlib.suppress(OSError):  # elsewhere than on Linux
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _device, point, its_kind, *_rest = line.split(" ")
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
+            inside = real == point or real.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(longest):  # of two at one place the later one is on top
+                longest, kind = point, its_kind
+    return f"the file system at {longest} ({kind})" if longest else "its file system"
+
+
+def identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is replaced as a whole; None if it is missing."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size

@@ -1,0 +1,39 @@
+"""Errors of the operating system, as ours: each says where, what failed and what to do."""
+
+import errno
+import os
+
+from diskreplay.errors import DiskFullError, StorageError, StorePermissionError
+
+
+class explained:
+    """Turns an ``OSError`` raised inside into a `StorageError` that says where and what to do.
+
+    Not a generator: since Python 3.12 an error that leaves one is part of a reference cycle, and
+    keeps what its frames refer to, a locked store say, until the garbage is collected.
+    """
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, path: str | os.PathLike, doing: str) -> None:
+        self._path, self._doing = path, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise translated(error, self._path, self._doing) from error
+
+
+def translated(error: OSError, path: str | os.PathLike, doing: str) -> StorageError:
+    """`error` as one of ours, with the same errno."""
+    reason = error.strerror or str(error)
+    kind: type[StorageError]
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        kind, hint = DiskFullError, "free some space and call again; nothing was lost"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        kind, hint = StorePermissionError, "check the owner and mode of the directory"
+    else:
+        kind, hint = StorageError, "mend the cause and call again"
+    return kind(error.errno, f"{doing}: {reason} ({hint})", os.fspath(path))
