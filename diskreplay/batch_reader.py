@@ -89,7 +89,7 @@ class BatchReader:
             actions = [self._rows(columns[f.name], drawn.ids) for f in schema.actions]
             extras = {name: self._rows(columns[name], drawn.ids) for name in schema.extras}
         except CorruptSegmentError:
-            if store.has_moved_on(drawn.looks):
+            if store.follower.has_moved_on(drawn.looks):
                 return None
             raise
         finally:

@@ -129,7 +129,7 @@ class IndexedStore:
     def _take_in(self, added: np.ndarray, rewards: np.ndarray) -> None:
         """Tell the index and the sampler of committed rows: env, step and flags of each."""
         if self.index is None:
-            self.store.evict()
+            self.store.writer.evict()
             return
         left, entered = self.index.append(added, rewards)
         if len(left):
@@ -166,9 +166,9 @@ class IndexedStore:
         try:
             if index is not None and index.growing:
                 self._grow(2)
-            self.store.append_row(row, final)
+            self.store.writer.append_row(row, final)
             if index is None:
-                self.store.evict()
+                self.store.writer.evict()
             else:
                 self.sampler.append_one(step, terminated + 2 * truncated, reward)
                 if final is not None:
@@ -196,7 +196,7 @@ class IndexedStore:
         is_ours = isinstance(error, DiskReplayError) and not isinstance(error, ReentryError)
         if is_ours and not committed.any():
             return  # refused, on a full disk say, before anything was changed
-        store.recount()
+        store.writer.recount()
         self.add_count = int(store.transitions_at(store.count).sum())
         for env in np.flatnonzero(committed).tolist():
             self.episodes.resume(env)
@@ -241,7 +241,7 @@ class IndexedStore:
         before = self.store.count.copy()
         try:
             self._grow(2)
-            rows = self.store.append(envs, row_values, final_envs, final)
+            rows = self.store.writer.append(envs, row_values, final_envs, final)
             self._take_in(added, new_rewards)
             self.next_step[envs] += 1
             self.next_step[envs[ended[envs]]] = 0
@@ -263,9 +263,9 @@ class IndexedStore:
         number = self.store.count.item(0)
         try:
             self._grow(1)
-            self.store.append_row(row, None, is_final=True)
+            self.store.writer.append_row(row, None, is_final=True)
             if self.index is None:
-                self.store.evict()
+                self.store.writer.evict()
             else:
                 self.sampler.append_one(self.next_step.item(0), FINAL, 0.0)
             self.next_step[0] = next_step
@@ -293,7 +293,7 @@ class IndexedStore:
         before = self.store.count.copy()
         try:
             self._grow(1)
-            self.store.append(envs, final, envs[:0], [], is_final=True)
+            self.store.writer.append(envs, final, envs[:0], [], is_final=True)
             self._take_in(added, np.zeros(len(envs), np.float32))
             steps[envs] = 0
         except BaseException as error:
@@ -312,7 +312,7 @@ class IndexedStore:
     def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
         """Rows of one env, an array that `fitted` for each field; returns their ids."""
         first, rows = int(self.store.count[env]), len(columns[0])
-        most = self.store.most_at_once
+        most = self.store.writer.most_at_once
         self.episodes.look_again()
         for start in range(0, rows, most):
             self._extend(env, [part[start : start + most] for part in columns])
@@ -327,7 +327,7 @@ class IndexedStore:
         before = self.store.count.copy()
         try:
             self._grow(len(step))
-            self.store.extend(env, columns)
+            self.store.writer.extend(env, columns)
             self._take_in(added, np.ascontiguousarray(reward, np.float32))
             over = terminated[-1] or truncated[-1] or is_final[-1]
             self.next_step[env] = 0 if over else int(step[-1]) + 1
@@ -360,7 +360,7 @@ class IndexedStore:
         store = self.store
         store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
         return DrawnBatch(
-            ids, probability, weight, plan, store, guard, store.looks, numbers,
+            ids, probability, weight, plan, store, guard, store.follower.looks, numbers,
             self._batch_reader,
         )  # fmt: skip
 
@@ -395,8 +395,12 @@ class IndexedStore:
     def follow(self) -> None:
         """For a reader whose store was not replaced: take over what the writer did since."""
         store, index = self.store, self.index
-        if not store.refresh():
-            if not store.follows and index is not None and (store.first > index.first).any():
+        if not store.follower.refresh():
+            if (
+                not store.follower.follows
+                and index is not None
+                and (store.first > index.first).any()
+            ):
                 self.index = None  # it had to do without some rows
             return
         self.add_count = int(store.transitions_at(store.count).sum())

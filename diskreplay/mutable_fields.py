@@ -64,9 +64,10 @@ class MutableFields(Session):
         with self._turn_when_drawn():
             self._check_writable()
             rows = self._rows.indexed()
+            assert rows.index is not None
             kept = rows.index.holds_transitions(ids)
             if not kept.all():
                 ids, fitted = ids[kept], fitted[kept]
             if len(ids):
-                rows.store.overwrite(field, ids, np.ascontiguousarray(fitted))
+                rows.store.writer.overwrite(field, ids, np.ascontiguousarray(fitted))
         return int(np.count_nonzero(~kept))

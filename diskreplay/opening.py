@@ -61,7 +61,7 @@ def open(
     if mode not in ("r", "a"):
         raise InvalidInputError(f"mode: 'r' or 'a' expected, found {mode!r}")
     store = Store.open(Path(path), mode=mode)
-    store.follows = follow
+    store.follower.follows = follow
     try:
         if mode == "a" and "facade" in store.meta:
             raise SchemaError(

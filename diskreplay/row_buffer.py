@@ -237,12 +237,12 @@ class RowBuffer(MutableFields):
                     store.rwlock.acquire_read(
                         guard
                     )  # under the lock: what is there now is not evicted
-                    looks = store.looks
+                    looks = store.follower.looks
                 for name, result in zip(names, results, strict=True):
                     store.take(name, ids.reshape(-1), result)
                 guard.release()
             except CorruptSegmentError:
-                if not store.has_moved_on(looks):
+                if not store.follower.has_moved_on(looks):
                     raise
             else:
                 return results[0] if isinstance(field, str) else results

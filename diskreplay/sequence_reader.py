@@ -95,7 +95,7 @@ class SequenceReader:
             extras = {name: self._take(columns[name], rows, held) for name in self._extras}
             state = {name: self._take(columns[name], plan.state, held) for name in self._state}
         except CorruptSegmentError:
-            if store.has_moved_on(drawn.looks):
+            if store.follower.has_moved_on(drawn.looks):
                 return None
             raise
         finally:

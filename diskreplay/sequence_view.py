@@ -142,7 +142,7 @@ class SequenceView:
         store = rows.store
         store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
         return DrawnSequences(
-            anchors, probability, weight, plan, to_go, store, guard, store.looks, numbers,
+            anchors, probability, weight, plan, to_go, store, guard, store.follower.looks, numbers,
             cursor, self._reader,
         )  # fmt: skip
 

@@ -187,15 +187,15 @@ class Session(CallGuard):
         store = self._rows.store
         if store.mode != "r":
             return
-        if not (store.follows and store.replaced()):
+        if not (store.follower.follows and store.follower.replaced()):
             try:
                 return self._rows.follow()
             except StoreMovedError:
-                if not (store.follows and store.replaced()):  # meanwhile
+                if not (store.follower.follows and store.follower.replaced()):  # meanwhile
                     raise
             except (StorageError, CorruptSegmentError, FormatError):
                 # It may have been of a file that a smaller capacity does without.
-                if not (store.follows and store.outdated()):
+                if not (store.follower.follows and store.follower.outdated()):
                     raise
         newer = Store.open(self.path, mode="r")
         try:

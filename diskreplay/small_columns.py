@@ -7,8 +7,7 @@ import numpy as np
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.store.store import Store
 
-# Flags of a row, and columns of the index; see `row_index_kernels`, which is not imported before it is
-# needed.
+# Flags of a row, and columns of the index; see `row_index_kernels`, which is imported when needed.
 TERMINATED, TRUNCATED, FINAL, BEGINS = 1, 2, 4, 16
 _STEP, _FLAGS, _REWARD = 0, 1, 2
 _COLUMNS = (

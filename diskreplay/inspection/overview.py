@@ -142,7 +142,7 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
             episodes += count_episodes(step, is_final, ends[0] | ends[1], marked)
             retained += len(is_final) - int(is_final.sum())
         closed = store.page is None or store.page.closed
-        live = store.is_live
+        live = store.follower.is_live
         transitions = int(store.transitions_at(store.count).sum())
         bounds = np.stack([store.first, store.count], axis=1)
         writer = writer_of(path)

@@ -174,11 +174,10 @@ class RowIndex:
             Which rows have places; those of others are not theirs.
         """
         ring = self.ring.reshape(-1, self.num_envs, self._kernels.WIDTH)[:, envs, column]
-        where = True if wanted.all() else wanted
+        every = bool(wanted.all())
         for at, place, rows in self.runs(row, row + len(values)):
             run, part = ring[place : place + rows], slice(at, at + rows)
-            some = where if where is True else where[part]
-            np.bitwise_or(run, values[part], out=run, where=some)
+            np.bitwise_or(run, values[part], out=run, where=every or wanted[part])
 
     def validate(self) -> None:
         """Find out which of the rows that were loaded can be sampled. O(rows)."""

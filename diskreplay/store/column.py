@@ -6,7 +6,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,10 @@ _SPARE_SLOTS = 8
 _LAG = 4  # segments that the fastest env of a group is ahead when one is sealed for all
 
 
-class Column:
+AnySegment = TypeVar("AnySegment", bound=Segment)
+
+
+class Column(Generic[AnySegment]):
     """The segments of one field, of every env.
 
     Attributes
@@ -62,13 +65,13 @@ class Column:
         self.kept = rows_per_env
         self.directory = root / field.name
         self.growing = rows_per_env is None
-        self.segments: dict[tuple[int, int], Segment] = {}
+        self.segments: dict[tuple[int, int], AnySegment] = {}
         self.seals: dict[tuple[int, int], Seal] = {}
         self.new_files: list[Path] = []  # opened segments whose names are not durable yet
         self.pending_deletes: list[Path] = []  # files to be deleted after the next record
         self.changing = threading.Lock()
         self.tell_readers: Callable[[], None] = lambda: None
-        self._open: dict[tuple[int, int], Segment] = {}
+        self._open: dict[tuple[int, int], AnySegment] = {}
         self._scratch_words = self._words_of_scratch()
         slots = _FIRST_SLOTS if self.growing else -(-rows_per_env // field.segment_rows) + 1
         self._make_table(slots + _SPARE_SLOTS)
@@ -101,7 +104,7 @@ class Column:
             self._entries[envs, numbers % self.slots] = entries[envs, slots]
             self._at[envs, numbers % self.slots] = numbers
 
-    def point(self, segment: Segment, envs: np.ndarray) -> None:
+    def point(self, segment: AnySegment, envs: np.ndarray) -> None:
         """Let kernels find the rows of these envs of its group in a segment."""
         number = segment.number
         if self.growing:
@@ -127,19 +130,25 @@ class Column:
         """Which of these envs find a segment."""
         return self._at[envs, number % self.slots] == number
 
-    def pointed(self, segment: Segment) -> np.ndarray:
+    def point_new(self, segment: AnySegment, envs: np.ndarray) -> None:
+        """`point`, for those of these envs that do not find it yet."""
+        new = envs[~self.has(segment.number, envs)]
+        if len(new):
+            self.point(segment, new)
+
+    def pointed(self, segment: AnySegment) -> np.ndarray:
         """The envs that find a segment."""
         there = self._at[segment.envs, segment.number % self.slots] == segment.number
         return segment.envs.start + np.flatnonzero(there)
 
-    def adopt(self, segment: Segment, envs: np.ndarray) -> None:
+    def adopt(self, segment: AnySegment, envs: np.ndarray) -> None:
         """Take a segment in, for these envs."""
         self.segments[segment.key] = segment
         if segment.seal is None:
             self._open[segment.key] = segment
         self.point(segment, envs)
 
-    def replace(self, old: Segment, new: Segment) -> None:
+    def replace(self, old: AnySegment, new: AnySegment) -> None:
         """Let kernels find the rows of a segment in another file."""
         envs = self.pointed(old)
         with self.rwlock:
@@ -165,7 +174,7 @@ class Column:
 
     # -- what is open, full, left
 
-    def open_segments(self) -> list[Segment]:
+    def open_segments(self) -> list[AnySegment]:
         """Those that are not sealed. The adding thread may be opening one."""
         return list(self._open.values())
 
@@ -173,23 +182,23 @@ class Column:
         """The Zarr chunk (or shard) of a segment."""
         return self.directory / self.field.chunk_key(number, group)
 
-    def full(self, progress: np.ndarray) -> list[Segment]:
+    def full(self, progress: np.ndarray) -> list[AnySegment]:
         """Open segments that every env has passed, the oldest first."""
         found = [s for s in self.open_segments() if progress[s.envs].min() >= s.stop]
         return sorted(found, key=lambda segment: segment.key)
 
-    def outrun(self, segment: Segment, progress: np.ndarray) -> bool:
+    def outrun(self, segment: AnySegment, progress: np.ndarray) -> bool:
         """Whether the fastest env is so far ahead of an open segment that it is sealed for all. One
         that was opened again for a slow env is given as long again."""
         far = max(segment.stop, segment.reopened_at) + _LAG * self.field.segment_rows
         return bool(progress[segment.envs].max() >= far)
 
-    def note_sealed(self, segment: Segment, seal: Seal) -> None:
+    def note_sealed(self, segment: AnySegment, seal: Seal) -> None:
         """A segment is sealed from now on."""
         segment.seal = self.seals[segment.key] = seal
         self._open.pop(segment.key, None)
 
-    def seal_of(self, segment: Segment) -> Seal:
+    def seal_of(self, segment: AnySegment) -> Seal:
         """The seal of a segment that is sealed, found out if nobody knew it."""
         if segment.seal is UNKNOWN:
             known = self.seals.get(segment.key)
@@ -207,7 +216,7 @@ class Column:
         envs, _slots = self.left(first)
         return len(envs) > 0 and int(np.bincount(envs).max()) >= _SPARE_SLOTS // 2
 
-    def forget(self, first: np.ndarray, count: np.ndarray | None = None) -> list[Segment]:
+    def forget(self, first: np.ndarray, count: np.ndarray | None = None) -> list[AnySegment]:
         """Forget entries with none but rows before `first`, and unmap the segments that no env
         finds any more, which are returned. Call it with `rwlock` held.
 
@@ -236,7 +245,7 @@ class Column:
         envs = segment.envs
         return bool(((first[envs] < segment.stop) & (count[envs] > segment.start)).any())
 
-    def drop(self, segment: Segment) -> None:
+    def drop(self, segment: AnySegment) -> None:
         """Forget a segment. Call it with `rwlock` held."""
         envs = self.pointed(segment)
         slot = segment.number % self.slots
@@ -244,13 +253,20 @@ class Column:
         self._at[envs, slot] = -1
         self._drop(segment)
 
-    def _drop(self, segment: Segment) -> None:
+    def drop_unfinished(self, progress: np.ndarray) -> None:
+        """Forget segments that some env has not passed, or whose values change. Call it with
+        `rwlock` held."""
+        for segment in list(self.segments.values()):
+            if progress[segment.envs].min() < segment.stop or self.field.mutable:
+                self.drop(segment)
+
+    def _drop(self, segment: AnySegment) -> None:
         self.segments.pop(segment.key)
         self._open.pop(segment.key, None)
         self.seals.pop(segment.key, None)
         segment.close()
 
-    def files_of(self, segment: Segment) -> list[Path]:
+    def files_of(self, segment: AnySegment) -> list[Path]:
         """The files that go with a segment that has left."""
         return [self.path(*segment.key)]
 

@@ -1,127 +1,210 @@
 """Readers: they map what a writer in another process has, and keep up with it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
-from diskreplay.store import private
+from diskreplay.store import format, private
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.missing import all_there
+from diskreplay.store.numbers import MOST_ROWS
+from diskreplay.store.open_store import OpenStore
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.raw_column import RawColumn
 from diskreplay.store.segment import Shard
 
-if TYPE_CHECKING:
-    from diskreplay.store.store import Store
-
 _TRIES = 50  # of a reader that finds the writer sealing or deleting under its hands
 
 
-def catch_up(store: "Store") -> None:
-    """Map what a reader needs by now; start over when the writer seals or deletes in between."""
-    for attempt in range(_TRIES):
-        epoch, store.looks = store.epoch(), store.looks + 1
-        try:
-            is_live = store.is_live
-            store.look()
-            _let_go(store, replaced=epoch != store.mapped_epoch)
-            store.place.check()  # else the segments of another store may be mapped
-            for column in store.columns.values():
-                if isinstance(column, PackedColumn):
-                    _map_packed(store, column, is_live)
-                else:
-                    _map_raw(store, column, is_live)
-            if store.page is None:  # and of a checkpoint that was replaced meanwhile
-                store.place.check()
-        except (StorageError, CorruptSegmentError, FormatError):
-            if attempt == _TRIES - 1 or store.page is None:
-                raise
-            if not store.follows:
-                _check_place(store)
-                store.give_up()
-            continue
-        if not store.follows:
-            _check_place(store)  # after mapping: it is marked before the other store is there
-        if epoch == store.epoch():
-            store.mapped_epoch, store.mapped_count = epoch, store.count
+class Follower:
+    """What a reader has mapped, and how it keeps up with the writer.
+
+    Attributes
+    ----------
+    follows : bool
+        Whether it takes over what the writer does; else it keeps the rows that it was opened with.
+    looks : int
+        How often it has caught up.
+    """
+
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+        self._mapped_epoch = 0  # of what is mapped
+        self._mapped_count = np.zeros(store.num_envs, np.int64)  # the rows that it has
+        self.follows = True
+        self.looks = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a writer has the store open, or was killed since the last boot."""
+        page = self._store.page
+        return page is not None and not page.closed and page.same_boot
+
+    def look(self) -> None:
+        """Take over which rows count now."""
+        store, page = self._store, self._store.page
+        if not self.follows:
             return
-        store.mapped_epoch = -1  # what was mapped meanwhile may be a file that is not read any more
-    raise StorageError(f"{store.path}: the writer is too fast to follow")
+        if page is not None and self.is_live:
+            count, words = page.snapshot()
+            most = MOST_ROWS // store.num_envs
+            if (count < store.durable_count).any() or (count > most).any():
+                raise FormatError(
+                    f"{page.mapping.path}: {count.tolist()} rows are counted and "
+                    f"{store.durable_count.tolist()} recorded; restore it, or let a writer open "
+                    "the store"
+                )
+            store.count, store.words = count, words
+        if store.rows_per_env is not None:  # the record may be a little older than the count
+            store.first = np.maximum(store.first, store.count - store.rows_per_env)
 
+    def _give_up(self) -> None:
+        """Of one that does not follow: do without rows whose files are gone. All were mapped when
+        it was opened, but one had its rows in a tail, and has left since."""
+        store = self._store
+        if store.rows_per_env is not None and store.page is not None:
+            left = np.minimum(store.page.snapshot()[0] - store.rows_per_env, store.count)
+            store.first = np.maximum(store.first, left)
 
-def _check_place(store: "Store") -> None:
-    """Refuse to map files of another store as those of one that a reader holds."""
-    if store.replaced():
-        raise StorageError(
-            f"{store.path}: another store was loaded in its place while it was read; open it again"
+    def outdated(self) -> bool:
+        """Whether a writer has opened the store with another capacity since, or has let go of rows
+        that this capacity would keep."""
+        store, attributes = self._store, format.read_attributes(self._store.path)
+        num_envs, capacity, _fields = format.parse_head(attributes)
+        if (num_envs, capacity) != (store.num_envs, store.capacity) or self.replaced():
+            return True
+        return bool((format.parse_rows(attributes, num_envs)[1] > store.first).any())
+
+    def replaced(self) -> bool:
+        """Whether `load` has put another store in this one's place."""
+        page = self._store.page
+        return page is not None and bool(page.replaced[0])
+
+    def epoch(self) -> int:
+        """Changes whenever a file that a reader may have mapped is not the one to read any more."""
+        page = self._store.page
+        return 0 if page is None else int(page.epoch[0])
+
+    def is_behind(self) -> bool:
+        """Whether rows that were in the tail may be in a shard by now, or in another file."""
+        if self._store.page is None:
+            return False
+        return self.epoch() != self._mapped_epoch or any(
+            column.is_passed for column in self._store.packed_columns
         )
 
+    def has_moved_on(self, looks: int) -> bool:
+        """Whether a row that could not be read, after so many looks, may be found now."""
+        return self._store.mode == "r" and (self.looks != looks or self.is_behind())
 
-def _let_go(store: "Store", *, replaced: bool) -> None:
-    """Forget what has left and, where files were replaced, the tails and the segments that had not
-    all rows yet, or whose values change. The others have theirs for ever, also where the writer has
-    deleted them since."""
-    columns = store.columns.values()
-    if replaced:
-        with store.rwlock:
-            for column in columns:
-                is_packed = isinstance(column, PackedColumn)
-                progress = column.packed if is_packed else store.mapped_count
-                for segment in list(column.segments.values()):
-                    is_partial = progress[segment.envs].min() < segment.stop
-                    if is_partial or column.field.mutable:
+    def refresh(self) -> bool:
+        """Follow the writer; True if there are new rows."""
+        before, page = self._store.count, self._store.page
+        if not self.is_behind() and (
+            page is None or not self.follows or (page.count <= before).all()
+        ):
+            return False
+        self.catch_up()
+        return bool((self._store.count > before).any())
+
+    # -- mapping
+
+    def catch_up(self) -> None:
+        """Map what a reader needs by now; begin anew if the writer seals or deletes meanwhile."""
+        store = self._store
+        for attempt in range(_TRIES):
+            epoch, self.looks = self.epoch(), self.looks + 1
+            try:
+                is_live = self.is_live
+                self.look()
+                self._let_go(replaced=epoch != self._mapped_epoch)
+                store.place.check()  # else the segments of another store may be mapped
+                for column in store.columns.values():
+                    if isinstance(column, PackedColumn):
+                        self._map_packed(column, is_live)
+                    else:
+                        self._map_raw(column, is_live)
+                if store.page is None:  # and of a checkpoint that was replaced meanwhile
+                    store.place.check()
+            except (StorageError, CorruptSegmentError, FormatError):
+                if attempt == _TRIES - 1 or store.page is None:
+                    raise
+                if not self.follows:
+                    self._check_replaced()
+                    self._give_up()
+                continue
+            if not self.follows:
+                self._check_replaced()  # it is marked before the other store is there
+            if epoch == self.epoch():
+                self._mapped_epoch, self._mapped_count = epoch, store.count
+                return
+            # What was mapped meanwhile may be a file that is not read any more.
+            self._mapped_epoch = -1
+        raise StorageError(f"{store.path}: the writer is too fast to follow")
+
+    def _check_replaced(self) -> None:
+        """Refuse to map files of another store as those of one that a reader holds."""
+        if self.replaced():
+            raise StorageError(
+                f"{self._store.path}: another store was loaded in its place while it was read; "
+                "open it again"
+            )
+
+    def _let_go(self, *, replaced: bool) -> None:
+        """Forget what has left and, where files were replaced, the tails and the segments that had
+        not all rows yet, or whose values change. The others have theirs for ever, also where the
+        writer has deleted them since."""
+        store, columns = self._store, self._store.columns.values()
+        if replaced:
+            with store.rwlock:
+                for column in columns:
+                    if isinstance(column, PackedColumn):
+                        column.drop_unfinished(column.packed)
+                        column.bind(None, column.packed.copy(), None)
+                    else:
+                        column.drop_unfinished(self._mapped_count)
+        elif any(len(column.left(store.first)[0]) for column in columns):
+            with store.rwlock:
+                for column in columns:
+                    column.forget(store.first)
+
+    def _map_raw(self, column: RawColumn, is_live: bool) -> None:
+        store = self._store
+        for key, envs in segments_of(column.field, store.first, store.count):
+            segment = column.segments.get(key)
+            if segment is None:
+                with all_there(column, key, envs, store.count):
+                    column.open_segment(*key, envs, writable=False, is_live=is_live)
+            else:
+                column.point_new(segment, envs)
+
+    def _map_packed(self, column: PackedColumn, is_live: bool) -> None:
+        store = self._store
+        # Before the indexes are looked at: they name at least these rows then.
+        packed = store.packed_rows(column).copy() if is_live else store.count.copy()
+        if is_live and column.tail is None:
+            size = column.field.tail_bytes(store.num_envs)
+            tail = Mapping.open(column.tail_path, size=size)
+            with store.rwlock:
+                column.bind(tail, column.packed, store.packed_rows(column))
+        for key, envs in segments_of(column.field, store.first, np.minimum(packed, store.count)):
+            segment = column.segments.get(key)
+            if segment is not None and segment.seal is None:
+                # One that had all its rows at the last look is as good as a sealed one, which it is
+                # by now, and may be deleted since.
+                had_all = column.packed[segment.envs].min() >= segment.stop
+                if not had_all and not segment.look():
+                    with store.rwlock:  # it was sealed meanwhile: it is in its place, and whole
                         column.drop(segment)
-                if is_packed:
-                    column.bind(None, column.packed.copy(), None)
-    elif any(len(column.left(store.first)[0]) for column in columns):
-        with store.rwlock:
-            for column in columns:
-                column.forget(store.first)
-
-
-def _map_raw(store: "Store", column: RawColumn, is_live: bool) -> None:
-    for key, envs in segments_of(column.field, store.first, store.count):
-        segment = column.segments.get(key)
-        if segment is None:
-            with all_there(column, key, envs, store.count):
-                column.open_segment(*key, envs, writable=False, is_live=is_live)
-        else:
-            _point(column, segment, envs)
-
-
-def _map_packed(store: "Store", column: PackedColumn, is_live: bool) -> None:
-    # Before the indexes are looked at: they name at least these rows then.
-    packed = store.packed_rows(column).copy() if is_live else store.count.copy()
-    if is_live and column.tail is None:
-        size = column.field.tail_bytes(store.num_envs)
-        tail = Mapping.open(column.tail_path, size=size)
-        with store.rwlock:
-            column.bind(tail, column.packed, store.packed_rows(column))
-    for key, envs in segments_of(column.field, store.first, np.minimum(packed, store.count)):
-        segment = column.segments.get(key)
-        if segment is not None and segment.seal is None:
-            # One that had all its rows at the last look is as good as a sealed one, which it is by
-            # now, and may be deleted since.
-            had_all = column.packed[segment.envs].min() >= segment.stop
-            if not had_all and not segment.look():
-                with store.rwlock:  # it was sealed meanwhile: it is in its place, and whole
-                    column.drop(segment)
-                segment = None
-        if segment is None:
-            with all_there(column, key, envs, store.count):
-                column.adopt(_open_shard(column, key, is_live), envs)
-        else:
-            _point(column, segment, envs)
-    column.follow(packed, store.count)
-
-
-def _point(column, segment, envs: np.ndarray) -> None:
-    new = envs[~column.has(segment.number, envs)]
-    if len(new):
-        column.point(segment, new)
+                    segment = None
+            if segment is None:
+                with all_there(column, key, envs, store.count):
+                    column.adopt(_open_shard(column, key, is_live), envs)
+            else:
+                column.point_new(segment, envs)
+        column.follow(packed, store.count)
 
 
 def _open_shard(column: PackedColumn, key: tuple[int, int], is_live: bool) -> Shard:

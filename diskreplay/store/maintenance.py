@@ -4,20 +4,16 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diskreplay.errors import DiskReplayError
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
-from diskreplay.store.packed_column import PackedColumn
-from diskreplay.store.raw_column import RawColumn
-
-if TYPE_CHECKING:
-    from diskreplay.store.store import Store
+from diskreplay.store.open_store import OpenStore
+from diskreplay.store.record import Record
 
 _WORTH_A_SPARE = 1 << 20
 _RECORD_EVERY = 2.0  # seconds
@@ -28,9 +24,8 @@ class Maintenance:
 
     Parameters
     ----------
-    store : Store
-    write_record : callable
-        ``write_record(count, first)`` names these rows as durable.
+    store : OpenStore
+    record : Record
 
     Attributes
     ----------
@@ -41,24 +36,15 @@ class Maintenance:
         maintenance thread would wait for a lock whose owner waits for the maintenance thread.
     """
 
-    def __init__(self, store: "Store", write_record: Callable[..., None]) -> None:
+    def __init__(self, store: OpenStore, record: Record) -> None:
         self.lock = threading.RLock()
         self.busy: set[int] = set()
-        self._store = store
-        self._write_record = write_record
+        self._store, self._record = store, record
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
         self._unsynced: list[Path] = []  # files sealed since the last record
         self._record_due = time.monotonic() + _RECORD_EVERY
-
-    @property
-    def _raw(self) -> list[RawColumn]:
-        return [c for c in self._store.columns.values() if isinstance(c, RawColumn)]
-
-    @property
-    def _packed(self) -> list[PackedColumn]:
-        return [c for c in self._store.columns.values() if isinstance(c, PackedColumn)]
 
     # -- the maintenance thread
 
@@ -134,25 +120,25 @@ class Maintenance:
             durable = durable or crowded or time.monotonic() >= self._record_due
             if durable:
                 self.place_copies()
-                self._record(count)
+                self._make_record(count)
             if spares:  # last: a full disk may have got room by what was deleted
                 self._keep_spares()
             return max(self._record_due - time.monotonic(), 0.01)
 
     def _pack(self, count: np.ndarray) -> None:
-        for column in self._packed:
+        for column in self._store.packed_columns:
             column.pack(count)
 
     def _seal(self, count: np.ndarray) -> None:
         """Bring full segments into their final form."""
         store = self._store
-        for column in self._packed:
+        for column in self._store.packed_columns:
             progress = column.packed.copy()
             full = column.full(progress)
             for segment in column.open_segments():
                 if segment in full or column.outrun(segment, progress):
                     self._unsynced.append(column.seal(segment, count, store.durable_count))
-        for column in self._raw:
+        for column in self._store.raw_columns:
             done = [segment for segment in column.full(count) if segment not in column.handed]
             for segment in done:
                 column.seal(segment)
@@ -165,19 +151,19 @@ class Maintenance:
             self._store.place.check()
             self._seal(self._store.count.copy())
             self.place_copies()
-            for column in self._raw:
+            for column in self._store.raw_columns:
                 self._unsynced += column.freeze()
 
     def place_copies(self) -> None:
         """Put copies that values were written to in their places, durably. With the lock held."""
-        for column in self._raw:
+        for column in self._store.raw_columns:
             column.place_copies()
 
     def _keep_spares(self) -> None:
         """Have a file ready for each raw segment that is opened soon: when the one before is half
         full, or the segments of the column that has the shortest ones wake the thread twice."""
-        shortest = min(column.field.segment_rows for column in self._raw)
-        for column in self._raw:
+        shortest = min(column.field.segment_rows for column in self._store.raw_columns)
+        for column in self._store.raw_columns:
             field, count = column.field, self._store.count
             if not self._closing and field.segment_bytes >= _WORTH_A_SPARE:
                 starts = np.arange(0, len(count), field.env_group)
@@ -195,7 +181,7 @@ class Maintenance:
             count = column.durable(count)
         return np.maximum(count, self._store.durable_count)
 
-    def _record(self, count: np.ndarray) -> None:
+    def _make_record(self, count: np.ndarray) -> None:
         """Make sealed segments and open shards durable, name their rows, and delete those that have
         left.
 
@@ -212,11 +198,11 @@ class Maintenance:
             return
         began = time.monotonic()
         there = self.unsynced()
-        raw = [s.path for c in self._raw if not c.large for s in c.open_segments()]
-        shards = [path for column in self._packed for path in column.open_paths()]
+        raw = [s.path for c in self._store.raw_columns if not c.large for s in c.open_segments()]
+        shards = [path for column in self._store.packed_columns for path in column.open_paths()]
         files.sync([*there, *raw, *shards])
         self.sync_names(there)
-        self._write_record(named, first)
+        self._record.write(named, first)
         self._unsynced = []
         self.delete_left()
         # A slow disk, or a thousand files, is not kept busy with records alone, if there is room.

@@ -73,7 +73,7 @@ class MutableColumn(RawColumn):
             super().seal(segment)
         return [segment.path for segment in frozen]
 
-    def _drop(self, segment: Segment) -> None:
+    def _drop(self, segment: RawSegment) -> None:
         super()._drop(segment)
         self._copies.pop(segment.key, None)
 

@@ -16,7 +16,7 @@ from diskreplay.store.segment import Seal, Segment, Shard
 _AT_ONCE = 4 << 20  # bytes of rows that are compressed before others may do so
 
 
-class PackedColumn(Column):
+class PackedColumn(Column[Shard]):
     """Rows are written to the tail, and compressed from there, a block at a time.
 
     The tail is one mapped file, with places for some blocks of each env that are used in turn. A
@@ -173,11 +173,11 @@ class PackedColumn(Column):
         places = envs * self.tail_rows + rows % self.tail_rows
         return self.tail.address + places * self.field.row_bytes
 
-    def entry(self, segment: Segment, env: int, row: int) -> int:
+    def entry(self, segment: Shard, env: int, row: int) -> int:
         """The number of the entry for the block of a row."""
         return int(self._entries_of(segment, np.array([env]), np.array([row]))[0])
 
-    def _entries_of(self, segment: Segment, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _entries_of(self, segment: Shard, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The numbers of the index's entries for the blocks of these rows."""
         group = self.field.env_group
         blocks = (rows - segment.start) // self.block_rows
@@ -231,7 +231,7 @@ class PackedColumn(Column):
         files.rename(beside, path)
         return Shard.open_to_append(field, old.number, old.group, path, made)
 
-    def behind(self, segment: Segment, packed: np.ndarray) -> np.ndarray:
+    def behind(self, segment: Shard, packed: np.ndarray) -> np.ndarray:
         """Which entries of a segment's index are of blocks with rows from ``packed[e]`` on: those
         are in the tail, and other blocks come in their place. Bool, one for each entry."""
         size = self.field.env_group
@@ -285,7 +285,7 @@ class PackedColumn(Column):
         return index, data
 
     def _in_tail(
-        self, segment: Segment, count: np.ndarray
+        self, segment: Shard, count: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The blocks of a segment with rows in the tail: their envs, first rows, and rows."""
         size = self.block_rows
@@ -335,10 +335,10 @@ class PackedColumn(Column):
 
     # -- opening and leaving
 
-    def files_of(self, segment: Segment) -> list[Path]:
+    def files_of(self, segment: Shard) -> list[Path]:
         return [self.path(*segment.key), private.open_shard(self.root, self.number, *segment.key)]
 
-    def _drop(self, segment: Segment) -> None:
+    def _drop(self, segment: Shard) -> None:
         super()._drop(segment)
         self.partial.pop(segment.key, None)
 

@@ -12,7 +12,7 @@ from diskreplay.store import codec, files, private
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column, groups_of
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.segment import RawSegment, Seal, Segment
+from diskreplay.store.segment import RawSegment, Seal
 
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
@@ -20,7 +20,7 @@ _MANY = 64  # envs
 _AT_ONCE = 1 << 20  # values of a piece
 
 
-class RawColumn(Column):
+class RawColumn(Column[RawSegment]):
     """Rows are written in place, into files of their full length.
 
     Attributes
@@ -242,7 +242,7 @@ class RawColumn(Column):
 
     # -- opening and leaving
 
-    def _drop(self, segment: Segment) -> None:
+    def _drop(self, segment: RawSegment) -> None:
         super()._drop(segment)
         if segment in self.handed:
             self.handed.remove(segment)

@@ -9,36 +9,33 @@ a power cut        the record does: open shards were synced before it, and what 
 =================  =================================================================================
 """
 
-import contextlib
 import os
 import re
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError, StorageError
+from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError
 from diskreplay.store import codec, files, format, numbers, priorities, private
 from diskreplay.store.catalog import is_still_sealed, segments_of
 from diskreplay.store.column import Column
-from diskreplay.store.commit_page import CommitPage, finals_in, rows_behind
+from diskreplay.store.commit_page import finals_in, finals_word, rows_behind
 from diskreplay.store.field import parse_chunk_key
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.missing import all_there
 from diskreplay.store.mutable_column import MutableColumn
+from diskreplay.store.open_store import OpenStore
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.raw_column import RawColumn
 from diskreplay.store.segment import Shard
 
-if TYPE_CHECKING:
-    from diskreplay.store.store import Store
 
-
-def recover(store: "Store", *, shrink: bool = False) -> None:
+def recover(store: OpenStore, *, shrink: bool = False) -> bool:
     """Bring a store that the caller has locked into a state that can be written to.
 
-    After a power cut the commit page may be ahead of the data, and what is dropped is said.
+    After a power cut the commit page may be ahead of the data, and what is dropped is said. Returns
+    whether it was closed: then all rows are in the files in their places.
 
     Raises
     ------
@@ -48,8 +45,8 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
     """
     _check_directories(store)  # before anything is removed or written
     path = private.commit_page(store.path)
-    packed = [c for c in store.columns.values() if isinstance(c, PackedColumn)]
-    page = CommitPage(path, store.num_envs, len(packed), writable=False)
+    packed = store.packed_columns
+    page = store.open_page(writable=False)
     seen = np.array(page.count)
     clean = page.closed
     # Removals are not synced: after a power cut, files that were removed before it may be back.
@@ -98,13 +95,11 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
             }  # fmt: skip
         if isinstance(column, RawColumn):
             if isinstance(column, MutableColumn):
-                _settle_copies(column, are_whole=not by_record)
+                _place_copies(column, are_whole=not by_record)
             _open_raw(column, store.first, count, clean)
         else:
             known = None if by_record else in_shards[packed.index(column)]
             _open_packed(column, store.first, count, known, store.durable_count)
-            if clean:
-                store.note_flushed(column, count)
         if not tidy or (store.first > store.durable_first).any():
             _sort_pending_deletes(
                 column, store.first, count, store.durable_first, store.durable_count
@@ -117,13 +112,26 @@ def recover(store: "Store", *, shrink: bool = False) -> None:
     finals[known] = finals_in(words)[known]
     low = np.where(known, low, np.maximum(store.durable_count, store.first))
     finals += store.finals_between(low, np.where(later, count, low))
-    store.begin_writing(count, finals)
-    if any(column.pending_deletes for column in store.columns.values()):
-        with contextlib.suppress(StorageError):  # the maintenance thread tries again
-            store.maintenance.run(durable=True)
+    _begin_writing(store, count, finals)
+    return clean
 
 
-def _check_directories(store: "Store") -> None:
+def _begin_writing(store: OpenStore, count: np.ndarray, finals: np.ndarray) -> None:
+    """From here on `count` rows are there, `finals` of them final ones, and more may come."""
+    page = store.open_page(writable=True)
+    page.count[:] = count
+    page.finals[:] = finals_word(finals, count)
+    for packed, numbers_ in zip(store.packed_columns, page.packed, strict=True):
+        numbers_[:] = packed.packed
+        packed.bind(packed.tail, numbers_, None)
+    for column in store.columns.values():
+        column.tell_readers = store.tell_readers
+    page.mark_open()
+    page.epoch[0] += 1  # for readers that followed the writer before
+    store.page, store.count = page, page.count
+
+
+def _check_directories(store: OpenStore) -> None:
     """Refuse directories of segments that are links, and may lead out of the store."""
     real = os.path.realpath(store.path)
     for column in store.columns.values():
@@ -136,7 +144,7 @@ def _check_directories(store: "Store") -> None:
                 )
 
 
-def _check_capacity(store: "Store", count: np.ndarray) -> None:
+def _check_capacity(store: OpenStore, count: np.ndarray) -> None:
     """Refuse a capacity that does not hold the rows that are there."""
     if store.rows_per_env is None:
         return
@@ -170,7 +178,7 @@ def _open_raw(column: RawColumn, first: np.ndarray, count: np.ndarray, clean: bo
     _forget_seals(column)
 
 
-def _settle_copies(column: MutableColumn, *, are_whole: bool) -> None:
+def _place_copies(column: MutableColumn, *, are_whole: bool) -> None:
     """Files that values were written to, and that are not in their places: after a kill they are
     the newest, after a power cut nothing is known of them."""
     shards = private.open_shards(column.root, column.number)

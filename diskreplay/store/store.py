@@ -16,25 +16,19 @@ after a power cut      the record is the truth; after a kill ``state`` is
 =====================  =====================================================================
 """
 
+import contextlib
 import re
 import threading
-from collections.abc import Callable, Container, Sequence
-from collections.abc import Mapping as MappingType
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import (
-    DiskReplayError,
-    FormatError,
-    LockedError,
-    StorageError,
-)
+from diskreplay.errors import FormatError, LockedError, StorageError
 from diskreplay.signals import undisturbed
 from diskreplay.store import (
     files,
-    follow,
     format,
     interrupted_repair,
     manifest,
@@ -43,42 +37,19 @@ from diskreplay.store import (
     recovery,
     tempfiles,
 )
-from diskreplay.store.column import Column
-from diskreplay.store.commit_page import (
-    MOST_AT_ONCE,
-    CommitPage,
-    finals_in,
-    finals_word,
-    rows_behind,
-)
+from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.field import Field
+from diskreplay.store.follower import Follower
 from diskreplay.store.maintenance import Maintenance
-from diskreplay.store.mutable_column import MutableColumn
-from diskreplay.store.numbers import MOST_ROWS
-from diskreplay.store.packed_column import PackedColumn
+from diskreplay.store.open_store import OpenStore, head
 from diskreplay.store.paths import resolved
-from diskreplay.store.place import Place, read_steadily
-from diskreplay.store.raw_column import RawColumn
-from diskreplay.store.rwlock import RWLock
+from diskreplay.store.place import read_steadily
+from diskreplay.store.record import Record, write_group
+from diskreplay.store.row_writer import RowWriter
 from diskreplay.store.usage import sizes
 
-_OWN_KEYS = frozenset(
-    [
-        "format_version",
-        "created_by",
-        "num_envs",
-        "capacity",
-        "fields",
-        "first",
-        "count",
-        "transitions",
-    ]
-)
-_LARGEST_TABLE = 1 << 30  # bytes of a segment table
-_PACKED_IN = 2  # so many times are blocks compressed while the tail of a single env is filled
 
-
-class Store:
+class Store(OpenStore):
     """A directory of columns. Knows rows, envs and fields; nothing of episodes.
 
     Use `create` or `open`. All methods but `read` belong to one writing thread at a time (the
@@ -86,27 +57,10 @@ class Store:
 
     Attributes
     ----------
-    path : Path
-    place : Place
-        Says whether the directory is still at `path`: asked before files are touched.
-    columns : dict of str to Column
-    num_envs : int
-    capacity, capacity_before : int or None
-        Rows kept, and kept until the store was opened; None keeps all.
-    rows_per_env, rows_per_env_before : int or None
-        Those of each env.
-    count, first : ndarray of int64, shape (num_envs,)
-        Rows ever recorded, and the oldest row that is retained.
-    durable_count, durable_transitions : ndarray of int64, shape (num_envs,)
-        Rows that the record names as durable, and how many of all those were no final rows.
-    is_resized : bool
-        Whether it was opened with another capacity than it had.
-    meta : dict
-        What the buffer keeps in the group's attributes; opaque here, JSON.
-    rwlock : RWLock
-        Entered while batches are copied.
-    page : CommitPage or None
-        Of a live store; None of a checkpoint, and once it is closed.
+    writer : RowWriter
+        Adds rows.
+    follower : Follower
+        Of a reader: keeps up with the writer.
     maintenance : Maintenance
     """
 
@@ -121,62 +75,33 @@ class Store:
         only: Container[str] | None = None,
         check: Callable[["Store"], None] | None = None,
     ) -> None:
-        self.place = Place(path)
-        attributes = format.read_attributes(path)
-        self.is_resized = capacity not in (-1, attributes.get("capacity"))
-        try:
-            self.num_envs, before, fields = format.parse_head(attributes)
-            if capacity != -1:
-                attributes["capacity"] = capacity
-                self.num_envs, capacity, fields = format.parse_head(attributes)
-            self.capacity = before if capacity == -1 else capacity
-            self.capacity_before = before
-            self.rows_per_env, self.rows_per_env_before = (
-                None if rows is None else rows // self.num_envs for rows in (self.capacity, before)
-            )
-            for field in fields:
-                segments = (self.rows_per_env or 0) // field.segment_rows * self.num_envs
-                if segments * (24 + 16 * field.blocks * field.packed) > _LARGEST_TABLE:
-                    raise ValueError(f"{segments} segments of {field.name!r} are too many")
-            durable_count, self.first = format.parse_rows(attributes, self.num_envs)
-            self.durable_transitions = format.parse_transitions(attributes, durable_count)
-        except (KeyError, TypeError, ValueError, OverflowError, DiskReplayError) as error:
-            raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
-        self.path, self.mode = path, mode
-        self.meta = {k: v for k, v in attributes.items() if k not in _OWN_KEYS}
-        self.durable_count, self.durable_first = durable_count, self.first.copy()
-        self.rwlock = RWLock()
-        self.columns = {
-            field.name: _column_type(field)(
-                path, number, field, self.num_envs, self.rows_per_env, self.rwlock
-            )
-            for number, field in enumerate(fields)
-            if only is None or field.name in only
-        }
-        self._fields = fields  # in the order of the attributes and of the commit page
+        super().__init__(path, mode, capacity=capacity, only=only)
         self.lock = lock
-        # Below which row each env can be written to, in all columns and in the raw ones.
-        self._ready, self._raw_ready = np.zeros((2, self.num_envs), np.int64)
-        self._hand: list[tuple[np.ndarray | memoryview, int]] = []
-        self._hand_until = 0
         self._clearing: threading.Thread | None = None
-        self.maintenance = Maintenance(self, self._write_record)
-        self._flushed: dict[tuple[str, int, int], bytes] = {}
-        self._written: dict[str, bytes] = {}  # seals in the documents of fields
-        self.page: CommitPage | None = None
-        self.words: np.ndarray | None = None  # of a reader: page.finals, seen together with count
-        self.mapped_epoch = 0  # of a reader: the epoch its mappings belong to
-        self.mapped_count = np.zeros(self.num_envs, np.int64)  # and the rows that they have
-        self.looks = 0  # of a reader: how often it has caught up
-        self.follows = True  # of a reader: whether it takes over what the writer does
+        self._record = Record(self)
+        self.maintenance = Maintenance(self, self._record)
+        self.writer = RowWriter(self, self.maintenance)
+        self.follower = Follower(self)
         if check is not None:
             check(self)
         if mode == "r":
             self._open_for_reading()
         else:
-            recovery.recover(self, shrink=shrink)
+            self._open_for_writing(shrink)
 
     # -- opening and closing
+
+    def _open_for_reading(self) -> None:
+        if private.commit_page(self.path).exists():
+            self.page = self.open_page(writable=False)
+        self.follower.catch_up()
+
+    def _open_for_writing(self, shrink: bool) -> None:
+        if recovery.recover(self, shrink=shrink):
+            self._record.note_all_flushed(self.count)
+        if any(column.pending_deletes for column in self.columns.values()):
+            with contextlib.suppress(StorageError):  # the maintenance thread tries again
+                self.maintenance.run(durable=True)
 
     @classmethod
     def create(
@@ -187,7 +112,7 @@ class Store:
         num_envs: int,
         capacity: int | None,
         segment_rows: int | None,
-        meta: MappingType[str, Any],
+        meta: Mapping[str, Any],
         env_group: int | None = None,
         sized: bool = False,
     ) -> "Store":
@@ -232,10 +157,10 @@ class Store:
             files.replace({at: format.encode(d) for at, d in documents.items()})
             # Last: a directory with this file is a store, and all it names is there.
             attributes = {
-                **_head(fields, num_envs, capacity),
+                **head(fields, num_envs, capacity),
                 "first": zeros, "count": zeros, "transitions": zeros, **meta,
             }  # fmt: skip
-            _write_group(path, attributes)
+            write_group(path, attributes)
             return cls(path, mode="a", lock=lock)
         except BaseException:
             files.unlock(lock)
@@ -284,34 +209,6 @@ class Store:
         tempfiles.sweep(path.parent, re.escape(path.name))
         interrupted_repair.finish(path)
 
-    def begin_writing(self, count: np.ndarray, finals: np.ndarray) -> None:
-        """Called by recovery: from here on `count` rows are there, `finals` of them final ones, and
-        more may come."""
-        packed = [c for c in self._columns_as_stored() if isinstance(c, PackedColumn)]
-        page = CommitPage(private.commit_page(self.path), self.num_envs, len(packed), writable=True)
-        page.count[:] = count
-        page.finals[:] = finals_word(finals, count)
-        for column, numbers in zip(packed, page.packed, strict=True):
-            numbers[:] = column.packed
-            column.bind(column.tail, numbers, None)
-        for column in self.columns.values():
-            column.tell_readers = self._tell_readers
-        page.mark_open()
-        page.epoch[0] += 1  # for readers that followed the writer before
-        self.page, self.count = page, page.count
-
-    def _tell_readers(self) -> None:
-        if self.page is not None:
-            self.page.epoch[0] += 1
-
-    def packed_rows(self, column: PackedColumn) -> np.ndarray:
-        """What the commit page says of the rows of a field that are in shards."""
-        return self.page.packed[sum(field.packed for field in self._fields[: column.number])]
-
-    def _columns_as_stored(self) -> list[Column]:
-        """In the order of the attributes; the buffer may put `columns` into another one."""
-        return [self.columns[f.name] for f in self._fields if f.name in self.columns]
-
     def close(self) -> None:
         """Stop the maintenance thread, unmap everything, release the lock.
 
@@ -321,7 +218,7 @@ class Store:
         self.maintenance.join()
         self.finish_clearing()
         self.count = np.array(self.count)
-        self._hand = []
+        self.writer.let_go()
         with self.maintenance.lock, self.rwlock:
             is_there = self._holds_place()
             for column in self.columns.values():
@@ -376,273 +273,11 @@ class Store:
             self._clearing.join()
             self._clearing = None
 
-    # -- adding rows
-
-    def reserve(self, envs: np.ndarray, stop: np.ndarray) -> None:
-        """See to it that rows below ``stop[i]`` of ``envs[i]`` can be written; all or an error."""
-        if (stop <= self._ready[envs]).all():
-            return
-        self.place.check()
-        with undisturbed():
-            if (stop > self._raw_ready[envs]).any():
-                self._reserve_raw(envs, stop)
-            ready = self._raw_ready[envs]
-            for column in self.columns.values():
-                if isinstance(column, PackedColumn):
-                    column.reserve(envs, stop - 1, self.count)
-                    ready = np.minimum(ready, column.packed[envs] + column.tail_rows)
-            self._ready[envs] = ready
-            if self.num_envs > 1:
-                self.maintenance.wake()
-
-    def _reserve_raw(self, envs: np.ndarray, stop: np.ndarray) -> None:
-        """`reserve` in columns whose rows go straight to the files."""
-        columns = [column for column in self.columns.values() if isinstance(column, RawColumn)]
-        # First: an env of this call may be in one of them, and takes it back below.
-        for column in columns:
-            for slow in column.hand_over(self.count, self._raw_ready):
-                self._ready[slow] = 0
-        late = stop > self._raw_ready[envs]
-        envs, last = envs[late], stop[late] - 1
-        ready = np.full(len(envs), MOST_ROWS)
-        for column in columns:
-            column.reserve(envs, np.maximum(self.count[envs], self._raw_ready[envs]))
-            column.reserve(envs, last)
-            ready = np.minimum(ready, column.ready(last))
-        self._raw_ready[envs] = ready
-        self.maintenance.wake()
-
-    def reserve_env(self, env: int, last: int) -> None:
-        """`reserve` for one env, up to and including row `last`."""
-        if last >= self._ready[env]:
-            self.reserve(np.array([env]), np.array([last + 1]))
-
-    def append_row(
-        self, values: Sequence[Any], final: Sequence[Any] | None, *, is_final: bool = False
-    ) -> None:
-        """Add one row of the only env, and with `final` a second one, in one commit.
-
-        Parameters
-        ----------
-        values, final : sequence
-            A value for each column, in the order of `columns`; None for zeros.
-        is_final : bool
-            Whether `values` are a final row's.
-        """
-        row = self.count.item(0)
-        rows = 1 if final is None else 2
-        if row + rows > self._hand_until:
-            self.reserve_env(0, row + rows - 1)
-            if row >= self._hand_until:
-                self._take_in_hand(row)
-        try:
-            self._put(row, values)
-            if final is not None:
-                if row + 1 >= self._hand_until:
-                    self._take_in_hand(row + 1)
-                self._put(row + 1, final)
-            self.count[0] = row + rows  # the commit
-        except BaseException:
-            self._hand_until = 0  # the next row may go to the segment before
-            raise
-        if final is not None or is_final:
-            self._count_finals(np.zeros(1, np.int64))
-
-    def _put(self, row: int, values: Sequence[Any]) -> None:
-        for (rows_of, first), value in zip(self._hand, values, strict=True):
-            rows_of[row - first] = 0 if value is None else value
-
-    def _count_finals(self, envs: np.ndarray, more: int = 1) -> None:
-        finals = finals_in(self.page.finals[envs]) + more
-        self.page.finals[envs] = finals_word(finals, self.count[envs])
-
-    def recount(self) -> None:
-        """After a commit that was not followed up: count its final rows, and let go of the rows
-        that have left for it."""
-        count = self.count.copy()
-        self.page.finals[:] = finals_word(self._finals(count), count)
-        self.first = self.first.copy()  # not that of an index which somebody still looks at
-        self.evict()
-
-    def evict(self) -> None:
-        """Let go of the rows that have left for newer ones."""
-        if self.rows_per_env is None:
-            return
-        if self.num_envs > 1:
-            self.first = np.maximum(self.first, self.count - self.rows_per_env)
-        elif (oldest := self.count.item(0) - self.rows_per_env) > self.first.item(0):
-            self.first[0] = oldest
-
-    def _take_in_hand(self, row: int) -> None:
-        """Hold the places that `row` of the only env goes to: writing it is then an assignment for
-        each column, until the first of them is full."""
-        self._hand, until = [], []
-        for column in self.columns.values():
-            size = column.field.segment_rows
-            if isinstance(column, PackedColumn):
-                size = column.tail_rows
-                column.pack_at_once(self.count)
-                if len(column.open_segments()) > 1:  # the first of them is full
-                    self.maintenance.wake()
-                self._hand.append((column.places[0], row // size * size))
-                until.append(column.packed.item(0) + size)
-                until.append(row + max(size // _PACKED_IN, 1))
-            else:
-                rows = column.rows(row // size, 0)
-                # Setting one number takes a memoryview half as long as an array.
-                plain = column.field.shape == () and column.field.dtype != np.float16
-                self._hand.append((memoryview(rows) if plain else rows, row // size * size))
-            until.append((row // size + 1) * size)
-        self._hand_until = min(until)
-
-    def append(
-        self,
-        envs: np.ndarray,
-        values: Sequence[np.ndarray],
-        final_envs: np.ndarray,
-        final: Sequence[np.ndarray],
-        *,
-        is_final: bool = False,
-    ) -> np.ndarray:
-        """Add one row to each of `envs` and a final row to each of `final_envs` (a subset).
-
-        Parameters
-        ----------
-        values, final : sequence of ndarray, each of shape (num_envs, *field.shape)
-            An array for each column, in the order of `columns`, C-contiguous.
-        is_final : bool
-            Whether `values` are final rows; there are no `final_envs` then.
-
-        Returns
-        -------
-        ndarray of int64
-            The rows' numbers, in the order of `envs`.
-        """
-        rows = self.count[envs]
-        stop = self.count.copy()
-        stop[envs] += 1
-        final_rows = stop[final_envs]
-        stop[final_envs] += 1
-        self.reserve(envs, stop[envs])
-        for column, value in zip(self.columns.values(), values, strict=True):
-            column.scatter(envs, rows, value)
-        if len(final_envs):
-            for column, value in zip(self.columns.values(), final, strict=True):
-                column.scatter(final_envs, final_rows, value)
-        self.count[:] = stop  # the commit: each env's count is raised by one store
-        if is_final or len(final_envs):
-            self._count_finals(envs if is_final else final_envs)
-        return rows
-
-    def extend(self, env: int, values: Sequence[np.ndarray]) -> None:
-        """Add rows to one env, in commits of at most `most_at_once`.
-
-        Parameters
-        ----------
-        values : sequence of ndarray, each of shape (rows, *field.shape)
-            An array for each column, in the order of `columns`, of its dtype.
-        """
-        row, rows = int(self.count[env]), len(values[0])
-        self.reserve_env(env, row + rows - 1)
-        self._hand_until = 0
-        for column, value in zip(self.columns.values(), values, strict=True):
-            column.write(env, row, value)
-        self.count[env] = row + rows  # the commit
-        finals = np.count_nonzero(values[list(self.columns).index("is_final")])
-        self._count_finals(np.array([env]), finals)
-
-    @property
-    def most_at_once(self) -> int:
-        """Rows of one env that one `extend` takes: not more than a segment of any column, so that
-        there is always a place for the next one, nor than a tail has besides a block that is not
-        full, nor than are kept."""
-        rows = min(column.most_at_once for column in self.columns.values())
-        return min(MOST_AT_ONCE, rows, self.rows_per_env or rows)
-
-    def take(self, name: str, ids: np.ndarray, out: np.ndarray) -> None:
-        """The row of each id (``row * num_envs + env``) of one field into ``out[i]``; zeros for
-        negative ids. The caller holds `rwlock` and knows that the rows are retained."""
-        self.columns[name].take(ids, _bytes(out))
-
-    def overwrite(self, name: str, ids: np.ndarray, values: np.ndarray) -> None:
-        """Replace the values of a mutable field in rows that are retained; all or an error.
-
-        Waits until batches that are being read are whole: they have what was there before. So what
-        a batch has depends on the order of calls, and not on how its reader was scheduled.
-
-        Parameters
-        ----------
-        ids : ndarray of int64, shape (n,)
-            Of duplicates the last counts.
-        values : ndarray of shape (n, *field.shape)
-            C-contiguous, of the field's dtype.
-        """
-        column = self.columns[name]
-        self.place.check()
-        with undisturbed():
-            column.own(ids)
-            with self.rwlock:
-                column.put(ids, values)
-
     # -- the record
-
-    def attributes(self, count: np.ndarray, first: np.ndarray) -> dict[str, Any]:
-        """The ``diskreplay`` object of the group's ``zarr.json``."""
-        return self._attributes(count, first, self.transitions_at(count))
-
-    def _attributes(
-        self, count: np.ndarray, first: np.ndarray, transitions: np.ndarray
-    ) -> dict[str, Any]:
-        return {
-            **_head(self._fields, self.num_envs, self.capacity),
-            "first": first.tolist(),
-            "count": count.tolist(),
-            "transitions": transitions.tolist(),
-            **self.meta,
-        }
-
-    def transitions_at(self, count: np.ndarray) -> np.ndarray:
-        """How many of each env's first `count` rows (of late) were no final rows."""
-        return count - self._finals(count)
-
-    def _finals(self, count: np.ndarray) -> np.ndarray:
-        """Final rows among each env's first `count` rows."""
-        if self.words is None and self.mode == "r":
-            return self.durable_count - self.durable_transitions
-        now, words = (self.count, self.words) if self.mode == "r" else self.page.snapshot()
-        finals = np.array(finals_in(words))
-        unknown = now - rows_behind(words, now, self.first)
-        return finals + self.finals_between(unknown, now) - self.finals_between(count, now)
-
-    def finals_between(self, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """How many of the rows ``start[e]`` up to ``stop[e]`` of each env `e` are final ones."""
-        finals = np.zeros(self.num_envs, np.int64)
-        for _row, envs, values, wanted in self.columns["is_final"].pieces(start, stop):
-            finals[envs] += np.count_nonzero((values.view(np.uint8) != 0) & wanted, axis=0)
-        return finals
-
-    def _write_record(self, count: np.ndarray, first: np.ndarray, *, closing: bool = False) -> None:
-        """Name `count` rows as durable. Their data and names are synced already."""
-        self.place.check()
-        rows = int(count.max(initial=0))
-        documents = {}
-        for name, column in self.columns.items():
-            document = column.document(rows, closing=closing)
-            seals = format.encode(document["attributes"])
-            if seals != self._written.get(name) or closing:
-                documents[column.directory / "zarr.json"] = format.encode(document)
-                self._written[name] = seals
-        self._written = {} if closing else self._written
-        files.replace(documents)
-        attributes = self.attributes(count, first)
-        self.place.check()
-        _write_group(self.path, attributes)
-        self.durable_transitions = np.array(attributes["transitions"], np.int64)
-        self.durable_count, self.durable_first = count, first
 
     def record(
         self,
-        meta: MappingType[str, Any],
+        meta: Mapping[str, Any],
         leaves: priorities.Sets | None = None,
         *,
         closing: bool = False,
@@ -663,69 +298,25 @@ class Store:
             self.maintenance.run()
             self.maintenance.place_copies()
             count, first = self.count.copy(), self.first.copy()
-            written, flushed = self._write_partial_shards(count)
-            files.sync([*written, *self.maintenance.unsynced(), *self._unsynced_raw_files()])
+            written, flushed = self._record.write_partial_shards(count)
+            raw = [path for column in self.raw_columns for path in column.unsynced()]
+            files.sync([*written, *self.maintenance.unsynced(), *raw])
             for beside in written:
                 files.rename(beside, beside.with_suffix(""))
-            self._flushed = flushed  # not before: a flush that failed writes them again
+            self._record.note_flushed(flushed)  # not before: one that failed writes them again
             self.maintenance.sync_names(written)
             for name, (values, alpha) in (leaves or {}).items():
                 priorities.replace(self.path, name, values, int(first.min()), alpha)
             self.meta = dict(meta)
-            self._written = {}  # all of them anew: a plain reader goes by their shapes
-            self._write_record(count, first, closing=closing)
+            self._record.forget_documents()
+            self._record.write(count, first, closing=closing)
             self.maintenance.all_recorded()
-            for column in self.columns.values():
-                if isinstance(column, RawColumn):
-                    column.flushed()
+            for column in self.raw_columns:
+                column.flushed()
 
-    def note_flushed(self, column: PackedColumn, count: np.ndarray) -> None:
-        """The shards in their places have all these rows."""
-        for key in column.unfinished(count):
-            self._flushed[column.field.name, *key] = _used(column, key, count).tobytes()
-
-    def _unsynced_raw_files(self) -> list[Path]:
-        return [
-            path
-            for column in self.columns.values()
-            if isinstance(column, RawColumn)
-            for path in column.unsynced()
-        ]
-
-    def keep_priorities(self, written: Sequence[Path], meta: MappingType[str, Any]) -> None:
-        """Take over the priorities of a checkpoint, so that a kill costs those since then only.
-
-        Nothing else of `meta` than what belongs to them: a power cut may go back to rows before it.
-        """
-        self.place.check()
-        for each in written:
-            priorities.adopt(self.path, each)
-        belongs = priorities.LARGEST, priorities.VIEWS
-        self.meta |= {name: meta[name] for name in belongs if name in meta}
-        attributes = self._attributes(
-            self.durable_count, self.durable_first, self.durable_transitions
-        )
-        _write_group(self.path, attributes)
-
-    def _write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
-        """Shards of segments not sealed yet, beside their places, and what `_flushed` is then."""
-        written, flushed = [], {}
-        for column in self.columns.values():
-            if not isinstance(column, PackedColumn):
-                continue
-            for key in column.unfinished(count):
-                used, name = _used(column, key, count), (column.field.name, *key)
-                if not used.any():
-                    continue
-                flushed[name] = used.tobytes()
-                if self._flushed.get(name) != flushed[name]:
-                    column.reopen_sealed(key)
-                    with column.changing:
-                        path = column.new_path(column.path(*key))
-                    beside = path.with_name(path.name + ".tmp")
-                    column.partial[key] = column.write_partial(key, count, beside)
-                    written.append(beside)
-        return written, flushed
+    def keep_priorities(self, written: Sequence[Path], meta: Mapping[str, Any]) -> None:
+        """Take over the priorities of a checkpoint, so that a kill costs those since then only."""
+        self._record.keep_priorities(written, meta)
 
     def mark_closed(self) -> None:
         """Say that the record is the whole truth; only after `record`. What is needed only while
@@ -735,102 +326,9 @@ class Store:
         self.page.epoch[0] += 1  # readers go by the shards in their places from here on
         private.clear(self.path)
 
-    # -- reading
-
-    def read(self, name: str, env: int, start: int, stop: int) -> np.ndarray:
-        """A copy of the rows ``start..stop`` of one env of one field."""
-        return self.columns[name].read(env, start, stop)
-
-    def newest(self, name: str, without: Any) -> np.ndarray:
-        """The value of a field in the newest row of each env; `without` where there is no row."""
-        column = self.columns[name]
-        found = np.full((self.num_envs, *column.field.shape), without, column.field.dtype)
-        start = np.maximum(self.count - 1, self.first)
-        for _row, envs, values, wanted in column.pieces(start, self.count):
-            at, places = np.nonzero(wanted)
-            found[envs][places] = values[at, places]
-        return found
-
     def read_priorities(self, name: str = priorities.MAIN) -> priorities.Saved | None:
         """The saved leaves of a set, or None if none were saved."""
         return priorities.read(self.path / name, self.num_envs)
-
-    def _open_for_reading(self) -> None:
-        path = private.commit_page(self.path)
-        if path.exists():
-            packed = sum(field.packed for field in self._fields)
-            self.page = CommitPage(path, self.num_envs, packed, writable=False)
-        self.count = self.durable_count.copy()
-        follow.catch_up(self)
-
-    @property
-    def is_live(self) -> bool:
-        """Of a reader: whether a writer has the store open, or was killed since the last boot."""
-        return self.page is not None and not self.page.closed and self.page.same_boot
-
-    def look(self) -> None:
-        """For a reader that follows: take over which rows count now."""
-        if not self.follows:
-            return
-        if self.is_live:
-            count, words = self.page.snapshot()
-            if (count < self.durable_count).any() or (count > MOST_ROWS // self.num_envs).any():
-                raise FormatError(
-                    f"{self.page.mapping.path}: {count.tolist()} rows are counted "
-                    f"and {self.durable_count.tolist()} recorded; restore it, or let a writer open "
-                    "the store"
-                )
-            self.count, self.words = count, words
-        if self.rows_per_env is not None:  # the record may be a little older than the count
-            self.first = np.maximum(self.first, self.count - self.rows_per_env)
-
-    def give_up(self) -> None:
-        """For a reader that does not follow: do without rows whose files are gone. All were mapped
-        when it was opened, but one had its rows in a tail, and has left since."""
-        if self.rows_per_env is not None:
-            left = np.minimum(self.page.snapshot()[0] - self.rows_per_env, self.count)
-            self.first = np.maximum(self.first, left)
-
-    def outdated(self) -> bool:
-        """For a reader: whether a writer has opened the store with another capacity since, or has
-        let go of rows that this capacity would keep."""
-        attributes = format.read_attributes(self.path)
-        num_envs, capacity, _fields = format.parse_head(attributes)
-        if (num_envs, capacity) != (self.num_envs, self.capacity) or self.replaced():
-            return True
-        return bool((format.parse_rows(attributes, num_envs)[1] > self.first).any())
-
-    def replaced(self) -> bool:
-        """For a reader: whether `load` has put another store in this one's place."""
-        return self.page is not None and bool(self.page.replaced[0])
-
-    def epoch(self) -> int:
-        """Changes whenever a file that a reader may have mapped is not the one to read any more."""
-        return 0 if self.page is None else int(self.page.epoch[0])
-
-    def is_behind(self) -> bool:
-        """For a reader: whether rows that it looks for in the tail may be in a shard by now, or in
-        another file."""
-        if self.page is None:
-            return False
-        return self.epoch() != self.mapped_epoch or any(
-            column.is_passed for column in self.columns.values() if isinstance(column, PackedColumn)
-        )
-
-    def has_moved_on(self, looks: int) -> bool:
-        """For a reader that could not read a row, having caught up so many times: whether it may
-        find that now."""
-        return self.mode == "r" and (self.looks != looks or self.is_behind())
-
-    def refresh(self) -> bool:
-        """For a reader: follow the writer; True if there are new rows."""
-        before = self.count
-        if not self.is_behind() and (
-            self.page is None or not self.follows or (self.page.count <= before).all()
-        ):
-            return False
-        follow.catch_up(self)
-        return bool((self.count > before).any())
 
     # -- figures
 
@@ -844,39 +342,3 @@ class Store:
             tail = live.get(private.tail(self.path, column.number).name, 0)
             usage[name] = sum(files_) + tail, len(column.segments)
         return usage
-
-
-def _column_type(field: Field) -> type[Column]:
-    if field.packed:
-        return PackedColumn
-    return MutableColumn if field.mutable else RawColumn
-
-
-def _write_group(path: Path, attributes: dict[str, Any]) -> None:
-    """Replace the group's ``zarr.json``: built among the private files, since Zarr warns of any
-    other name in a group."""
-    document = format.encode(format.group_document(attributes))
-    files.replace({path / "zarr.json": document}, build=private.directory(path))
-
-
-def _used(column: Column, key: tuple[int, int], count: np.ndarray) -> np.ndarray:
-    """Rows of each env of a group in a segment."""
-    field, (number, group) = column.field, key
-    envs = slice(group * field.env_group, (group + 1) * field.env_group)
-    return np.clip(count[envs] - number * field.segment_rows, 0, field.segment_rows)
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
-
-
-def _head(fields: Sequence[Field], num_envs: int, capacity: int | None) -> dict[str, Any]:
-    from diskreplay import __version__
-
-    return {
-        "format_version": format.VERSION,
-        "created_by": f"diskreplay {__version__}",
-        "num_envs": num_envs,
-        "capacity": capacity,
-        "fields": [field.describe() for field in fields],
-    }

@@ -16,7 +16,7 @@ from diskreplay import compat
 from diskreplay.compat import cpprb, cs294, keras_gym, rainbow
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import UsageError
-from diskreplay.store.store import Store
+from diskreplay.store.row_writer import RowWriter
 
 COMPAT = str(Path(compat.__file__).parent)
 ROWS, SIZE = 36, 16
@@ -454,7 +454,7 @@ def test_of_a_file_that_is_loaded_a_prefix_stays(name, commits, rows, tmp_path, 
         donor.buffer.save_transitions(tmp_path / path)
     whole, interrupted = filled(make, 21), filled(make, 21)
     whole.buffer.load_transitions(tmp_path / "prefix.npz")
-    extend, left = Store.extend, commits
+    extend, left = RowWriter.extend, commits
 
     def interrupting(self, *args):
         nonlocal left
@@ -463,8 +463,8 @@ def test_of_a_file_that_is_loaded_a_prefix_stays(name, commits, rows, tmp_path, 
         if not left:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("diskreplay.store.store.MOST_AT_ONCE", 4)
-    monkeypatch.setattr(Store, "extend", interrupting)
+    monkeypatch.setattr("diskreplay.store.row_writer.MOST_AT_ONCE", 4)
+    monkeypatch.setattr(RowWriter, "extend", interrupting)
     with pytest.raises(KeyboardInterrupt):
         load_transitions(interrupted, tmp_path)
     monkeypatch.undo()

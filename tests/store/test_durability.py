@@ -367,7 +367,7 @@ def test_an_add_never_waits_for_what_has_left_to_be_deleted(tmp_path, monkeypatc
     buffer = make(tmp_path / "store")
     store = buffer._rows.store
     monkeypatch.setattr(Maintenance, "wake", lambda self: None)
-    monkeypatch.setattr(Maintenance, "_record", lambda *_: pytest.fail("it wrote a record"))
+    monkeypatch.setattr(Maintenance, "_make_record", lambda *_: pytest.fail("it wrote a record"))
     add(buffer, 31 * 64)
     monkeypatch.undo()
     store.maintenance.run(durable=True)

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay import errors
 from diskreplay.store import files
-from diskreplay.store.store import Store
+from diskreplay.store.record import Record
 from diskreplay.store.system_errors import translated
 
 FRAME = (32, 32)
@@ -289,7 +289,7 @@ def test_another_alpha_and_a_crash_right_after(tmp_path, monkeypatch):
         raise OSError(28, "the record cannot be written")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "_write_record", fail)
+        patched.setattr(Record, "write", fail)
         with pytest.raises(OSError, match="record"):
             diskreplay.PrioritizedReplayBuffer(path, alpha=1.0, **options)
     gc.collect()

@@ -1,0 +1,244 @@
+"""Adding rows: into the mapped files of all columns first, and then into the counts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from diskreplay.signals import undisturbed
+from diskreplay.store.commit_page import MOST_AT_ONCE, CommitPage, finals_in, finals_word
+from diskreplay.store.maintenance import Maintenance
+from diskreplay.store.mutable_column import MutableColumn
+from diskreplay.store.numbers import MOST_ROWS
+from diskreplay.store.open_store import OpenStore
+from diskreplay.store.packed_column import PackedColumn
+
+_PACKED_IN = 2  # so many times are blocks compressed while the tail of a single env is filled
+
+
+class RowWriter:
+    """Adds rows to a store. Belongs to one thread at a time; the buffer's lock sees to that.
+
+    A row's fields are all written before its env's count is raised, which is one store to mapped
+    memory: a killed process leaves whole rows only.
+    """
+
+    def __init__(self, store: OpenStore, maintenance: Maintenance) -> None:
+        self._store, self._maintenance = store, maintenance
+        # Below which row each env can be written to, in all columns and in the raw ones.
+        self._ready, self._raw_ready = np.zeros((2, store.num_envs), np.int64)
+        self._hand: list[tuple[np.ndarray | memoryview, int]] = []
+        self._hand_until = 0
+
+    @property
+    def _page(self) -> CommitPage:
+        assert self._store.page is not None
+        return self._store.page
+
+    def let_go(self) -> None:
+        """Hold no mapped memory any more."""
+        self._hand = []
+
+    def reserve(self, envs: np.ndarray, stop: np.ndarray) -> None:
+        """See to it that rows below ``stop[i]`` of ``envs[i]`` can be written; all or an error."""
+        if (stop <= self._ready[envs]).all():
+            return
+        self._store.place.check()
+        with undisturbed():
+            if (stop > self._raw_ready[envs]).any():
+                self._reserve_raw(envs, stop)
+            ready = self._raw_ready[envs]
+            for column in self._store.packed_columns:
+                column.reserve(envs, stop - 1, self._store.count)
+                ready = np.minimum(ready, column.packed[envs] + column.tail_rows)
+            self._ready[envs] = ready
+            if self._store.num_envs > 1:
+                self._maintenance.wake()
+
+    def _reserve_raw(self, envs: np.ndarray, stop: np.ndarray) -> None:
+        """`reserve` in columns whose rows go straight to the files."""
+        columns = self._store.raw_columns
+        # First: an env of this call may be in one of them, and takes it back below.
+        for column in columns:
+            for slow in column.hand_over(self._store.count, self._raw_ready):
+                self._ready[slow] = 0
+        late = stop > self._raw_ready[envs]
+        envs, last = envs[late], stop[late] - 1
+        ready = np.full(len(envs), MOST_ROWS)
+        for column in columns:
+            column.reserve(envs, np.maximum(self._store.count[envs], self._raw_ready[envs]))
+            column.reserve(envs, last)
+            ready = np.minimum(ready, column.ready(last))
+        self._raw_ready[envs] = ready
+        self._maintenance.wake()
+
+    def reserve_env(self, env: int, last: int) -> None:
+        """`reserve` for one env, up to and including row `last`."""
+        if last >= self._ready[env]:
+            self.reserve(np.array([env]), np.array([last + 1]))
+
+    def append_row(
+        self, values: Sequence[Any], final: Sequence[Any] | None, *, is_final: bool = False
+    ) -> None:
+        """Add one row of the only env, and with `final` a second one, in one commit.
+
+        Parameters
+        ----------
+        values, final : sequence
+            A value for each column, in the order of `columns`; None for zeros.
+        is_final : bool
+            Whether `values` are a final row's.
+        """
+        row = self._store.count.item(0)
+        rows = 1 if final is None else 2
+        if row + rows > self._hand_until:
+            self.reserve_env(0, row + rows - 1)
+            if row >= self._hand_until:
+                self._take_in_hand(row)
+        try:
+            self._put(row, values)
+            if final is not None:
+                if row + 1 >= self._hand_until:
+                    self._take_in_hand(row + 1)
+                self._put(row + 1, final)
+            self._store.count[0] = row + rows  # the commit
+        except BaseException:
+            self._hand_until = 0  # the next row may go to the segment before
+            raise
+        if final is not None or is_final:
+            self._count_finals(np.zeros(1, np.int64))
+
+    def _put(self, row: int, values: Sequence[Any]) -> None:
+        for (rows_of, first), value in zip(self._hand, values, strict=True):
+            rows_of[row - first] = 0 if value is None else value
+
+    def _count_finals(self, envs: np.ndarray, more: Any = 1) -> None:
+        finals = finals_in(self._page.finals[envs]) + more
+        self._page.finals[envs] = finals_word(finals, self._store.count[envs])
+
+    def recount(self) -> None:
+        """After a commit that was not followed up: count its final rows, and let go of the rows
+        that have left for it."""
+        store = self._store
+        count = store.count.copy()
+        self._page.finals[:] = finals_word(store.finals_at(count), count)
+        store.first = store.first.copy()  # not that of an index which somebody still looks at
+        self.evict()
+
+    def evict(self) -> None:
+        """Let go of the rows that have left for newer ones."""
+        store = self._store
+        if store.rows_per_env is None:
+            return
+        if store.num_envs > 1:
+            store.first = np.maximum(store.first, store.count - store.rows_per_env)
+        elif (oldest := store.count.item(0) - store.rows_per_env) > store.first.item(0):
+            store.first[0] = oldest
+
+    def _take_in_hand(self, row: int) -> None:
+        """Hold the places that `row` of the only env goes to: writing it is then an assignment for
+        each column, until the first of them is full."""
+        self._hand, until = [], []
+        for column in self._store.columns.values():
+            size = column.field.segment_rows
+            if isinstance(column, PackedColumn):
+                size = column.tail_rows
+                column.pack_at_once(self._store.count)
+                if len(column.open_segments()) > 1:  # the first of them is full
+                    self._maintenance.wake()
+                self._hand.append((column.places[0], row // size * size))
+                until.append(column.packed.item(0) + size)
+                until.append(row + max(size // _PACKED_IN, 1))
+            else:
+                rows = column.rows(row // size, 0)
+                # Setting one number takes a memoryview half as long as an array.
+                plain = column.field.shape == () and column.field.dtype != np.float16
+                self._hand.append((rows.data if plain else rows, row // size * size))
+            until.append((row // size + 1) * size)
+        self._hand_until = min(until)
+
+    def append(
+        self,
+        envs: np.ndarray,
+        values: Sequence[np.ndarray],
+        final_envs: np.ndarray,
+        final: Sequence[np.ndarray],
+        *,
+        is_final: bool = False,
+    ) -> np.ndarray:
+        """Add one row to each of `envs` and a final row to each of `final_envs` (a subset).
+
+        Parameters
+        ----------
+        values, final : sequence of ndarray, each of shape (num_envs, *field.shape)
+            An array for each column, in the order of `columns`, C-contiguous.
+        is_final : bool
+            Whether `values` are final rows; there are no `final_envs` then.
+
+        Returns
+        -------
+        ndarray of int64
+            The rows' numbers, in the order of `envs`.
+        """
+        store = self._store
+        rows = store.count[envs]
+        stop = store.count.copy()
+        stop[envs] += 1
+        final_rows = stop[final_envs]
+        stop[final_envs] += 1
+        self.reserve(envs, stop[envs])
+        for column, value in zip(store.columns.values(), values, strict=True):
+            column.scatter(envs, rows, value)
+        if len(final_envs):
+            for column, value in zip(store.columns.values(), final, strict=True):
+                column.scatter(final_envs, final_rows, value)
+        store.count[:] = stop  # the commit: each env's count is raised by one store
+        if is_final or len(final_envs):
+            self._count_finals(envs if is_final else final_envs)
+        return rows
+
+    def extend(self, env: int, values: Sequence[np.ndarray]) -> None:
+        """Add rows to one env, in commits of at most `most_at_once`.
+
+        Parameters
+        ----------
+        values : sequence of ndarray, each of shape (rows, *field.shape)
+            An array for each column, in the order of `columns`, of its dtype.
+        """
+        row, rows = int(self._store.count[env]), len(values[0])
+        self.reserve_env(env, row + rows - 1)
+        self._hand_until = 0
+        for column, value in zip(self._store.columns.values(), values, strict=True):
+            column.write(env, row, value)
+        self._store.count[env] = row + rows  # the commit
+        finals = np.count_nonzero(values[list(self._store.columns).index("is_final")])
+        self._count_finals(np.array([env]), finals)
+
+    def overwrite(self, name: str, ids: np.ndarray, values: np.ndarray) -> None:
+        """Replace the values of a mutable field in rows that are retained; all or an error.
+
+        Waits until batches that are being read are whole: they have what was there before. So what
+        a batch has depends on the order of calls, and not on how its reader was scheduled.
+
+        Parameters
+        ----------
+        ids : ndarray of int64, shape (n,)
+            Of duplicates the last counts.
+        values : ndarray of shape (n, *field.shape)
+            C-contiguous, of the field's dtype.
+        """
+        column = self._store.columns[name]
+        assert isinstance(column, MutableColumn)
+        self._store.place.check()
+        with undisturbed():
+            column.own(ids)
+            with self._store.rwlock:
+                column.put(ids, values)
+
+    @property
+    def most_at_once(self) -> int:
+        """Rows of one env that one `extend` takes: not more than a segment of any column, so that
+        there is always a place for the next one, nor than a tail has besides a block that is not
+        full, nor than are kept."""
+        rows = min(column.most_at_once for column in self._store.columns.values())
+        return min(MOST_AT_ONCE, rows, self._store.rows_per_env or rows)
