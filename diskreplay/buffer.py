@@ -198,7 +198,8 @@ class ReplayBuffer(TransitionSource, SequenceSource):
         transitions are never sampled: there is nothing to bootstrap from.
         """
         self._check_writable()  # before the lock: in a forked child it may be held for ever
-        lock, busy = self._lock, self._busy
+        lock: Any = self._lock
+        busy = self._busy
         if (
             lock._is_owned() or (busy and get_ident() in busy)
             or self._prefetchers.open or self._views.prefetching

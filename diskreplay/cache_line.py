@@ -3,7 +3,8 @@
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from diskreplay.jit import intrinsic
 
 
 @intrinsic

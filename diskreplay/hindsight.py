@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -132,9 +132,10 @@ class Hindsight:
         if not len(chosen):
             return batch
         stacked, asked = self._buffer.stack_size > 1, self._goals
-        for observation in (batch.observation, batch.next_observation):
+        seen: Any = batch.observation, batch.next_observation  # dicts: there is a goal in them
+        for observation in seen:
             observation[asked.desired][chosen] = goals[:, None] if stacked else goals
-        following = batch.next_observation[asked.achieved][chosen]
+        following = seen[1][asked.achieved][chosen]
         if stacked:
             following = following[:, -1]
         info = {name: batch[name][chosen] for name in asked.info}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from diskreplay.sampling.row_index import RowIndex
     from diskreplay.sampling.uniform import UniformSampler
 
+_NOT_MADE: Any = None  # an index
 _AT_ONCE = 1 << 20  # rows that a reader takes in
 
 
@@ -64,9 +65,9 @@ class IndexedStore:
         store.columns = {name: store.columns[name] for name in schema.names}
         self.store = store
         self._schema, self._options, self._make_sampler = schema, options, make_sampler
-        self.index: RowIndex | None = None
-        self.sampler: UniformSampler | PrioritizedSampler | None = None
-        self._stale: tuple[UniformSampler | PrioritizedSampler, np.ndarray] | None = None
+        self.index: RowIndex = _NOT_MADE
+        self.sampler: Any = None
+        self._stale: tuple[Any, np.ndarray] | None = None
         self.add_count = int(store.transitions_at(store.count).sum())
         self.episodes = OpenEpisodes(store)
         self.next_step = self.episodes.next_step  # the same array, for `add`
@@ -140,8 +141,9 @@ class IndexedStore:
     # -- adding; where there is no index, none is kept up
 
     def add_row(
-        self, observation, action, reward, terminated, truncated, next_observation, extras
-    ) -> np.ndarray:
+        self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
+        next_observation: Any, extras: Any,
+    ) -> np.ndarray:  # fmt: skip
         """One step of the only env, as `ReplayBuffer.add` has it; returns its id."""
         step = self.next_step.item(0)
         if step == LONGEST:
@@ -203,11 +205,11 @@ class IndexedStore:
         if self.index is not None:
             # These may have begun to be sampleable, and the sampler not know it.
             newest = store.count * 0 + before - self._options.update_horizon
-            self._stale, self.index = (self.sampler, newest), None
+            self._stale, self.index = (self.sampler, newest), _NOT_MADE
 
     def add_rows(
-        self, observation, action, reward, terminated, truncated, next_observation,
-        mask, next_observation_mask, extras,
+        self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
+        next_observation: Any, mask: Any, next_observation_mask: Any, extras: Any,
     ) -> np.ndarray:  # fmt: skip
         """One step of each env that `mask` names; returns the ids."""
         num_envs, validator, steps = self.store.num_envs, self._validator, self.next_step
@@ -343,20 +345,23 @@ class IndexedStore:
     # -- sampling; the index has to be there
 
     def draw(self, rng: ReplayableRng, size: int, beta: float, guard: ReadGuard) -> DrawnBatch:
-        """Draw transitions, and say what is to be read of them, during that guard."""
+        """Draw transitions, and say what is to be read of them; `guard` holds it."""
         rng.taken()
         ids, probability, weight = self.sampler.draw(rng, size, beta)
         plan = self.index.plan(ids)
         return self._drawn(ids, probability, weight, plan, rng.taken(), guard)
 
     def choose(self, ids: np.ndarray, guard: ReadGuard) -> DrawnBatch:
-        """What is to be read of these transitions, during that guard."""
+        """What is to be read of these transitions; `guard` holds it."""
         self.index.check_known(ids)
         plan = self.index.plan(ids)
         probability = self.sampler.probability(ids)
         return self._drawn(ids, probability, np.ones(len(ids), np.float32), plan, [], guard)
 
-    def _drawn(self, ids, probability, weight, plan, numbers, guard) -> DrawnBatch:
+    def _drawn(
+        self, ids: np.ndarray, probability: np.ndarray, weight: np.ndarray, plan: Any,
+        numbers: list[np.ndarray], guard: ReadGuard,
+    ) -> DrawnBatch:  # fmt: skip
         store = self.store
         store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
         return DrawnBatch(
@@ -401,7 +406,7 @@ class IndexedStore:
                 and index is not None
                 and (store.first > index.first).any()
             ):
-                self.index = None  # it had to do without some rows
+                self.index = _NOT_MADE  # it had to do without some rows
             return
         self.add_count = int(store.transitions_at(store.count).sum())
         self.episodes.follow()
@@ -410,7 +415,7 @@ class IndexedStore:
         room = index.size // store.num_envs
         new = store.count - index.count
         if (new >= room).any() or (store.first > index.count).any():
-            self.index = None  # it has gone round: read all of it
+            self.index = _NOT_MADE  # it has gone round: read all of it
             return
         self._grow(int(new.max()))
         most = max(min(room // 4, _AT_ONCE // store.num_envs), 1)  # rows of an env at a time

@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, NamedTuple
 
 import llvmlite.binding
@@ -22,7 +23,7 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import caching, ccallback, cgutils, event, sigutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
 
 from diskreplay.errors import StorageError
 
@@ -32,7 +33,7 @@ int32s, int64s, float64s = (
 )
 
 # Without a check of each division for a divisor of 0, and wrappers that nothing calls.
-_OPTIONS = {"error_model": "numpy", "no_cfunc_wrapper": True}
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
 
 # Where Numba would look that can be there and only read. Before 0.62 they had an underscore.
 _READABLE = [
@@ -40,6 +41,7 @@ _READABLE = [
     for name in ("UserProvidedCacheLocator", "InTreeCacheLocator")
 ]
 
+_njit: Any = numba.njit  # its types differ from version to version
 _warned = False
 
 
@@ -63,7 +65,7 @@ def kernel(*arguments: str) -> Callable[[Callable], Any]:
         raise TypeError("kernel: name the types of the arguments, as in @kernel('int64[::1]')")
 
     def decorate(function: Callable) -> Any:
-        compiled = numba.njit(nogil=True, **_OPTIONS)(function)
+        compiled = _njit(nogil=True, **_OPTIONS)(function)
         compiled._cache = KernelCache(function)
         kernels[compiled] = arguments
         return compiled
@@ -73,7 +75,12 @@ def kernel(*arguments: str) -> Callable[[Callable], Any]:
 
 def inner(function: Callable) -> Any:
     """A function that one kernel or part calls, which takes it in; not to be called from Python."""
-    return numba.njit(no_cpython_wrapper=True, **_OPTIONS)(function)
+    return _njit(no_cpython_wrapper=True, **_OPTIONS)(function)
+
+
+def intrinsic(function: Callable) -> Any:
+    """Code for kernels, which they call without the first of its arguments."""
+    return numba_intrinsic(function)
 
 
 def part(returns: types.Type, *arguments: types.Type) -> Callable[[Callable], Any]:
@@ -98,7 +105,7 @@ class _Part:
         """Have its address known under its name."""
         if self._compiled is None:
             signature = self._signature
-            compiled = _AnnouncedCFunc(
+            compiled: Any = _AnnouncedCFunc(
                 self.function, (signature.args, signature.return_type), locals={},
                 options={"nopython": True, "error_model": "numpy"},
             )  # fmt: skip
@@ -153,7 +160,7 @@ class _AnnouncedCFunc(ccallback.CFunc):
     def _compile_uncached(self) -> Any:
         _announcer.begin()
         try:
-            return super()._compile_uncached()
+            return super()._compile_uncached()  # type: ignore[misc]
         finally:
             _announcer.end()
 
@@ -206,7 +213,7 @@ def warm_up() -> Warmth:
 def _make_parts(function: Callable) -> None:
     """Make all parts that a function calls, also by way of others."""
     for name in function.__code__.co_names:
-        found = function.__globals__.get(name)
+        found: Any = function.__globals__.get(name)
         if isinstance(found, types.ExternalFunction) and found.symbol in _parts:
             _parts[found.symbol].make()
         elif hasattr(found, "py_func"):
@@ -254,7 +261,7 @@ class KernelCache(caching.NullCache):
     def cache_path(self) -> str | None:
         """The directory that can be written to, None if there is none."""
         self._places()
-        return self._writable and self._writable.cache_path
+        return None if self._writable is None else self._writable.cache_path
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """What is kept for a signature, None if there is nothing that can be read."""
@@ -382,7 +389,7 @@ smaller, larger = _choice("<"), _choice(">")
 
 def _remedy(writable: str | None) -> str:
     """What to do where nothing could be kept in `writable`, or where there is no such directory."""
-    asked = numba.config.CACHE_DIR
+    asked = getattr(numba.config, "CACHE_DIR", "")
     if asked and writable is None:
         return (
             f"the environment variable NUMBA_CACHE_DIR is {asked!r}, which cannot be written to: "
@@ -405,7 +412,8 @@ def _warn(trouble: object, remedy: str) -> None:
 
 def _frames_within() -> int:
     """How many of the innermost frames, from the caller's on, are this package's or Numba's."""
-    frame, count = sys._getframe(1), 0
+    frame: FrameType | None = sys._getframe(1)
+    count = 0
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _OURS:
         frame, count = frame.f_back, count + 1
     return count

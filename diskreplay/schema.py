@@ -52,7 +52,7 @@ class Schema:
         compressor: str | Mapping[str, str],
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        declared = {
+        declared: dict[str, list[Any]] = {
             "observation": list(spaces.leaves(observation_space, "observation")),
             "action": list(spaces.leaves(action_space, "action")),
             "extras": _checked_extras(dict(extras or {})),
@@ -160,7 +160,7 @@ def _compressed(
     """A field with the compressor that was asked for, or the one that suits it."""
     field = Field(name, shape, dtype)
     for_all = isinstance(compressor, str)
-    chosen = compressor if for_all else compressor.get(field.name, "auto")
+    chosen = compressor if isinstance(compressor, str) else compressor.get(field.name, "auto")
     large = field.row_bytes >= _PACKED_FROM
     if mutable and (chosen == "auto" or (for_all and chosen in CODECS)):
         chosen = "raw"

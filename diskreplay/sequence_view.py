@@ -99,7 +99,7 @@ class SequenceView:
         if saved is not None:
             if not (self._store is None and self._keep_rng):
                 self.rng.adopt(*saved.rng)
-            if saved.cursor is not None:
+            if saved.cursor is not None and anchors.cursor is not None:
                 anchors.cursor[:] = np.minimum(saved.cursor, rows.index.count)
             self._under_way = saved.under_way
             if saved.leaves is not None:
@@ -110,7 +110,7 @@ class SequenceView:
         self, rows: IndexedStore, size: int, beta: float | None, guard: ReadGuard,
         rng: ReplayableRng | None = None,
     ) -> DrawnSequences:  # fmt: skip
-        """Draw windows, and say what is to be read of them, during that guard. `rng` is the view's
+        """Draw windows, and say what is to be read of them; `guard` holds it. `rng` is the view's
         own, or that of a union."""
         rng = rng or self.rng
         self.catch_up(rows)
@@ -121,12 +121,12 @@ class SequenceView:
             drawn = self.anchors.draw(rng, size, self.exponent(beta))
             return self._drawn(rows, *drawn, rng.taken(), cursor, guard)
         except BaseException:  # nobody gets the new windows that were taken
-            if cursor is not None:
+            if cursor is not None and self.anchors.cursor is not None:
                 self.anchors.cursor[:] = cursor
             raise
 
     def choose(self, rows: IndexedStore, anchors: np.ndarray, guard: ReadGuard) -> DrawnSequences:
-        """What is to be read of the windows of these anchors, during that guard."""
+        """What is to be read of the windows of these anchors; `guard` holds it."""
         self.catch_up(rows)
         self.anchors.check(anchors)
         probability = self.anchors.probability(anchors)
@@ -154,8 +154,9 @@ class SequenceView:
 
     def undo_new(self, drawn: DrawnSequences) -> None:
         """Hand out again which windows were new when this was drawn."""
-        if drawn.cursor is not None and drawn.store is self._store:
-            self.anchors.cursor[:] = drawn.cursor
+        cursor = drawn.cursor if drawn.store is self._store else None
+        if cursor is not None and self.anchors.cursor is not None:
+            self.anchors.cursor[:] = cursor
 
     def exponent(self, beta: float | None) -> float:
         """The exponent of the importance weights."""
@@ -173,7 +174,7 @@ class SequenceView:
     def state(self, rows: IndexedStore, paused: Sequence[Prefetcher]) -> SequenceState:
         """What is to be saved; `paused` are the prefetchers whose batches were put back for it."""
         self.catch_up(rows)
-        under_way = self._under_way
+        under_way: tuple[int, int, Any] | None = self._under_way
         for each in paused:
             under_way = each._depth, each._size, each._beta
         return SequenceState.now(
@@ -244,7 +245,8 @@ class Views:
             if name not in self._views:
                 # What is damaged stays as it is, and is refused when somebody asks for it.
                 with contextlib.suppress(FormatError):
-                    states[name] = SequenceState.of(rows.store, name).at(rows.store)
+                    if (state := SequenceState.of(rows.store, name)) is not None:
+                        states[name] = state.at(rows.store)
         for name, view in self._views.items():
             states[name] = view.state(rows, (paused or {}).get(name, ()))
         return states
@@ -291,5 +293,5 @@ class _ViewPrefetchers(Prefetchers):
         super().forget(prefetcher)
         self._view._views.prefetching.remove(prefetcher)
 
-    def _undo(self, drawn: Sequence[DrawnSequences]) -> None:
+    def _undo(self, drawn: Sequence[Any]) -> None:
         self._view.undo(drawn)

@@ -27,7 +27,7 @@ def leaves(space: spaces.Space, name: str) -> Iterator[tuple[str, tuple[int, ...
         for i, inner in enumerate(space.spaces):
             yield from leaves(inner, f"{name}/{i}")
     elif isinstance(space, _PLAIN):
-        yield name, tuple(space.shape), np.dtype(space.dtype)
+        yield name, tuple(space.shape or ()), np.dtype(space.dtype)
     else:
         raise InvalidInputError(
             f"{name}: {type(space).__name__} spaces cannot be stored; expected Box, Discrete, "
@@ -123,6 +123,7 @@ def describe(space: spaces.Space) -> dict[str, Any]:
             "type": "MultiDiscrete", "nvec": np.asarray(space.nvec).tolist(),
             "start": np.asarray(space.start).tolist(), "dtype": dtype,
         }  # fmt: skip
+    assert isinstance(space, spaces.MultiBinary)
     return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
 
 
@@ -157,8 +158,8 @@ def parse(document: dict[str, Any]) -> spaces.Space:
             return spaces.Tuple([parse(inner) for inner in document["spaces"]])
         if kind == "Box":
             shape, dtype = tuple(document["shape"]), np.dtype(document["dtype"])
-            bounds = [_parse_array(document[end], shape, dtype) for end in ("low", "high")]
-            return spaces.Box(*bounds, shape, dtype.type)
+            low, high = (_parse_array(document[end], shape, dtype) for end in ("low", "high"))
+            return spaces.Box(low, high, shape, dtype.type)
         if kind == "Discrete":
             return _discrete(document["n"], document["start"], np.dtype(document["dtype"]))
         if kind == "MultiDiscrete":

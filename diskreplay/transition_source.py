@@ -142,7 +142,7 @@ class TransitionSource(RowBuffer):
         with self._turn():
             self._check_open()
             self._follow()
-            return self._rows.indexed().index.sampleable_ids()  # type: ignore[union-attr]
+            return self._rows.indexed().index.sampleable_ids()
 
     def _draw(
         self, size: int, beta: float | Callable[[int], float] | None, guard: ReadGuard

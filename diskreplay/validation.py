@@ -197,7 +197,7 @@ class RowValidator:
         """A value for each field, and those of a final row if the episode ends with one."""
         schema = self._schema
         if schema.is_flat:  # by far the most common, and worth two microseconds
-            row = [
+            row: list[Any] = [
                 fit(schema.observations[0], observation),
                 fit(schema.actions[0], action),
             ]
@@ -317,7 +317,7 @@ class RowValidator:
             if field.name in _FLAGS:
                 column = fit_flags(field.name, columns[field.name], rows)
             else:
-                column = fit(field, np.asarray(columns[field.name]), (rows,))
+                column = np.asarray(fit(field, np.asarray(columns[field.name]), (rows,)))
             fitted.append(column)
         named = dict(zip(self._schema.names, fitted, strict=True))
         if not np.isfinite(named["reward"]).all():

@@ -24,9 +24,9 @@ class Content:
         field = entry.field
         shape = field.segment_rows, field.env_group, field.row_bytes
         self.known = entry.retained & ~lost
-        self.values = check.restored.get(entry.key)
-        if self.values is None:
-            self.values = np.zeros(shape, np.uint8)
+        restored = check.restored.get(entry.key)
+        self.values = np.zeros(shape, np.uint8) if restored is None else restored
+        if restored is None:
             try:
                 self.known &= self._read(check, entry)
             except Unreadable:

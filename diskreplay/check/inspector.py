@@ -88,10 +88,10 @@ def _hold_against_seals(
     snapshot: Snapshot, entry: SegmentEntry, path: Path, checked: Checked
 ) -> None:
     """A file that fits neither the seal nor the manifest is another one than was written."""
-    known = [_binding(snapshot, entry, path)]
+    found = [_binding(snapshot, entry, path)]
     if snapshot.manifest is not None:
-        known.append(snapshot.manifest.get(path.relative_to(snapshot.path).as_posix()))
-    known = [seal for seal in known if seal is not None]
+        found.append(snapshot.manifest.get(path.relative_to(snapshot.path).as_posix()))
+    known = [seal for seal in found if seal is not None]
     in_pieces = [seal for seal in known if seal.pieces and seal.size == checked.seal.size]
     wrong = _wrong_pieces(checked.seal, in_pieces[0]) if in_pieces else None
     if not known or checked.seal in known:

@@ -155,7 +155,9 @@ class _Repair:
     # -- what can be had
 
     def _entry(self, key: Key) -> SegmentEntry:
-        return self.catalog.entry(self.check.fields[key[0]], *key[1:])
+        entry = self.catalog.entry(self.check.fields[key[0]], *key[1:])
+        assert entry is not None
+        return entry
 
     def _find_twins(self) -> None:
         """Find whole files for rotten segments, by their recorded checksums: segments that were
@@ -252,7 +254,7 @@ class _Repair:
                 bad |= where
             durable = int(catalog.durable_count[env])
             before = np.count_nonzero(rows.is_final[: max(durable - first, 0)])
-            evicted = durable - int(snapshot.transitions[env]) - before
+            evicted = max(durable - int(snapshot.transitions[env]) - int(before), 0)
             if bad.any():
                 stack, was_final = snapshot.attributes.get("stack_size", 1), rows.is_final.copy()
                 set_aside(rows, bad, stack if isinstance(stack, int) else 1)
@@ -260,9 +262,9 @@ class _Repair:
                 cut_off = (rows.is_final > was_final) & ~bad
                 self.lost[env] = np.count_nonzero(bad | cut_off)
                 behind += spans(cut_off[:, None], first, env)
-            self._finals[env] = min(max(evicted, 0), first) + np.count_nonzero(rows.is_final)
-        for rule, where in wrong.items():
-            self.losses.append(Loss(tuple(where), FIELD_OF[rule], f"{RULES[rule]}; {_UNSURE}"))
+            self._finals[env] = min(evicted, first) + int(rows.is_final.sum())
+        for rule, rotten in wrong.items():
+            self.losses.append(Loss(tuple(rotten), FIELD_OF[rule], f"{RULES[rule]}; {_UNSURE}"))
         if behind:
             self.losses.append(Loss(tuple(behind), None, _BEHIND))
 
@@ -310,19 +312,20 @@ class _Repair:
                 seal, is_sealed = self._build_segment(entry)
                 which = attributes["seals" if is_sealed else "open"]
                 which[f"{entry.number}/{entry.group}"] = seal.entry
-            document = format.array_document(field, rows, catalog.num_envs, attributes)
-            documents[build / field.name / "zarr.json"] = document
+            documents[build / field.name / "zarr.json"] = format.array_document(
+                field, rows, catalog.num_envs, attributes
+            )
             for parent in (build / field.name).relative_to(build).parents:
                 documents.setdefault(build / parent / "zarr.json", format.group_document())
-        attributes = {
+        of_group = {
             **self.snapshot.attributes,
             "first": catalog.first.tolist(),
             "count": catalog.count.tolist(),
             "transitions": (catalog.count - self._finals).tolist(),
         }
-        if "next_step" in attributes:
-            attributes["next_step"] = [0] * catalog.num_envs
-        documents[build / "zarr.json"] = format.group_document(attributes)
+        if "next_step" in of_group:
+            of_group["next_step"] = [0] * catalog.num_envs
+        documents[build / "zarr.json"] = format.group_document(of_group)
         for path, document in documents.items():
             files.make_dirs(path.parent)
             files.write(path, [format.encode(document)])
@@ -351,7 +354,9 @@ class _Repair:
         if whole and not changed and self._is_linkable(entry, source):
             self._link(source, target)
             files.seal(target)
-            return check.seals.get(source) or _whole_seal(entry, source), True
+            seal = check.seals.get(source) or _whole_seal(entry, source)
+            assert seal is not None  # it was found whole
+            return seal, True
         values = check.restored.get(key)
         if values is None:
             lost = check.damaged.get(key) if key not in check.sources else None
@@ -403,9 +408,10 @@ class _Repair:
             self.kept.update((self.path / name).rglob("*"))
         else:
             found = priorities.read(self.path / name, catalog.num_envs)
-        saved = [found]
         if found is None:
             saved = saved_priorities(self._sources, name, catalog.num_envs)
+        else:
+            saved = [found]
         is_main = name == priorities.MAIN
         if not saved and is_main and self.snapshot.attributes.get("kind") != "prioritized":
             return

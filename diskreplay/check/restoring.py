@@ -134,7 +134,7 @@ def _agreed(
     by env."""
     rows = np.arange(len(asked))[:, None]
     common = own.known & found.known
-    same = (own.values == found.values).all(axis=2)
+    same = np.all(own.values == found.values, axis=2)
     parting = _first(common & ~same)
     agreeing = common & same & (rows < parting)
     agreed = asked & (rows <= np.where(agreeing, rows, -1).max(axis=0))
@@ -220,6 +220,7 @@ def _restore_one(
     name, number, group = key
     field = check.fields[name]
     entry = check.catalog.entry(field, number, group)
+    assert entry is not None
     own = Content(check, entry, lost)
     wanted = wanted & entry.retained
     own.known &= ~wanted

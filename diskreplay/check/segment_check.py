@@ -30,7 +30,7 @@ class Checked:
     faults : list of (str, str)
         Kind and meaning of each thing that is wrong.
     index : ndarray of int64, shape (blocks * env_group, 2)
-        Of a shard: offset and length of the blocks that are there and whole.
+        Of a shard: offset and length of the blocks that are there and whole. Else empty.
     end : int
         Of a shard: how long it is by its index; -1 if that names bytes behind the file's end.
     is_foreign : bool
@@ -40,14 +40,14 @@ class Checked:
     seal: Seal
     lost: np.ndarray
     faults: list[tuple[str, str]] = field(default_factory=list)
-    index: np.ndarray | None = None
+    index: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
     end: int = 0
     is_foreign: bool = False
 
     @property
     def blocks(self) -> int:
         """Blocks that are whole."""
-        return 0 if self.index is None else int((self.index[:, 0] != codec.MISSING).sum())
+        return int(np.count_nonzero(self.index[:, 0] != codec.MISSING))
 
     def lose(self, kind: str, meaning: str, rows: slice | np.ndarray = slice(None)) -> None:
         """Note a fault and the rows it costs."""
@@ -204,7 +204,7 @@ def check_shard(of: Field, path: Path, wanted: np.ndarray, *, is_open: bool = Fa
         bad |= rotten
         for what, where in (("rotten", bad), ("missing", needed & ~there)):
             if where.any():
-                blocks = np.count_nonzero(where)
+                blocks = int(np.count_nonzero(where))
                 is_ = "is" if blocks == 1 else "are"
                 checked.lose(
                     "block", f"{blocks} of its blocks {is_} {what}", rows_of_blocks(of, where)

@@ -47,6 +47,10 @@ class Snapshot:
         is known.
     """
 
+    first: np.ndarray
+    count: np.ndarray
+    durable_count: np.ndarray
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.findings: list[Finding] = []
@@ -276,7 +280,7 @@ class Snapshot:
 
 def _identity(path: Path) -> list[int | None]:
     """The inodes of the files that no store shares with the one that takes its place."""
-    inodes = []
+    inodes: list[int | None] = []
     for one in (private.commit_page(path), path / manifest.NAME):
         try:
             inodes.append(os.stat(one).st_ino)

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -184,12 +185,12 @@ class Check:
             seconds=time.perf_counter() - self.began,
         )
 
-    def _finding(self, kind: str, path: Path, meaning: str, remedy: str, **more) -> Finding:
+    def _finding(self, kind: str, path: Path, meaning: str, remedy: str, **more: Any) -> Finding:
         if self.snapshot.manifest is not None:
             remedy = "a checkpoint is never changed: restore the file, or load another checkpoint"
         return Finding(kind, path, meaning, remedy, **more)
 
-    def _complain(self, *what, **more) -> None:
+    def _complain(self, *what: Any, **more: Any) -> None:
         self.findings.append(self._finding(*what, **more))
 
     def _note(self, path: Path, seal: Seal) -> None:
@@ -231,9 +232,10 @@ class Check:
             if not faults or self.catalog.is_settled:
                 break
             self.snapshot = self._take_snapshot()
-            entry = self.catalog.entry(field, number, group)
-            if entry is None:
+            now = self.catalog.entry(field, number, group)
+            if now is None:
                 return  # the writer has deleted it
+            entry = now
             if before == self._stamp(entry):
                 break
         if lost.any() or faults:

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import typer
-from typer.completion import completion_init, get_completion_script, install
+from typer import completion
 
 from diskreplay.errors import InvalidInputError
 
@@ -14,7 +14,7 @@ THIS_ONE = "this"  # the shell that the command is typed into
 
 # Typer's own two options take no name: they go by the process that calls, so that
 # `--show-completion zsh` in bash prints what bash needs, and in a program nothing is found.
-completion_init()
+completion.completion_init()
 
 
 def _named(shell: str) -> str:
@@ -43,13 +43,15 @@ def _show(ctx: typer.Context, shell: str | None) -> None:
 def _install(ctx: typer.Context, shell: str | None) -> None:
     if shell is None or ctx.resilient_parsing:
         return
-    shell, path = install(shell=_named(shell), prog_name=_PROGRAM, complete_var=_VARIABLE)
+    shell, path = completion.install(
+        shell=_named(shell), prog_name=_PROGRAM, complete_var=_VARIABLE
+    )
     typer.echo(f"completion for {shell} is in {path}; it works in the next {shell} that starts")
     raise typer.Exit()
 
 
 def _script(shell: str) -> str:
-    return get_completion_script(prog_name=_PROGRAM, complete_var=_VARIABLE, shell=shell)
+    return completion.get_completion_script(prog_name=_PROGRAM, complete_var=_VARIABLE, shell=shell)
 
 
 InstallOption = Annotated[

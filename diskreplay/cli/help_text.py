@@ -49,7 +49,7 @@ class Command(_Epilog, TyperCommand):
         shown: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             if param.param_type_name == "argument":
-                shown["Arguments"].append((_name(param), param.help or ""))
+                shown["Arguments"].append((_name(param), getattr(param, "help", None) or ""))
             elif record := param.get_help_record(ctx):
                 names = _TYPE.sub(lambda found: found[1].upper(), record[0])
                 shown["Options"].append((names, record[1]))
@@ -66,7 +66,9 @@ class Commands(_Epilog, TyperGroup):
         """Write the first paragraph of each command's help."""
         rows = []
         for name in self.list_commands(ctx):
-            first = inspect.cleandoc(self.get_command(ctx, name).help or "").split("\n\n")[0]
+            first = inspect.cleandoc(
+                getattr(self.get_command(ctx, name), "help", None) or ""
+            ).split("\n\n")[0]
             rows.append((name, " ".join(first.split())))
         with formatter.section("Commands"):
             formatter.write_dl(rows)

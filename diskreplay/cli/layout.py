@@ -73,8 +73,8 @@ class Listing:
         for at, row in enumerate(self._rows):
             if at in self._sections:
                 table.add_section()
-            cells = [Text("\n").join(names[at]), *row[1:]]
-            if len(table.columns) > len(row):
+            cells: list[Text | Bar] = [Text("\n").join(names[at]), *row[1:]]
+            if self._bars is not None and len(table.columns) > len(row):
                 cells.append(Bar(1, 0, self._bars[at], width=room))
             table.add_row(*cells)
         yield table

@@ -166,12 +166,13 @@ def show(
         raise typer.BadParameter("give either the ID of a row or --episode")
     with opened(path) as buffer:
         found = episodes_of(buffer)
-        if id is None:
+        if episode is not None:
             ids = found.ids(episode)
             number, frames = found.position(episode), ids
             if found.final_id[number] >= 0:
                 frames = np.append(ids, found.final_id[number])
         else:
+            assert id is not None
             ids, number = np.array([id]), found.find(id)
             frames = _stack_ids(buffer, id)
         if out is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -122,51 +122,54 @@ def export(
     Parquet and .npz files hold all that a store does; CSV leaves out large observations. What was
     there before stays until the new files are whole.
     """
-    dataset, out = out, absolute(out)
-    kind = format or _told_from(out)
+    target = absolute(out)
+    kind = format or _told_from(target)
     _check_fits("--partition", partition, kind, Format.PARQUET)
     _check_fits("--compression", compression, kind, Format.PARQUET)
     _check_fits("--episodes-per-file", episodes_per_file, kind, Format.PARQUET)
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
     if episodes_per_file is not None and partition is not Partition.EPISODES:
         raise InvalidInputError("--episodes-per-file: goes with --partition episodes")
-    if partition is not None and out.suffix == ".parquet":
+    if partition is not None and target.suffix == ".parquet":
         raise InvalidInputError(
             f"--partition: makes a directory of files, so one whose name does not end in .parquet "
-            f"is expected, found {out}"
+            f"is expected, found {target}"
         )
-    with opened(path) as buffer, progress(f"writing {out.name}") as advance:
+    with opened(path) as buffer, progress(f"writing {target.name}") as advance:
         before = oldest(buffer)
         if kind is Format.PARQUET:
             from diskreplay.convert.parquet import to_parquet
 
-            chosen = {"episodes_per_file": episodes_per_file, "compression": compression}
+            chosen: dict[str, Any] = {
+                "episodes_per_file": episodes_per_file, "compression": compression,
+                "partition": partition and partition.value,
+            }  # fmt: skip
             to_parquet(
-                buffer, out, partition=partition and partition.value, overwrite=force,
+                buffer, target, overwrite=force,
                 progress=advance, **{k: v for k, v in chosen.items() if v is not None},
             )  # fmt: skip
         elif kind is Format.CSV:
             from diskreplay.convert.table import to_csv
 
-            to_csv(buffer, out, overwrite=force, progress=advance)
+            to_csv(buffer, target, overwrite=force, progress=advance)
         elif kind is Format.NPZ:
             from diskreplay.convert.npz import to_npz
 
-            to_npz(buffer, out, overwrite=force, progress=advance)
+            to_npz(buffer, target, overwrite=force, progress=advance)
         elif kind is Format.MINARI:
             from diskreplay.convert.minari import to_minari
 
             if force:
                 raise InvalidInputError(
                     "--force: a Minari data set is not replaced; choose the next version, or "
-                    f"remove it with `minari delete {dataset}`"
+                    f"remove it with `minari delete {out}`"
                 )
-            made = to_minari(buffer, dataset, progress=advance)
-            out = Path(made.storage.data_path).parent
+            made = to_minari(buffer, out, progress=advance)
+            target = Path(made.storage.data_path).parent
         else:
-            _export_dopamine(buffer, out, _needed(suffix), force, advance)
+            _export_dopamine(buffer, target, _needed(suffix), force, advance)
         left = oldest(buffer) - before
-    say_written(out, kind.value, as_json, left)
+    say_written(target, kind.value, as_json, left)
 
 
 def _export_dopamine(
@@ -216,7 +219,7 @@ def import_(
     given = source if kind is Format.MINARI else absolute(source)
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
     chosen = {"capacity": capacity, "compressor": compressors(compressor)}
-    options = {name: value for name, value in chosen.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     with progress(f"writing {out.name}") as advance:
         if kind is Format.DOPAMINE:
             from diskreplay.convert import gz_checkpoint
@@ -234,14 +237,20 @@ def import_(
 
 def _reader(kind: Format) -> Callable[..., ReplayBuffer]:
     if kind is Format.PARQUET:
-        from diskreplay.convert.parquet import from_parquet as reader
-    elif kind is Format.CSV:
-        from diskreplay.convert.table import from_csv as reader
-    elif kind is Format.NPZ:
-        from diskreplay.convert.npz import from_npz as reader
-    else:
-        from diskreplay.convert.minari import from_minari as reader
-    return reader
+        from diskreplay.convert.parquet import from_parquet
+
+        return from_parquet
+    if kind is Format.CSV:
+        from diskreplay.convert.table import from_csv
+
+        return from_csv
+    if kind is Format.NPZ:
+        from diskreplay.convert.npz import from_npz
+
+        return from_npz
+    from diskreplay.convert.minari import from_minari
+
+    return from_minari
 
 
 def _told_from(path: Path) -> Format:

@@ -71,7 +71,7 @@ def make_buffer(
         ]
         for name in ("observation_space", "action_space"):
             document[name] = spaces.parse(document[name])
-        options = document | options
+        options = {**document, **options}
         if isinstance(options["compressor"], Mapping):
             options["compressor"] = document["compressor"] | dict(options["compressor"])
     except (KeyError, TypeError, AttributeError) as error:

@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
     def convert(self, buffer: ReplayBuffer, room: Path) -> Path:
         """A checkpoint of a store with the same rows and this buffer's options, made in `room`."""
-        kind = {"prioritized": False}
+        kind: dict[str, Any] = {"prioritized": False}
         if isinstance(buffer, PrioritizedReplayBuffer):
             kind = {"prioritized": True, "alpha": buffer.alpha}
         made = read(
@@ -173,7 +173,7 @@ def read(
             ):  # fmt: skip
                 _check_field(buffer, field, shape[1:], dtype)
             kept = _fill(buffer, files, add_count, slots, names, progress)
-            if tree is not None:
+            if tree is not None and isinstance(buffer, PrioritizedReplayBuffer):
                 # What is drawn by is `priority ** alpha` here, and the priority itself there.
                 exponent = 1 / buffer.alpha if buffer.alpha else 1.0
                 buffer.update_priorities(np.arange(len(kept)), tree.leaves[kept] ** exponent)
@@ -294,7 +294,7 @@ def _actions(
 def _check_field(buffer: ReplayBuffer, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
     expected = buffer.fields.get(name)
     fits = expected is not None and expected[0] == shape
-    if not fits or not np.can_cast(dtype, expected[1], "same_kind"):
+    if expected is None or not fits or not np.can_cast(dtype, expected[1], "same_kind"):
         raise SchemaError(
             f"{name}: the files hold {dtype} of shape {shape}, and the space asks for "
             f"{'nested fields' if expected is None else f'{expected[1]} of shape {expected[0]}'}"

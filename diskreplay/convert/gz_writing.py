@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -85,7 +85,9 @@ def write(
     slots = max(capacity or buffer.capacity or len(rows), 1)
     rows, ended, cut = rows[-slots:], ended[-slots:], cut[-slots:]
     add_count = len(rows)
-    contents = {}
+    contents: dict[str, Iterable[bytes]] = {}
+    shape: tuple[int, ...]
+    dtype: np.dtype
     for name in ("observation", "action", "reward", "terminal", *buffer.extras):
         if name == "terminal":
             shape, dtype = (), np.dtype(np.uint8)

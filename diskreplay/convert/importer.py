@@ -158,9 +158,13 @@ class Importer:
     def set_priorities(self, largest: float | None = None) -> None:
         """Set all that came; `largest` is the largest that the source has ever seen. At the end:
         only when all rows are there can the last ones be sampled."""
+        if not isinstance(self.buffer, PrioritizedReplayBuffer):
+            return
         some = next((ids[:1] for ids, _ in self._priorities if len(ids)), None)
         if some is not None and largest is not None:
-            self.buffer.update_priorities(some, [largest])  # what counts is that it was seen
+            self.buffer.update_priorities(
+                some, np.array([largest])
+            )  # what counts is that it was seen
         for ids, priorities in self._priorities:
             self.buffer.update_priorities(ids, priorities)
 

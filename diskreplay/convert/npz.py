@@ -105,12 +105,14 @@ def _write_npz(buffer: ReplayBuffer, path: Path, bounds: np.ndarray, progress: P
         "largest_priority": priorities.largest,
         "members": members,
     }
-    read: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    read: dict[str, Callable[[np.ndarray], Any]] = {
         "env": lambda ids: ids % buffer.num_envs,
         "row": lambda ids: ids // buffer.num_envs,
         **{name: partial(buffer.take, field) for field, name in members.items()},
     }
-    specs = {name: ((), np.dtype(np.int64)) for name in _KEYS}
+    specs: dict[str, tuple[tuple[int, ...], np.dtype]] = {
+        name: ((), np.dtype(np.int64)) for name in _KEYS
+    }
     specs |= {name: buffer.fields[field] for field, name in members.items()}
     if priorities.known:
         read["priority"], specs["priority"] = priorities.of, ((), np.dtype(np.float64))
@@ -259,9 +261,9 @@ class _Member:
     def read(self, count: int) -> np.ndarray:
         """The next rows."""
         values = np.empty((count, *self._shape), self._dtype)
-        view = memoryview(values.reshape(-1).view(np.uint8))
+        view = values.reshape(-1).view(np.uint8).data
         while len(view):
-            got = self._file.readinto(view)
+            got = self._file.readinto(view)  # type: ignore[attr-defined]
             if not got:
                 raise FormatError(f"{self._name}: ends before its {self.rows} rows do")
             view = view[got:]

@@ -64,7 +64,9 @@ class Padding:
             before = np.where(here > 0, is_padding[here - 1], self._last)
             is_padding[here] = before | (at == 0)
         so_far = np.cumsum(is_padding)
-        of_episode = so_far - np.where(start < 0, -self._found, (so_far - is_padding)[start])
+        of_episode: np.ndarray = so_far - np.where(
+            start < 0, -self._found, (so_far - is_padding)[start]
+        )
         step = np.where(is_padding, 0, place - of_episode)
         if ended[-1]:
             self._place, self._found, self._last = 0, 0, True

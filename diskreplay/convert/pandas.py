@@ -234,7 +234,7 @@ class _Plan:
         if observations != "none":
             self._leaves = [n for n, *_ in spaces.leaves(buffer.observation_space, "observation")]
         taken = {*_BEFORE, *_BETWEEN, *self._leaves}
-        shown = [
+        shown: list[str | _Column] = [
             *_BEFORE,
             *(column for name in actions for column in self._parts(name, taken, vectors)),
             *_BETWEEN,

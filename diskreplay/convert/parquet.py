@@ -357,11 +357,11 @@ def _take_in(path: Path, batch: Any, importer: Importer) -> None:
         final = column(f"final_{field}")
         has_final = np.asarray(final.is_valid())
         finals[field] = values(field, final.drop_null(), type_with_nulls)
-    keys = [np.asarray(column(name)) for name in ("env", "row")]
+    env, row = (np.asarray(column(name)) for name in ("env", "row"))
     priorities = None
     if "priority" in batch.schema.names:
         priorities = np.asarray(column("priority").cast("float64").fill_null(np.nan))
-    importer.add_mixed(*keys, columns, has_final, finals, priorities)
+    importer.add_mixed(env, row, columns, has_final, finals, priorities)
 
 
 def _paths(path: Path) -> list[Path]:

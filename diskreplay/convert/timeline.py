@@ -229,6 +229,7 @@ class Priorities:
         if not self.known:
             return None
         buffer, places = self._buffer, ids
+        assert isinstance(buffer, PrioritizedReplayBuffer)
         if buffer.capacity is not None:
             places = ids % (buffer.capacity // buffer.num_envs * buffer.num_envs)
         found = self._are_sampleable(ids)

@@ -158,7 +158,7 @@ def unpickled(data: bytes, where: str) -> Any:
         for place, (opcode, argument, _position) in enumerate(pickletools.genops(data)):
             if opcode.name not in _OPCODES:
                 raise pickle.UnpicklingError(f"the instruction {opcode.name} is not taken")
-            if "PUT" in opcode.name and int(argument) > place:
+            if "PUT" in opcode.name and int(argument or 0) > place:
                 raise pickle.UnpicklingError(f"memo {argument} as instruction {place}")
         value = _Unpickler(io.BytesIO(data), encoding="latin1").load()
     except (

@@ -80,23 +80,27 @@ def differences(
     about = [format.read_attributes(buffer.path) for buffer in (one, other)]
     for name in sorted(one.fields.keys() | other.fields.keys()):
         if one.fields.get(name) != other.fields.get(name):
-            yield Difference("field", name, *(_spec(b.fields.get(name)) for b in (one, other)))
+            yield Difference(
+                "field", name, _spec(one.fields.get(name)), _spec(other.fields.get(name))
+            )
     for name in ("observation_space", "action_space"):
-        if getattr(one, name) != getattr(other, name):
-            yield Difference("space", name, *(str(getattr(b, name)) for b in (one, other)))
+        space, others = getattr(one, name), getattr(other, name)
+        if space != others:
+            yield Difference("space", name, str(space), str(others))
     for name in sorted((about[0].keys() | about[1].keys()) - _NOT_OPTIONS):
         values = [a.get(name) for a in about]
         if values[0] != values[1] and not (newest and _are_close(*values)):
-            yield Difference("option", name, *values)
+            yield Difference("option", name, values[0], values[1])
     if not newest and about[0].get("rng") != about[1].get("rng"):
-        yield Difference("generator", "rng", *(_generator(a.get("rng")) for a in about))
+        states = [_generator(a.get("rng")) for a in about]
+        yield Difference("generator", "rng", states[0], states[1])
     if one.num_envs != other.num_envs:
         return
     bounds = np.stack([one.bounds, other.bounds])
     for env in range(one.num_envs):
         known = bounds[:, env].tolist()
         if not newest and known[0] != known[1]:
-            yield Difference("rows", "first and count", *known, env=env)
+            yield Difference("rows", "first and count", known[0], known[1], env=env)
     spans = common_rows(bounds, newest=newest)
     for name, spec in one.fields.items():
         if other.fields.get(name) == spec:
@@ -130,7 +134,8 @@ def _values(
 ) -> Iterator[Difference]:
     shape, dtype = one.fields[name]
     at_once = max(1, _BYTES_AT_ONCE // (dtype.itemsize * int(np.prod(shape))))
-    first, rows, shown, at = None, 0, [], ()
+    first, rows, shown = None, 0, []
+    at: tuple[int, ...] = ()
     for low in range(0, span.rows, at_once):
         high = min(low + at_once, span.rows)
         read = [
@@ -150,19 +155,19 @@ def _values(
             shown = [v[at].tolist() for v in shown]
         rows += len(where)
     if first is not None:
-        yield Difference("value", name, *shown, env=env, row=first, rows=rows, at=at)
+        yield Difference("value", name, shown[0], shown[1], env, first, rows, at)
 
 
 def _priorities(
     one: ReplayBuffer, other: ReplayBuffer, spans: list[Span], newest: bool
 ) -> Iterator[Difference]:
-    saved = [priorities.read(b.path / "priority", b.num_envs) for b in (one, other)]
-    if saved[0] is None or saved[1] is None:
-        if saved[0] is not saved[1]:
-            yield Difference(
-                "priority", "priority", *("none" if s is None else "some" for s in saved)
-            )
+    mine, its = (priorities.read(b.path / "priority", b.num_envs) for b in (one, other))
+    if mine is None or its is None:
+        if mine is not its:
+            has = ["none" if saved is None else "some" for saved in (mine, its)]
+            yield Difference("priority", "priority", has[0], has[1])
         return
+    saved = mine, its
     for env, span in enumerate(spans):
         # Of a live store they were saved at the last flush: the newest rows have none yet.
         begins = [s.start - start for s, start in zip(saved, span.starts, strict=True)]
@@ -174,15 +179,16 @@ def _priorities(
         ]
         lacking = [np.isnan(leaves) for leaves in both]
         if newest:  # the oldest of a copy lack the frames before them, and so cannot be sampled
-            differs = ~np.isclose(*both, rtol=_CLOSE, atol=0) & ~(lacking[0] | lacking[1])
+            differs = ~np.isclose(both[0], both[1], rtol=_CLOSE, atol=0) & ~(
+                lacking[0] | lacking[1]
+            )
         else:
             differs = (both[0] != both[1]) & ~(lacking[0] & lacking[1])
         where = np.flatnonzero(differs)
         if len(where):
-            yield Difference(
-                "priority", "priority", *(float(leaves[where[0]]) for leaves in both), env=env,
-                row=span.starts[0] + low + int(where[0]), rows=len(where),
-            )  # fmt: skip
+            shown = [float(leaves[where[0]]) for leaves in both]
+            row = span.starts[0] + low + int(where[0])
+            yield Difference("priority", "priority", shown[0], shown[1], env, row, len(where))
 
 
 def _are_close(one: Any, other: Any) -> bool:

@@ -134,9 +134,9 @@ def episodes_of(buffer: ReplayBuffer) -> Episodes:
 
 
 def _episodes_of_env(buffer: ReplayBuffer, env: int) -> dict[str, np.ndarray]:
-    first, (step, is_final, terminated, truncated, reward) = read_rows(
-        buffer, env, *buffer.bounds[env].tolist(), _COLUMNS
-    )
+    low, high = buffer.bounds[env].tolist()
+    first, read = read_rows(buffer, env, low, high, _COLUMNS)
+    step, is_final, terminated, truncated, reward = read
     ids = (first + np.arange(len(step))) * buffer.num_envs + env
     begins = begins_within(buffer.begins, env, buffer.num_envs, first, first + len(step))
     starts = _starts(step, is_final, terminated | truncated, begins)

@@ -168,7 +168,7 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
         num_envs=store.num_envs,
         capacity=store.capacity,
         rows=rows,
-        fill=rows / (store.rows_per_env * store.num_envs) if store.capacity else None,
+        fill=rows / (store.rows_per_env * store.num_envs) if store.rows_per_env else None,
         transitions=transitions,
         retained=retained,
         episodes=episodes,
@@ -194,6 +194,7 @@ def _grows(store: Store, patience: float) -> bool:
     for a moment.
     """
     until = time.monotonic() + patience
+    assert store.page is not None
     while True:
         now, _finals = store.page.snapshot()
         if (now != store.count).any():

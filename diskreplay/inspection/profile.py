@@ -138,7 +138,7 @@ def _profile(buffer: ReplayBuffer, field: str, most_bytes: int | None) -> FieldP
     for part in values_of(buffer, field, finals=finals, most_bytes=most_bytes):
         rows += len(part)
         values += part.size
-        zeros += part.size - np.count_nonzero(part)
+        zeros += part.size - int(np.count_nonzero(part))
         if dtype.kind == "f":
             finite = part[np.isfinite(part)]
             not_finite += part.size - finite.size

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def bench(path: Path, *, batch_size: int | None = None, seconds: float = 2.0) ->
             batch = sample()
         size, volume = len(batch), _volume(batch)
         del batch
-        warm = []
+        warm: list[Any] = []
         until = perf_counter() + seconds
         while not warm or perf_counter() < until:
             warm.append(_timed(sample))
@@ -119,7 +120,7 @@ def _speed(times: list[float], volume: int) -> Speed:
     return Speed(len(times), median * 1e6, p90 * 1e6, volume / median)
 
 
-def _volume(part: object) -> int:
+def _volume(part: Any) -> int:
     """Bytes of all arrays in a batch, or in a part of it."""
     if isinstance(part, np.ndarray):
         return part.nbytes

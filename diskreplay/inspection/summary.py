@@ -41,7 +41,6 @@ def summary_of(buffer: ReplayBuffer, *, most_bytes: int | None = SAMPLE_BYTES) -
         for name, (shape, dtype) in buffer.fields.items()
         if name.split("/")[0] == "action" and not shape and dtype.kind in "iu"
     ]
-    prioritized = isinstance(buffer, PrioritizedReplayBuffer)
     return {
         "path": buffer.path,
         "fields": profile_of(buffer, most_bytes=most_bytes),
@@ -58,7 +57,9 @@ def summary_of(buffer: ReplayBuffer, *, most_bytes: int | None = SAMPLE_BYTES) -
             "oldest_rows": int(np.ptp(buffer.bounds, axis=1).max()),
             "oldest_written": _oldest_written(buffer),
         },
-        "priorities": priorities_of(buffer) if prioritized else None,
+        "priorities": (
+            priorities_of(buffer) if isinstance(buffer, PrioritizedReplayBuffer) else None
+        ),
     }
 
 

@@ -1,6 +1,6 @@
 """What the charts show, reduced to a few hundred numbers; drawn by `plots` and by `report`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +92,7 @@ def charts_of(
     Reads rewards and actions part by part, and the priorities; no observations. Memory: a few
     dozen bytes a row for the index that a prioritized buffer needs, else a few megabytes.
     """
-    sections = {
+    sections: dict[str, Sequence[Chart | None]] = {
         "Episodes": _episode_charts(episodes),
         "Transitions": [_rewards(buffer), *_actions(buffer), _priorities(buffer)],
         "Memory and disk": [_sizes(statistics)],

@@ -4,6 +4,7 @@ import io
 import math
 import os
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ _NOT_XML = dict.fromkeys(
     {*range(0x20), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF} - {ord("\t"), ord("\n")},
     "\N{REPLACEMENT CHARACTER}",
 )
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 9, "text.color": _INK, "svg.fonttype": "none", "legend.frameon": False,
     "legend.fontsize": 8, "axes.titlesize": 11, "axes.titleweight": "bold",
     "axes.titlelocation": "left", "axes.edgecolor": _LINE, "axes.labelcolor": _SOFT,
@@ -146,7 +147,7 @@ def _sizes(axes: Any, chart: Sizes) -> None:
     axes.set(xlabel=unit)
 
 
-_DRAWERS = {Trend: _trend, Bars: _bars, Sizes: _sizes}
+_DRAWERS: dict[type, Callable[..., None]] = {Trend: _trend, Bars: _bars, Sizes: _sizes}
 
 
 def _plain(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from html import escape
 
 import numpy as np
@@ -17,7 +17,8 @@ _LETTER = 6.6  # pixels of a character of an axis, about
 
 def drawn(chart: Chart) -> str:
     """A chart as an ``<svg>`` element with a description for those who cannot see it."""
-    return {Trend: _trend, Bars: _bars, Sizes: _sizes}[type(chart)](chart)
+    drawers: dict[type, Callable[..., str]] = {Trend: _trend, Bars: _bars, Sizes: _sizes}
+    return drawers[type(chart)](chart)
 
 
 def number(value: float) -> str:

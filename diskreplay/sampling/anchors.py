@@ -69,7 +69,12 @@ class Anchors:
         self._track_min = prioritized and normalization == "buffer"
         self.largest = 1.0
         self.tree: SumTree | None = None
-        self._index: RowIndex | None = None
+        self._index: RowIndex  # by `follow`
+
+    @property
+    def _tree(self) -> SumTree:
+        assert self.tree is not None
+        return self.tree
 
     # -- following the index
 
@@ -83,10 +88,10 @@ class Anchors:
         self.tree = SumTree(index.size, track_min=self._track_min) if self._has_tree else None
         self.cursor = np.zeros(index.num_envs, np.int64) if self._is_online else None
         self.catch_up(index)
-        if self._is_online:  # only what comes from now on is new
+        if (cursor := self.cursor) is not None:  # only what comes from now on is new
             for env in range(index.num_envs):
                 rows = self.ids()[self.ids() % index.num_envs == env] // index.num_envs
-                self.cursor[env] = rows[-1] + 1 if len(rows) else self._settled()[env]
+                cursor[env] = rows[-1] + 1 if len(rows) else self._settled()[env]
 
     def catch_up(self, index: RowIndex) -> None:
         """Find out which windows have come and gone. `index` is that of the last call, or another
@@ -119,7 +124,7 @@ class Anchors:
             self.tree.rebuild()
 
     def _fill(self, places: np.ndarray, leaf: float) -> None:
-        tree = self.tree
+        tree = self._tree
         tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, np.array([leaf]))
 
     def _leaf(self, priority: float) -> float:
@@ -200,7 +205,7 @@ class Anchors:
     def _draw_from_tree(
         self, rng: ReplayableRng, size: int, beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        tree, index, total = self.tree, self._index, self.tree.total
+        tree, index, total = self._tree, self._index, self._tree.total
         if not total > 0:
             raise EmptyBufferError("nothing to sample: all priorities are 0")
         ids = np.empty(size, np.int64)
@@ -231,7 +236,7 @@ class Anchors:
 
     def _whole(self) -> float:
         """The smallest probability, if weights are normalised by it, else 0."""
-        return self.tree.min / self.tree.total if self._track_min else 0.0
+        return self._tree.min / self._tree.total if self._track_min else 0.0
 
     def _weights(self, probability: np.ndarray, beta: float) -> np.ndarray:
         """Importance weights of windows of which some were not drawn, as `tree_draw` makes them; a
@@ -306,7 +311,7 @@ class Anchors:
         PriorityError, UnknownIdError
             Nothing is changed.
         """
-        tree, index = self.tree, self._index
+        tree, index = self._tree, self._index
         wrong, at, largest = self._window_kernels.update_marked(
             tree.nodes, tree.least, tree.starts, self._marks, index.bounds, index.figures,
             anchors, priorities, self.alpha, np.empty(len(anchors), np.int64),
@@ -350,9 +355,9 @@ class Anchors:
             return
         known = leaves[low - start : high - start]
         which = self._marked(low, high) & ~np.isnan(known)
-        ours = self.tree.leaves[: index.size].reshape(-1, index.num_envs)
+        ours = self._tree.leaves[: index.size].reshape(-1, index.num_envs)
         for at, place, rows in index.runs(low, high):
             np.copyto(
                 ours[place : place + rows], known[at : at + rows], where=which[at : at + rows]
             )
-        self.tree.rebuild()
+        self._tree.rebuild()

@@ -103,7 +103,7 @@ def _check_places(state: dict[str, Any]) -> None:
     inner = state["state"]
     place = state.get("buffer_pos", inner.get("pos", 0) if isinstance(inner, dict) else 0)
     most = len(state["buffer"]) if "buffer" in state else _MT19937_WORDS
-    if not 0 <= place <= most:
+    if not isinstance(place, int) or not 0 <= place <= most:
         raise ValueError(f"place {place} found, 0 to {most} expected")
 
 

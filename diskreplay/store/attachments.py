@@ -16,8 +16,8 @@ from diskreplay.errors import (
     InvalidInputError,
 )
 from diskreplay.store import files, plain_file
-from diskreplay.store.column import Seal
 from diskreplay.store.manifest import ATTACHMENTS, Manifest
+from diskreplay.store.segment import Seal
 
 Source = bytes | bytearray | memoryview | os.PathLike | Callable[[Path], Any]
 

@@ -33,7 +33,7 @@ def checked_suffix(suffix: int | str) -> str:
     An integer (a NumPy one too) from 0 on, or a string; nothing else has one obvious text.
     """
     is_number = isinstance(suffix, int | np.integer) and not isinstance(suffix, bool)
-    if is_number and suffix < 0:
+    if is_number and int(suffix) < 0:
         raise SuffixError(
             f"checkpoint suffix {suffix!r}: a number from 0 on expected, or a string; count from 0"
         )
@@ -231,15 +231,15 @@ def _build(
     files.write(group, [format.encode(format.group_document(attributes))])
     written.append(group)
     for path in written:
-        key = path.relative_to(build).as_posix()
-        if key not in contents:
+        name = path.relative_to(build).as_posix()
+        if name not in contents:
             data = path.read_bytes()
-            contents[key] = Seal(len(data), codec.crc32c(data))
+            contents[name] = Seal(len(data), codec.crc32c(data))
     listing = build / manifest.NAME
     files.make_dirs(listing.parent)
     files.write(listing, [manifest.encode(contents, datetime.datetime.now(datetime.UTC))])
     if not files.is_synced(store.path):  # what is linked was never synced where it comes from
-        written = [build / key for key in contents]
+        written = [build / name for name in contents]
     files.sync([*written, listing])
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
 

@@ -6,7 +6,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
@@ -73,7 +73,9 @@ class Column(Generic[AnySegment]):
         self.tell_readers: Callable[[], None] = lambda: None
         self._open: dict[tuple[int, int], AnySegment] = {}
         self._scratch_words = self._words_of_scratch()
-        slots = _FIRST_SLOTS if self.growing else -(-rows_per_env // field.segment_rows) + 1
+        slots = _FIRST_SLOTS
+        if rows_per_env is not None:
+            slots = -(-rows_per_env // field.segment_rows) + 1
         self._make_table(slots + _SPARE_SLOTS)
 
     def _words_of_scratch(self) -> int:
@@ -198,18 +200,18 @@ class Column(Generic[AnySegment]):
         segment.seal = self.seals[segment.key] = seal
         self._open.pop(segment.key, None)
 
-    def seal_of(self, segment: AnySegment) -> Seal:
+    def seal_of(self, segment: Segment) -> Seal:
         """The seal of a segment that is sealed, found out if nobody knew it."""
-        if segment.seal is UNKNOWN:
+        if segment.seal is None or segment.seal is UNKNOWN:
             known = self.seals.get(segment.key)
             segment.seal = self.seals[segment.key] = known or segment.sum()
         return segment.seal
 
     def left(self, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``(envs, slots)`` of entries with none but rows before `first`."""
-        return np.nonzero(
-            (self._at >= 0) & (self._at < (first // self.field.segment_rows)[:, None])
-        )
+        is_left = self._at < (first // self.field.segment_rows)[:, None]
+        envs, slots = np.nonzero((self._at >= 0) & is_left)
+        return envs, slots
 
     def is_crowded(self, first: np.ndarray) -> bool:
         """Whether an env has so many entries that have left that they should go soon."""
@@ -266,7 +268,7 @@ class Column(Generic[AnySegment]):
         self.seals.pop(segment.key, None)
         segment.close()
 
-    def files_of(self, segment: AnySegment) -> list[Path]:
+    def files_of(self, segment: Segment) -> list[Path]:
         """The files that go with a segment that has left."""
         return [self.path(*segment.key)]
 
@@ -356,7 +358,7 @@ class Column(Generic[AnySegment]):
             "their segment is not there"
         )
 
-    def complain(self, row: int, env: int) -> None:
+    def complain(self, row: int, env: int) -> NoReturn:
         """Raise the error for a row that a kernel could not read."""
         raise self.missing(env, row, row + 1)
 

@@ -32,8 +32,8 @@ def finals_word(finals: np.ndarray, count: np.ndarray) -> np.ndarray:
     return finals << _COUNT_BITS | count & (1 << _COUNT_BITS) - 1
 
 
-def finals_in(word: np.ndarray | int) -> np.ndarray | int:
-    """The number of final rows in a word, or in each of an array of them."""
+def finals_in(word: np.ndarray) -> np.ndarray:
+    """The number of final rows in each of these words."""
     return word >> _COUNT_BITS
 
 
@@ -80,10 +80,7 @@ class CommitPage:
             .reshape(packed, num_envs)
         )
         # Views made once: reading a field of a structured array costs a microsecond.
-        self.epoch, self.replaced = (
-            bytes_[at : at + 8].view("<u8")
-            for at in (_HEADER.fields[name][1] for name in ("epoch", "replaced"))
-        )
+        self.epoch, self.replaced = self._header["epoch"], self._header["replaced"]
 
     @staticmethod
     def size(num_envs: int, packed: int) -> int:

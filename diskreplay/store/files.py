@@ -407,8 +407,8 @@ def lock(path: Path, *, of: Path) -> int:
     except StorePermissionError as error:
         raise StorePermissionError(
             error.errno,
-            f"this user may not write to the store: {os.strerror(error.errno)} ({path}); check the "
-            "owner and mode of the directory. To read it, call diskreplay.open(path)",
+            f"this user may not write to the store: {os.strerror(error.errno or 0)} ({path}); "
+            "check the owner and mode of the directory. To read it, call diskreplay.open(path)",
             os.fspath(of),
         ) from error
     if fd is None:

@@ -23,6 +23,8 @@ taken, until there is none, and `windows` returns when the last one is done. So 
 whether others come, or when: who comes late finds nothing to do, and looks at the job only.
 """
 
+from typing import Any
+
 from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import (
     address,
@@ -323,7 +325,8 @@ def take(table, ids, out, scratch):
     """
     envs, row_bytes = table[ENVS], table[ROW_BYTES]
     reads = pointer(scratch)
-    count, i, failed = int64(0), 0, 0  # a literal would have what it is given to compiled twice
+    count: Any = int64(0)  # a literal would have what it is given to compiled twice
+    i = failed = 0
     while i < len(ids) and not failed:
         stop = i + 1
         target = address(out) + i * row_bytes

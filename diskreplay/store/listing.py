@@ -116,7 +116,7 @@ def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> li
         if error.errno == errno.ENOENT:
             return []
         raise
-    matches = [(path, found) for path in entries if (found := _NAME.fullmatch(path.name))]
+    matches = [(path, match) for path in entries if (match := _NAME.fullmatch(path.name))]
     found = [
         Checkpoint.found(path, match[1], match[2])
         for path, match in matches
@@ -159,7 +159,8 @@ def superfluous(directory: Path, keep: int) -> list[Checkpoint]:
         mine = [c for c in numbered if c.name == name]
         kept = [c for c in mine if c.whole][-keep:]
         if kept:
-            listed += [c for c in mine if c not in kept and c.number < kept[-1].number]
+            highest = kept[-1].number or 0
+            listed += [c for c in mine if c not in kept and (c.number or 0) < highest]
     return listed
 
 

@@ -76,8 +76,8 @@ def _needed(saved: Store) -> tuple[set[str], set[str]]:
             shards |= chunks
     for name in priorities.sets(saved.path):
         needed.add(f"{name}/zarr.json")
-        chunks = format.priority_chunks(saved.path / name)
-        needed.update(f"{name}/{format.priority_key(number)}" for number in chunks)
+        numbers = format.priority_chunks(saved.path / name)
+        needed.update(f"{name}/{format.priority_key(number)}" for number in numbers)
     if not (saved.path / "priority").is_dir() and saved.meta.get("kind") == "prioritized":
         raise IncompleteCheckpointError(
             f"{saved.path / 'priority'}: missing; nothing was loaded: restore it, or load another "
@@ -177,6 +177,7 @@ class Replacement:
             then, for the next opening to remove.
         """
         place, build, doubt = live.path, self.store.path, None
+        assert live.page is not None
         with live.maintenance.lock:
             live.place.check()  # else another store is exchanged
             live.page.replaced[0] = 1  # first: a reader that opens the old one again looks again

@@ -138,11 +138,11 @@ class Maintenance:
             for segment in column.open_segments():
                 if segment in full or column.outrun(segment, progress):
                     self._unsynced.append(column.seal(segment, count, store.durable_count))
-        for column in self._store.raw_columns:
-            done = [segment for segment in column.full(count) if segment not in column.handed]
-            for segment in done:
-                column.seal(segment)
-            self._unsynced += [segment.path for segment in [*done, *column.seal_handed()]]
+        for raw in self._store.raw_columns:
+            done = [whole for whole in raw.full(count) if whole not in raw.handed]
+            for whole in done:
+                raw.seal(whole)
+            self._unsynced += [whole.path for whole in [*done, *raw.seal_handed()]]
 
     def freeze(self) -> None:
         """Seal segments of fields whose values may be replaced: a checkpoint is about to share
@@ -170,7 +170,7 @@ class Maintenance:
                 fastest = np.maximum.reduceat(count, starts)
                 left = field.segment_rows - fastest % field.segment_rows
                 soon = left <= max(field.segment_rows // 2, 2 * shortest)
-                column.keep_spares(np.count_nonzero(soon))
+                column.keep_spares(int(np.count_nonzero(soon)))
 
     # -- records
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError
 from diskreplay.store import format
-from diskreplay.store.column import Seal
+from diskreplay.store.segment import Seal
 
 PLACE = Path("is_final", "saved")  # what a checkpoint has besides its rows
 NAME = PLACE / "manifest.json"

@@ -5,6 +5,7 @@ are dependencies of zarr and export their C functions. A kernel calls them witho
 """
 
 import ctypes
+from typing import Any
 
 import llvmlite.binding
 import numcodecs.blosc
@@ -12,10 +13,13 @@ from google_crc32c import _crc32c
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from diskreplay.jit import intrinsic
 
 
-def _register(library: ctypes.CDLL, symbol: str, returns: types.Type, *arguments: types.Type):
+def _register(
+    library: ctypes.CDLL, symbol: str, returns: types.Type, *arguments: types.Type
+) -> Any:
     """Make a C function callable from kernels; a name, unlike an address, can be cached."""
     try:
         address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
@@ -53,7 +57,7 @@ blosc_encode = _register(
 crc32c_extend = _register(_crc, "crc32c_extend", types.uint32, types.uint32, _pointer, _size)
 
 
-def _loader(kind: types.Type):
+def _loader(kind: types.Type) -> Any:
     @intrinsic
     def load(_typing, address):
         def emit(context, builder, _signature, arguments):
@@ -69,7 +73,7 @@ load_u32 = _loader(types.uint32)
 load_i64 = _loader(types.int64)
 
 
-def _storer(kind: types.Type):
+def _storer(kind: types.Type) -> Any:
     @intrinsic
     def store(_typing, address, value):
         def emit(context, builder, _signature, arguments):

@@ -1,6 +1,6 @@
 """A store that is open: its directory, its columns, and which rows count."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +208,7 @@ def _column_type(field: Field) -> type[RawColumn] | type[PackedColumn]:
     return MutableColumn if field.mutable else RawColumn
 
 
-def head(fields: list[Field], num_envs: int, capacity: int | None) -> dict[str, Any]:
+def head(fields: Sequence[Field], num_envs: int, capacity: int | None) -> dict[str, Any]:
     """The attributes that a store has from its creation on."""
     from diskreplay import __version__
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -85,6 +85,7 @@ class PackedColumn(Column[Shard]):
         at ``t % tail_rows``."""
         field = self.field
         size = self.num_envs * self.tail_rows * field.row_bytes
+        assert self.tail is not None
         flat = self.tail.array[:size].view(field.dtype)
         return flat.reshape(self.num_envs, self.tail_rows, *field.shape)
 
@@ -170,6 +171,7 @@ class PackedColumn(Column[Shard]):
 
     def _sources(self, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Where these rows of these envs are in the tail."""
+        assert self.tail is not None
         places = envs * self.tail_rows + rows % self.tail_rows
         return self.tail.address + places * self.field.row_bytes
 
@@ -285,7 +287,7 @@ class PackedColumn(Column[Shard]):
         return index, data
 
     def _in_tail(
-        self, segment: Shard, count: np.ndarray
+        self, segment: Segment, count: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The blocks of a segment with rows in the tail: their envs, first rows, and rows."""
         size = self.block_rows
@@ -311,7 +313,7 @@ class PackedColumn(Column[Shard]):
                 keys.update((number, group) for number in np.unique(numbers).tolist())
         return sorted(keys)
 
-    def is_linkable(self, segment: Shard, count: np.ndarray) -> bool:
+    def is_linkable(self, segment: Segment, count: np.ndarray) -> bool:
         """Whether the file of a segment is as it will be for ever."""
         return segment.seal is not None and not len(self._in_tail(segment, count)[0])
 
@@ -335,7 +337,7 @@ class PackedColumn(Column[Shard]):
 
     # -- opening and leaving
 
-    def files_of(self, segment: Shard) -> list[Path]:
+    def files_of(self, segment: Segment) -> list[Path]:
         return [self.path(*segment.key), private.open_shard(self.root, self.number, *segment.key)]
 
     def _drop(self, segment: Shard) -> None:
@@ -360,7 +362,7 @@ class PackedColumn(Column[Shard]):
         self.take(ids, out.reshape(-1).view(np.uint8))
         return out
 
-    def complain(self, row: int, env: int) -> None:
+    def complain(self, row: int, env: int) -> NoReturn:
         field, size = self.field, self.block_rows
         number, group = row // field.segment_rows, env // field.env_group
         if (number, group) not in self.segments:
@@ -377,7 +379,7 @@ class _NoShard(Shard):
     """A segment without a shard: all of its rows are in the tail."""
 
     def __init__(self, field: Any, number: int, group: int) -> None:
-        Segment.__init__(self, field, number, group, None)
+        Segment.__init__(self, field, number, group, cast(Mapping, None))
         self.index, self._fd = codec.blank_index(field), None
         self.end = field.index_bytes + 4
 

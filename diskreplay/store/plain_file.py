@@ -52,7 +52,7 @@ def read_at(fd: int, offset: int, out: np.ndarray) -> None:
     """Fill `out`, an array of bytes, from a file."""
     done = 0
     while done < len(out):
-        got = os.preadv(fd, [memoryview(out)[done:]], offset + done)
+        got = os.preadv(fd, [out.data[done:]], offset + done)
         if not got:
             raise Unreadable("length", "the file was cut while it was read")
         done += got

@@ -53,7 +53,7 @@ def spare(root: Path, number: int, made: int) -> Path:
 
 def unsealed(root: Path, number: int, made: int = 0) -> Path:
     """A copy of a field's sealed segment, to go on in, that is not whole yet; several may be. No
-    two fields have one name: the maintenance thread may copy one while an adding thread copies another's."""
+    two fields have one name: upkeep may copy one's while an adding thread copies another's."""
     return root / PLACE / f"unsealed.{number}.{made}"
 
 

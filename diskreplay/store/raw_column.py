@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from diskreplay.store import codec, files, private
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column, groups_of
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.segment import RawSegment, Seal
+from diskreplay.store.segment import RawSegment, Seal, Segment
 
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
@@ -330,7 +330,7 @@ class RawColumn(Column[RawSegment]):
 
     # -- checkpoints
 
-    def is_linkable(self, segment: RawSegment, count: np.ndarray) -> bool:
+    def is_linkable(self, segment: Segment, count: np.ndarray) -> bool:
         """Whether the file of a segment is as it will be for ever."""
         return segment.seal is not None
 
@@ -351,7 +351,9 @@ class RawColumn(Column[RawSegment]):
             data = segment.mapping.array[: int(used[0]) * field.row_bytes]
         else:
             copy = np.zeros(field.segment_bytes, np.uint8)
-            copied = RawSegment(field, segment.number, segment.group, _Memory(path, copy))
+            copied = RawSegment(
+                field, segment.number, segment.group, cast(Mapping, _Memory(path, copy))
+            )
             rows, there = segment.every_row(), copied.every_row()
             if field.env_major:
                 for place, number in enumerate(used.tolist()):

@@ -66,5 +66,5 @@ class ReadGuard:
 
     def release(self) -> None:
         """Release the lock if it is held. Twice is fine."""
-        if self.is_held:
+        if self.rwlock is not None and self.is_held:
             self.rwlock.release_read(self)

@@ -99,6 +99,10 @@ class Segment:
         """The first row behind it."""
         return self.start + self.field.segment_rows
 
+    def sum(self) -> Seal:
+        """Its seal, if it does not change any more."""
+        raise NotImplementedError
+
     def move(self, before: Path, root: Path) -> None:
         """The store's directory is `root` now."""
         self.mapping.path = root / self.mapping.path.relative_to(before)
@@ -251,6 +255,7 @@ class Shard(Segment):
         """Append blocks, which no entry names yet."""
         if self.end + len(data) > self.mapping.size:
             raise DiskReplayError(f"{self.path}: blocks were appended twice")
+        assert self._fd is not None
         files.write_at(self._fd, self.path, data.data, self.end)
 
     def enter(
@@ -305,6 +310,7 @@ class Shard(Segment):
     def finish_index(self) -> None:
         """Nothing is appended any more: make the index in the file a whole one. What a write that
         failed has left behind the last block goes."""
+        assert self._fd is not None
         if os.fstat(self._fd).st_size != self.end:
             files.truncate(self._fd, self.path, self.end)
         self.write_index()

@@ -150,9 +150,8 @@ class Store(OpenStore):
                 for depth in range(1, field.name.count("/") + 1):
                     parent = path.joinpath(*field.name.split("/")[:depth])
                     documents[parent / "zarr.json"] = format.group_document()
-                attributes = {"seals": {}}
                 documents[path / field.name / "zarr.json"] = format.array_document(
-                    field, 0, num_envs, attributes
+                    field, 0, num_envs, {"seals": {}}
                 )
             files.replace({at: format.encode(d) for at, d in documents.items()})
             # Last: a directory with this file is a store, and all it names is there.
@@ -242,6 +241,7 @@ class Store(OpenStore):
         self.path = self.place.path = path
         for column in self.columns.values():
             column.move(path)
+        assert self.page is not None
         self.page.mapping.path = private.commit_page(path)
 
     def clear_away(self, replaced: "Store", room: tempfiles.Workspace, *, keep: bool) -> None:
@@ -322,6 +322,7 @@ class Store(OpenStore):
         """Say that the record is the whole truth; only after `record`. What is needed only while
         rows come is removed."""
         self.place.check()
+        assert self.page is not None
         self.page.mark_closed()
         self.page.epoch[0] += 1  # readers go by the shards in their places from here on
         private.clear(self.path)
