@@ -246,8 +246,8 @@ class Prefetcher:
     def _run(self) -> None:
         """Draw and read one batch after the other, of those that no other thread has begun.
 
-        A draw is read before the next is made: a thread never waits for the buffer's lock while a
-        batch of its own is inside the gate, where the lock's holder may be waiting. And a thread
+        A draw is read before the next is made: a thread never waits for the buffer's lock while it
+        holds `rwlock` for a batch of its own, for which the lock's holder may wait. And a thread
         that waits for the draw before its own waits for one that was begun before.
         """
         buffer = self._buffer

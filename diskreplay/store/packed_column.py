@@ -196,9 +196,7 @@ class PackedColumn(Column[Shard]):
         else:
             if segment.seal is not None:
                 segment = self._reopen(segment)
-            lacking = envs[~self.has(number, envs)]
-            if len(lacking):
-                self.point(segment, lacking)
+            self.point_new(segment, envs)
         return segment
 
     def reopen_sealed(self, key: tuple[int, int]) -> None:
