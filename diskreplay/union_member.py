@@ -54,7 +54,7 @@ class TransitionMember:
     @property
     def count(self) -> int:
         """How many can be drawn."""
-        return self.rows.index.sampleable  # type: ignore[union-attr]
+        return self.rows.index.sampleable
 
     @property
     def mass(self) -> float:

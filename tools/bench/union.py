@@ -4,8 +4,8 @@
 
 All in one process, in turn, so that whatever else the machine does falls on all. Processor time of
 this thread a sample, and how often as much as the one buffer. `vectors` are 60 floats a row, drawn
-256 at a time by priority, from 1,000 rows a store; `frames` are 84 x 84 bytes, stacks of four, 32 at
-a time, raw.
+256 at a time by priority, from 1,000 rows a store; `frames` are 84 x 84 bytes, stacks of four, 32
+at a time, raw.
 """
 
 from __future__ import annotations
