@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class SequenceHindsight:
                 try:
                     windows = self._read(drawn, windows)  # before the batch, which ends the guard
                 except CorruptSegmentError:
-                    if not drawn.store.has_moved_on(drawn.looks):
+                    if not drawn.store.follower.has_moved_on(drawn.looks):
                         raise
                     guard.release()
                 else:
@@ -111,7 +111,8 @@ class SequenceHindsight:
 
     def _choose(self, drawn: DrawnSequences) -> "_Windows":
         """The windows to be relabelled, and what the row index knows of them. Needs the lock."""
-        from diskreplay.sampling import kernels, window_kernels
+        from diskreplay.sampling import row_index_kernels as kernels
+        from diskreplay.sampling import window_kernels
 
         options, rng = self._view.options, self._view._view.rng
         index, masks = self._buffer._rows.index, drawn.plan.masks
@@ -168,7 +169,8 @@ class SequenceHindsight:
         terminated = windows.terminated.copy()
         if ended is not None:
             terminated[known] = ended
-        shown = batch.observation[self._goals.desired]
+        seen: Any = batch.observation  # a dict: there is a goal in it
+        shown = seen[self._goals.desired]
         if self._buffer.stack_size > 1:
             shown[chosen] = windows.goals[:, None, None]
         else:

@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind, saved_rng
-
-if TYPE_CHECKING:
-    from diskreplay.store.attachments import Source
 
 _OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
 _MOST_ROWS = 1 << 36  # 16 bytes of memory each: more is a slip of the finger
@@ -288,7 +285,7 @@ class Session(CallGuard):
         checkpoint_dir: str | os.PathLike,
         iteration_number: int | str,
         *,
-        attachments: "Mapping[str, Source] | None" = None,
+        attachments: "Mapping[str, attaching.Source] | None" = None,
         keep: int | None = checkpoint.CHECKPOINT_DURATION,
     ) -> Path:
         """Write a checkpoint ``<checkpoint_dir>/<name>_ckpt.<iteration_number>``.

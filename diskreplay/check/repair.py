@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -60,17 +61,15 @@ def repair(
     path : Path
         A store that nobody writes to.
     sources : sequence of Path
-        Checkpoints of it, in the order to ask them: lost rows, and priorities, are taken from there
-        where they are whole and can be told to be the same, see `check.restoring`.
+        Checkpoints to take lost rows and priorities from, in this order; see `check.restoring`.
     advance : callable, optional
         As for `verify`.
 
     Returns
     -------
     Report
-        What was found, and in ``aside`` the directory that holds what was replaced; None if there
-        was nothing to mend, and so nothing was changed. ``losses`` says which rows were set aside,
-        and why.
+        What was found. ``aside`` is the directory that holds what was replaced; None if nothing
+        was to be mended. ``losses`` says which rows were set aside, and why.
 
     Raises
     ------
@@ -155,9 +154,7 @@ class _Repair:
     # -- what can be had
 
     def _entry(self, key: Key) -> SegmentEntry:
-        entry = self.catalog.entry(self.check.fields[key[0]], *key[1:])
-        assert entry is not None
-        return entry
+        return self.catalog.segment(self.check.fields[key[0]], *key[1:])
 
     def _find_twins(self) -> None:
         """Find whole files for rotten segments, by their recorded checksums: segments that were
@@ -312,9 +309,8 @@ class _Repair:
                 seal, is_sealed = self._build_segment(entry)
                 which = attributes["seals" if is_sealed else "open"]
                 which[f"{entry.number}/{entry.group}"] = seal.entry
-            documents[build / field.name / "zarr.json"] = format.array_document(
-                field, rows, catalog.num_envs, attributes
-            )
+            made = format.array_document(field, rows, catalog.num_envs, attributes)
+            documents[build / field.name / "zarr.json"] = made
             for parent in (build / field.name).relative_to(build).parents:
                 documents.setdefault(build / parent / "zarr.json", format.group_document())
         of_group = {
@@ -354,9 +350,7 @@ class _Repair:
         if whole and not changed and self._is_linkable(entry, source):
             self._link(source, target)
             files.seal(target)
-            seal = check.seals.get(source) or _whole_seal(entry, source)
-            assert seal is not None  # it was found whole
-            return seal, True
+            return cast(Seal, check.seals.get(source) or _whole_seal(entry, source)), True
         values = check.restored.get(key)
         if values is None:
             lost = check.damaged.get(key) if key not in check.sources else None

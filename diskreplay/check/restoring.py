@@ -219,8 +219,7 @@ def _restore_one(
 ) -> str:
     name, number, group = key
     field = check.fields[name]
-    entry = check.catalog.entry(field, number, group)
-    assert entry is not None
+    entry = check.catalog.segment(field, number, group)
     own = Content(check, entry, lost)
     wanted = wanted & entry.retained
     own.known &= ~wanted

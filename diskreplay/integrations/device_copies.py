@@ -49,7 +49,7 @@ class CudaTransfer(Transfer):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self._stream = torch.cuda.Stream(device)
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
@@ -59,7 +59,7 @@ class CudaTransfer(Transfer):
             return tensor.to(self.device, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 

@@ -47,7 +47,8 @@ def to_jax(batch: Batch, device: Any = None) -> dict[str, Any]:
         for name, value in arrays.items() if name not in _STACKS
     }  # fmt: skip
     if "next_observation" in arrays:
-        pair = _stacks(batch, "observation", *(arrays[name] for name in _STACKS), device)
+        before, after = (arrays[name] for name in _STACKS)
+        pair = _stacks(batch, "observation", before, after, device)
         moved |= zip(_STACKS, pair, strict=True)
     else:
         moved["observation"] = mapped(copied, arrays["observation"])
@@ -62,8 +63,9 @@ def _stacks(
         keys = observation if isinstance(observation, dict) else range(len(observation))
         pairs = [_stacks(batch, f"{name}/{k}", observation[k], following[k], device) for k in keys]
         if isinstance(observation, dict):
-            return tuple(dict(zip(keys, parts, strict=True)) for parts in zip(*pairs, strict=True))
-        return tuple(zip(*pairs, strict=True))
+            one, other = (dict(zip(keys, parts, strict=True)) for parts in zip(*pairs, strict=True))
+            return one, other
+        return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
     window = batch.window(name)
     if window is None:
         return _copied(observation, device), _copied(following, device)

@@ -85,8 +85,9 @@ def _base(array: np.ndarray) -> np.ndarray:
     base = array.base
     while base is not None and not isinstance(base, np.ndarray):
         base = getattr(base, "base", None)  # of what as_strided made
-    like = isinstance(base, np.ndarray) and base.dtype == array.dtype and base.flags.c_contiguous
-    return base if like else array
+    if base is None or base.dtype != array.dtype or not base.flags.c_contiguous:
+        return array
+    return base
 
 
 def arrays_in(value: Any) -> Iterator[np.ndarray]:

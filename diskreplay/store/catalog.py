@@ -116,16 +116,17 @@ class Catalog:
     def entries(self, field: Field) -> list[SegmentEntry]:
         """The segments that have retained rows, the oldest first."""
         found = segments_of(field, self.first, self.count)
-        return [self._entry(field, *key) for key, _envs in found]
+        return [self.segment(field, *key) for key, _envs in found]
 
     def entry(self, field: Field, number: int, group: int) -> SegmentEntry | None:
         """One segment; None if none of its rows is retained."""
         if group >= self.groups:
             return None
-        found = self._entry(field, number, group)
+        found = self.segment(field, number, group)
         return found if (found.low < found.used).any() else None
 
-    def _entry(self, field: Field, number: int, group: int) -> SegmentEntry:
+    def segment(self, field: Field, number: int, group: int) -> SegmentEntry:
+        """One segment, whether any of its rows is retained or not."""
         start, rows, envs = number * field.segment_rows, field.segment_rows, self.envs(group)
         low, used = np.zeros((2, field.env_group), np.int64)
         here = envs.stop - envs.start
