@@ -95,6 +95,12 @@ def buffers():
             )  # fmt: skip
             fill_and_use(kind, f"{name}-zeros", FRAME, envs, stack_size=4, compressor="raw")
             fill_and_use(kind, f"{name}-dict", both, envs, update_horizon=1)
+    with diskreplay.ReplayBuffer(
+        "mutable", observation_space=POSITION, action_space=Discrete(3), capacity=100,
+        extras={"state": ((2,), "float32", "mutable")},
+    ) as buffer:  # fmt: skip
+        ids = buffer.add(POSITION.sample(), 1, 0.5, False, False, state=np.zeros(2))
+        buffer.write("state", ids, np.ones((1, 2)))
     # Called after a major fault only.
     kernels.advise(np.zeros(99, np.int64), np.zeros((0, 5), np.int64))
     tree = diskreplay.SumTree(100)
