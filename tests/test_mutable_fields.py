@@ -22,7 +22,7 @@ import diskreplay
 from diskreplay import errors
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
-from diskreplay.store import files
+from diskreplay.store import commit_page, files
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 ROOT = Path(__file__).resolve().parent.parent
@@ -415,7 +415,9 @@ def test_after_a_power_cut_rows_are_there_with_old_or_new_values(tmp_path):
     buffer.write("z", ids, np.full(len(ids), 4))
     rows = buffer.bounds
     buffer._release()
-    with mock.patch.object(files, "boot_id", return_value="0" * 8 + "-0000" * 3 + "-" + "0" * 12):
+    with mock.patch.object(
+        commit_page, "boot_id", return_value="0" * 8 + "-0000" * 3 + "-" + "0" * 12
+    ):
         with make(tmp_path / "replay") as buffer:
             assert buffer.bounds.tolist() == rows.tolist()
             assert {z for _h, z in shown(buffer)[0]} <= {0, 4}
