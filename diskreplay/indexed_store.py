@@ -279,6 +279,7 @@ class IndexedStore:
     def end_episodes(self, mask: Any, next_observation: Any) -> None:
         """Cut the episodes under way, as `ReplayBuffer.end_episode` has it."""
         envs, steps = self._validator.envs(mask), self.next_step
+        self.episodes.cut[envs] = self.store.count[envs]
         if next_observation is None:
             steps[envs] = 0
             return

@@ -27,12 +27,16 @@ class OpenEpisodes:
         Ids of rows that begin an episode though their step counts on from the row before: parts of
         episodes behind a cut one, which `extend` was given. The record names them before they are
         there, so that nobody takes them for what the cut episode went on with.
+    cut : ndarray of int64, shape (num_envs,)
+        How many rows each env had when it was opened, or told that its episode is over: the row
+        behind these belongs to none before.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.next_step = np.zeros(store.num_envs, np.int32)
         self.begins = parse_begins(store.meta, store)
+        self.cut = store.count.copy()
         self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
         self._steps_left = 0  # so many vector steps cannot make an episode too long
 
@@ -69,14 +73,22 @@ class OpenEpisodes:
             for name in ("terminated", "truncated", "is_final", "step")
         )
         self.next_step[env] = 0 if any(ends) else min(int(step) + 1, LONGEST)
+        self.cut[env] = newest
 
-    def begin(self, env: int, step: int) -> bool:
-        """Note that the next row of an env, of this step, begins an episode; False if all who see
-        the rows know that. After True the store is to be recorded before that row is added."""
+    def begin(self, env: int, step: int, is_final: bool) -> bool:
+        """Note that the next row of an env, of this step, begins an episode; False if it does not,
+        or if all who see the rows know that. After True the store is to be recorded before that row
+        is added."""
         count = int(self._store.count[env])
         if not step or self.next_step[env] or not count:
             return False
-        if step != int(self._store.read("step", env, count - 1, count)[0]) + 1:
+        *ended, before = (
+            self._store.read(name, env, count - 1, count)[0]
+            for name in ("terminated", "truncated", "step")
+        )
+        if step != int(before) + 1:
+            return False
+        if is_final and any(ended) and count > self.cut[env]:  # what that row has led to
             return False
         self.begins.add(self._next_id(env))
         return True

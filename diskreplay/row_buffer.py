@@ -71,7 +71,8 @@ class RowBuffer(MutableFields):
         columns : dict of str to ndarray, each of shape (rows, *shape)
             For every one of `fields`. ``step`` counts from 0 in each episode; where it does not
             count on by one, the episode before was cut. The first row goes on with the episode
-            that is open if its step counts on. After `end_episode` or a reopening it begins one,
+            that is open if its step counts on, and so does the final row of an episode whose last
+            row ended the call before. After `end_episode` or a reopening it begins one,
             whatever its step: a part of an episode whose beginning is missing, of which the first
             ``stack_size - 1`` rows have no whole stack and are not sampled.
         env : int
@@ -102,7 +103,9 @@ class RowBuffer(MutableFields):
             self._check_writable()
             rows, env = self._addable(), int(env)
             fitted = rows.fitted(columns)
-            if len(fitted[0]) and rows.episodes.begin(env, int(columns["step"][0])):
+            if len(fitted[0]) and rows.episodes.begin(
+                env, int(columns["step"][0]), bool(columns["is_final"][0])
+            ):
                 # Before the row: a kill must not leave it as one that the cut episode went on with.
                 self._record()
             return rows.extend(env, fitted)

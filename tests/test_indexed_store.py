@@ -123,6 +123,51 @@ def test_extend_gives_the_store_that_add_gives(tmp_path):
     two.close()
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_extend_in_pieces_gives_the_store_that_extend_gives(tmp_path, size):
+    """A final row that came in the next call was taken for the beginning of an episode: the
+    transition before it, a truncated one, could not be sampled any more in a copy."""
+    rng = np.random.default_rng(size)
+    options = {"stack_size": 3, "update_horizon": 2, "capacity": None}
+    with make(tmp_path / "one", **options) as one:
+        for _ in range(60):
+            frame, last = rng.integers(0, 256, (32, 40), np.uint8), int(rng.integers(6))
+            final = FRAME.sample() if rng.integers(3) else None
+            one.add(frame, 1, 0.5, last in (0, 2), last in (1, 2), final)
+        expected, count = one.sampleable_ids(), int(one.bounds[0, 1])
+        columns = {name: one.take(name, np.arange(count)) for name in one.fields}
+        found, starts = one.gather(expected), one.episodes().start_id
+    assert (columns["is_final"][1:] & columns["truncated"][:-1]).any()
+    with make(tmp_path / "two", **options) as two:
+        for start in range(0, count, size):
+            two.extend({name: rows[start : start + size] for name, rows in columns.items()})
+        np.testing.assert_array_equal(two.sampleable_ids(), expected)
+    with make(tmp_path / "two", **options) as two:
+        np.testing.assert_array_equal(two.sampleable_ids(), expected)
+        np.testing.assert_array_equal(two.episodes().start_id, starts)
+        there = two.gather(expected)
+        for name in there.keys() | {"id"}:
+            np.testing.assert_array_equal(there[name], found[name], err_msg=name)
+
+
+def test_a_final_row_behind_an_episode_that_was_declared_over_is_not_its_own(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        buffer.add(FRAME.sample(), 1, 0.5, False, True)
+        row = {name: buffer.take(name, [0]) for name in buffer.fields}
+        final = row | {"step": row["step"] + 1, "is_final": [True], "truncated": [False]}
+        buffer.end_episode()
+        buffer.extend(final)
+        assert len(buffer) == 0
+    with make(tmp_path / "other") as buffer:
+        buffer.extend(row)
+    with make(tmp_path / "other") as buffer:  # nor behind one of an earlier opening
+        buffer.extend(final)
+        assert len(buffer) == 0
+        buffer.extend(row)
+        buffer.extend(final)
+        assert buffer.sampleable_ids().tolist() == [2]
+
+
 def test_frames_before_the_first_decision_are_in_the_stack():
     with make(None, stack_size=3) as buffer:
         frames = [np.full((32, 40), i, np.uint8) for i in range(1, 6)]
