@@ -104,7 +104,7 @@ def test_what_was_forgotten_does_not_come_back_after_a_kill(tmp_path):
         target=clear_and_die, args=(tmp_path / "r",)
     )
     child.start()
-    child.join(60)
+    child.join(400)
     assert child.exitcode == -signal.SIGKILL
     with make(tmp_path / "r") as buffer:
         assert buffer.bounds.tolist() == [[0, 4]]

@@ -449,7 +449,7 @@ ROUNDS_OF_A_STORE = 10
 DOINGS = ("add", "save", "load", "flush", "load")
 
 
-@pytest.mark.timeout(60 + 5 * KILLS)
+@pytest.mark.timeout(600 + 10 * KILLS)
 @pytest.mark.parametrize("num_envs", [1, 4])
 @pytest.mark.parametrize("compressor", ["raw", "lz4"])
 def test_a_killed_writer_loses_nothing(directory, compressor, num_envs):
@@ -470,7 +470,7 @@ def test_a_killed_writer_loses_nothing(directory, compressor, num_envs):
     assert acknowledged > 10 * kills
 
 
-@pytest.mark.timeout(60 + 5 * KILLS)
+@pytest.mark.timeout(600 + 10 * KILLS)
 @pytest.mark.parametrize("compressor", ["raw", "lz4"])
 def test_a_writer_killed_while_it_creates_the_store(directory, compressor):
     """There is a store then, or there is none; there is nothing that is neither."""

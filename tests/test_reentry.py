@@ -241,7 +241,7 @@ def test_signals_at_random(tmp_path, handler):
     run = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", SIGNALS, tmp_path, "3",
          handler],
-        cwd=ROOT, timeout=120, capture_output=True, text=True, check=False,
+        cwd=ROOT, timeout=500, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode in (0, 1), run.stderr
     assert run.stderr == "" or run.stderr.rstrip().endswith("open it again"), run.stderr

@@ -427,5 +427,5 @@ with make_buffer(Path(sys.argv[1]), False, 1) as buffer:
 def test_a_forked_child_is_told_so_and_does_not_wait_for_a_thread_that_is_not_there(tmp_path):
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path / "store")],
-        cwd=Path(__file__).resolve().parent.parent, check=True, timeout=120,
+        cwd=Path(__file__).resolve().parent.parent, check=True, timeout=500,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from tests.blocks import blocks, paste
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 60
+PATIENCE = 400  # seconds
 
 
 def function(name):
@@ -73,7 +74,7 @@ function("collect")(Path(sys.argv[1]))
 def test_a_run_that_is_told_to_end_saves(tmp_path):
     run = subprocess.Popen([sys.executable, "-c", COLLECTING, str(tmp_path)], cwd=ROOT)
     try:
-        rows, due = 0, time.monotonic() + 60
+        rows, due = 0, time.monotonic() + PATIENCE
         while rows < 100:
             assert run.poll() is None
             assert time.monotonic() < due
@@ -82,7 +83,7 @@ def test_a_run_that_is_told_to_end_saves(tmp_path):
                 with diskreplay.open(tmp_path / "replay") as reader:
                     rows = reader.add_count
         run.send_signal(signal.SIGTERM)
-        assert run.wait(60) == 0
+        assert run.wait(PATIENCE) == 0
     finally:
         run.kill()
         run.wait()

@@ -85,7 +85,7 @@ def test_a_forked_child_leaves_its_parents_store_alone(temporary):
     context = multiprocessing.get_context("fork")
     child = context.Process(target=_in_a_child, args=(buffer,))
     child.start()
-    child.join(100)
+    child.join(400)
     assert child.exitcode == 0
     assert stores(temporary) == [buffer.path]
     buffer.add(1, 1, 0.0, False, False)
@@ -101,19 +101,18 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_store(temporary):
         "print('the child lives', flush=True)\n"
         "sys.stdin.read()",
     )
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    path = process.stdout.readline().strip()
-    # The child lets go of the lock that it inherited when its fork returns. A parent that is killed
-    # before that leaves a lock that is still held.
-    assert process.stdout.readline() == "the child lives\n"
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    with diskreplay.ReplayBuffer(None, **OPTIONS):
-        assert not os.path.exists(path)
-    process.stdin.close()
-    process.stdout.close()
+    ) as process:
+        path = process.stdout.readline().strip()
+        # The child lets go of the lock that it inherited when its fork returns. A parent that is
+        # killed before that leaves a lock that is still held.
+        said = process.stdout.readline()
+        process.kill()
+        assert said == "the child lives\n"
+        assert process.wait() == -signal.SIGKILL
+        with diskreplay.ReplayBuffer(None, **OPTIONS):
+            assert not os.path.exists(path)
 
 
 def test_what_others_could_change_is_not_used(temporary):

@@ -216,7 +216,7 @@ def test_processes(tmp_path, compressor):
         finally:
             for reader in readers:
                 reader.kill()
-                reader.wait()
+                reader.communicate()
         for reader, (out, err) in zip(readers, said, strict=True):
             assert reader.returncode == 0, err
             batches, followed = map(int, out.split())

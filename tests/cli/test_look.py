@@ -14,6 +14,7 @@ from rich.console import Console
 
 import diskreplay
 from diskreplay.inspection.humanize import size_text
+from diskreplay.inspection.overview import overview_of
 from tests.cli.conftest import record
 
 FRAME = 12 * 16
@@ -48,7 +49,7 @@ def test_info(cli_json, store):
     assert (found["rows"], found["transitions"], found["episodes"]) == (105 + FINALS, 105, 11)
     assert found["capacity"] is found["fill"] is None
     assert found["bounds"] == [[0, 115]]
-    assert abs(found["last_write"] - time.time()) < 60
+    assert abs(found["last_write"] - time.time()) < 600
     assert found["writer"] == {"pid": os.getpid(), "holds": False}
     assert found["closed"] is True
     (checkpoint,) = found["checkpoints"]
@@ -199,7 +200,7 @@ def test_stats(cli_json, store):
     assert sum(episodes["returns"]["histogram"]["counts"]) == 10
     assert set(episodes["lengths"]["quantiles"].values()) == {10}
     assert found["age"]["oldest_rows"] == 115
-    assert abs(found["age"]["oldest_written"] - time.time()) < 60
+    assert abs(found["age"]["oldest_written"] - time.time()) < 600
 
 
 def test_stats_on_priorities(cli_json, make, tmp_path):
@@ -313,7 +314,9 @@ buffer.close()
 """
 
 
-def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path):
+def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path, monkeypatch):
+    # The writer may have to wait for its next turn.
+    monkeypatch.setitem(overview_of.__kwdefaults__, "patience", 400.0)
     path, stop = tmp_path / "replay", tmp_path / "stop"
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, path, stop], stdout=subprocess.PIPE, text=True
@@ -325,7 +328,7 @@ def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path):
             found = cli_json("info", path)
             assert (found["rows"], found["writer"]["pid"]) == (20_000, writer.pid)
             assert found["writing"] is True
-            assert abs(found["last_write"] - time.time()) < 60
+            assert abs(found["last_write"] - time.time()) < 600
             assert "just now: rows come in" in cli("info", path).stdout
             assert found["transitions"] >= before
             before = found["transitions"]
@@ -338,8 +341,8 @@ def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path):
             assert cli_json("bench", path, "--seconds", "0.02")["batch_size"] == 32
     finally:
         stop.touch()
-        assert writer.wait() == 0
-        writer.stdout.close()
+        writer.communicate()
+    assert writer.returncode == 0
     assert cli_json("info", path)["writer"]["holds"] is False
 
 

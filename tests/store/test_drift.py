@@ -230,7 +230,7 @@ def test_two_fields_come_back_to_sealed_segments_at_the_same_time(tmp_path, monk
     store.maintenance.run(durable=True)
     columns = store.columns["observation"], store.columns["hidden"]
     assert all(column.segments[0, 0].seal is not None for column in columns)
-    rename, met = files.rename, threading.Barrier(2, timeout=30)
+    rename, met = files.rename, threading.Barrier(2, timeout=400)
 
     def meet(source, target):
         if source.name.startswith("unsealed"):
