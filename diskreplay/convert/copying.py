@@ -3,6 +3,10 @@
 Rows are read and written as they are stored, a few dozen megabytes at a time. In the new store
 each env's rows are numbered from 0 again and the generator begins anew. Priorities are carried over
 to the last bits of ``(priority ** alpha) ** (1 / alpha)``; with alpha 0 a store does not know them.
+So are what the store keeps of views of sequences, by their names: priorities, the largest one seen,
+and which windows are new. Their generators begin anew too, and what prefetchers had under way is
+left out. Windows of ``ends="cross"`` with a stride begin at multiples of it, of the new numbers:
+those that are others have the largest priority. Parts of episodes stay parts (`begins`).
 
 Sources may be live stores and checkpoints. Of a live one, rows that its writer evicts while they
 are copied are left out, and so are those behind them up to the next beginning of an episode.
@@ -17,6 +21,7 @@ import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import make_buffer, options_of
+from diskreplay.convert.copied_views import CopiedViews
 from diskreplay.convert.importer import Importer, Progress
 from diskreplay.convert.output import new_store
 from diskreplay.convert.timeline import Priorities, rows_within, take_retained
@@ -195,7 +200,7 @@ def _check_alike(buffers: Sequence[ReplayBuffer]) -> None:
 
 
 def _fill(target: ReplayBuffer, sources: Sequence[ReplayBuffer], progress: Progress | None) -> None:
-    importer = Importer(target, progress)
+    importer, views = Importer(target, progress), CopiedViews(target)
     spans = [source.bounds for source in sources]
     if len(sources) == 1 and target.capacity is not None:  # the rest would only be evicted again
         newest = spans[0][:, 1] - target.capacity // target.num_envs
@@ -203,16 +208,20 @@ def _fill(target: ReplayBuffer, sources: Sequence[ReplayBuffer], progress: Progr
     total = int(sum(np.diff(span).sum() for span in spans))
     largest = []
     for source, span in zip(sources, spans, strict=True):
-        known = Priorities(source)
+        known, begins = Priorities(source), np.array(source.begins, np.int64)
         largest += [known.largest] if known.largest is not None else []
         size = rows_within(source, _PIECE_BYTES)
         importer.next_source()
+        views.next_source(source)
         for env, (first, stop) in enumerate(span.tolist()):
             for start in range(first, stop, size):
                 rows = np.arange(start, min(start + size, stop))
                 ids, columns = take_retained(
                     source, list(source.fields), rows * source.num_envs + env
                 )
-                importer.add(env, ids // source.num_envs, columns, known.of(ids))
+                taken = ids // source.num_envs
+                made = importer.add(env, taken, columns, known.of(ids), np.isin(ids, begins))
+                views.add(env, taken, made)
                 importer.progress(len(rows), total)
     importer.set_priorities(max(largest, default=None))
+    views.write()

@@ -52,8 +52,9 @@ class Importer:
         rows: np.ndarray,
         columns: Mapping[str, np.ndarray],
         priorities: np.ndarray | None = None,
-    ) -> None:
-        """Take in consecutive rows of one env.
+        begins: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Take in consecutive rows of one env; returns their ids here, -1 for those left out.
 
         Parameters
         ----------
@@ -64,15 +65,25 @@ class Importer:
             Every field.
         priorities : ndarray of float64, shape (rows,), optional
             NaN where the source has none.
+        begins : ndarray of bool, shape (rows,), optional
+            Rows that begin an episode though their steps count on, see `ReplayBuffer.begins`.
 
         Raises
         ------
         InvalidInputError
             There is no such env; and as `ReplayBuffer.extend`.
         """
-        self._remember(self._add(env, rows, columns), priorities)
+        ids = self._add(env, rows, columns, begins)
+        self._remember(ids, priorities)
+        return ids
 
-    def _add(self, env: int, rows: np.ndarray, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _add(
+        self,
+        env: int,
+        rows: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        begins: np.ndarray | None = None,
+    ) -> np.ndarray:
         """The new ids; -1 for rows that are left out."""
         num_envs = self.buffer.num_envs
         if not 0 <= env < num_envs:
@@ -91,11 +102,16 @@ class Importer:
         kept = last_begin >= last_break
         self._last[env], self._fragment[env] = int(rows[-1]), not kept[-1]
         self.left_out += int(np.count_nonzero(~kept))
-        if kept.all():
+        there = np.flatnonzero(kept)
+        starts = [] if begins is None else np.flatnonzero(begins[there])
+        if kept.all() and not len(starts):
             return self.buffer.extend(columns, env=env)
-        if kept.any():
-            part = {name: values[kept] for name, values in columns.items()}
-            ids[kept] = self.buffer.extend(part, env=env)
+        for part in np.split(there, starts):
+            if len(part) and begins is not None and begins[part[0]]:
+                self.buffer.end_episode(np.arange(num_envs) == env)
+            if len(part):
+                values = {name: column[part] for name, column in columns.items()}
+                ids[part] = self.buffer.extend(values, env=env)
         return ids
 
     def add_mixed(
