@@ -1,6 +1,6 @@
 """Numba kernels that go through a row index and a sum tree in one call."""
 
-from diskreplay.jit import float32_bits, inner, kernel, pointer
+from diskreplay.jit import float32_bits, inner, int64, kernel, pointer
 from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENVS,
@@ -32,15 +32,19 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
     """
     rows, envs = figures[ROWS], figures[ENVS]
     for i in range(len(ids)):
-        if not 0.0 <= priorities[i] < _INFINITY or _leaf_of(priorities[i], alpha) > LARGEST_LEAF:
+        if not 0.0 <= priorities[i] < _INFINITY:
             return 1, i, 0.0
-        if ids[i] < 0 or ids[i] // envs >= bounds[ids[i] % envs, COUNT]:
+        if alpha > 1.0 or priorities[i] > LARGEST_LEAF:  # else the power is not larger either
+            if _leaf_of(priorities[i], alpha) > LARGEST_LEAF:
+                return 1, i, 0.0
+        row, env = _divided(ids[i], envs)
+        if ids[i] < 0 or row >= bounds[env, COUNT]:
             return 2, i, 0.0
     taken = 0
     largest = 0.0
     for i in range(len(ids)):
-        env, row = ids[i] % envs, ids[i] // envs
-        place = ids[i] % (rows * envs)
+        row, env = _divided(ids[i], envs)
+        place = row % rows * envs + env
         if row >= bounds[env, FIRST] and ring[place, FLAGS] & SAMPLEABLE:
             nodes[place] = _leaf_of(priorities[i], alpha)
             places[taken] = place
@@ -52,6 +56,14 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
         pointer(places), 0, taken,
     )  # fmt: skip
     return 0, len(ids) - taken, largest
+
+
+@inner
+def _divided(number, by):
+    """Quotient and remainder; most often by 1, the envs, and a division takes long."""
+    if by == 1:
+        return number, int64(0)
+    return number // by, number % by
 
 
 @inner
@@ -89,10 +101,10 @@ def tree_draw(
     least = _INFINITY
     for i in range(size):
         leaf = ids[i]
-        env = leaf % envs
+        place, env = _divided(leaf, envs)
         last = bounds[env, COUNT] - 1
         # The newest row of that env that sits in this place of the ring.
-        ids[i] = (last - (last - leaf // envs) % rows) * envs + env
+        ids[i] = (last - (last - place) % rows) * envs + env
         probability[i] = nodes[leaf] / total
         if probability[i] < least:
             least = probability[i]
