@@ -28,6 +28,7 @@ Layers, each using only those below it::
     session.py               path, lock and process; flush, close, save, load
     call_guard.py            whether a call may begin
     checkpoint_loader.py     a checkpoint in the place of a live store
+    checkpoint_saver.py      a checkpoint of a live store
     sequence_view.py         one view of the rows as windows
     store_kind.py            what a store holds for a buffer, and what is saved with it
     prefetchers.py           those of one buffer

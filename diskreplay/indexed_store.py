@@ -127,12 +127,13 @@ class IndexedStore:
             index.grow(int(index.count.max()) + rows)
             self.sampler.grow()
 
-    def _take_in(self, added: np.ndarray, rewards: np.ndarray) -> None:
-        """Tell the index and the sampler of committed rows: env, step and flags of each."""
+    def _take_in(self, *added: np.ndarray) -> None:
+        """Tell the index and the sampler of committed rows: env, step, flags and reward of each, as
+        `RowIndex.append` has them."""
         if self.index is None:
             self.store.writer.evict()
             return
-        left, entered = self.index.append(added, rewards)
+        left, entered = self.index.append(*added)
         if len(left):
             self.sampler.leave(left)
         if len(entered):
@@ -228,26 +229,27 @@ class IndexedStore:
                 has = ended & validation.fit_flags(
                     "next_observation_mask", next_observation_mask, num_envs
                 )
-            final_envs = envs[has[envs]]
+            final_envs = np.flatnonzero(has)  # these flags are cleared where nothing is recorded
             final = validator.frames(final_envs, steps + 1, next_observation)
-        count = len(envs)
-        total = count + len(final_envs)
-        added = np.empty((total, 3), np.int64)
-        added[:count, 0], added[count:, 0] = envs, final_envs
-        added[:, 1] = steps[added[:, 0]]
-        added[count:, 1] += 1
-        added[:count, 2] = terminated[envs] + 2 * truncated[envs].view(np.uint8)
-        added[count:, 2] = FINAL
-        new_rewards = np.zeros(total, np.float32)
-        new_rewards[:count] = row_values[self._reward_at][envs]
+        flags = terminated.view(np.uint8) + 2 * truncated.view(np.uint8)
+        added = [envs, steps, flags, row_values[self._reward_at]]
+        if len(envs) < num_envs:
+            added[1:] = (values[envs] for values in added[1:])
+        if len(final_envs):
+            last = final_envs, steps[final_envs] + 1, [FINAL] * len(final_envs)
+            more = *last, np.zeros(len(final_envs))
+            added = [np.append(a, b).astype(a.dtype) for a, b in zip(added, more, strict=True)]
         before = self.store.count.copy()
         try:
             self._grow(2)
             rows = self.store.writer.append(envs, row_values, final_envs, final)
-            self._take_in(added, new_rewards)
-            self.next_step[envs] += 1
-            self.next_step[envs[ended[envs]]] = 0
-            self.add_count += count
+            self._take_in(*added)
+            if len(envs) < num_envs:
+                steps[envs] += 1
+            else:  # of thousands of envs each indirection counts
+                steps += 1
+            steps[ended] = 0
+            self.add_count += len(envs)
         except BaseException as error:
             self._mend(before, error)
             raise
@@ -291,13 +293,12 @@ class IndexedStore:
         final = self._validator.frames(envs, steps, next_observation)
         if not len(envs):
             return
-        added = np.empty((len(envs), 3), np.int64)
-        added[:, 0], added[:, 1], added[:, 2] = envs, steps[envs], FINAL
+        flags, rewards = np.full(len(envs), FINAL, np.uint8), np.zeros(len(envs), np.float32)
         before = self.store.count.copy()
         try:
             self._grow(1)
             self.store.writer.append(envs, final, envs[:0], [], is_final=True)
-            self._take_in(added, np.zeros(len(envs), np.float32))
+            self._take_in(envs, steps[envs], flags, rewards)
             steps[envs] = 0
         except BaseException as error:
             self._mend(before, error)
@@ -326,12 +327,12 @@ class IndexedStore:
         flags = terminated + 2 * truncated.view(np.uint8) + FINAL * is_final.view(np.uint8)
         if self.episodes.begins_next(env):
             flags[0] |= BEGINS
-        added = np.stack([np.full(len(step), env), step, flags], axis=1).astype(np.int64)
         before = self.store.count.copy()
         try:
             self._grow(len(step))
             self.store.writer.extend(env, columns)
-            self._take_in(added, np.ascontiguousarray(reward, np.float32))
+            reward, step = np.ascontiguousarray(reward), np.ascontiguousarray(step)
+            self._take_in(np.full(len(step), env), step, flags, reward)
             over = terminated[-1] or truncated[-1] or is_final[-1]
             self.next_step[env] = 0 if over else int(step[-1]) + 1
             self.add_count += int(np.count_nonzero(~is_final))
@@ -422,7 +423,6 @@ class IndexedStore:
         most = max(min(room // 4, _AT_ONCE // store.num_envs), 1)  # rows of an env at a time
         while (new := store.count - index.count).any():
             ids = small_columns.ids_between(index.count, index.count + np.minimum(new, most))
-            steps, flags, rewards = small_columns.read(store, ids, self.episodes.begins)
-            envs = ids % store.num_envs
-            self._take_in(np.stack([envs, steps, flags], axis=1), rewards)
+            read = small_columns.read(store, ids, self.episodes.begins)
+            self._take_in(ids % store.num_envs, *read)
         store.first = np.maximum(store.first, index.first)

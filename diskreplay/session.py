@@ -13,6 +13,7 @@ import numpy as np
 from diskreplay import fork, signals, validation
 from diskreplay.call_guard import CallGuard
 from diskreplay.checkpoint_loader import CheckpointLoader
+from diskreplay.checkpoint_saver import CheckpointSaver
 from diskreplay.errors import (
     CorruptSegmentError,
     FormatError,
@@ -336,18 +337,7 @@ class Session(CallGuard):
         self._check_writable()
         directory = resolved(checkpoint_dir)
         keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
-        with self._turn():
-            self._rows.store.place.check()  # before a directory is made, beside the old path say
-        with checkpoint.begun(self.path, directory, self.name, iteration_number, wanted) as begun:
-            with self._turn():
-                self._check_writable()
-                self._prefetchers.draw_resumed()
-                with self._prefetchers.drained() as under_way, self._views.drained() as paused:
-                    states = self._views.states(self._rows, paused)
-                    meta = self._meta(states)
-                    meta["prefetch"] = self._prefetchers.describe(under_way)
-                    leaves = self._leaves(states)
-                    return checkpoint.finish(begun, self._rows.store, self.name, meta, leaves, keep)
+        return CheckpointSaver(self).save(directory, iteration_number, wanted, keep)
 
     def load(
         self,

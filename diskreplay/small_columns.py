@@ -31,7 +31,10 @@ def load(store: Store, index: RowIndex, begins: Collection[int]) -> None:
     check_steps(store)
     for name, column, flag in _COLUMNS:
         for row, envs, values, wanted in store.columns[name].pieces(store.first, store.count):
-            bits = _flags(values, flag) if flag else values.view(np.int32)
+            # A rotten bool may be any byte, and the index keeps marks of its own beside these.
+            bits = (values.view(np.uint8) != 0).astype(np.int32) * np.int32(flag) if flag else (
+                values.view(np.int32)
+            )  # fmt: skip
             index.load(column, row, envs, bits, wanted)
     index.ring[np.array(sorted(begins), np.int64) % index.size, _FLAGS] |= BEGINS
 
@@ -39,18 +42,18 @@ def load(store: Store, index: RowIndex, begins: Collection[int]) -> None:
 def read(
     store: Store, ids: np.ndarray, begins: Collection[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps, flags and rewards of retained rows, int32, int32 and float32 of shape (rows,).
+    """Steps, flags and rewards of retained rows, int32, uint8 and float32 of shape (rows,).
 
     Raises
     ------
     CorruptSegmentError
     """
-    flags, ends = np.zeros(len(ids), np.int32), np.empty(len(ids), np.bool_)
+    flags, ends = np.zeros(len(ids), np.uint8), np.empty(len(ids), np.bool_)
     found = np.empty(len(ids), np.int32), flags, np.empty(len(ids), np.float32)
     for name, column, flag in _COLUMNS:
         store.take(name, ids, ends if flag else found[column])
         if flag:
-            flags |= _flags(ends, flag)
+            flags |= (ends.view(np.uint8) != 0).view(np.uint8) * np.uint8(flag)
     if (found[_STEP] < 0).any():
         _refuse_step(store, int(ids[found[_STEP].argmin()]))
     if begins:
@@ -77,9 +80,3 @@ def check_steps(store: Store) -> None:
 def _refuse_step(store: Store, id_: int) -> None:
     """Refuse a row of a negative step: by rot, and the kernels go back by it, to other memory."""
     store.columns["step"].complain(*divmod(id_, store.num_envs))
-
-
-def _flags(values: np.ndarray, flag: int) -> np.ndarray:
-    """`flag` where one of these bools is set. A rotten one may be any byte, and the index keeps
-    marks of its own beside these."""
-    return (values.view(np.uint8) != 0).astype(np.int32) * np.int32(flag)

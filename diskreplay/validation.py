@@ -167,6 +167,8 @@ def fit_rows(field: Field, value: Any, num_envs: int, envs: np.ndarray) -> np.nd
         )
     if value.dtype == field.dtype:
         return np.ascontiguousarray(value)
+    if len(envs) == num_envs:
+        return np.ascontiguousarray(cast(field, value))
     result = np.zeros(value.shape, field.dtype)
     result[envs] = cast(field, value[envs])
     return result
@@ -255,8 +257,9 @@ class RowValidator:
         rows += self._leaf_rows(schema.action_space, schema.actions, action, envs)
         reward_field = schema.fields[len(rows)]
         rewards = fit_rows(reward_field, reward, num_envs, envs)
-        if not np.isfinite(rewards[envs]).all():
-            env = int(envs[~np.isfinite(rewards[envs])][0])
+        finite = np.isfinite(rewards)
+        if not finite.all() and not finite[envs].all():
+            env = int(envs[~finite[envs]][0])
             raise NotFiniteError(f"reward: {rewards[env]} of env {env}, a finite float32 expected")
         rows += (rewards, terminated, truncated, steps, np.zeros(num_envs, np.bool_))
         self._check_extras(extras)

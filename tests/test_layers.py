@@ -31,7 +31,7 @@ LEVELS = [
     ["mutable_fields"],
     ["session"],
     ["call_guard"],
-    ["checkpoint_loader"],
+    ["checkpoint_loader", "checkpoint_saver"],
     ["sequence_view", "store_kind"],
     ["prefetchers"],
     ["distribution", "indexed_store", "prefetch"],

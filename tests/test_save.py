@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import itertools
 import subprocess
 import sys
 import threading
@@ -314,3 +315,32 @@ def test_a_checkpoint_that_goes_while_it_is_loaded(tmp_path, monkeypatch, what, 
             other.close()
             assert found_in(tmp_path / "other") == (1, 133)
         assert writer in calls
+
+
+def test_priorities_that_did_not_change_are_shared_with_the_checkpoint_before(tmp_path):
+    with diskreplay.PrioritizedReplayBuffer(
+        tmp_path / "live", observation_space=Box(-1, 1, (1,), "float32"),
+        action_space=Discrete(2), capacity=300_000, seed=1,
+    ) as buffer:  # fmt: skip
+        rows = 300_000
+        buffer.extend({
+            "observation": np.zeros((rows, 1), np.float32), "action": np.zeros(rows, np.int64),
+            "reward": np.zeros(rows, np.float32), "terminated": np.zeros(rows, np.bool_),
+            "truncated": np.zeros(rows, np.bool_), "step": np.arange(rows, dtype=np.int32),
+            "is_final": np.zeros(rows, np.bool_),
+        })  # fmt: skip
+        paths = [buffer.save(tmp_path / "checkpoints", number) for number in (1, 2)]
+        buffer.update_priorities(np.array([5, 140_000]), np.array([7.0, 0.5]))
+        paths.append(buffer.save(tmp_path / "checkpoints", 3))
+        chunks = [sorted((path / "priority").glob("c.*")) for path in paths]
+        same = [a.samefile(b) for before, now in itertools.pairwise(chunks)
+                for a, b in zip(before, now, strict=True)]  # fmt: skip
+        assert same == [True, True, True, False, False, True]
+        before = np.fromfile(chunks[1][0], "<f8")
+        now = np.fromfile(chunks[2][0], "<f8")
+        assert (np.flatnonzero(before != now) == [5]).all()
+        whole = chunks[2][2].read_bytes()
+        with chunks[2][2].open("r+b") as file:
+            file.write(b"rot")
+        path = buffer.save(tmp_path / "checkpoints", 4)  # what rotted is not linked once more
+        assert (path / "priority" / chunks[2][2].name).read_bytes() == whole

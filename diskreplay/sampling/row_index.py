@@ -110,13 +110,16 @@ class RowIndex:
         self._allocate()
         self.ring[: len(old)] = old
 
-    def append(self, added: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def append(
+        self, envs: np.ndarray, steps: np.ndarray, flags: np.ndarray, rewards: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Add rows in order.
 
         Parameters
         ----------
-        added : ndarray of int64, shape (rows, 3)
-            Env, step and flags of each.
+        envs : ndarray of int64, shape (rows,)
+        steps : ndarray of int32, shape (rows,)
+        flags : ndarray of uint8, shape (rows,)
         rewards : ndarray of float32, shape (rows,)
 
         Returns
@@ -126,11 +129,11 @@ class RowIndex:
             call. Let go of the first before taking in the second: a new row may sit in an old
             one's place.
         """
-        if len(added) * self._changes >= self.changed.shape[1]:
-            self.changed = np.empty((2, 1 + len(added) * self._changes), np.int64)
+        if len(envs) * self._changes >= self.changed.shape[1]:
+            self.changed = np.empty((2, 1 + len(envs) * self._changes), np.int64)
         changed = self.changed
         gone, came, more = self._kernels.index_append(
-            self.ring, self.bounds, self.figures, added, rewards.view(np.int32), changed
+            *self.state, envs, steps, flags, rewards.view(np.int32), changed
         )
         self.sampleable += more
         return changed[0, 1 : 1 + gone], changed[1, 1 : 1 + came]

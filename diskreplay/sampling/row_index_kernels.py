@@ -2,6 +2,7 @@
 
 from diskreplay.jit import (
     float32_bits,
+    inner,
     int32s,
     int64,
     int64s,
@@ -29,17 +30,48 @@ STEP, FLAGS, REWARD, EPISODE, WIDTH = 0, 1, 2, 3, 4
 FIRST, COUNT = 0, 1
 
 
+@inner
+def _near(figures, place, rows):
+    """The place of the row so many rows behind that in `place`, fewer than are kept, or before it:
+    a division takes as long as a dozen additions."""
+    place += rows * figures[ENVS]
+    size = figures[ROWS] * figures[ENVS]
+    return place - size if place >= size else place + size if place < 0 else place
+
+
+@inner
+def _stack_is_whole(ring, bounds, figures, env, row, place):
+    before = smaller(int64(ring[WIDTH * place + STEP]), figures[STACK] - 1)
+    if row - before < bounds[2 * env + FIRST]:
+        return 0
+    other = _near(figures, place, -before)
+    return 1 if ring[WIDTH * other + EPISODE] == ring[WIDTH * place + EPISODE] else 0
+
+
 @part(int64, int32s, int64s, int64s, int64, int64)
 def stack_is_whole(ring, bounds, figures, env, row):
     """Whether the frames of a retained row's stack are there, all of them of its episode."""
-    envs = figures[ENVS]
-    size = figures[ROWS] * envs
-    place = WIDTH * ((row * envs + env) % size)
-    oldest = row - smaller(int64(ring[place + STEP]), figures[STACK] - 1)
-    if oldest < bounds[2 * env + FIRST]:
-        return 0
-    other = WIDTH * ((oldest * envs + env) % size)
-    return 1 if ring[other + EPISODE] == ring[place + EPISODE] else 0
+    place = row % figures[ROWS] * figures[ENVS] + env
+    return _stack_is_whole(ring, bounds, figures, env, row, place)
+
+
+@inner
+def _steps_to_go(ring, bounds, figures, env, row, place, horizon):
+    episode = ring[WIDTH * place + EPISODE]
+    for ahead in range(1, horizon + 1):
+        flags = ring[WIDTH * place + FLAGS]
+        if flags & TERMINATED:
+            return ahead
+        if row + ahead >= bounds[2 * env + COUNT]:
+            return 0
+        place = _near(figures, place, 1)
+        if ring[WIDTH * place + EPISODE] != episode:
+            return 0
+        if ring[WIDTH * place + FLAGS] & FINAL:
+            return ahead
+        if flags & TRUNCATED:
+            return 0
+    return horizon
 
 
 @part(int64, int32s, int64s, int64s, int64, int64, int64)
@@ -47,48 +79,29 @@ def steps_ahead(ring, bounds, figures, env, row, horizon):
     """Rows in the n-step window of a row that is a transition, 0 if there is nothing to bootstrap
     from: the episode has to terminate within the horizon, to come to a final row (it was truncated
     or cut, and its last observation is known), or to reach the horizon."""
-    envs = figures[ENVS]
-    size = figures[ROWS] * envs
-    place = WIDTH * ((row * envs + env) % size)
-    episode = ring[place + EPISODE]
-    for ahead in range(1, horizon + 1):
-        flags = ring[place + FLAGS]
-        if flags & TERMINATED:
-            return ahead
-        following = row + ahead
-        if following >= bounds[2 * env + COUNT]:
-            return 0
-        place = WIDTH * ((following * envs + env) % size)
-        if ring[place + EPISODE] != episode:
-            return 0
-        if ring[place + FLAGS] & FINAL:
-            return ahead
-        if flags & TRUNCATED:
-            return 0
-    return horizon
+    place = row % figures[ROWS] * figures[ENVS] + env
+    return _steps_to_go(ring, bounds, figures, env, row, place, horizon)
 
 
-@part(int64, int32s, int64s, int64s, int64, int64)
-def _steps_ahead(ring, bounds, figures, env, row):
+@part(int64, int32s, int64s, int64s, int64, int64, int64)
+def _steps_ahead(ring, bounds, figures, env, row, place):
     """Rows in the n-step window of a row, 0 if the row cannot be sampled: it is a final row, its
     stack is not whole, or there is nothing to bootstrap from."""
-    place = WIDTH * ((row * figures[ENVS] + env) % (figures[ROWS] * figures[ENVS]))
-    if ring[place + FLAGS] & FINAL or not stack_is_whole(ring, bounds, figures, env, row):
+    if ring[WIDTH * place + FLAGS] & FINAL:
         return 0
-    return steps_ahead(ring, bounds, figures, env, row, figures[HORIZON])
+    if not _stack_is_whole(ring, bounds, figures, env, row, place):
+        return 0
+    return _steps_to_go(ring, bounds, figures, env, row, place, figures[HORIZON])
 
 
-@part(void, int32s, int64s, int64s, int64, int64)
-def _number(ring, bounds, figures, env, row):
+@inner
+def _number(ring, bounds, figures, env, row, at):
     """Give a row the number of its episode, which the row before has or not: rows of one count on
     by one, and end with a terminated or a truncated row, or with the final row behind it."""
-    envs = figures[ENVS]
-    size = figures[ROWS] * envs
-    place = WIDTH * ((row * envs + env) % size)
+    place, before = WIDTH * at, WIDTH * _near(figures, at, -1)
     if row <= bounds[2 * env + FIRST]:
         ring[place + EPISODE] = 0
         return
-    before = WIDTH * (((row - 1) * envs + env) % size)
     ended, flags = ring[before + FLAGS] & ENDED, ring[place + FLAGS]
     follows = ring[place + STEP] == ring[before + STEP] + 1 and not flags & BEGINS
     if ended and (ended & CLOSES or not flags & FINAL):
@@ -98,54 +111,54 @@ def _number(ring, bounds, figures, env, row):
     ring[place + EPISODE] = ring[before + EPISODE] + (0 if follows else 1)
 
 
-@part(
-    void, int32s, int64s, int64s, int64, int64, int64, int64, int64s, int64
-)  # fmt: skip
+@part(void, int32s, int64s, int64s, int64, int64, int64, int64, int64s, int64)
 def append(ring, bounds, figures, env, step, flags, reward, changed, room):
     """One row, its reward as float32 bits; see `index_append`."""
-    rows, num_envs = figures[ROWS], figures[ENVS]
-    stack, horizon = figures[STACK], figures[HORIZON]
-    size = rows * num_envs
     first, row = bounds[2 * env + FIRST], bounds[2 * env + COUNT]
-    while row - first >= rows:
+    at = row % figures[ROWS] * figures[ENVS] + env
+    while row - first >= figures[ROWS]:
         oldest = first
         first += 1
         bounds[2 * env + FIRST] = first
-        for other in range(oldest, smaller(oldest + stack, row)):
-            place = (other * num_envs + env) % size
+        place = oldest % figures[ROWS] * figures[ENVS] + env
+        for other in range(oldest, smaller(oldest + figures[STACK], row)):
             if ring[WIDTH * place + FLAGS] & SAMPLEABLE:
-                if other - smaller(int64(ring[WIDTH * place + STEP]), stack - 1) <= oldest:
+                before = smaller(int64(ring[WIDTH * place + STEP]), figures[STACK] - 1)
+                if other - before <= oldest:
                     ring[WIDTH * place + FLAGS] &= ~SAMPLEABLE
                     changed[0] += 1
                     changed[changed[0]] = place
-    place = WIDTH * ((row * num_envs + env) % size)
-    ring[place + STEP] = step
-    ring[place + FLAGS] = flags
-    ring[place + REWARD] = reward
-    _number(ring, bounds, figures, env, row)
+            place = _near(figures, place, 1)
+    ring[WIDTH * at + STEP] = step
+    ring[WIDTH * at + FLAGS] = flags
+    ring[WIDTH * at + REWARD] = reward
+    _number(ring, bounds, figures, env, row, at)
     bounds[2 * env + COUNT] = row + 1
-    for other in range(larger(first, row - horizon), row + 1):
-        place = (other * num_envs + env) % size
+    for other in range(larger(first, row - figures[HORIZON]), row + 1):
+        place = _near(figures, at, other - row)
         if not ring[WIDTH * place + FLAGS] & SAMPLEABLE:
-            if _steps_ahead(ring, bounds, figures, env, other):
+            if _steps_ahead(ring, bounds, figures, env, other, place):
                 ring[WIDTH * place + FLAGS] |= SAMPLEABLE
                 changed[room] += 1
                 changed[room + changed[room]] = place
 
 
-@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], int32[::1], int64[:, ::1]")
-def index_append(ring, bounds, figures, added, rewards, changed):
-    """Add rows in order: ``added`` holds env, step and flags of each, ``rewards`` float32 bits.
+@kernel(
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], int32[::1], uint8[::1], int32[::1], "
+    "int64[:, ::1]"
+)
+def index_append(ring, bounds, figures, envs, steps, flags, rewards, changed):
+    """Add rows in order: env, step, flags and float32 bits of the reward of each.
 
     Lists the places that stopped being sampleable in ``changed[0]``, those that began (and still
     are) in ``changed[1]``, each list behind its length, and returns how many of each, and how many
     more can be sampled now.
     """
     changed[0, 0] = changed[1, 0] = 0
-    for i in range(len(added)):
+    for i in range(len(envs)):
         append(
-            pointer(ring), pointer(bounds), pointer(figures), added[i, 0], added[i, 1],
-            added[i, 2], rewards[i], pointer(changed), changed.shape[1],
+            pointer(ring), pointer(bounds), pointer(figures), envs[i], steps[i], flags[i],
+            rewards[i], pointer(changed), changed.shape[1],
         )  # fmt: skip
     # A row can begin and stop within one call, when the capacity is that of one window.
     gone, came, kept = changed[0, 0], changed[1, 0], 0
@@ -193,11 +206,13 @@ def index_validate(ring, bounds, figures, most):
         for env in range(envs):
             row = bounds[env, FIRST] + at
             if row < bounds[env, COUNT]:
-                _number(pointer(ring), pointer(bounds), pointer(figures), env, row)
+                place = row % figures[ROWS] * envs + env
+                _number(pointer(ring), pointer(bounds), pointer(figures), env, row, place)
             row -= horizon  # all that its window may have is numbered
             if bounds[env, FIRST] <= row < bounds[env, COUNT]:
-                if _steps_ahead(pointer(ring), pointer(bounds), pointer(figures), env, row):
-                    ring[(row * envs + env) % len(ring), FLAGS] |= SAMPLEABLE
+                place = row % figures[ROWS] * envs + env
+                if _steps_ahead(pointer(ring), pointer(bounds), pointer(figures), env, row, place):
+                    ring[place, FLAGS] |= SAMPLEABLE
                     total += 1
     return total
 
@@ -226,7 +241,7 @@ def index_plan(
     for i in range(len(ids)):
         env, row = ids[i] % envs, ids[i] // envs
         place = ids[i] % size
-        ahead = _steps_ahead(pointer(ring), pointer(bounds), pointer(figures), env, row)
+        ahead = _steps_ahead(pointer(ring), pointer(bounds), pointer(figures), env, row, place)
         start = int64(ring[place, STEP])
         total = 0.0
         last = place

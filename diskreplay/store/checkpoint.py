@@ -1,6 +1,7 @@
 """Checkpoints: immutable directories that share their full segments with the live store."""
 
 import contextlib
+import dataclasses
 import datetime
 import os
 import re
@@ -166,29 +167,87 @@ def begun(
         yield Construction(room, build, attachments.write(wanted, build))
 
 
+def prepare(store: Store) -> None:
+    """Seal and sync what is full, so that it is linked instead of copied. Rows may come meanwhile,
+    and no lock is needed: what comes to be full later costs a copy."""
+    store.maintenance.run(durable=True)
+    store.maintenance.sync_sealed()
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a checkpoint has of a store, of one moment.
+
+    Attributes
+    ----------
+    count, first : ndarray of int64, shape (num_envs,)
+    files : dict of str to Seal
+        What is there so far, by the names that the manifest has.
+    seals : dict of str to (dict of str to Seal)
+        Of each field's sealed segments.
+    written : list of Path
+        What is not known to be durable.
+    attributes : dict
+        Those of the group.
+    """
+
+    count: np.ndarray
+    first: np.ndarray
+    files: dict[str, Seal]
+    seals: dict[str, dict[str, Seal]]
+    written: list[Path]
+    attributes: dict[str, Any]
+
+
+def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents:
+    """Take all rows of a store into a checkpoint that was begun.
+
+    Call it while nobody writes, and keep the lock of `maintenance` until `finish` has returned: it
+    deletes, seals and puts in its place nothing meanwhile. Full segments are hard-linked (copied
+    where the file system cannot), so the cost follows the rows since the last full segment. Nothing
+    waits for the disk here, unless there are mutable fields.
+    """
+    store.maintenance.freeze()
+    fresh = set(store.maintenance.unsynced())
+    count, first = store.count.copy(), store.first.copy()
+    contents, copies = dict(begun.attached), Copies()
+    seals: dict[str, dict[str, Seal]] = {}
+    written: list[Path] = []
+    for column in store.columns.values():
+        field, seals[column.field.name] = column.field, {}
+        files.make_dirs(begun.build / field.name)
+        for key, _envs in segments_of(field, first, count):
+            name = f"{field.name}/{field.chunk_key(*key)}"
+            segment = column.segments.get(key)
+            if segment is not None and column.is_linkable(segment, count):
+                copies.link(segment.path, begun.build / name)
+                seal = seals[field.name]["{}/{}".format(*key)] = column.seal_of(segment)
+                # By this name: an env that comes back to it puts another file in its place.
+                written += [begun.build / name] * (segment.path in fresh)
+            else:
+                seal = column.write_partial(key, count, begun.build / name)
+                written.append(begun.build / name)
+            contents[name] = seal
+    written += copies.run()  # now, for the same reason
+    attributes = {**store.attributes(count, first), **meta}
+    return Contents(count, first, contents, seals, written, attributes)
+
+
 def finish(
     begun: Construction,
     store: Store,
     name: str,
-    meta: Mapping[str, Any],
+    taken: Contents,
     leaves: priorities.Sets,
     keep: int | None,
 ) -> Path:
-    """Write all rows of a store into a checkpoint that was begun, put it in place, and remove the
-    numbered ones beyond the `keep` highest.
-
-    Full segments are hard-linked (copied where the file system cannot), so the cost follows the
-    rows since the last full segment.
-    """
-    room, build, attached = begun
+    """Make a checkpoint durable, of which the rows are taken, put it in place, and remove the
+    numbered ones beyond the `keep` highest. Rows may come meanwhile."""
+    room, build, _attached = begun
     target = room.place
-    store.maintenance.freeze()
-    store.maintenance.run(durable=True)  # what is full is sealed, and linked instead of copied
-    store.maintenance.sync_sealed()  # what is linked is shared, and has to be on disk
-    with store.maintenance.lock:
-        _build(store, build, meta, leaves, attached)
-        if leaves:
-            store.keep_priorities([build / name for name in leaves], meta)
+    _complete(begun, store, taken, leaves)
+    if leaves:
+        store.keep_priorities([build / name for name in leaves], taken.attributes)
     store.place.check()  # else what was linked may be another store's
     room.put_in_place(build)
     if keep is not None:
@@ -197,38 +256,21 @@ def finish(
     return target
 
 
-def _build(
-    store: Store,
-    build: Path,
-    meta: Mapping[str, Any],
-    leaves: priorities.Sets,
-    attached: Mapping[str, Seal],
-) -> None:
-    count, first = store.count.copy(), store.first.copy()
-    contents = dict(attached)
-    copies = Copies()
-    written: list[Path] = []
+def _complete(begun: Construction, store: Store, taken: Contents, leaves: priorities.Sets) -> None:
+    """Write and sync what belongs to the rows."""
+    build, contents, written = begun.build, taken.files, taken.written
     for column in store.columns.values():
-        field, seals = column.field, {}
-        files.make_dirs(build / field.name)
-        for key, _envs in segments_of(field, first, count):
-            name = f"{field.name}/{field.chunk_key(*key)}"
-            segment = column.segments.get(key)
-            if segment is not None and column.is_linkable(segment, count):
-                copies.link(segment.path, build / name)
-                contents[name] = seals["{}/{}".format(*key)] = column.seal_of(segment)
-            else:
-                contents[name] = column.write_partial(key, count, build / name)
-                written.append(build / name)
-        entries = {"seals": {key: seal.entry for key, seal in seals.items()}}
-        document = format.array_document(field, int(count.max()), store.num_envs, entries)
+        field = column.field
+        entries = {key: seal.entry for key, seal in taken.seals[field.name].items()}
+        document = format.array_document(
+            field, int(taken.count.max()), store.num_envs, {"seals": entries}
+        )
         written += write_documents(build, field, document)
-    written += copies.run()
+    start = int(taken.first.min())
     for name, (values, alpha) in leaves.items():
-        written += priorities.write(build / name, values, int(first.min()), alpha)
+        written += priorities.write(build / name, values, start, alpha, store.path / name)
     group = build / "zarr.json"
-    attributes = {**store.attributes(count, first), **meta}
-    files.write(group, [format.encode(format.group_document(attributes))])
+    files.write(group, [format.encode(format.group_document(taken.attributes))])
     written.append(group)
     for path in written:
         name = path.relative_to(build).as_posix()

@@ -103,12 +103,17 @@ def _segment(table, env, row):
 def scatter(table, envs, rows, source):
     """Write ``source[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``."""
     row_bytes, tail, tail_rows = table[ROW_BYTES], table[TAIL], table[TAIL_ROWS]
+    slots, segment_rows, stride = table[SLOTS], table[SEGMENT_ROWS], table[STRIDE]
+    last, slot, at = -1, 0, 0
     for i in range(len(envs)):
+        if rows[i] != last:  # a division takes longer than all else that is done for a short row
+            last = rows[i]
+            slot = last // segment_rows % slots
+            at = last % (tail_rows if tail_rows else segment_rows)
         if tail_rows:
-            target = tail + (envs[i] * tail_rows + rows[i] % tail_rows) * row_bytes
+            target = tail + (envs[i] * tail_rows + at) * row_bytes
         else:
-            at = rows[i] % table[SEGMENT_ROWS] * table[STRIDE]
-            target = table[_segment(pointer(table), envs[i], rows[i])] + at
+            target = table[FIGURES + 2 * (envs[i] * slots + slot)] + at * stride
         memcpy(target, address(source) + envs[i] * row_bytes, row_bytes)
     return 0
 

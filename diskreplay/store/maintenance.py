@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from diskreplay.errors import DiskReplayError
+from diskreplay.errors import DiskReplayError, StorageError
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
 from diskreplay.store.open_store import OpenStore
+from diskreplay.store.raw_column import WORTH_A_SPARE
 from diskreplay.store.record import Record
 
-_WORTH_A_SPARE = 1 << 20
 _RECORD_EVERY = 2.0  # seconds
 
 
@@ -119,6 +119,9 @@ class Maintenance:
             crowded = any(c.is_crowded(store.first) for c in store.columns.values())
             durable = durable or crowded or time.monotonic() >= self._record_due
             if durable:
+                if spares:  # while the disk is busy, adding threads have none but these
+                    with contextlib.suppress(StorageError):
+                        self._keep_spares()
                 self.place_copies()
                 self._make_record(count)
             if spares:  # last: a full disk may have got room by what was deleted
@@ -147,11 +150,14 @@ class Maintenance:
     def freeze(self) -> None:
         """Seal segments of fields whose values may be replaced: a checkpoint is about to share
         them. Nobody writes meanwhile."""
+        mutable = [column for column in self._store.raw_columns if column.field.mutable]
+        if not mutable:
+            return
         with undisturbed(), self.lock:
             self._store.place.check()
             self._seal(self._store.count.copy())
             self.place_copies()
-            for column in self._store.raw_columns:
+            for column in mutable:
                 self._unsynced += column.freeze()
 
     def place_copies(self) -> None:
@@ -165,7 +171,7 @@ class Maintenance:
         shortest = min(column.field.segment_rows for column in self._store.raw_columns)
         for column in self._store.raw_columns:
             field, count = column.field, self._store.count
-            if not self._closing and field.segment_bytes >= _WORTH_A_SPARE:
+            if not self._closing and field.segment_bytes >= WORTH_A_SPARE:
                 starts = np.arange(0, len(count), field.env_group)
                 fastest = np.maximum.reduceat(count, starts)
                 left = field.segment_rows - fastest % field.segment_rows

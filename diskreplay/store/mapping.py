@@ -58,14 +58,15 @@ class Mapping:
         }  # fmt: skip
 
     @classmethod
-    def create(cls, path: Path, size: int) -> "Mapping":
-        """A new file of zeros, allocated and prepared for writing."""
+    def create(cls, path: Path, size: int, *, prepared: bool = True) -> "Mapping":
+        """A new file of zeros, allocated and, unless told otherwise, prepared for writing."""
         fd = files.allocate(path, size)
         try:
             mapping = cls(path, fd, size, writable=True)
         finally:
             os.close(fd)
-        mapping.prepare()
+        if prepared:
+            mapping.prepare()
         return mapping
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import FormatError, StorageError
 from diskreplay.store import files, format, numbers, private
 
 LARGEST_LEAF = 1e297  # of a `SumTree`: the sum of all leaves stays finite
@@ -43,13 +43,19 @@ class Saved(NamedTuple):
     alpha: float | None
 
 
-def write(directory: Path, priorities: np.ndarray, start: int, alpha: float | None) -> list[Path]:
+def write(
+    directory: Path, priorities: np.ndarray, start: int, alpha: float | None,
+    known: Path | None = None,
+) -> list[Path]:  # fmt: skip
     """Write the priorities of rows from `start` on, and sync them.
 
     Parameters
     ----------
     priorities : ndarray of float64, shape (rows, num_envs)
         NaN for a row that has none.
+    known : Path, optional
+        The directory of a set that was written before. Chunks that are the same there, byte by
+        byte, are linked: nobody writes to them any more.
 
     Returns
     -------
@@ -66,13 +72,23 @@ def write(directory: Path, priorities: np.ndarray, start: int, alpha: float | No
         low, high = max(start, number * chunk), min(stop, (number + 1) * chunk)
         block[low - number * chunk : high - number * chunk] = priorities[low - start : high - start]
         path = directory / format.priority_key(number)
-        files.write(path, [block.data])
+        there = known / path.name if known else None
+        if there is None or not _has(there, block) or not files.link(there, path):
+            files.write(path, [block.data])
         written.append(path)
     metadata = directory / "zarr.json"
     files.write(metadata, [format.encode(format.priority_document(stop, num_envs, chunk, alpha))])
     files.sync([*written, metadata])
     files.sync_dirs([directory])
     return [*written, metadata]
+
+
+def _has(path: Path, block: np.ndarray) -> bool:
+    """Whether a file has these bytes and no others. One that cannot be read has not."""
+    try:
+        return path.exists() and files.read(path, block.nbytes + 1) == block.tobytes()
+    except StorageError:
+        return False
 
 
 def parse(document: dict[str, Any], num_envs: int) -> tuple[int, int, float | None]:
@@ -165,7 +181,7 @@ def replace(root: Path, name: str, priorities: np.ndarray, start: int, alpha: fl
     """Put a set of new priorities in the place of the saved one, as a whole."""
     beside = private.new_priorities(root, name)
     files.remove_tree(beside)
-    write(beside, priorities, start, alpha)
+    write(beside, priorities, start, alpha, root / name)
     _put_in_place(root, name, beside)
 
 

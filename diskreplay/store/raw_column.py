@@ -17,6 +17,9 @@ from diskreplay.store.segment import RawSegment, Seal, Segment
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
 _MANY = 64  # envs
+_PAGE = 4096
+_MOST_FILES = 16  # that a column keeps open for its newest rows
+WORTH_A_SPARE = 1 << 20  # bytes of a file that is made ready before it is opened
 _AT_ONCE = 1 << 20  # values of a piece
 
 
@@ -35,6 +38,11 @@ class RawColumn(Column[RawSegment]):
         # Of a few envs a kernel is quicker than a copy by NumPy.
         is_strided = self.field.stride > self.field.row_bytes
         self._by_moment = is_strided and self.num_envs >= _MANY
+        self._by_file = (
+            self._by_moment and not self.field.mutable and self.field.stride >= _PAGE
+            and self.field.groups(self.num_envs) <= _MOST_FILES
+        )  # fmt: skip
+        self._is_even = self._by_moment  # the last rows were one of each env, of one moment
         self._spares: list[Mapping] = []
         self._spares_made = 0
         self.handed: list[RawSegment] = []
@@ -81,7 +89,9 @@ class RawColumn(Column[RawSegment]):
                 raise
             mapping.path = path
         else:
-            mapping = Mapping.create(path, self.field.segment_bytes)
+            size = self.field.segment_bytes
+            # Pages of a long file come when they are touched: an `add` does not wait for them all.
+            mapping = Mapping.create(path, size, prepared=size < WORTH_A_SPARE)
         self.new_files.append(path)
         return RawSegment(self.field, number, group, mapping)
 
@@ -140,7 +150,8 @@ class RawColumn(Column[RawSegment]):
         while len(self._spares) < wanted:
             self._spares_made += 1
             path = private.spare(self.root, self.number, self._spares_made)
-            self._spares.append(Mapping.create(path, self.field.segment_bytes))
+            prepared = not (self._by_file and self._is_even)
+            self._spares.append(Mapping.create(path, self.field.segment_bytes, prepared=prepared))
 
     def write(self, env: int, start: int, values: np.ndarray) -> None:
         """Write consecutive rows of one env from `start` on; their segments are open."""
@@ -156,10 +167,10 @@ class RawColumn(Column[RawSegment]):
         return self.field.segment_rows
 
     def scatter(self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-        if self._by_moment and len(envs) == self.num_envs:
-            row = int(rows[0])
-            if (rows == row).all():  # one row of each env, side by side
-                self._write_moment(row, values)
+        if self._by_moment:
+            self._is_even = len(envs) == self.num_envs and bool((rows == rows[0]).all())
+            if self._is_even:  # one row of each env, side by side
+                self._write_moment(int(rows[0]), values)
                 return
         super().scatter(envs, rows, values)
 
@@ -168,7 +179,12 @@ class RawColumn(Column[RawSegment]):
         rows, size = values.reshape(self.num_envs, -1).view(np.uint8), self.field.env_group
         for group in range(self.field.groups(self.num_envs)):
             some = rows[group * size : (group + 1) * size]
-            self.segments[number, group].every_row()[at, : len(some)] = some
+            self.segments[number, group].write_moment(at, some)
+
+    def adopt(self, segment: RawSegment, envs: np.ndarray) -> None:
+        if self._by_file and segment.seal is None:
+            segment.open_file()
+        super().adopt(segment, envs)
 
     def rows(self, number: int, env: int) -> np.ndarray:
         """A view of an env's rows in a segment, shape ``(segment_rows, *field.shape)``."""
@@ -264,7 +280,7 @@ class RawColumn(Column[RawSegment]):
         size = self.field.segment_rows
         for segment in self.open_segments():
             used = np.clip(count[segment.envs] - segment.start, 0, size)
-            every = segment.every_row()
+            every = segment.every_row
             for place, rows in enumerate(used.tolist()):
                 if every[rows:, place].any():
                     every[rows:, place] = 0
@@ -354,7 +370,7 @@ class RawColumn(Column[RawSegment]):
             copied = RawSegment(
                 field, segment.number, segment.group, cast(Mapping, _Memory(path, copy))
             )
-            rows, there = segment.every_row(), copied.every_row()
+            rows, there = segment.every_row, copied.every_row
             if field.env_major:
                 for place, number in enumerate(used.tolist()):
                     there[:number, place] = rows[:number, place]

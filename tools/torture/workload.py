@@ -176,7 +176,7 @@ class Setting:
             replace(maintenance.time, "monotonic", clock)
             if self.large:
                 replace(column_module, "_LARGE", 4096)
-                replace(maintenance, "_WORTH_A_SPARE", 1)
+                replace(maintenance, "WORTH_A_SPARE", 1)
             yield clock
 
 

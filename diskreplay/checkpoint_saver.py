@@ -1,0 +1,59 @@
+"""A checkpoint of a live store, which goes on getting rows while it is made durable."""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diskreplay import signals
+from diskreplay.store import checkpoint, priorities
+from diskreplay.store.attachments import Source
+
+if TYPE_CHECKING:
+    from diskreplay.session import Session
+
+
+class CheckpointSaver:
+    """`Session.save`."""
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+
+    def save(
+        self, directory: Path, suffix: int | str, wanted: Mapping[str, Source], keep: int | None
+    ) -> Path:
+        """Write one. The lock is held while the rows are taken, and not while they are synced:
+        an `add` on another thread does not wait for the disk."""
+        session, me = self._session, threading.get_ident()
+        with session._turn():
+            session._rows.store.place.check()  # before a directory is made, beside the old path say
+        with (
+            checkpoint.begun(session.path, directory, session.name, suffix, wanted) as begun,
+            contextlib.ExitStack() as held,
+        ):
+            lock = session._turn()
+            try:
+                session._busy.add(me)  # no call by a handler of a signal, amid this one
+                checkpoint.prepare(session._rows.store)
+                with lock:
+                    session._check_writable()
+                    store = session._rows.store
+                    with signals.undisturbed():
+                        # Until the end: who closes, loads, flushes or saves comes after this.
+                        held.enter_context(store.maintenance.lock)
+                    taken, leaves = self._take(begun)
+                return checkpoint.finish(begun, store, session.name, taken, leaves, keep)
+            finally:
+                session._busy.discard(me)
+
+    def _take(self, begun: checkpoint.Construction) -> tuple[checkpoint.Contents, priorities.Sets]:
+        """What a checkpoint has of this moment, and its priorities. Needs the lock."""
+        session = self._session
+        session._prefetchers.draw_resumed()
+        with session._prefetchers.drained() as under_way, session._views.drained() as paused:
+            states = session._views.states(session._rows, paused)
+            meta = session._meta(states)
+            meta["prefetch"] = session._prefetchers.describe(under_way)
+            leaves = session._leaves(states)
+            return checkpoint.take(begun, session._rows.store, meta), leaves
