@@ -20,8 +20,10 @@ class SequenceOptions(NamedTuple):
     Attributes
     ----------
     window : Window
-    prioritized, online : bool
+    prioritized : bool
     alpha : float
+    online : int
+        How many rows apart new windows are handed out; 0: none are.
         These say which windows there are and how they are drawn: with others, what was saved under
         the view's name is of no use.
     """
@@ -29,7 +31,7 @@ class SequenceOptions(NamedTuple):
     window: Window
     prioritized: bool
     alpha: float
-    online: bool
+    online: int
     batch_size: int
     beta: float
     eta: float
@@ -76,7 +78,7 @@ class SequenceOptions(NamedTuple):
         if returns_to_go is not None:
             returns_to_go = _number("returns_to_go", returns_to_go, most=1)
         return cls(
-            window, bool(prioritized), _number("alpha", alpha), bool(online),
+            window, bool(prioritized), _number("alpha", alpha), _online(online),
             whole("batch_size", batch_size), exponent(beta), _number("eta", eta, most=1),
             weight_normalization, state, fields, returns_to_go,
         )  # fmt: skip
@@ -88,6 +90,10 @@ class SequenceOptions(NamedTuple):
             **self.window._asdict(), "prioritized": self.prioritized, "online": self.online,
             "alpha": self.alpha if self.prioritized else None,
         }  # fmt: skip
+
+
+def _online(online: Any) -> int:
+    return int(online) if isinstance(online, bool | np.bool_) else _from_zero("online", online)
 
 
 def _from_zero(name: str, value: Any) -> int:

@@ -32,7 +32,7 @@ class SequenceSource:
         state: str | Sequence[str] = (),
         fields: Sequence[str] | None = None,
         arrival: bool = False,
-        online: bool = False,
+        online: bool | int = False,
         finished: bool = False,
         returns_to_go: float | None = None,
         name: str = "sequences",
@@ -75,8 +75,9 @@ class SequenceSource:
             Which extras are read, and ``"action"``; all by default.
         arrival : bool
             Rewards and ends stand with the observation that they led to, as DreamerV3 has them.
-        online : bool
-            Each window that comes from now on is handed out once, before any is drawn.
+        online : bool or int
+            Each window that comes from now on is handed out once, before any is drawn. A number:
+            of those that come, one that many rows after the other; `length` is DreamerV3's queue.
         finished : bool
             Windows of episodes that are over, only.
         returns_to_go : float, optional

@@ -100,7 +100,7 @@ class SequenceView:
             if not (self._store is None and self._keep_rng):
                 self.rng.adopt(*saved.rng)
             if saved.cursor is not None and anchors.cursor is not None:
-                anchors.cursor[:] = np.minimum(saved.cursor, rows.index.count)
+                anchors.restore_cursor(saved.cursor)
             self._under_way = saved.under_way
             if saved.leaves is not None:
                 anchors.restore(saved.leaves.start, saved.leaves.leaves)

@@ -29,8 +29,8 @@ class Anchors:
     prioritized : bool
     alpha : float
     normalization : {"batch", "buffer"}
-    online : bool
-        Whether each new window is handed out once before all draws.
+    online : int
+        How many rows apart new windows are handed out once, before all draws; 0: none are.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Anchors:
         prioritized: bool,
         alpha: float,
         normalization: Literal["batch", "buffer"],
-        online: bool,
+        online: int,
     ) -> None:
         from diskreplay.sampling import prioritized_kernels, window_kernels
 
@@ -65,7 +65,7 @@ class Anchors:
         self._window = window
         self.figures = window.figures(repeat_first=stack_padding == "reset")
         self.alpha, self._normalization = alpha, normalization
-        self._has_tree, self._is_online = prioritized or window.stride > 1, online
+        self._has_tree, self._apart = prioritized or window.stride > 1, online
         self._track_min = prioritized and normalization == "buffer"
         self.largest = 1.0
         self.tree: SumTree | None = None
@@ -86,7 +86,7 @@ class Anchors:
         self._seen[:] = index.first[:, None]
         self._marks = np.zeros(index.size, np.uint8)
         self.tree = SumTree(index.size, track_min=self._track_min) if self._has_tree else None
-        self.cursor = np.zeros(index.num_envs, np.int64) if self._is_online else None
+        self.cursor = np.zeros(index.num_envs, np.int64) if self._apart else None
         self.catch_up(index)
         if (cursor := self.cursor) is not None:  # only what comes from now on is new
             for env in range(index.num_envs):
@@ -254,13 +254,18 @@ class Anchors:
             return np.full(len(anchors), 1 / max(self.count, 1))
         return self.tree.leaves[anchors % self._index.size] / (self.tree.total or 1.0)
 
+    def restore_cursor(self, cursor: np.ndarray) -> None:
+        """Take over which windows were handed out; rows may have gone since, or all of them."""
+        count = self._index.count
+        self.cursor[:] = np.where(cursor < count + self._apart, cursor, count)
+
     def _take_new(self, size: int) -> np.ndarray:
         """Windows that nobody was given yet, at most so many, oldest first."""
         if self.cursor is None:
             return np.empty(0, np.int64)
         index, ids = self._index, np.empty(size, np.int64)
         found = self._window_kernels.take_new(
-            self._marks, index.bounds, index.figures, self.cursor, self._settled(), ids
+            self._marks, index.bounds, index.figures, self.cursor, self._settled(), self._apart, ids
         )
         return ids[:found]
 

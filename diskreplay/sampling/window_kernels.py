@@ -180,11 +180,12 @@ def draw_marked(marks, bounds, figures, uniform, ids):
     return found
 
 
-@kernel("uint8[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1]")
-def take_new(marks, bounds, figures, cursor, settled, ids):
+@kernel("uint8[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64, int64[::1]")
+def take_new(marks, bounds, figures, cursor, settled, apart, ids):
     """The oldest anchors that no one was given yet, row by row and env by env; returns how many
-    there were for the places of `ids`. ``cursor[env]`` is the first row to look at, and moves on;
-    no row before ``settled[env]`` becomes an anchor any more."""
+    there were for the places of `ids`. ``cursor[env]`` is the first row to look at, and moves on,
+    `apart` rows behind each that is given; no row before ``settled[env]`` becomes an anchor any
+    more."""
     envs = figures[ENVS]
     size = figures[ROWS] * envs
     found = 0
@@ -196,7 +197,7 @@ def take_new(marks, bounds, figures, cursor, settled, ids):
             row = cursor[env]
             while row < bounds[env, COUNT] and not marks[(row * envs + env) % size]:
                 row += 1
-            if row == bounds[env, COUNT]:  # all that are marked were given away
+            if row >= bounds[env, COUNT]:  # all that are marked were given away
                 cursor[env] = larger(cursor[env], settled[env])
                 continue
             cursor[env] = row
@@ -205,7 +206,7 @@ def take_new(marks, bounds, figures, cursor, settled, ids):
         if best_env < 0:
             break
         ids[found] = best * envs + best_env
-        cursor[best_env] = best + 1
+        cursor[best_env] = best + apart
         found += 1
     return found
 

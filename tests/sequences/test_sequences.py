@@ -264,6 +264,28 @@ def test_online_windows_that_a_prefetcher_gives_back_come_again(buffer):
     assert found == new
 
 
+def test_online_windows_that_are_apart(tmp_path):
+    """Each new row comes once, also where the run was saved, at any moment."""
+    with make_buffer(tmp_path / "replay") as buffer:
+        play(buffer, 30)
+        view = buffer.sequences(4, ends="cross", ahead=0, online=4)
+        first = due = int(view.anchors()[-1]) + 1
+        drawn = []
+        for i in range(30, 90):
+            play(buffer, 1, start=i)
+            if i % 9 == 0:
+                buffer.save(tmp_path / "saved", i)
+                buffer.load(tmp_path / "saved", i)
+            batch = view.sample(1)
+            if batch.anchor[0] in (due, due + 1):  # a final row is no anchor
+                drawn += batch.id[0].tolist()
+                due = int(batch.anchor[0]) + 4
+        assert len(set(drawn)) == len(drawn)
+        left_out = set(range(first, due)) - set(drawn)
+        assert buffer.take("is_final", sorted(left_out)).all()
+        assert due > int(buffer.bounds[0, 1]) - 5
+
+
 def test_views_by_name(buffer):
     play(buffer, 20)
     view = buffer.sequences(3)
