@@ -260,6 +260,9 @@ class Prefetcher:
                 continue  # came twice
             try:
                 try:
+                    if not job.cancelled:  # before the draw, which locks files
+                        job.handover = self._take_spare()
+                        job.handover.wait()
                     with job.before:  # it may be another prefetcher's
                         pass
                     with buffer._lock:
@@ -268,24 +271,16 @@ class Prefetcher:
                 finally:
                     job.drawn.release()
                 if job.drawn_batch is not None:
-                    self._read(job)
+                    job.batch = job.drawn_batch.read(job.handover.batch, **self._options)
+                    if job.batch is not None:
+                        job.made = job.handover.make(job.batch)
+                elif job.cancelled:
+                    self._let_go(job)
             except BaseException as error:  # handed to the thread that takes the batch
                 job.error = error
             finally:
                 job.done.release()
         busy.discard(me)
-
-    def _read(self, job: Job) -> None:
-        """Read what was drawn, and make of it what is taken."""
-        try:
-            job.handover = self._take_spare()
-            job.handover.wait()
-        except BaseException:
-            job.drawn_batch.guard.release()
-            raise
-        job.batch = job.drawn_batch.read(job.handover.batch, **self._options)
-        if job.batch is not None:
-            job.made = job.handover.make(job.batch)
 
     def _take_spare(self) -> Handover:
         try:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from diskreplay.batch import Batch
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import (
     ClosedError,
@@ -17,6 +18,7 @@ from diskreplay.errors import (
     ShapeError,
     UsageError,
 )
+from diskreplay.handover import handovers_to
 from diskreplay.joint_draw import JointDraw
 from diskreplay.opening import open as open_buffer
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
@@ -194,12 +196,14 @@ class ReplayUnion:
         *,
         beta: float | None = None,
         threads: int = 1,
+        device: Any = None,
+        map: Callable[[Batch], Any] | None = None,
     ) -> Prefetcher:
         """Batches read ahead on background threads, as `ReplayBuffer.prefetch` does.
 
         Parameters
         ----------
-        depth, batch_size, beta, threads
+        depth, batch_size, beta, threads, device, map
             As for `ReplayBuffer.prefetch`; `beta` is a number.
 
         Returns
@@ -221,10 +225,11 @@ class ReplayUnion:
         depth = whole("depth", depth, most=MOST_DEPTH)
         threads = whole("threads", threads, most=MOST_THREADS)
         size = whole("batch_size", batch_size, optional=True) or self.batch_size
+        handovers = handovers_to(device, map)
         with self._turn():
             if self._prefetchers.open:
                 raise UsageError("the union has a prefetcher already: close that")
-            return self._prefetchers.get(self, depth, size, beta, threads)
+            return self._prefetchers.get(self, depth, size, beta, threads, handovers)
 
     # -- priorities
 
@@ -378,10 +383,8 @@ class _UnionPrefetchers(Prefetchers):
         super().__init__(lock, rng)
         self._members = members
 
-    def get(
-        self, buffer: Any, depth: int, batch_size: int, beta: Any, threads: int, *options: Any
-    ) -> Prefetcher:
-        made = Prefetcher(buffer, depth, batch_size, beta, threads, *options)
+    def get(self, buffer: Any, *options: Any) -> Prefetcher:
+        made = Prefetcher(buffer, *options)
         self.open.append(made)
         for member in self._members:
             member.buffer._views.prefetching.append(made)

@@ -281,6 +281,17 @@ def test_a_run_goes_on_bit_for_bit(stores, tmp_path, prefetch):
         assert learn(union, 20, 100)[0] == wanted
 
 
+def test_what_is_made_of_prefetched_batches(tmp_path):
+    with make(tmp_path / "a") as a, make(tmp_path / "b") as b:
+        fill(a, 90, 60), fill(b, 80, 40)
+        union = diskreplay.ReplayUnion([a, b], seed=1)
+        expected = [union.sample(8).id.tolist() for _ in range(10)]
+    with make(tmp_path / "a") as a, make(tmp_path / "b") as b:
+        union = diskreplay.ReplayUnion([a, b], seed=1)
+        with union.prefetch(2, 8, map=lambda batch: batch.id.tolist()) as ahead:
+            assert [next(ahead) for _ in range(10)] == expected
+
+
 def test_prefetched_draws_do_not_depend_on_timing(tmp_path):
     """The members' own calls wait for the draws that were asked for."""
 

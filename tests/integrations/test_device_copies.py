@@ -1,5 +1,6 @@
 """Batches on their way to a device: what is copied is what was read, however late it is copied."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -162,6 +163,24 @@ def test_a_copy_that_fails_is_not_waited_for_by_halves(late):
         assert failed == 1
         for arrays, tensors in zip(expected, got, strict=True):
             assert_equal(arrays, tensors)
+
+
+def test_a_device_that_fails_while_it_is_waited_for(tmp_path, late):
+    wait, left = late.wait, [5]
+
+    def failing(event):
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("CUDA error: an illegal memory access")
+        wait(event)
+
+    late.wait = failing
+    with make() as buffer, buffer.prefetch(2, 8, device="cuda") as ahead:
+        with pytest.raises(RuntimeError, match="illegal memory"):
+            list(itertools.islice(ahead, 20))
+        next(ahead)
+        buffer.add(buffer.observation_space.sample(), 0, 0.0, False, False, mark=0)
+        buffer.save(tmp_path, 1)  # nothing is left inside the store
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
