@@ -69,7 +69,7 @@ def test_a_write_that_was_lost_or_mixed_up_is_seen(tmp_path):
         columns["latent"] = death.np.zeros((40, 64), "int64")
         buffer.extend(columns)
         death.latents.write(buffer, 7)
-    begun = death.Message(death.BEGUN, death.writer.WRITE, 7, (40,))
+    begun = death.Message(death.BEGUN, death.writer.WRITE, 7, 0, (40,))
     kept = witness.known.copy()
     witness.check(begun)
     witness.known = kept
@@ -81,3 +81,25 @@ def test_a_write_that_was_lost_or_mixed_up_is_seen(tmp_path):
         buffer.write("latent", [0, 3], death.np.arange(128).reshape(2, 64) % 2 * 9)
     with pytest.raises(death.Lost, match="2 latents are half written"):
         witness.check(begun._replace(suffix=9))
+
+
+def test_priorities_of_another_update_are_seen(tmp_path):
+    life = death.Life(tmp_path, 1, "raw", 8, 300, True, 0)
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    witness = death.Witness(life)
+    with death.writer.open_buffer(life) as buffer:
+        columns = death.content.rows(0, 0, 40)
+        witness.known.advance([40])
+        columns["step"] = death.np.array(witness.known.steps[0], "int32")
+        columns["latent"] = death.np.zeros((40, 64), "int64")
+        buffer.extend(columns)
+        view = death.writer.ranked(buffer)
+        for what, ids in ((buffer, buffer.sampleable_ids()), (view, view.anchors())):
+            what.update_priorities(ids, death.content.priorities(ids, 7))
+    witness.known.ranks = 7, [40]
+    witness.check(None)
+    assert witness.totals["ranked"] > 40
+    witness.known.ranks = 8, [40]
+    with pytest.raises(death.Lost, match="priorities of the view are as no update"):
+        witness.check(None)

@@ -31,6 +31,7 @@ KILLS_OF_A_LIFE = 10
 _TINY = 8
 _LIMIT_S = 300.0
 _STUCK_S = 60.0
+_UNSURE = 8  # rows before the last one that may not have been complete when priorities were set
 
 
 def run(
@@ -53,7 +54,8 @@ def run(
     -------
     dict
         ``kills``, how many hit what (``killed_in``), ``acknowledged`` calls, ``rows_compared``,
-        ``half_written`` (kills that left a file half written), ``verified``, and ``failures``.
+        ``ranked`` (priorities compared), ``half_written`` (kills that left a file half written),
+        ``verified``, and ``failures``.
     """
     base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory or _in_memory()))
     totals: Counter = Counter()
@@ -68,7 +70,7 @@ def run(
             life = Life(
                 base / str(number), envs, compressor, _TINY if size == "tiny" else None,
                 (300 if size == "tiny" else 5000) * (1 if envs == 1 else 4),
-                number % 3 > 0, seed + number,
+                number % 3 > 0, seed + number, envs > 1 and (seed + number) // len(KINDS) % 2 == 1,
             )  # fmt: skip
             jobs.append((life, min(KILLS_OF_A_LIFE, kills - number * KILLS_OF_A_LIFE)))
         for outcome in crew.run(_live, jobs, workers=workers, limit_s=_LIMIT_S):
@@ -126,13 +128,14 @@ class Lost(AssertionError):
 
 class Known:
     """What was acknowledged: for each env how many rows, the ``step`` of each, and the oldest one
-    that is retained."""
+    that is retained; and which update of the priorities was written, with the rows there were."""
 
     def __init__(self, num_envs: int) -> None:
         self.steps: list[list[int]] = [[] for _ in range(num_envs)]
         self.next = [0] * num_envs
         self.first = [0] * num_envs
         self.latents = latents.Latents(num_envs)
+        self.ranks: tuple[int, list[int]] | None = None
 
     @property
     def counts(self) -> list[int]:
@@ -159,7 +162,7 @@ class Known:
     def copy(self) -> Known:
         other = Known(0)
         other.steps, other.next = [list(steps) for steps in self.steps], list(self.next)
-        other.first = list(self.first)
+        other.first, other.ranks = list(self.first), self.ranks
         other.latents = self.latents.copy()
         return other
 
@@ -257,6 +260,7 @@ class Witness:
                 if message.action == writer.SAVE:
                     self.copy = self.known.copy()
                     self.copy.evict(self.kept)
+                    self.copy.ranks = message.generation, self.copy.counts
                 continue
             if message.action in (writer.OPEN, writer.REOPEN):
                 self.known.cut()
@@ -269,6 +273,8 @@ class Witness:
                 self.known.latents.written(message.suffix)
             else:
                 self.known.advance(message.counts)
+            if message.action in (writer.FLUSH, writer.SAVE, writer.REOPEN):
+                self.known.ranks = message.generation, self.known.counts
             if tuple(self.known.counts) != message.counts:
                 raise Lost(f"{message} is not what was expected: {self.known.counts}")
         return pending
@@ -297,6 +303,7 @@ class Witness:
             self._settle(buffer.bounds, pending, before)
             is_write = pending is not None and pending.action == writer.WRITE
             self._compare(buffer, self.known, pending.suffix if is_write else None)
+            self._compare_ranks(buffer, pending)
             if len(buffer):
                 buffer.sample(8)
             self._check_checkpoints(pending)
@@ -346,6 +353,38 @@ class Witness:
         if wrong:
             raise Lost(f"{buffer.path}: {wrong}")
         self.totals["rows_compared"] += int(np.diff(buffer.bounds).sum())
+
+    def _compare_ranks(self, buffer: diskreplay.ReplayBuffer, pending: Message | None) -> None:
+        """Each set of priorities is, as a whole, as it was written last."""
+        allowed = [self.known.ranks]
+        if pending and pending.action in (writer.FLUSH, writer.SAVE, writer.REOPEN):
+            allowed.append((pending.generation, self.known.counts))
+        view = writer.ranked(buffer)
+        view.anchors()  # it comes to know all rows
+        sets = [("view", view._view.anchors.leaves(), view.options.alpha)]
+        if self.life.prioritized:
+            sets.append(("main", buffer._kind.leaves(buffer._rows), buffer.alpha))
+        chosen = []
+        for name, leaves, alpha in sets:
+            rows = int(buffer.bounds[:, 0].min()) + np.arange(len(leaves))[:, None]
+            ids = rows * buffer.num_envs + np.arange(buffer.num_envs)
+            fits = []
+            for ranks in allowed:
+                if ranks is None:
+                    fits.append(True)
+                    continue
+                generation, counts = ranks
+                sure = ~np.isnan(leaves) & (rows < np.array(counts) - _UNSURE)
+                expected = content.priorities(ids[sure], generation) ** alpha
+                self.totals["ranked"] += len(expected)
+                fits.append(np.allclose(leaves[sure], expected, rtol=1e-9, atol=0))
+            if not any(fits):
+                raise Lost(f"priorities of the {name} are as no update of {allowed} left them")
+            chosen.append(allowed[len(fits) - 1 - fits[::-1].index(True)])
+        if len(set(map(str, chosen))) == 1:
+            self.known.ranks = chosen[0]
+        else:  # one was replaced and the other not yet: nobody says which is whose
+            self.known.ranks = None
 
     def _check_checkpoints(self, pending: Message | None) -> None:
         """Those that were acknowledged are there, and what is there is whole."""

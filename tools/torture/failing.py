@@ -145,7 +145,7 @@ class Trial:
 
     def __init__(self, root: Path) -> None:
         self.root, self.store, self.checkpoints = root, root / "store", root / "checkpoints"
-        self.rows = 0
+        self.rows = self.ranked_rows = 0
         self.buffer: diskreplay.PrioritizedReplayBuffer | None = None
 
     def make(self) -> diskreplay.PrioritizedReplayBuffer:
@@ -172,10 +172,36 @@ class Trial:
         for suffix in (1, 2):
             for _ in range(_ROWS // 2):
                 self.add()
+            self.rank()
             self.buffer.save(self.checkpoints, suffix)
+        self.ranked_rows = _ROWS // 2 - 4  # also in the first checkpoint
+
+    def rank(self) -> None:
+        """Give all transitions and windows the priorities that `check_ranks` knows."""
+        view = self.ranked()
+        ids, anchors = self.buffer.sampleable_ids(), view.anchors()
+        self.buffer.update_priorities(ids, _priorities(ids))
+        view.update_priorities(anchors, _priorities(anchors))
+
+    def ranked(self) -> diskreplay.Sequences:
+        """The view of sequences with priorities of its own."""
+        return self.buffer.sequences(3, ends="pad", prioritized=True, name="ranked")
+
+    def check_ranks(self) -> None:
+        """What was there when priorities were saved has them."""
+        view = self.ranked()
+        view.anchors()  # it comes to know all rows
+        sets = (self.buffer._kind.leaves(self.buffer._rows), self.buffer.alpha), (
+            view._view.anchors.leaves(), view.options.alpha
+        )  # fmt: skip
+        for leaves, alpha in sets:
+            rows = int(self.buffer.bounds[0, 0]) + np.arange(len(leaves))
+            sure = ~np.isnan(leaves[:, 0]) & (rows < self.ranked_rows)
+            np.testing.assert_allclose(leaves[sure, 0], _priorities(rows[sure]) ** alpha)
 
     def check(self) -> None:
-        """All rows are there, byte for byte."""
+        """All rows are there, byte for byte, and the priorities."""
+        self.check_ranks()
         assert self.buffer.add_count == self.rows, (self.buffer.add_count, self.rows)
         rows = np.arange(max(0, self.rows - _CAPACITY), self.rows)
         reward, observation, hidden = self.buffer.take(["reward", "observation", "hidden"], rows)
@@ -268,6 +294,10 @@ class Trial:
         assert not left, f"left over: {left}"
         with self.make() as self.buffer:
             self.check()
+
+
+def _priorities(ids: np.ndarray) -> np.ndarray:
+    return 1 + ids % 7 / 4
 
 
 def _check_error(error: StorageError, code: int) -> None:

@@ -31,6 +31,8 @@ class Life(NamedTuple):
     capacity: int
     prioritized: bool
     seed: int
+    drift: bool = False
+    """Whether the first env stops after some rows, and the others are slower the lower they are."""
 
     @property
     def store(self) -> Path:
@@ -60,6 +62,11 @@ def open_buffer(life: Life) -> diskreplay.ReplayBuffer:
     )
 
 
+def ranked(buffer: diskreplay.ReplayBuffer) -> diskreplay.Sequences:
+    """Its view of sequences with priorities of its own."""
+    return buffer.sequences(3, ends="pad", prioritized=True, name="ranked")
+
+
 class Message(NamedTuple):
     """One of the writer: it is about to do something, or has done it.
 
@@ -67,6 +74,8 @@ class Message(NamedTuple):
     ----------
     phase, action, suffix : int
         Of a write the suffix is its number.
+    generation : int
+        Of the priorities in memory: of the last update of all.
     counts : tuple of int
         Rows of each env when it is done.
     """
@@ -74,19 +83,20 @@ class Message(NamedTuple):
     phase: int
     action: int
     suffix: int
+    generation: int
     counts: tuple[int, ...]
 
     @staticmethod
     def size(num_envs: int) -> int:
-        return 8 * (3 + num_envs)
+        return 8 * (4 + num_envs)
 
     def pack(self) -> bytes:
-        return struct.pack(f"<{3 + len(self.counts)}q", *self[:3], *self.counts)
+        return struct.pack(f"<{4 + len(self.counts)}q", *self[:4], *self.counts)
 
     @classmethod
     def unpack(cls, data: bytes) -> Message:
-        phase, action, suffix, *counts = struct.unpack(f"<{len(data) // 8}q", data)
-        return cls(phase, action, suffix, tuple(counts))
+        (*numbers,) = struct.unpack(f"<{len(data) // 8}q", data)
+        return cls(*numbers[:4], tuple(numbers[4:]))
 
 
 class Writer:
@@ -110,14 +120,16 @@ class Writer:
     ) -> None:
         self.life, self.pipe, self.counts, self.suffixes = life, pipe, counts, suffixes
         self.rng = random.Random(seed)
+        self.generation = 0
 
     def tell(self, phase: int, action: int, counts: list[int], suffix: int = 0) -> None:
-        os.write(self.pipe, Message(phase, action, suffix, tuple(counts)).pack())
+        os.write(self.pipe, Message(phase, action, suffix, self.generation, tuple(counts)).pack())
 
     def run(self) -> None:
         """For ever."""
         self.tell(BEGUN, OPEN, self.counts)
         self.buffer = open_buffer(self.life)
+        ranked(self.buffer)
         self.steps = [0] * self.life.num_envs
         self.tell(DONE, OPEN, self.counts)
         for env, count in enumerate(self.counts):
@@ -136,7 +148,7 @@ class Writer:
     def add(self) -> None:
         """One step of some envs; the final row of an episode comes with its last step."""
         envs = self.life.num_envs
-        mask = [envs == 1 or self.rng.random() < 0.8 for _ in range(envs)]
+        mask = [envs == 1 or self.rng.random() < self._pace(env) for env in range(envs)]
         made = [content.row(env, count) for env, count in enumerate(self.counts)]
         ended = [bool(one["terminated"]) for one in made]
         after = list(self.counts)
@@ -164,9 +176,29 @@ class Writer:
         self.counts = after
         self.tell(DONE, ADD, after)
 
+    def _pace(self, env: int) -> float:
+        """Of how many steps an env takes part in."""
+        if not self.life.drift:
+            return 0.8
+        return 0.9 * env / (self.life.num_envs - 1) if self.counts[0] > 3 else 0.8
+
+    def rank(self) -> None:
+        """New priorities of everything, as they are about to be written."""
+        self.generation = self.rng.randrange(1, 1 << 30)
+        if self.life.prioritized:
+            self._rank(self.buffer, self.buffer.sampleable_ids())
+        view = ranked(self.buffer)
+        self._rank(view, view.anchors())
+
+    def _rank(self, what, ids: np.ndarray) -> None:
+        if len(ids):
+            what.update_priorities(ids, content.priorities(ids, self.generation))
+
     def extend(self, env: int | None = None, rows: int | None = None) -> None:
         """Many rows of one env in one call."""
-        env = self.rng.randrange(self.life.num_envs) if env is None else env
+        if env is None:
+            envs = range(self.life.num_envs)
+            (env,) = self.rng.choices(envs, [self._pace(env) for env in envs])
         start = self.counts[env]
         stop = start + (rows or self.rng.randrange(1, 40))
         stop += content.is_final(env, stop)  # its episode's last step brings it
@@ -192,6 +224,7 @@ class Writer:
         self.tell(DONE, WRITE, self.counts, number)
 
     def flush(self) -> None:
+        self.rank()
         self.tell(BEGUN, FLUSH, self.counts)
         if len(self.buffer):
             self.buffer.sample(4)
@@ -200,6 +233,7 @@ class Writer:
 
     def save(self) -> None:
         suffix = max(self.suffixes, default=0) + 1
+        self.rank()
         self.tell(BEGUN, SAVE, self.counts, suffix)
         self.buffer.save(self.life.checkpoints, suffix)
         self.suffixes[suffix] = list(self.counts)
@@ -219,8 +253,10 @@ class Writer:
         self.tell(DONE, LOAD, self.counts, suffix)
 
     def reopen(self) -> None:
+        self.rank()
         self.tell(BEGUN, REOPEN, self.counts)
         self.buffer.close()
         self.buffer = open_buffer(self.life)
+        ranked(self.buffer)
         self.steps = [0] * self.life.num_envs
         self.tell(DONE, REOPEN, self.counts)
