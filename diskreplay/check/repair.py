@@ -135,9 +135,12 @@ class _Repair:
         self.build = room.path / self.path.name
         try:
             self._build()
+            interrupted_repair.note(room, self.build)
             self._exchange(room)
         except BaseException:
-            room.remove()
+            room.release()
+            with contextlib.suppress(StorageError):  # else the next opening does it
+                interrupted_repair.finish(self.path)
             raise
         try:
             files.sync_dirs([self.path.parent])

@@ -1,28 +1,41 @@
 """What repairs that were killed, or could not tidy up, have left beside a store."""
 
+import os
 import re
 from pathlib import Path
 
-from diskreplay.store import files, private, tempfiles
+from diskreplay.store import files, tempfiles
+
+_BUILT = "built"
+
+
+def note(room: tempfiles.Workspace, build: Path) -> None:
+    """Write down which directory a repair has made, before it is exchanged with the store: by its
+    inode, which a rename does not change. What is in the store's one may be rotten, and says
+    nothing."""
+    path = room.path / _BUILT
+    files.write(path, [str(os.lstat(build).st_ino).encode()])
+    files.sync([path, room.path])
 
 
 def finish(path: Path) -> None:
     """End the repairs of the store at `path` that did not come to their end.
 
     A directory that was not put in place yet goes; one that was replaced is kept by its proper
-    name. That has its zarr.json, which is always kept.
+    name.
 
     Raises
     ------
     StorageError
     """
     for room in tempfiles.left_behind(path.parent, re.escape(path.name), "repair"):
-        beside = room.path / path.name
-        page = private.commit_page(beside)
-        is_begun = not (beside / "zarr.json").exists()
-        if not is_begun and not (page.is_file() and page.read_bytes()[72:80] == bytes(8)):
-            files.rename(beside, aside_of(path))
-            files.sync_dirs([path.parent])
+        beside, built = room.path / path.name, room.path / _BUILT
+        room.put_back()
+        room.end_exchange(beside)
+        if beside.is_dir() and built.is_file():
+            if files.read(built, 20) != str(os.lstat(beside).st_ino).encode():
+                files.rename(beside, aside_of(path))
+                files.sync_dirs([path.parent])
         room.remove()
 
 

@@ -161,6 +161,12 @@ class Workspace:
             files.rename(aside, self.place)
             files.sync_dirs([self.place.parent])
 
+    def end_exchange(self, made: Path) -> None:
+        """Do the last rename of an exchange that was cut, or failed, before it."""
+        aside = self.path / _ASIDE
+        if os.path.lexists(aside) and not os.path.lexists(made):
+            files.rename(aside, made)
+
     def remove(self) -> None:
         """Remove it with all that is in it. What cannot be removed now is left to a later sweep."""
         try:

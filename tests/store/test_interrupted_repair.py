@@ -1,5 +1,10 @@
 """What a repair that could not tidy up leaves beside a store, and what the next opening does."""
 
+import contextlib
+import itertools
+import os
+from types import SimpleNamespace
+
 import pytest
 from gymnasium.spaces import Box, Discrete
 
@@ -34,6 +39,46 @@ def test_an_opening_removes_what_has_no_store_in_it(tmp_path, within):
     assert len(left_behind(path)) == 1
     record(path)
     assert left_behind(path) == []
+
+
+@pytest.mark.parametrize("kills", [True, False])
+@pytest.mark.parametrize("rename", range(5))
+def test_what_a_repair_replaces_is_kept_where_directories_cannot_be_exchanged(
+    tmp_path, monkeypatch, rename, kills
+):
+    """Three renames stand in for the exchange: killed before one of them, or one of them fails."""
+    path = tmp_path / "store"
+    record(path)
+    (path / "reward" / "zarr.json").write_bytes(b"rot")
+    monkeypatch.setattr(files, "_libc", SimpleNamespace(sync_file_range=lambda *_: 0))
+    rename_, seen = os.rename, itertools.count()
+
+    def failing(source, target):
+        if ".repair-" in f"{source}{target}" and next(seen) == rename:
+            if kills:
+                os._exit(9)
+            raise OSError(5, "Input/output error")
+        rename_(source, target)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            monkeypatch.setattr(os, "rename", failing)
+            repair(path)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended == ((9 if kills else 1) if rename < 4 else 0)
+    with contextlib.suppress(diskreplay.FormatError):  # not exchanged yet
+        record(path)
+    assert left_behind(path) == []
+    if not verify(path).clean:
+        repair(path)
+    kept = [each / "reward" / "zarr.json" for each in tmp_path.glob("store.repair-*")]
+    assert [each.read_bytes() for each in kept] == [b"rot"]
+    record(path)
+    assert verify(path).clean
 
 
 def test_an_unlink_that_fails_while_a_repair_tidies_up(tmp_path, monkeypatch):
