@@ -15,6 +15,8 @@ from diskreplay.store.catalog import SegmentEntry
 from diskreplay.store.plain_file import Unreadable
 from diskreplay.store.segment import Seal
 
+_SINCE = "it is missing: the copy that the last flush wrote of it does not have these rows"
+
 
 class Fault(NamedTuple):
     """One thing that is wrong with a segment's file, and the rows that cannot be read from it."""
@@ -60,7 +62,14 @@ class Inspector:
             found, checked = self._look(snapshot, path, entry, wanted)
             if checked is not None and not checked.is_foreign and path in shards:
                 there = checked.index[:, 0] != codec.MISSING
-                left = left & ~segment_check.rows_of_blocks(field, there)
+                rows = segment_check.rows_of_blocks(field, there)
+                if path == chunk:
+                    since = left & rows & ~catalog.in_chunk(entry, checked.seal)
+                    if since.any():
+                        begun = catalog.open_shard(*entry[:3])
+                        faults.append(Fault(begun, "missing", _SINCE, since))
+                        rows &= ~since
+                left = left & ~rows
             # After a power cut an open shard may lack blocks that the other one has.
             faults += found * (path == shards[-1] or path == chunk)
         return faults, left | (in_tail & (field.name in self.bad_tails))

@@ -1,5 +1,6 @@
 """Readers: they map what a writer in another process has, and keep up with it."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -201,15 +202,25 @@ class Follower:
                     segment = None
             if segment is None:
                 with all_there(column, key, envs, store.count):
-                    column.adopt(_open_shard(column, key, is_live), envs)
+                    column.adopt(_open_shard(column, key, is_live, store.first, packed), envs)
             else:
                 column.point_new(segment, envs)
         column.follow(packed, store.count)
 
 
-def _open_shard(column: PackedColumn, key: tuple[int, int], is_live: bool) -> Shard:
+def _open_shard(
+    column: PackedColumn,
+    key: tuple[int, int],
+    is_live: bool,
+    first: np.ndarray,
+    packed: np.ndarray,
+) -> Shard:
     """One that is still appended to, which is the truth where there is one, or one in its place."""
     path: Path = private.open_shard(column.root, column.number, *key)
     if is_live and path.exists():
         return Shard.open_to_follow(column.field, *key, path)
-    return Shard.open_whole(column.field, *key, column.path(*key))
+    shard = Shard.open_whole(column.field, *key, column.path(*key))
+    if is_live and os.stat(shard.path).st_mode & 0o200:  # not a sealed one
+        column.load_seals(format.read_document(column.directory / "zarr.json"))
+        column.check_copy(shard, first, packed)
+    return shard

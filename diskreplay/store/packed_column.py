@@ -11,6 +11,7 @@ from diskreplay.signals import undisturbed
 from diskreplay.store import codec, files, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
+from diskreplay.store.seals import Flushed, parse_flushed
 from diskreplay.store.segment import Seal, Segment, Shard
 
 _AT_ONCE = 4 << 20  # bytes of rows that are compressed before others may do so
@@ -30,8 +31,8 @@ class PackedColumn(Column[Shard]):
         page; of a reader a copy, or all rows where there is no tail.
     tail_rows : int
         Rows of each env that the tail has room for.
-    partial : dict of (number, group) to Seal
-        Of shards in their places that the last flush wrote of segments which are not sealed.
+    flushed : dict of (number, group) to Flushed
+        Shards in their places that flushes wrote of segments which are not sealed.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -39,7 +40,7 @@ class PackedColumn(Column[Shard]):
         self._live: np.ndarray | None = None
         self._wanted = np.zeros(arguments[3], np.int64)
         self.packed = np.zeros(arguments[3], np.int64)
-        self.partial: dict[tuple[int, int], Seal] = {}
+        self.flushed: dict[tuple[int, int], Flushed] = {}
         self.tail_rows = arguments[2].tail_rows(arguments[3])
         self.block_rows = arguments[2].block_rows
         super().__init__(*arguments)
@@ -270,7 +271,7 @@ class PackedColumn(Column[Shard]):
             files.seal(path)
             seal = segment.sum()
             segment.close_file()
-            self.partial.pop(segment.key, None)
+            self.flushed.pop(segment.key, None)
             self.note_sealed(segment, seal)
             return path
 
@@ -328,10 +329,34 @@ class PackedColumn(Column[Shard]):
         return Seal(len(written), codec.checksum(written, index))
 
     def _more_seals(self, closing: bool) -> dict[str, Any]:
-        if not closing:
-            return {}
-        partial = {f"{number}/{group}": s.entry for (number, group), s in self.partial.items()}
-        return {"open": partial}
+        flushed = {f"{number}/{group}": copy for (number, group), copy in self.flushed.items()}
+        if closing:
+            return {"open": {key: copy.seal.entry for key, copy in flushed.items()}}
+        return {"flushed": {key: copy.entry for key, copy in flushed.items()}} if flushed else {}
+
+    def load_seals(self, document: dict) -> None:
+        super().load_seals(document)
+        entries = document["attributes"]["diskreplay"].get("flushed", {})
+        self.flushed = parse_flushed(self.field, entries, self.num_envs)
+
+    def check_copy(self, shard: Shard, first: np.ndarray, stop: np.ndarray) -> None:
+        """Refuse the shard that a flush wrote where there has to be one that was appended to since:
+        the rows of each env from `first` up to `stop`. Blocks that were not full have zeros in the
+        copy where the later rows are."""
+        copy = self.flushed.get(shard.key)
+        if copy is None or copy.seal != shard.sum():
+            return
+        begin, end = shard.start + copy.used, np.minimum(stop[shard.envs], shard.stop)
+        lacking = np.flatnonzero((end > begin) & (first[shard.envs] < end))
+        if len(lacking):
+            env = int(lacking[0])
+            raise CorruptSegmentError(
+                f"{private.open_shard(self.root, self.number, *shard.key)}: missing, and with it "
+                f"rows {begin[env]} to {end[env] - 1} of env {shard.envs.start + env}, and of "
+                f"{len(lacking) - 1} more envs, which are not in the copy of the last flush; "
+                "restore the file, load a checkpoint, or go on without these rows after "
+                f"`diskreplay verify {self.root} --repair`"
+            )
 
     # -- opening and leaving
 
@@ -340,7 +365,7 @@ class PackedColumn(Column[Shard]):
 
     def _drop(self, segment: Shard) -> None:
         super()._drop(segment)
-        self.partial.pop(segment.key, None)
+        self.flushed.pop(segment.key, None)
 
     def close(self) -> None:
         super().close()

@@ -227,6 +227,8 @@ def _open_packed(
     for key, envs in segments_of(field, first, count if tail is None else packed):
         with all_there(column, key, envs, count):
             shard = _open_shard(column, key, packed, salvage=tail is None)
+        if shard.seal is not None:
+            column.check_copy(shard, first, count if tail is None else packed)
         column.adopt(shard, envs)
     if tail is None:
         tail = _new_tail(column, np.maximum(first, packed), count, size)
@@ -239,6 +241,8 @@ def _open_packed(
             column.replace(segment, column.copied(segment, index, segment.path))
         else:
             segment.write_index()
+    kept = {key for key, _envs in segments_of(field, first, count)}
+    column.flushed = {key: copy for key, copy in column.flushed.items() if key in kept}
     _forget_seals(column)
 
 

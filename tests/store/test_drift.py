@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import diskreplay
+from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.store import files, format, private
 from diskreplay.store.commit_page import CommitPage
+from diskreplay.store.segment import Shard
 
 FRAME = (4, 6)
 
@@ -389,3 +391,123 @@ def test_the_page_says_what_is_in_shards(tmp_path):
     twin.buffer.close()
     assert not list((twin.path / private.PLACE).glob("tail.*"))
     assert not list((twin.path / private.PLACE).glob("open.*"))
+
+
+def test_the_copy_of_a_flush_does_not_stand_for_an_open_shard_that_was_deleted(tmp_path):
+    """A block that was not full at the flush has zeros in the copy where rows have come since."""
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=32)
+    for _ in range(11):
+        twin.step([True, True])
+    twin.buffer.flush()
+    for _ in range(9):
+        twin.step([True, True])
+    maintenance = twin.buffer._rows.store.maintenance
+    maintenance.run(durable=True)
+    killed = tmp_path / "killed"
+    with maintenance.lock:
+        shutil.copytree(twin.path, killed)
+    twin.buffer.close()
+    (shard,) = killed.glob("is_final/live/open.*/0.0")
+    assert (killed / "observation" / "c.0.0.0.0").exists()
+    shard.unlink()
+    for mode in ("a", "r"):
+        with pytest.raises(diskreplay.CorruptSegmentError, match=r"rows 11 to 15 of env 0"):
+            diskreplay.open(killed, mode=mode)
+    report = verify(killed)
+    assert [(s.env, s.start, s.stop) for f in report.findings for s in f.rows] == [
+        (0, 11, 16), (1, 11, 16)
+    ]  # fmt: skip
+    assert repair(killed).set_aside == (5, 5)
+    with diskreplay.open(killed, mode="r") as reader:
+        for number in (*range(22), *range(32, 40)):
+            (frame,) = reader.take("observation", [number])
+            np.testing.assert_array_equal(frame, twin.picture(number))
+
+
+def test_a_kill_between_a_blocks_append_its_entry_and_the_reuse_of_its_places(
+    tmp_path, monkeypatch
+):
+    """Stores as they are at each of these moments have every row, and go on."""
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=32)
+    for _ in range(11):
+        twin.step([True, True])
+    twin.buffer.flush()
+    moments = {}
+
+    def note(name):
+        moments[name] = tmp_path / name / "s"
+        shutil.copytree(twin.path, moments[name])
+
+    enter = Shard.enter
+
+    def slowly(shard, places, lengths, packed, envs, stops):
+        if not moments:
+            note("appended")
+            end, before = shard.end, np.zeros(2, np.int64)
+            half = shard.mapping.array[: shard.field.index_bytes].view("<i8").reshape(-1, 2)
+            half[places[0], 0] = end
+            note("an entry half written")
+            enter(shard, places, lengths, before.ctypes.data, envs, stops)
+            note("named")
+            shard.end = end
+        enter(shard, places, lengths, packed, envs, stops)
+        if len(moments) == 3:
+            note("said to be there")
+
+    monkeypatch.setattr(Shard, "enter", slowly)
+    for _ in range(5):
+        twin.step([True, True])
+    twin.buffer._rows.store.maintenance.run()
+    monkeypatch.undo()
+    assert len(moments) == 4
+    twin.buffer.close()
+    full = [list(rows) for rows in twin.rows]
+    for name, path in moments.items():
+        twin.path = path
+        page = CommitPage(private.commit_page(path), 2, 1, writable=False)
+        twin.rows = [rows[:count] for rows, count in zip(full, page.count.tolist(), strict=True)]
+        assert verify(path).findings == (), name
+        twin.check_reader()
+        twin.reopen()
+        twin.check()
+        for _ in range(40):
+            twin.step([True, True])
+        twin.reopen()
+        twin.check()
+        twin.buffer.close()
+        assert verify(path).findings == (), name
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"),
+    [
+        (1 << 20, None), (-8, None), (2**62, None), (3, None), (None, 1 << 20), (None, -1),
+        (2**62, 2**62),
+    ],
+)  # fmt: skip
+def test_an_entry_of_an_open_shard_that_points_outside_of_it(tmp_path, offset, length):
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=32)
+    for _ in range(20):
+        twin.step([True, True])
+    maintenance = twin.buffer._rows.store.maintenance
+    maintenance.run()
+    killed = tmp_path / "killed"
+    with maintenance.lock:
+        shutil.copytree(twin.path, killed)
+    twin.buffer.close()
+    (shard,) = killed.glob("is_final/live/open.*/0.0")
+    data = bytearray(shard.read_bytes())
+    entry = np.frombuffer(data, "<i8", 2, 32)  # rows 8 to 15 of the first env
+    entry[:] = [entry[0] if offset is None else offset, entry[1] if length is None else length]
+    shard.write_bytes(data)
+    assert {(s.env, s.start, s.stop) for f in verify(killed).findings for s in f.rows} == {
+        (0, 8, 16)
+    }  # fmt: skip
+    for mode in ("r", "a"):
+        with diskreplay.open(killed, mode=mode) as buffer:
+            for row in (7, 16):
+                (frame,) = buffer.take("observation", [2 * row])
+                np.testing.assert_array_equal(frame, twin.picture(2 * row))
+            for row in (8, 15):
+                with pytest.raises(diskreplay.CorruptSegmentError, match="rows 8 to 15"):
+                    buffer.take("observation", [2 * row])
