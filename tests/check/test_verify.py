@@ -839,6 +839,10 @@ def test_what_killed_repairs_leave(store, name):
     replaced.mkdir(parents=True)
     for file in ("zarr.json", "findings.txt"):
         (replaced / file).write_text("{}")
+    # The directory that a repair has made is the one that is written down.
+    (replaced.parent / "built").write_text("1")
+    (begun / "zarr.json").write_text("{}")
+    (begun.parent / "built").write_text(str(begun.stat().st_ino))
     assert repair(store).aside == store.with_name(f"{name}.repair-2")
     assert not begun.parent.exists()
     assert not replaced.parent.exists()
