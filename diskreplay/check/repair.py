@@ -137,19 +137,15 @@ class _Repair:
             self._build()
             interrupted_repair.note(room, self.build)
             self._exchange(room)
-        except BaseException:
-            room.release()
-            with contextlib.suppress(StorageError):  # else the next opening does it
-                interrupted_repair.finish(self.path)
-            raise
-        try:
             files.sync_dirs([self.path.parent])
             self._tidy()
             aside = interrupted_repair.aside_of(self.path)
             files.rename(self.build, aside)
             files.sync_dirs([self.path.parent])
         except BaseException:
-            room.release()  # what was replaced stays there for the next repair to name
+            room.release()
+            with contextlib.suppress(StorageError):  # else the next opening does it
+                interrupted_repair.finish(self.path)
             raise
         room.remove()
         return aside
