@@ -20,11 +20,11 @@ def add(buffer):
 
 
 def test_all_handles_of_a_path_have_one_buffer(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "r")
+    (tmp_path / "link").symlink_to(tmp_path)
     one = diskreplay.shared(tmp_path / "r", **OPTIONS)
     assert not (tmp_path / "r").exists()
     assert not one.is_open
-    with diskreplay.shared(tmp_path / "link", **OPTIONS) as other:
+    with diskreplay.shared(tmp_path / "link" / "r", **OPTIONS) as other:
         assert add(other.buffer) == [0]
         assert one.buffer is other.buffer
         assert one.is_open
