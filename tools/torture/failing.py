@@ -35,6 +35,7 @@ _OF_OS = (
 )  # fmt: skip
 CALLS = (*_OF_OS, "file", "write", "copyfile", "rmtree", "flock", "renameat2")
 _CAPACITY, _ROWS = 60, 50
+_WRITTEN = 1 << 40  # what a write adds to the latent of a row
 _SHM = Path("/dev/shm")
 
 
@@ -146,13 +147,14 @@ class Trial:
     def __init__(self, root: Path) -> None:
         self.root, self.store, self.checkpoints = root, root / "store", root / "checkpoints"
         self.rows = self.ranked_rows = 0
+        self.written: list[int] = []  # rows with new latents
         self.buffer: diskreplay.PrioritizedReplayBuffer | None = None
 
     def make(self) -> diskreplay.PrioritizedReplayBuffer:
         return diskreplay.PrioritizedReplayBuffer(
             self.store, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
             capacity=_CAPACITY, compressor="lz4", segment_rows=8, batch_size=4, seed=3,
-            extras={"hidden": ((512,), "uint8")},
+            extras={"hidden": ((512,), "uint8"), "latent": ((64,), "int64", "mutable")},
         )  # fmt: skip
 
     def add(self) -> None:
@@ -164,6 +166,7 @@ class Trial:
             number % 9 == 8,
             False,
             hidden=np.full(512, number % 241, np.uint8),
+            latent=np.full(64, number),
         )
         self.rows += 1
 
@@ -208,6 +211,8 @@ class Trial:
         np.testing.assert_array_equal(reward, rows)
         np.testing.assert_array_equal(observation[:, 0], rows % 251)
         np.testing.assert_array_equal(hidden[:, 511], rows % 241)
+        latent, written = self.buffer.take("latent", rows), np.isin(rows, self.written)
+        np.testing.assert_array_equal(latent, (rows + _WRITTEN * written)[:, None] + np.zeros(64))
 
     # each of these can be called again after it failed
 
@@ -219,6 +224,13 @@ class Trial:
             self.add()
             with self.buffer._rows.store.maintenance.lock:  # let the maintenance thread finish
                 pass
+
+    def write(self) -> None:
+        """Into files that checkpoints share, each of which is copied first."""
+        rows = np.arange(max(0, self.rows - _CAPACITY), self.rows)[::7]
+        latent = np.full((len(rows), 64), _WRITTEN) + rows[:, None]
+        assert self.buffer.write("latent", rows, latent) == 0
+        self.written = rows.tolist()
 
     def flush(self) -> None:
         self.buffer.flush()
@@ -232,7 +244,7 @@ class Trial:
 
     def load(self) -> None:
         self.buffer.load(self.checkpoints, 1)
-        self.rows = _ROWS // 2
+        self.rows, self.written = _ROWS // 2, []
 
     def close(self) -> None:
         self.buffer.close()
@@ -256,6 +268,8 @@ class Trial:
         if what == "create":
             return
         self.fill()
+        if what in ("flush", "save", "retire", "close"):
+            self.write()
         if what in ("reopen", "mend", "prune"):
             self.close()
         if what == "recover":
@@ -307,8 +321,8 @@ def _check_error(error: StorageError, code: int) -> None:
 
 
 WHAT = (
-    "create", "record", "flush", "save", "retire", "load", "close", "reopen", "recover", "prune",
-    "mend",
+    "create", "record", "write", "flush", "save", "retire", "load", "close", "reopen", "recover",
+    "prune", "mend",
 )  # fmt: skip
 
 
