@@ -99,7 +99,7 @@ class SequenceView:
         if saved is not None:
             if not (self._store is None and self._keep_rng):
                 self.rng.adopt(*saved.rng)
-            if saved.cursor is not None and anchors.cursor is not None:
+            if saved.cursor is not None:
                 anchors.restore_cursor(saved.cursor)
             self._under_way = saved.under_way
             if saved.leaves is not None:

@@ -90,7 +90,7 @@ class Replay:
         self._mutable, self._compressor = tuple(mutable), compressor
         self._selector, self._queue = selector, deque[int]()
         self._lock = threading.RLock()
-        self._buffer: ReplayBuffer | None = None
+        self._buffer: Any = None  # a ReplayBuffer, from the first step on
         self._items = 0
         self.metrics = {"samples": 0, "inserts": 0, "updates": 0}
 
@@ -114,7 +114,7 @@ class Replay:
         self._buffer = buffer
         self._workers = list(buffer.metadata.get("dreamerv3", {}).get("workers", []))
         self._note()
-        view = {"ends": "cross", "ahead": 0, "n_step": 1, "seed": self._seed}
+        view: dict[str, Any] = {"ends": "cross", "ahead": 0, "n_step": 1, "seed": self._seed}
         apart = self.length if self.online and self._selector is None else False
         self._train = buffer.sequences(self.length, name="train", online=apart, **view)
         self._report = buffer.sequences(self.length, name="report", **view)
@@ -283,6 +283,8 @@ class Replay:
         int
             How many steps have left since.
         """
+        if self._buffer is None:
+            raise UsageError(f"replay {self.name!r}: nothing was recorded or loaded yet")
         data = dict(data)
         ids = row_ids(data.pop("stepid"))
         self.metrics["updates"] += ids.size

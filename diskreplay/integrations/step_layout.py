@@ -150,7 +150,7 @@ def _box(shape: tuple[int, ...], dtype: np.dtype) -> spaces.Box:
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, dtype.type)
     if dtype.kind == "b":
-        return spaces.Box(0, 1, shape, np.bool_)
+        return spaces.Box(0, 1, shape, np.bool_)  # type: ignore[arg-type]
     if dtype.kind not in "iu":
         raise DtypeError(f"numbers expected, found {dtype} of shape {shape}")
     limits = np.iinfo(dtype)

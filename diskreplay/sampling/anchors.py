@@ -257,7 +257,8 @@ class Anchors:
     def restore_cursor(self, cursor: np.ndarray) -> None:
         """Take over which windows were handed out; rows may have gone since, or all of them."""
         count = self._index.count
-        self.cursor[:] = np.where(cursor < count + self._apart, cursor, count)
+        if self.cursor is not None:
+            self.cursor[:] = np.where(cursor < count + self._apart, cursor, count)
 
     def _take_new(self, size: int) -> np.ndarray:
         """Windows that nobody was given yet, at most so many, oldest first."""

@@ -308,6 +308,8 @@ def test_what_is_refused(tmp_path):
         replay.add(step, worker=7)
     with pytest.raises(errors.InvalidInputError, match="mode"):
         replay.sample(1, "test")
+    with pytest.raises(errors.UsageError, match="nothing"):
+        Replay(LENGTH).update({"stepid": np.zeros((1, 1, 20), np.uint8)})
     with pytest.raises(errors.DtypeError, match="numbers"):
         Replay(LENGTH).add({"text": np.array("a")})
     assert replay.stats()["streams"] == 2
