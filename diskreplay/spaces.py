@@ -2,7 +2,7 @@
 
 import base64
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 from typing import Any
 
 import gymnasium
@@ -53,6 +53,16 @@ def box(shape: tuple[int, ...], dtype: Any) -> spaces.Box:
     else:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     return spaces.Box(low, high, shape, dtype.type)
+
+
+def keys_of_leaves(space: spaces.Space) -> KeysView[str] | None:
+    """The keys of a Dict none of whose spaces is a Dict or a Tuple: the values of such a one are
+    its parts. None for another space."""
+    if not isinstance(space, spaces.Dict) or any(
+        isinstance(inner, spaces.Dict | spaces.Tuple) for inner in space.spaces.values()
+    ):
+        return None
+    return space.spaces.keys()
 
 
 def flatten(space: spaces.Space, value: Any, name: str) -> list[Any]:

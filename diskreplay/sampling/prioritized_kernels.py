@@ -1,6 +1,7 @@
 """Numba kernels that go through a row index and a sum tree in one call."""
 
-from diskreplay.jit import float32_bits, inner, int64, kernel, pointer
+from diskreplay.cache_line import prefetch_line
+from diskreplay.jit import address, float32_bits, inner, int64, kernel, pointer
 from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENVS,
@@ -8,6 +9,7 @@ from diskreplay.sampling.row_index_kernels import (
     FLAGS,
     ROWS,
     SAMPLEABLE,
+    WIDTH,
     append,
 )
 from diskreplay.sampling.sum_tree_kernels import (
@@ -40,11 +42,13 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
         row, env = _divided(ids[i], envs)
         if ids[i] < 0 or row >= bounds[env, COUNT]:
             return 2, i, 0.0
+        places[i] = row % rows * envs + env
+        prefetch_line(address(ring) + 4 * WIDTH * places[i])
     taken = 0
     largest = 0.0
     for i in range(len(ids)):
         row, env = _divided(ids[i], envs)
-        place = row % rows * envs + env
+        place = places[i]
         if row >= bounds[env, FIRST] and ring[place, FLAGS] & SAMPLEABLE:
             nodes[place] = _leaf_of(priorities[i], alpha)
             places[taken] = place
