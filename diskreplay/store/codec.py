@@ -136,6 +136,16 @@ def encode(field: Field, sources: np.ndarray, used: np.ndarray) -> tuple[np.ndar
     return out[:size], lengths
 
 
+def load_kernels(field: Field) -> None:
+    """Have the kernels of packing ready. It takes ten milliseconds and more, which the first `add`
+    has, since it loads others, and no later one."""
+    from diskreplay.store import packing_kernels
+
+    nothing = np.empty(0, np.int64)
+    encode(field, nothing, nothing)
+    packing_kernels.enter(nothing, 0, nothing, 0, nothing, 0, nothing, nothing)
+
+
 def blank_index(field: Field) -> np.ndarray:
     """The index of a shard without blocks: for each, offset and length, int64 of shape
     (blocks * env_group, 2). That of block `b` of the `e`-th env of the group is at

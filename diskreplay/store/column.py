@@ -293,11 +293,15 @@ class Column(Generic[AnySegment]):
         """Rows of one env that are written before they are committed, at most."""
         raise NotImplementedError
 
-    def scatter(self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    def scatter(
+        self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray, row: int | None
+    ) -> None:
         """Write ``values[envs[i]]`` as row ``rows[i]`` of env ``envs[i]``; there is room for it.
 
         Parameters
         ----------
+        row : int or None
+            The row, if it is the same one of all envs.
         values : ndarray of shape (num_envs, *field.shape)
             C-contiguous, of the field's dtype.
         """

@@ -41,6 +41,7 @@ class PackedColumn(Column[Shard]):
         self._wanted = np.zeros(arguments[3], np.int64)
         self.packed = np.zeros(arguments[3], np.int64)
         self.flushed: dict[tuple[int, int], Flushed] = {}
+        self._has_packed = False
         self.tail_rows = arguments[2].tail_rows(arguments[3])
         self.block_rows = arguments[2].block_rows
         super().__init__(*arguments)
@@ -95,6 +96,9 @@ class PackedColumn(Column[Shard]):
     def reserve(self, envs: np.ndarray, rows: np.ndarray, count: np.ndarray) -> None:
         """See to it that these rows, one of each of `envs`, can be written, of which `count` were
         committed: those whose places they take are compressed."""
+        if not self._has_packed and self.num_envs > 1:
+            self._has_packed = True
+            codec.load_kernels(self.field)
         while (short := rows >= self.packed[envs] + self.tail_rows).any():
             self._pack(envs[short], count)  # or the maintenance thread has just done it
 

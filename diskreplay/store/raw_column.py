@@ -166,19 +166,23 @@ class RawColumn(Column[RawSegment]):
     def most_at_once(self) -> int:
         return self.field.segment_rows
 
-    def scatter(self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-        if self._by_moment:
-            self._is_even = len(envs) == self.num_envs and bool((rows == rows[0]).all())
-            if self._is_even:  # one row of each env, side by side
-                self._write_moment(int(rows[0]), values)
-                return
-        super().scatter(envs, rows, values)
+    def scatter(
+        self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray, row: int | None
+    ) -> None:
+        self._is_even = row is not None
+        if row is not None and self._by_moment:
+            self._write_moment(row, values)  # side by side
+        else:
+            super().scatter(envs, rows, values, row)
 
     def _write_moment(self, row: int, values: np.ndarray) -> None:
         number, at = divmod(row, self.field.segment_rows)
-        rows, size = values.reshape(self.num_envs, -1).view(np.uint8), self.field.env_group
+        size = self.field.env_group
+        if size == self.num_envs:
+            self.segments[number, 0].write_moment(at, values)
+            return
         for group in range(self.field.groups(self.num_envs)):
-            some = rows[group * size : (group + 1) * size]
+            some = values[group * size : (group + 1) * size]
             self.segments[number, group].write_moment(at, some)
 
     def adopt(self, segment: RawSegment, envs: np.ndarray) -> None:
@@ -329,7 +333,7 @@ class RawColumn(Column[RawSegment]):
             low = max(int(start[some].min()), segment.start)
             high = min(int(stop[some].max()), segment.stop)
             envs = slice(segment.envs.start, min(segment.envs.stop, self.num_envs))
-            values = segment.values()[:, : envs.stop - envs.start]
+            values = segment.values[:, : envs.stop - envs.start]
             for row in range(low, high, most):
                 part = values[row - segment.start : min(row + most, high) - segment.start]
                 rows = row + np.arange(len(part))[:, None]

@@ -187,11 +187,13 @@ class RowWriter:
         final_rows = stop[final_envs]
         stop[final_envs] += 1
         self.reserve(envs, stop[envs])
+        is_even = len(envs) == store.num_envs and bool((rows == rows[0]).all())
+        row = int(rows[0]) if is_even else None
         for column, value in zip(store.columns.values(), values, strict=True):
-            column.scatter(envs, rows, value)
+            column.scatter(envs, rows, value, row)
         if len(final_envs):
             for column, value in zip(store.columns.values(), final, strict=True):
-                column.scatter(final_envs, final_rows, value)
+                column.scatter(final_envs, final_rows, value, None)
         store.count[:] = stop  # the commit: each env's count is raised by one store
         if is_final or len(final_envs):
             self._count_finals(envs if is_final else final_envs)

@@ -139,8 +139,9 @@ class RawSegment(Segment):
 
     def rows(self, place: int) -> np.ndarray:
         """A view of an env's rows, shape ``(segment_rows, *field.shape)``."""
-        return self.values()[:, place]
+        return self.values[:, place]
 
+    @functools.cached_property
     def values(self) -> np.ndarray:
         """A view of all its rows, shape ``(segment_rows, env_group, *field.shape)``."""
         field = self.field
@@ -170,15 +171,16 @@ class RawSegment(Segment):
             self._fd = files.open_to_write(self.path)
 
     def write_moment(self, at: int, rows: np.ndarray) -> None:
-        """Write the row of that place of each env, side by side; bytes of shape (envs, row_bytes).
+        """Write the row of that place of each env, side by side; shape ``(envs, *field.shape)``.
 
         To write into a file takes half as long as to write into its mapping, whose new pages are
         cleared, and found one by one, before.
         """
         if self._fd is None:
-            self.every_row[at, : len(rows)] = rows
+            self.values[at, : len(rows)] = rows
         else:
-            files.write_at(self._fd, self.path, rows.reshape(-1).data, at * self.field.stride)
+            data = rows.reshape(-1).view(np.uint8).data
+            files.write_at(self._fd, self.path, data, at * self.field.stride)
 
     def close_file(self) -> None:
         """The file never changes again. Cannot fail."""
