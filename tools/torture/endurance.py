@@ -15,7 +15,6 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 
-ENVS = 16
 _SAMPLES = 60
 _BATCHES = 50
 WATCHED = {
@@ -33,13 +32,14 @@ WATCHED = {
 def run(
     *,
     rows: int = 1_000_000,
+    envs: int = 16,
     frames: int = 100_000,
     capacity: int | None = None,
     directory: Path | None = None,
     plot: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Record `rows` of 16 low-dimensional envs, then `frames` of one env with frames.
+    """Record `rows` of `envs` low-dimensional envs, then `frames` of one env with frames.
 
     Parameters
     ----------
@@ -55,13 +55,15 @@ def run(
         ``failures``.
     """
     figures: dict[str, Any] = {"failures": []}
-    for name, total, recorder in (("rows", rows, _LowDimensional), ("frames", frames, _Frames)):
+    for name, total, recorder, num_envs in (
+        ("rows", rows, _LowDimensional, envs), ("frames", frames, _Frames, 1)
+    ):  # fmt: skip
         if not total:
             continue
         base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
         try:
             keeps = capacity or min(1_000_000, max(total // 10, 2000))
-            figures[name] = _endure(base, recorder, total, keeps, say)
+            figures[name] = _endure(base, recorder, num_envs, total, keeps, say)
         finally:
             shutil.rmtree(base)
         figures["failures"] += [
@@ -76,26 +78,24 @@ def run(
 
 
 class _LowDimensional:
-    """Steps of 16 envs, 17 numbers each."""
+    """Steps of some envs, 17 numbers each."""
 
     options: ClassVar[dict[str, Any]] = {
         "observation_space": Box(-np.inf, np.inf, (17,), "float32"),
         "action_space": Box(-1, 1, (6,), "float32"),
-        "num_envs": ENVS,
     }
-    rows_of_a_call = ENVS
 
     def __init__(self, buffer: diskreplay.ReplayBuffer) -> None:
-        rng = np.random.default_rng(0)
+        rng, envs = np.random.default_rng(0), buffer.num_envs
         self._buffer, self._call = buffer, 0
-        self._observations = rng.normal(size=(64, ENVS, 17)).astype(np.float32)
-        self._actions = rng.uniform(-1, 1, (64, ENVS, 6)).astype(np.float32)
-        self._rewards = rng.normal(size=(64, ENVS)).astype(np.float32)
-        self._never = np.zeros(ENVS, np.bool_)
+        self._observations = rng.normal(size=(64, envs, 17)).astype(np.float32)
+        self._actions = rng.uniform(-1, 1, (64, envs, 6)).astype(np.float32)
+        self._rewards = rng.normal(size=(64, envs)).astype(np.float32)
+        self._never = np.zeros(envs, np.bool_)
 
     def __call__(self) -> None:
         at = self._call % 64
-        truncated = np.arange(ENVS) * 61 == self._call % 1000
+        truncated = np.arange(len(self._never)) * 61 % 1000 == self._call % 1000
         self._buffer.add(
             self._observations[at], self._actions[at], self._rewards[at], self._never, truncated,
             self._observations[at - 1],
@@ -112,7 +112,6 @@ class _Frames:
         "stack_size": 4,
         "update_horizon": 3,
     }
-    rows_of_a_call = 1
 
     def __init__(self, buffer: diskreplay.ReplayBuffer) -> None:
         self._buffer, self._call = buffer, 0
@@ -128,20 +127,20 @@ class _Frames:
 
 
 def _endure(
-    base: Path, recorder: type, total: int, capacity: int, say: Callable[[str], None]
+    base: Path, recorder: type, envs: int, total: int, capacity: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     series: dict[str, list[float]] = {name: [] for name in ("recorded", "seconds", *WATCHED)}
     began = time.monotonic()
     path = base / "store"
     with diskreplay.PrioritizedReplayBuffer(
-        path, capacity=capacity, seed=0, **recorder.options
+        path, capacity=capacity, num_envs=envs, seed=0, **recorder.options
     ) as buffer:
         record = recorder(buffer)
         recorded = 0
         for sample in range(1, _SAMPLES + 1):
             while recorded < total * sample // _SAMPLES:
                 record()
-                recorded += record.rows_of_a_call
+                recorded += envs
             started = time.perf_counter()
             buffer.save(base / "checkpoints", sample)
             saved = time.perf_counter()
