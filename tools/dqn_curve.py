@@ -26,8 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def train(env: str, run: Path, kills: int) -> list[int]:
-    """Train to the end; the steps at which it was killed."""
-    rng, killed, step = random.Random(0), [], 0
+    """Train to the end; the steps at which it was killed, also before this began."""
+    noted = run / "killed.txt"
+    killed = [int(line) for line in noted.read_text().split()] if noted.exists() else []
+    rng, step = random.Random(len(killed)), 0
     command = [sys.executable, "-u", str(ROOT / "docs/examples/dqn.py"), env, str(run)]
     while True:
         lines = rng.randrange(2, 6) if len(killed) < kills else None
@@ -44,6 +46,7 @@ def train(env: str, run: Path, kills: int) -> list[int]:
         if life.returncode == -signal.SIGKILL:
             with diskreplay.open(run / "replay") as replay:
                 killed.append(replay.add_count)
+            noted.write_text("\n".join(map(str, killed)))
             print(f"killed at step {killed[-1]:,}, saved at {step:,}", flush=True)
         elif life.returncode == 0:
             return killed

@@ -52,7 +52,7 @@ def to_jax(batch: Batch, device: Any = None) -> dict[str, Any]:
         moved |= zip(_STACKS, pair, strict=True)
     else:
         moved["observation"] = mapped(copied, arrays["observation"])
-    return jax.block_until_ready({name: moved[name] for name in arrays})
+    return {name: mapped(_finished, moved[name]) for name in arrays}
 
 
 def _stacks(
@@ -78,6 +78,10 @@ def _cut(window: jax.Array, stack: int, horizon: int) -> tuple[jax.Array, jax.Ar
     if stack == 0:
         return window[:, 0], window[:, horizon]
     return window[:, :stack], window[:, horizon:]
+
+
+def _finished(array: Any) -> Any:
+    return array.block_until_ready() if isinstance(array, jax.Array) else array
 
 
 def _copied(array: np.ndarray, device: Any) -> jax.Array:
