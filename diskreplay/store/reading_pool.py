@@ -11,8 +11,8 @@ class ReadingPool:
     """Threads that wait for jobs, as `kernels.help_read` has them.
 
     They are started when they are first asked for, and wait without the GIL until the process ends.
-    `concurrent.futures` would do too, but takes as long to hand a job over as a small batch takes
-    to be read.
+    `concurrent.futures` would do too, but makes a future, with a condition, for each job, which
+    nobody waits for here.
     """
 
     def __init__(self) -> None:
