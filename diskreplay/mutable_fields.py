@@ -45,7 +45,7 @@ class MutableFields(Session):
         Notes
         -----
         A copy of the values, which a kill after this call does not take; a power cut may take those
-        since the last `flush` or `save`. Checkpoints never change: the first value in a file that
+        since the last `flush`. Checkpoints never change: the first value in a file that
         one shares costs a copy of that file, 2 MiB. Batches that were drawn before have the
         old values, those of a prefetcher too; this waits until they are read. A reader in another
         process sees new values at once, and may see a row half written.

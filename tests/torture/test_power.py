@@ -156,7 +156,8 @@ def test_after_a_save_the_checkpoint_has_what_the_live_store_may_lose(tmp_path):
         buffer = setting.make(before / "run" / "replay")
         for row in range(21):
             frame, hidden = np.full(64, row, np.uint8), np.full(512, row, np.uint8)
-            buffer.add(frame, row % 4, row, False, False, hidden=hidden)
+            latent = np.full(64, row)
+            buffer.add(frame, row % 4, row, False, False, hidden=hidden, latent=latent)
         agent = {"nets/agent.bin": b"of 21 rows"}
         buffer.save(before / "run" / "checkpoints", 1, attachments=agent)
         recorder.check()

@@ -12,7 +12,18 @@ from unittest import mock
 
 import numpy as np
 from disk import State
-from workload import Allowed, Promise, Ranks, Row, Rows, Setting, columns_of, ranked
+from workload import (
+    VERSIONS,
+    Allowed,
+    Promise,
+    Ranks,
+    Row,
+    Rows,
+    Setting,
+    columns_of,
+    latents,
+    ranked,
+)
 
 import diskreplay
 from diskreplay.check.verify import verify
@@ -89,7 +100,9 @@ class Examiner:
     def examine(self, state: State, promise: Promise) -> None:
         """Raise `Lost`, or whatever the store raised, if a state is not as promised."""
         # The rows of a timeline are told apart by the list that holds them: it never shrinks.
-        said = tuple((id(a.rows), a.least, tuple(map(id, a.ranks))) for a in promise.live)
+        said = tuple(
+            (id(a.rows), a.least, tuple(map(id, a.ranks)), id(a.versions)) for a in promise.live
+        )
         key = state.digest(), said, promise.present, tuple(sorted(promise.saved))
         if key in self._known:
             return
@@ -162,7 +175,7 @@ class Examiner:
         elif said:
             raise Lost(f"no row is dropped, and it said {said}")
         with buffer:
-            rows = self.recognised(buffer, promise)
+            rows = self.written_to(buffer, self.recognised(buffer, promise))
             if loads:
                 self._save_and_load(buffer, run, rows, promise)
             rows = self.go_on(buffer, rows)
@@ -193,13 +206,19 @@ class Examiner:
                 trouble.append(f"rows begin at {first}, not at {left} or before")
             else:
                 rows = [of_env[:n] for of_env, n in zip(allowed.rows, count, strict=True)]
-                difference = self._difference(buffer, rows) or self._misranked(buffer, allowed)
+                difference = (
+                    self._difference(buffer, rows, but="latent")
+                    or self._misranked(buffer, allowed)
+                    or self._miswritten(buffer, rows, allowed)
+                )
                 if difference is None:
                     return rows
                 trouble.append(difference)
         raise Lost("; ".join(trouble))
 
-    def _difference(self, buffer: diskreplay.ReplayBuffer, rows: Rows) -> str | None:
+    def _difference(
+        self, buffer: diskreplay.ReplayBuffer, rows: Rows, but: str | None = None
+    ) -> str | None:
         bounds = buffer.bounds.tolist()
         if [count for _first, count in bounds] != list(map(len, rows)):
             return f"{bounds} are there, and {list(map(len, rows))} rows expected"
@@ -208,6 +227,7 @@ class Examiner:
         retained = [row for of_env, its in zip(rows, bounds, strict=True)
                     for row in of_env[slice(*its)]]  # fmt: skip
         expected = columns_of(retained, self.setting.hidden)
+        expected.pop(but, None)
         for name, found in zip(expected, buffer.take(list(expected), ids), strict=True):
             differs = found != expected[name]
             differs = differs.any(axis=tuple(range(1, differs.ndim)))
@@ -233,6 +253,34 @@ class Examiner:
             else:
                 return f"priorities {name!r} are as none of {len(trouble)} had them: {trouble}"
         return None
+
+    def _miswritten(
+        self, buffer: diskreplay.ReplayBuffer, rows: Rows, allowed: Allowed
+    ) -> str | None:
+        """Whether a latent has what no write gave its row since the last flush."""
+        if allowed.versions is None:
+            return None
+        for env, (first, count) in enumerate(buffer.bounds.tolist()):
+            ids = np.arange(first, count) * buffer.num_envs + env
+            for row, found in zip(rows[env][first:count], buffer.take("latent", ids), strict=True):
+                stamp, version = found % VERSIONS, set((found // VERSIONS).tolist())
+                known = allowed.versions.get(row.stamp, {row.version})
+                if (stamp != row.stamp * (not row.is_final)).any() or not version <= known:
+                    return f"the latent of {row} has {version} and not {sorted(known)}"
+        return None
+
+    def written_to(self, buffer: diskreplay.ReplayBuffer, rows: Rows) -> Rows:
+        """Give all recovered rows new latents, whatever they had; the rows with these."""
+        after = [list(of_env) for of_env in rows]
+        for env, (first, count) in enumerate(buffer.bounds.tolist()):
+            chosen = [n for n in range(first, count) if not rows[env][n].is_final]
+            stamps = np.array([rows[env][n].stamp for n in chosen], np.int64)
+            values = latents(stamps, np.full(len(stamps), AFTER))
+            ids = np.array(chosen, np.int64) * buffer.num_envs + env
+            buffer.write("latent", ids, values)
+            for n in chosen:
+                after[env][n] = rows[env][n]._replace(version=AFTER)
+        return after
 
     def _compare(self, buffer: diskreplay.ReplayBuffer, rows: Rows) -> None:
         difference = self._difference(buffer, rows)

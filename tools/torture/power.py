@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,9 @@ def record_recovery(examiner: Examiner, state: State, promise: Promise) -> tuple
             recorder.mark(promise)
             buffer = setting.make(root / "run" / "replay")
             rows = examiner.recognised(buffer, promise)
+            live = tuple(replace(allowed, versions=None) for allowed in promise.live)
+            recorder.mark(replace(promise, live=live))  # all latents are about to be new ones
+            rows = examiner.written_to(buffer, rows)
             after = examiner.further(rows)
             first = tuple(buffer.bounds[:, 0].tolist())
             durable, size = tuple(buffer._rows.store.durable_count.tolist()), tuple(map(len, after))

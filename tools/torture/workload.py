@@ -21,15 +21,18 @@ KEPT = 4  # numbered checkpoints
 
 
 class Row(NamedTuple):
-    """One row as it must be found: everything in it follows from its stamp, which is its alone."""
+    """One row as it must be found: everything in it follows from its stamp, which is its alone,
+    but for its latent, which has the number of the last write as well."""
 
     stamp: int
     step: int
     terminated: bool = False
     truncated: bool = False
     is_final: bool = False
+    version: int = 0
 
 
+LATENTS, VERSIONS = 64, 1 << 40  # numbers of a latent, each the stamp and so many times the write
 Rows = list[list[Row]]  # of each env, from the first that was ever recorded
 
 
@@ -47,7 +50,13 @@ def columns_of(rows: list[Row], hidden: int = 512) -> dict[str, np.ndarray]:
         "step": np.array([row.step for row in rows], np.int32),
         "is_final": np.array([row.is_final for row in rows], np.bool_),
         "hidden": np.repeat(of_step, hidden // 8).view(np.uint8).reshape(size, hidden),
+        "latent": latents(of_step, np.array([row.version for row in rows], np.int64)),
     }
+
+
+def latents(stamps: np.ndarray, versions: np.ndarray) -> np.ndarray:
+    """What the mutable extra of rows has."""
+    return np.repeat((stamps + versions * VERSIONS)[:, None], LATENTS, axis=1)
 
 
 VIEW = "ranked"  # of sequences, with priorities of its own
@@ -82,7 +91,9 @@ class Allowed:
     """Rows that may be found: of each env at least so many, and at most.
 
     `first` are rows that had left before: they do not come back when the power takes the rows they
-    left for. Each set of priorities is as one of `ranks` has it, whole.
+    left for. Each set of priorities is as one of `ranks` has it, whole. The latent of a row, by its
+    stamp, has parts of some of `versions`, and only its own where that says nothing of it; None:
+    they are not looked at.
     """
 
     rows: Rows
@@ -90,6 +101,7 @@ class Allowed:
     most: tuple[int, ...]
     first: tuple[int, ...] | None = None
     ranks: tuple[Ranks, ...] = ()
+    versions: dict[int, frozenset[int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +174,10 @@ class Setting:
             path, observation_space=Box(0, 255, (64,), "uint8"), action_space=Discrete(4),
             capacity=self.rows_per_env * self.num_envs, num_envs=self.num_envs, batch_size=4,
             compressor=self.compressor, segment_rows=self.segment_rows, seed=3,
-            env_group=self.env_group, extras={"hidden": ((self.hidden,), "uint8")},
+            env_group=self.env_group,
+            extras={
+                "hidden": ((self.hidden,), "uint8"), "latent": ((LATENTS,), "int64", "mutable"),
+            },
         )  # fmt: skip
 
     @contextlib.contextmanager
@@ -218,6 +233,8 @@ class Workload:
         self._retired: dict[str, Rows] = {}  # that they went need not be durable yet
         self._ranks: tuple[Ranks, ...] = ()
         self._ranks_of: dict[str, Ranks] = {}
+        self._versions: dict[int, frozenset[int]] = {}  # by stamp, since the last flush
+        self._latest: dict[int, int] = {}
         self.buffer: diskreplay.PrioritizedReplayBuffer | None = None
 
     def prepare(self) -> None:
@@ -235,12 +252,14 @@ class Workload:
         self.open()
         once = [
             self.add, self.flush, self.burst, self.idle, self.save, self.burst, self.save_again,
-            self.update, self.flush, self.reopen, self.burst, self.load, self.burst, self.idle,
-            self.save, self.save, self.save, self.save, self.add, self.flush,
+            self.update, self.write, self.flush, self.reopen, self.burst, self.load, self.burst,
+            self.idle, self.save, self.write, self.idle, self.save, self.save, self.write,
+            self.save, self.add, self.flush,
         ]  # fmt: skip
         often = [
             self.add, self.add, self.burst, self.burst, self.flush, self.idle, self.idle,
             self.save, self.save_again, self.load, self.reopen, self.update, self.update, self.many,
+            self.write, self.write,
         ]  # fmt: skip
         for step in range(self.setting.steps):
             (once[step] if step < len(once) else self.chance.choice(often))()
@@ -253,7 +272,9 @@ class Workload:
         return tuple(map(len, self.rows))
 
     def _now(self, name: str, *also: Allowed, **more) -> None:
-        live = Allowed(self.rows, tuple(self._durable), self._most, ranks=self._ranks)
+        live = Allowed(
+            self.rows, tuple(self._durable), self._most, ranks=self._ranks, versions=self._versions
+        )
         saved = {suffix: (rows,) for suffix, rows in (self._retired | self.saved).items()}
         promise = {"saved": saved, "present": frozenset(self.saved)} | more
         self._tell(Promise(name, (live, *also), **promise))
@@ -265,7 +286,8 @@ class Workload:
         self._now(f"after {name}")
 
     def _all_durable(self) -> None:
-        """Flush and close promise this, whatever the record says."""
+        """Flush and close promise this, whatever the record says; and what was written again."""
+        self._versions = {stamp: frozenset([last]) for stamp, last in self._latest.items()}
         assert self._durable == list(self._most)
 
     def _rank(self) -> Ranks:
@@ -355,7 +377,8 @@ class Workload:
             following = last["observation"] if envs > 1 else last["observation"][0]
         hidden = columns["hidden"] if envs > 1 else columns["hidden"][0]
         masked = {} if mask is None else {"mask": mask}
-        self.buffer.add(*arguments, following, hidden=hidden, **masked)
+        latent = columns["latent"] if envs > 1 else columns["latent"][0]
+        self.buffer.add(*arguments, following, hidden=hidden, latent=latent, **masked)
         self._done("add")
 
     def _mask(self) -> np.ndarray | None:
@@ -390,6 +413,31 @@ class Workload:
         if len(anchors):
             view.update_priorities(anchors, 1 + (anchors + self._stamp) % 11)
 
+    def write(self) -> None:
+        """New latents in about a third of the rows."""
+        self._stamp += 1
+        envs, chosen = self.setting.num_envs, {}
+        for env, (first, count) in enumerate(self.buffer.bounds.tolist()):
+            for number in range(first, count):
+                row = self.rows[env][number]
+                if (number + env + self._stamp) % 3 == 0 and not row.is_final:
+                    chosen[number * envs + env] = row
+        before = {row.stamp: frozenset([self._version(row)]) for row in chosen.values()}
+        also = {
+            stamp: self._versions.get(stamp, known) | {self._stamp}
+            for stamp, known in before.items()
+        }
+        self._versions = self._versions | also
+        self._now("write")
+        stamps = np.array([row.stamp for row in chosen.values()], np.int64)
+        values = latents(stamps, np.full(len(stamps), self._stamp))
+        self.buffer.write("latent", np.array(list(chosen), np.int64), values)
+        self._latest |= dict.fromkeys(stamps.tolist(), self._stamp)
+        self._done("write")
+
+    def _version(self, row: Row) -> int:
+        return self._latest.get(row.stamp, row.version)
+
     def save(self) -> None:
         self._save(str(1 + max(map(int, self.saved), default=0)))
 
@@ -399,7 +447,9 @@ class Workload:
 
     def _save(self, suffix: str) -> None:
         before = dict(self.saved)
-        self.saved[suffix] = [list(rows) for rows in self.rows]
+        self.saved[suffix] = [
+            [row._replace(version=self._version(row)) for row in rows] for rows in self.rows
+        ]
         for number in sorted(self.saved, key=int)[:-KEPT]:
             self._retired[number] = self.saved.pop(number)
         both = (self.saved[suffix], *([before[suffix]] if suffix in before else []))
@@ -418,10 +468,11 @@ class Workload:
         suffix = self.chance.choice(sorted(self.saved))
         rows = [list(of_env) for of_env in self.saved[suffix]]
         size, ranks = tuple(map(len, rows)), self._ranks_of[suffix]
-        self._now("load", Allowed(rows, size, size, ranks=(ranks,)))
+        self._now("load", Allowed(rows, size, size, ranks=(ranks,), versions={}))
         self.buffer.load(self.checkpoints, suffix)
         self._ranked(ranks)
         self.buffer._rows.store.finish_clearing()
         self.rows, self._durable = rows, list(size)
+        self._latest, self._versions = {}, {}
         self._next_step = [0] * self.setting.num_envs
         self._done("load")
