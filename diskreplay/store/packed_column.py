@@ -333,7 +333,12 @@ class PackedColumn(Column[Shard]):
         return Seal(len(written), codec.checksum(written, index))
 
     def _more_seals(self, closing: bool) -> dict[str, Any]:
-        flushed = {f"{number}/{group}": copy for (number, group), copy in self.flushed.items()}
+        sealed = {key for key, segment in self.segments.items() if segment.seal is not None}
+        flushed = {
+            f"{number}/{group}": copy
+            for (number, group), copy in self.flushed.items()
+            if (number, group) not in sealed
+        }
         if closing:
             return {"open": {key: copy.seal.entry for key, copy in flushed.items()}}
         return {"flushed": {key: copy.entry for key, copy in flushed.items()}} if flushed else {}
@@ -348,7 +353,10 @@ class PackedColumn(Column[Shard]):
         the rows of each env from `first` up to `stop`. Blocks that were not full have zeros in the
         copy where the later rows are."""
         copy = self.flushed.get(shard.key)
-        if copy is None or copy.seal != shard.sum():
+        if copy is None:
+            return
+        if copy.seal != shard.sum():  # sealed since
+            del self.flushed[shard.key]
             return
         begin, end = shard.start + copy.used, np.minimum(stop[shard.envs], shard.stop)
         lacking = np.flatnonzero((end > begin) & (first[shard.envs] < end))

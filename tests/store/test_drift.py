@@ -424,6 +424,28 @@ def test_the_copy_of_a_flush_does_not_stand_for_an_open_shard_that_was_deleted(t
             np.testing.assert_array_equal(frame, twin.picture(number))
 
 
+def test_a_segment_that_was_sealed_since_the_flush_that_is_recorded(tmp_path):
+    """After a kill it is not taken for the copy which that flush wrote: closing names its own
+    checksum."""
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=16)
+    for _ in range(11):
+        twin.step([True, True])
+    twin.buffer.flush()
+    maintenance = twin.buffer._rows.store.maintenance
+    maintenance._record_due += 3600
+    for _ in range(9):
+        twin.step([True, True])
+    maintenance.run()
+    assert twin.buffer._rows.store.columns["observation"].segments[0, 0].seal is not None
+    twin.kill()
+    twin.check()
+    twin.buffer.close()
+    assert verify(twin.path).findings == ()
+    twin.reopen()
+    twin.check()
+    twin.buffer.close()
+
+
 def test_a_kill_between_a_blocks_append_its_entry_and_the_reuse_of_its_places(
     tmp_path, monkeypatch
 ):
