@@ -33,8 +33,10 @@ Layers, each using only those below it::
     store_kind.py            what a store holds for a buffer, and what is saved with it
     prefetchers.py           those of one buffer
     prefetch.py              batches read ahead
+    draw_source.py           whom a prefetcher draws from
     handover.py              from a batch that was read to what is taken
     distribution.py          how transitions are drawn
+    statistics.py            figures of a buffer at one moment
     indexed_store.py         one store with its index, sampler and open episodes
     sequence_reader.py       from windows that were drawn to a batch
     sequence_options.py      what a view was asked for
@@ -48,7 +50,7 @@ Layers, each using only those below it::
     naming.py                which names extras and keys may have
     sequence_batch.py        what a batch of windows has
     sequence_state.py        what is saved of a view
-    batch.py  statistics.py  metadata.py
+    batch.py  episodes.py  metadata.py
     check/                   verify and repair
     sampling/                row index, sum tree, samplers; knows nothing of files
     store/                   columns, segments, recovery, checkpoints; knows nothing of episodes

@@ -17,10 +17,9 @@ from diskreplay.statistics import Statistics, measured
 from diskreplay.store import tempfiles
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
-from diskreplay.transition_source import TransitionSource
 
 
-class ReplayBuffer(TransitionSource, SequenceSource):
+class ReplayBuffer(SequenceSource):
     """Experience replay on disk; transitions are drawn uniformly.
 
     Whole numbers may be of any kind: ``1_000_000``, ``1e6``, a NumPy scalar.

@@ -4,29 +4,54 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from diskreplay import extensions, signals
 from diskreplay.errors import CheckpointNotFoundError, DiskReplayError, StorageError
+from diskreplay.indexed_store import IndexedStore
 from diskreplay.metadata import parse as parse_metadata
+from diskreplay.prefetch import Prefetcher
+from diskreplay.prefetchers import Prefetchers, Resumed
+from diskreplay.sequence_view import Views
 from diskreplay.store import attachments, checkpoint, loading, tempfiles
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.place import Place
 from diskreplay.store.store import Store
-
-if TYPE_CHECKING:
-    from diskreplay.prefetch import Prefetcher
-    from diskreplay.prefetchers import Resumed
-    from diskreplay.session import Attached, Session
+from diskreplay.store_kind import StoreKind
 
 _TRIES = 20  # where the checkpoint is replaced while it is read
+
+
+class Attached(NamedTuple):
+    """What a session has of one store."""
+
+    rows: IndexedStore
+    rng: tuple[np.random.BitGenerator, np.ndarray] | None  # None: the session keeps its own
+    metadata: dict[str, Any] | None
+
+
+class Loading(Protocol):
+    """What a loader asks of its `Session`."""
+
+    path: Path
+    name: str
+    _kind: StoreKind
+    _rows: IndexedStore
+    _views: Views
+    _prefetchers: Prefetchers
+
+    def _options_meta(self) -> dict[str, Any]: ...
+    def _attach(self, store: Store, *, resume_episodes: bool) -> Attached: ...
+    def _take_over(self, attached: Attached) -> None: ...
 
 
 class CheckpointLoader:
     """`Session.load`. With the session's lock held."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: Loading) -> None:
         self._session = session
 
     def load(
@@ -92,8 +117,8 @@ class CheckpointLoader:
         )  # fmt: skip
 
     def _switch(
-        self, replacement: loading.Replacement, attached: "Attached", under_way: "list[Prefetcher]",
-        resumed: "Resumed",
+        self, replacement: loading.Replacement, attached: Attached, under_way: list[Prefetcher],
+        resumed: Resumed,
     ) -> StorageError | None:  # fmt: skip
         session = self._session
         with signals.undisturbed():  # else this is a buffer of a store that is gone
@@ -104,7 +129,7 @@ class CheckpointLoader:
         return doubt
 
     def _replace(
-        self, saved: Store, place: Place, contents: Manifest, under_way: "list[Prefetcher]",
+        self, saved: Store, place: Place, contents: Manifest, under_way: list[Prefetcher],
         resume_episodes: bool,
     ) -> None:  # fmt: skip
         """Put a checkpoint that was checked in the place of the live store."""

@@ -4,20 +4,37 @@ import contextlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from diskreplay import signals
+from diskreplay.indexed_store import IndexedStore
+from diskreplay.prefetchers import Prefetchers
+from diskreplay.sequence_state import SequenceState
+from diskreplay.sequence_view import Views
 from diskreplay.store import checkpoint, priorities
 from diskreplay.store.attachments import Source
 
-if TYPE_CHECKING:
-    from diskreplay.session import Session
+
+class Saving(Protocol):
+    """What a saver asks of its `Session`."""
+
+    path: Path
+    name: str
+    _busy: set[int]
+    _rows: IndexedStore
+    _views: Views
+    _prefetchers: Prefetchers
+
+    def _turn(self) -> Any: ...
+    def _check_writable(self) -> None: ...
+    def _meta(self, states: dict[str, SequenceState]) -> dict[str, Any]: ...
+    def _leaves(self, states: dict[str, SequenceState]) -> priorities.Sets: ...
 
 
 class CheckpointSaver:
     """`Session.save`."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: Saving) -> None:
         self._session = session
 
     def save(

@@ -118,7 +118,8 @@ class PrioritizedDistribution:
     def make_sampler(self, index: "RowIndex", store: Store) -> "PrioritizedSampler":
         from diskreplay.sampling.prioritized import PrioritizedSampler
 
-        sampler = PrioritizedSampler(index, self.alpha, self.weight_normalization)
+        of_buffer = self.weight_normalization == "buffer"
+        sampler = PrioritizedSampler(index, self.alpha, "buffer" if of_buffer else "batch")
         sampler.largest = _largest(store)
         sampler.restore(store.read_priorities())
         return sampler

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,10 +11,8 @@ from diskreplay.batch_reader import DrawnBatch
 from diskreplay.errors import InvalidInputError
 from diskreplay.relabelling import ComputeReward, Relabelling
 from diskreplay.store.rwlock import ReadGuard
+from diskreplay.transition_source import TransitionSource
 from diskreplay.validation import whole
-
-if TYPE_CHECKING:
-    from diskreplay.buffer import ReplayBuffer
 
 
 class Hindsight:
@@ -32,7 +30,7 @@ class Hindsight:
 
     def __init__(
         self,
-        buffer: "ReplayBuffer",
+        buffer: TransitionSource,
         compute_reward: ComputeReward,
         *,
         strategy: Literal["future", "final", "episode"],

@@ -5,20 +5,16 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from diskreplay import fork
 from diskreplay.batch import Batch
+from diskreplay.draw_source import DrawSource
 from diskreplay.errors import ClosedError, ForkedError, FormatError
 from diskreplay.handover import Handover
 from diskreplay.options import Beta
 from diskreplay.store import numbers
 from diskreplay.store.rwlock import ReadGuard
-
-if TYPE_CHECKING:
-    from diskreplay.batch_reader import DrawnBatch
-    from diskreplay.sequences import Sequences
-    from diskreplay.transition_source import TransitionSource
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
@@ -94,7 +90,7 @@ class Job:
 
     def __init__(self, number: int, before: threading.Lock) -> None:
         self.number, self.before = number, before
-        self.drawn_batch: DrawnBatch | None = None
+        self.drawn_batch: Any = None
         self.batch: Batch | None = None
         self.handover: Handover | None = None
         self.made: Any = None
@@ -118,7 +114,7 @@ class Prefetcher:
 
     Parameters
     ----------
-    buffer : ReplayBuffer or Sequences
+    buffer : DrawSource
         For whom it draws.
     depth, batch_size : int
     beta : float or callable or None
@@ -135,7 +131,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        buffer: "TransitionSource | Sequences",
+        buffer: DrawSource,
         depth: int,
         batch_size: int,
         beta: Beta | None,
@@ -270,7 +266,7 @@ class Prefetcher:
                             job.drawn_batch = buffer._draw(self._size, self._beta, ReadGuard())
                 finally:
                     job.drawn.release()
-                if job.drawn_batch is not None:
+                if job.drawn_batch is not None and job.handover is not None:
                     job.batch = job.drawn_batch.read(job.handover.batch, **self._options)
                     if job.batch is not None:
                         job.made = job.handover.make(job.batch)
@@ -383,6 +379,6 @@ class Prefetcher:
         self.close()
 
 
-def _buffer_of(drawn_from: "TransitionSource | Sequences") -> "TransitionSource":
+def _buffer_of(drawn_from: DrawSource) -> Any:
     """The buffer itself, of which a view takes the turns too."""
     return getattr(drawn_from, "_buffer", drawn_from)

@@ -4,19 +4,14 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
+from diskreplay.draw_source import DrawSource
 from diskreplay.errors import UsageError
 from diskreplay.handover import Handover
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_PREFETCHERS, Job, Prefetcher, UnderWay
 from diskreplay.sampling.rng import ReplayableRng
-
-if TYPE_CHECKING:
-    from diskreplay.batch_reader import DrawnBatch
-    from diskreplay.sequence_reader import DrawnSequences
-    from diskreplay.sequences import Sequences
-    from diskreplay.transition_source import TransitionSource
 
 
 class Resumed(NamedTuple):
@@ -50,7 +45,7 @@ class Prefetchers:
 
     def get(
         self,
-        buffer: "TransitionSource | Sequences",
+        buffer: DrawSource,
         depth: int,
         batch_size: int,
         beta: Beta | None,
@@ -112,7 +107,7 @@ class Prefetchers:
         self._undo([each for _, each in drawn])
         return had
 
-    def _undo(self, drawn: "Sequence[DrawnBatch | DrawnSequences]") -> None:
+    def _undo(self, drawn: Sequence[Any]) -> None:
         """Undo draws, given in their order, that nobody took."""
         self._rng.put_back([array for each in drawn for array in each.numbers])
 
@@ -142,11 +137,12 @@ class Prefetchers:
             turn = under_way.index(each) if each in under_way else -1
             beta = each._beta
             if beta is not None:
-                beta = each._buffer._exponent(beta) if turn >= 0 else 0.0
+                whose: Any = each._buffer  # a buffer: views have their own exponent
+                beta = whose._exponent(beta) if turn >= 0 else 0.0
             found.append(UnderWay(each._depth, each._size, beta, turn))
         return found
 
-    def resumed(self, buffer: "TransitionSource", saved: Sequence[UnderWay]) -> Resumed:
+    def resumed(self, buffer: Any, saved: Sequence[UnderWay]) -> Resumed:
         """The prefetchers that a buffer will have after a load. Changes nothing of the buffer, and
         draws nothing: `draw_resumed` does that.
 

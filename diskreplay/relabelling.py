@@ -7,10 +7,10 @@ import numpy as np
 from gymnasium import spaces
 
 from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
+from diskreplay.transition_source import TransitionSource
 from diskreplay.validation import whole
 
 if TYPE_CHECKING:
-    from diskreplay.buffer import ReplayBuffer
     from diskreplay.sampling.row_index import RowIndex
 
 STRATEGIES = ("future", "final", "episode")
@@ -40,7 +40,7 @@ class Relabelling:
 
     def __init__(
         self,
-        buffer: "ReplayBuffer",
+        buffer: TransitionSource,
         compute_reward: ComputeReward,
         *,
         strategy: str,

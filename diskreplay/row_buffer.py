@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import extensions
+from diskreplay.episodes import Episodes
 from diskreplay.errors import CorruptSegmentError, DtypeError, InvalidInputError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.metadata import checked as checked_metadata
@@ -21,7 +22,7 @@ from diskreplay.store.rwlock import ReadGuard
 if TYPE_CHECKING:
     import pandas
 
-    from diskreplay.inspection.episodes import Episodes
+    from diskreplay.episodes import Episodes
 
 
 class RowBuffer(MutableFields):
@@ -368,7 +369,7 @@ class RowBuffer(MutableFields):
                 self._metadata = before
                 raise
 
-    def episodes(self) -> "Episodes":
+    def episodes(self) -> Episodes:
         """The retained episodes of all envs: where each begins and ends, its length, its return,
         and how it ended.
 
@@ -376,7 +377,7 @@ class RowBuffer(MutableFields):
         -------
         Episodes
             Arrays with an element for each episode that has a transition, oldest first; see
-            `diskreplay.inspection.episodes.Episodes`. Of this moment: it does not follow the
+            `diskreplay.episodes.Episodes`. Of this moment: it does not follow the
             buffer.
 
         Raises

@@ -2,19 +2,29 @@
 
 from collections.abc import Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.relabelling import ComputeReward, Relabelling
 from diskreplay.sequence_batch import SequenceBatch
+from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences
+from diskreplay.sequence_view import SequenceView
 from diskreplay.store.rwlock import ReadGuard
+from diskreplay.transition_source import TransitionSource
 from diskreplay.validation import whole
 
-if TYPE_CHECKING:
-    from diskreplay.sequences import Sequences
+
+class View(Protocol):
+    """What is asked of a view, `Sequences`."""
+
+    options: SequenceOptions
+    _buffer: TransitionSource
+    _view: SequenceView
+
+    def _draw(self, size: int, beta: float | None, guard: ReadGuard) -> DrawnSequences: ...
 
 
 class SequenceHindsight:
@@ -32,7 +42,7 @@ class SequenceHindsight:
 
     def __init__(
         self,
-        view: "Sequences",
+        view: View,
         compute_reward: ComputeReward,
         *,
         strategy: Literal["future", "final", "episode"],
@@ -118,7 +128,7 @@ class SequenceHindsight:
         index, masks = self._buffer._rows.index, drawn.plan.masks
         chosen, goals = self._goals.choose(
             index, drawn.anchors, rng.random if self._rng is None else self._rng.random,
-            in_order=options.prioritized or options.online,
+            in_order=bool(options.prioritized or options.online),
         )  # fmt: skip
         rng.taken()
         envs, ids = index.num_envs, drawn.plan.ids[chosen]

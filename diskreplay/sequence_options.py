@@ -1,6 +1,7 @@
 """What a view of sequences was asked for."""
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -8,10 +9,23 @@ from diskreplay.errors import CapacityError, InvalidInputError
 from diskreplay.sampling.window import ENDS, Window
 from diskreplay.validation import exponent, whole
 
-if TYPE_CHECKING:
-    from diskreplay.buffer import ReplayBuffer
-
 _MOST_POSITIONS = 1 << 20  # each has memory in every batch: more is a slip of the finger
+
+
+class Viewed(Protocol):
+    """What is asked of a buffer that gets a view."""
+
+    @property
+    def capacity(self) -> int | None: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def stack_size(self) -> int: ...
+    @property
+    def update_horizon(self) -> int: ...
+
+    @property
+    def extras(self) -> Mapping[str, Any]: ...
 
 
 class SequenceOptions(NamedTuple):
@@ -42,7 +56,7 @@ class SequenceOptions(NamedTuple):
 
     @classmethod
     def checked(
-        cls, buffer: "ReplayBuffer", length: Any, *, burn_in: Any, ahead: Any, stride: Any,
+        cls, buffer: Viewed, length: Any, *, burn_in: Any, ahead: Any, stride: Any,
         ends: Any, n_step: Any, batch_size: Any, prioritized: Any, alpha: Any, beta: Any, eta: Any,
         weight_normalization: Any, state: Any, fields: Any, arrival: Any, online: Any,
         finished: Any, returns_to_go: Any,
@@ -108,7 +122,7 @@ def _number(name: str, value: Any, most: float = 1e9) -> float:
     return float(value)
 
 
-def _names(buffer: "ReplayBuffer", what: str, names: Any) -> tuple[str, ...]:
+def _names(buffer: Viewed, what: str, names: Any) -> tuple[str, ...]:
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
         if name not in buffer.extras:
@@ -117,7 +131,7 @@ def _names(buffer: "ReplayBuffer", what: str, names: Any) -> tuple[str, ...]:
     return names
 
 
-def _fields(buffer: "ReplayBuffer", fields: Any) -> tuple[str, ...] | None:
+def _fields(buffer: Viewed, fields: Any) -> tuple[str, ...] | None:
     if fields is None:
         return None
     fields = (fields,) if isinstance(fields, str) else tuple(fields)

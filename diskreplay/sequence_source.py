@@ -9,9 +9,10 @@ from diskreplay.hindsight import Hindsight
 from diskreplay.relabelling import ComputeReward
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequences import Sequences
+from diskreplay.transition_source import TransitionSource
 
 
-class SequenceSource:
+class SequenceSource(TransitionSource):
     """The calls of `ReplayBuffer` that show its rows as windows, or with other goals."""
 
     def sequences(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,10 +24,8 @@ from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences
 from diskreplay.sequence_view import SequenceView
 from diskreplay.store.rwlock import ReadGuard
+from diskreplay.transition_source import TransitionSource
 from diskreplay.validation import checked_ids, whole
-
-if TYPE_CHECKING:
-    from diskreplay.buffer import ReplayBuffer
 
 
 class Sequences:
@@ -43,7 +41,7 @@ class Sequences:
     options : SequenceOptions
     """
 
-    def __init__(self, buffer: "ReplayBuffer", view: SequenceView) -> None:
+    def __init__(self, buffer: TransitionSource, view: SequenceView) -> None:
         self.name, self.options = view.name, view.asked
         self._buffer, self._view = buffer, view
         # As a prefetcher wants them of whom it draws for.
@@ -52,7 +50,7 @@ class Sequences:
     @classmethod
     def of(
         cls,
-        buffer: "ReplayBuffer",
+        buffer: TransitionSource,
         name: Any,
         options: SequenceOptions,
         seed: int | np.random.Generator | None,

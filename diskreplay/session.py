@@ -6,13 +6,13 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from diskreplay import fork, signals, validation
 from diskreplay.call_guard import CallGuard
-from diskreplay.checkpoint_loader import CheckpointLoader
+from diskreplay.checkpoint_loader import Attached, CheckpointLoader
 from diskreplay.checkpoint_saver import CheckpointSaver
 from diskreplay.errors import (
     CorruptSegmentError,
@@ -21,7 +21,6 @@ from diskreplay.errors import (
     StorageError,
     StoreMovedError,
 )
-from diskreplay.indexed_store import IndexedStore
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prefetchers import Prefetchers
@@ -37,14 +36,6 @@ from diskreplay.store_kind import StoreKind, saved_rng
 
 _OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
 _MOST_ROWS = 1 << 36  # 16 bytes of memory each: more is a slip of the finger
-
-
-class Attached(NamedTuple):
-    """What a session has of one store."""
-
-    rows: IndexedStore
-    rng: tuple[np.random.BitGenerator, np.ndarray] | None  # None: the session keeps its own
-    metadata: dict[str, Any] | None
 
 
 class Session(CallGuard):

@@ -1,6 +1,6 @@
 """What a union draws from: the transitions of a buffer, or the windows of a view."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -99,7 +99,7 @@ class SequenceMember(TransitionMember):
     batch, key = SequenceBatch, "anchor"
 
     def __init__(self, view: Sequences) -> None:
-        super().__init__(view._buffer)
+        super().__init__(cast(ReplayBuffer, view._buffer))
         self._sequences, self._view = view, view._view
 
     def catch_up(self) -> None:

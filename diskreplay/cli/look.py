@@ -22,7 +22,7 @@ from diskreplay.cli.common import (
 )
 from diskreplay.cli.layout import Listing, facts
 from diskreplay.cli.watch import Seen, WatchOption, watch_store
-from diskreplay.inspection.episodes import Episodes
+from diskreplay.episodes import Episodes
 from diskreplay.inspection.humanize import count_text, number_text, size_text, space_text, when_text
 from diskreplay.inspection.identity import action_labels, metadata_texts
 

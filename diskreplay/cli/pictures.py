@@ -18,8 +18,9 @@ from diskreplay.cli.common import (
     opened,
     say_json,
 )
+from diskreplay.episodes import Episodes
 from diskreplay.errors import EmptyBufferError, InvalidInputError
-from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.humanize import count_text, size_text
 from diskreplay.inspection.identity import title_of
 from diskreplay.pictures.frame_field import FrameField, retained

@@ -21,8 +21,9 @@ from diskreplay.cli.common import (
     say_json,
 )
 from diskreplay.cli.layout import Listing, facts
+from diskreplay.episodes import Episodes
 from diskreplay.errors import EmptyBufferError, InvalidInputError
-from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import action_labels, title_of
 

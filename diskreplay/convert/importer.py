@@ -103,7 +103,7 @@ class Importer:
         self._last[env], self._fragment[env] = int(rows[-1]), not kept[-1]
         self.left_out += int(np.count_nonzero(~kept))
         there = np.flatnonzero(kept)
-        starts = [] if begins is None else np.flatnonzero(begins[there])
+        starts = np.flatnonzero(begins[there]) if begins is not None else there[:0]
         if kept.all() and not len(starts):
             return self.buffer.extend(columns, env=env)
         for part in np.split(there, starts):

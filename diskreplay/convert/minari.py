@@ -32,8 +32,9 @@ from diskreplay.convert.buffer_options import options_of
 from diskreplay.convert.importer import Progress, importing
 from diskreplay.convert.minari_directory import check_space, datasets_below, new_dataset
 from diskreplay.convert.timeline import take_retained
+from diskreplay.episodes import Episodes
 from diskreplay.errors import FormatError, InvalidInputError
-from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.episodes import episodes_of
 from diskreplay.opening import open
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.episodes import Episodes
 from diskreplay.errors import InvalidInputError, NotSampleableError
-from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.inspection.episodes import episodes_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
 
 _SMALL = ("step", "is_final", "terminated", "truncated", "reward")

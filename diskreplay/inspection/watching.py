@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diskreplay.inspection.episodes import Episodes
+from diskreplay.episodes import Episodes
 from diskreplay.inspection.overview import Overview
 
 _NEWEST = 5  # episodes whose returns are given one by one

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.inspection.episodes import Episodes
+from diskreplay.episodes import Episodes
 from diskreplay.inspection.identity import action_labels
 from diskreplay.inspection.priorities import priorities_of
 from diskreplay.inspection.profile import values_of

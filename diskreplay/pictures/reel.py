@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.episodes import Episodes
 from diskreplay.errors import EmptyBufferError, NotSampleableError
-from diskreplay.inspection.episodes import Episodes
 from diskreplay.inspection.identity import action_labels
 from diskreplay.pictures.frame_field import FrameField
 from diskreplay.pictures.pixels import in_colour, pillow, shrunk

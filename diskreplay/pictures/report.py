@@ -12,7 +12,8 @@ import numpy as np
 
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.inspection.episodes import Episodes, episodes_of
+from diskreplay.episodes import Episodes
+from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.humanize import size_text
 from diskreplay.inspection.identity import metadata_of, metadata_texts, title_of
 from diskreplay.pictures import svg
