@@ -200,7 +200,9 @@ def test_damaged_priorities_are_named_and_repaired(tmp_path):
     saved = buffer.save(tmp_path / "saved", 1)
     buffer.close()
     chunk = next((tmp_path / "replay" / "priority.ranked").glob("c.*"))
-    chunk.write_bytes(np.full(chunk.stat().st_size // 8, -1.0).tobytes())
+    rotten = np.full(chunk.stat().st_size // 8, -1.0).tobytes()
+    chunk.unlink()  # the checkpoint has it too, as a link
+    chunk.write_bytes(rotten)
     found = verify(tmp_path / "replay").findings
     assert [(f.kind, f.path.parent.name) for f in found] == [("priority", "priority.ranked")]
     with make_buffer(tmp_path / "replay", capacity=100) as buffer:
