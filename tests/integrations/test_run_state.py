@@ -261,7 +261,7 @@ def test_damage_changes_nothing(run, name, harm):
     if name == "other":
         path = max(each for each in path.rglob("*") if each.is_file() and each.stat().st_size > 64)
     else:
-        path = path / "attachments" / name
+        path = diskreplay.checkpoints(path.parent)[-1].attachments[name]
     path.chmod(0o644)
     data = path.read_bytes()
     if harm == "missing":
