@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import diskreplay
+from diskreplay.store.rwlock import ReadGuard
 
 DATA = Path(__file__).resolve().parent / "data"
 sys.path.insert(0, str(DATA))
@@ -46,7 +47,10 @@ def check_rows(buffer, case, steps):
     for env, rows in enumerate(envs):
         first = max(0, len(rows) - kept) if kept else 0
         assert store.first[env] == first
+        guard = ReadGuard()  # the maintenance thread may seal a segment meanwhile
+        store.rwlock.acquire_read(guard)
         stored = {name: store.read(name, env, first, len(rows)) for name in store.columns}
+        guard.release()
         for i, (row, step, how) in enumerate(rows[first:]):
             final = how == "final"
             expected = {

@@ -34,6 +34,7 @@ class Follower:
         self._store = store
         self._mapped_epoch = 0  # of what is mapped
         self._mapped_count = np.zeros(store.num_envs, np.int64)  # the rows that it has
+        self._mapped_packed: dict[str, np.ndarray] = {}  # of each packed field, those in shards
         self.follows = True
         self.looks = 0
 
@@ -140,6 +141,7 @@ class Follower:
                 self._check_replaced()  # it is marked before the other store is there
             if epoch == self.epoch():
                 self._mapped_epoch, self._mapped_count = epoch, store.count
+                self._mapped_packed = {c.field.name: c.packed.copy() for c in store.packed_columns}
                 return
             # What was mapped meanwhile may be a file that is not read any more.
             self._mapped_epoch = -1
@@ -156,13 +158,18 @@ class Follower:
     def _let_go(self, *, replaced: bool) -> None:
         """Forget what has left and, where files were replaced, the tails and the segments that had
         not all rows yet, or whose values change. The others have theirs for ever, also where the
-        writer has deleted them since."""
+        writer has deleted them since.
+
+        Which had all rows is asked of the last time that went well. A look that did not may have
+        found that a slow env has passed a segment, of which it has mapped the file from before.
+        """
         store, columns = self._store, self._store.columns.values()
         if replaced:
             with store.rwlock:
                 for column in columns:
                     if isinstance(column, PackedColumn):
-                        column.drop_unfinished(column.packed)
+                        none = np.zeros_like(column.packed)
+                        column.drop_unfinished(self._mapped_packed.get(column.field.name, none))
                         column.bind(None, column.packed.copy(), None)
                     else:
                         column.drop_unfinished(self._mapped_count)
