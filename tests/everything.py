@@ -190,6 +190,8 @@ def main():
         pass
     else:
         reagent_buffers()
+    # Threads that help with a sample call it too, but nobody waits until one has come to it.
+    kernels.help_read(np.zeros(kernels.JOB, np.int64))
     for each, declared in jit.kernels.items():
         assert len(each.signatures) == len(declared), f"{each}: {each.signatures} were called"
         if each._cache.kept is not None:

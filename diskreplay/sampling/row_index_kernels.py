@@ -57,6 +57,9 @@ def stack_is_whole(ring, bounds, figures, env, row):
 
 @inner
 def _steps_to_go(ring, bounds, figures, env, row, place, horizon):
+    """Rows in the n-step window of a row that is a transition, 0 if there is nothing to bootstrap
+    from: the episode has to terminate within the horizon, to come to a final row (it was truncated
+    or cut, and its last observation is known), or to reach the horizon."""
     episode = ring[WIDTH * place + EPISODE]
     for ahead in range(1, horizon + 1):
         flags = ring[WIDTH * place + FLAGS]
@@ -72,15 +75,6 @@ def _steps_to_go(ring, bounds, figures, env, row, place, horizon):
         if flags & TRUNCATED:
             return 0
     return horizon
-
-
-@part(int64, int32s, int64s, int64s, int64, int64, int64)
-def steps_ahead(ring, bounds, figures, env, row, horizon):
-    """Rows in the n-step window of a row that is a transition, 0 if there is nothing to bootstrap
-    from: the episode has to terminate within the horizon, to come to a final row (it was truncated
-    or cut, and its last observation is known), or to reach the horizon."""
-    place = row % figures[ROWS] * figures[ENVS] + env
-    return _steps_to_go(ring, bounds, figures, env, row, place, horizon)
 
 
 @part(int64, int32s, int64s, int64s, int64, int64, int64)

@@ -353,7 +353,7 @@ def window_plan(
             started = True
             if not learns or not transition:
                 continue
-            # As `kernels.steps_ahead`, but along the ring: a division costs as much as all else.
+            # As `_steps_to_go` of the row index, but along the ring, without divisions.
             last, ahead, ended, known, total = place, 0, False, False, 0.0
             while not known:
                 behind = ring[last, FLAGS]
