@@ -15,7 +15,7 @@ pytest.importorskip("hatch_fancy_pypi_readme")
 
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = "https://github.com/diskreplay/diskreplay"
-EXTRAS = {"all", "atari", "minari", "pandas", "plot", "sb3", "torch"}  # those of a user
+EXTRAS = {"all", "atari", "jax", "minari", "pandas", "plot", "sb3", "torch"}  # those of a user
 # ](target) of links and pictures, and the targets of other ways to write one.
 LINK = re.compile(
     r"\]\(\s*<?([^)\s>]+)|(?:src|href)\s*=\s*[\"']([^\"']+)|^\[[^\]]+\]:\s*(\S+)", re.M

@@ -7,9 +7,14 @@ Of an environment and each of its wrappers, and of each env of a `SyncVectorEnv`
   functions, specs, what is there for drawing pictures only, and the buffers that it records into.
   Of spaces the generator alone is given back, so that whoever holds them keeps them;
 - of Atari's emulator a snapshot with its random numbers, of MuJoCo's simulation all of its data.
+
+The emulator does not tell which action it would repeat (`repeat_action_probability`), and no
+snapshot has it. So that is no operation from then on, in the environment whose state is taken too.
+Else the first frame of a run that goes on might repeat what another environment did.
 """
 
 import io
+import math
 import pickle
 import sys
 import types
@@ -50,7 +55,8 @@ class EnvState:
         self._numbers = {id(layer): number for number, layer in enumerate(self._layers)}
 
     def take(self) -> bytes:
-        """The state as it is now.
+        """The state as it is now. Atari's emulator, if it repeats actions, plays some 50 frames for
+        it, which are undone.
 
         Raises
         ------
@@ -98,6 +104,7 @@ class EnvState:
             if _has(layer, "get_state", "set_state"):
                 layer.set_state(own)
             elif own is not None:
+                _repeat_nothing(layer)
                 layer.restore_state(own)
 
     def _pickled(self, value: Any) -> bytes:
@@ -155,13 +162,29 @@ def _state(layer: Any) -> tuple[Any, dict[str, Any]]:
     """What a layer says of itself, and its attributes."""
     if _has(layer, "get_state", "set_state"):
         return layer.get_state(), {}
-    own = (
-        layer.clone_state(include_rng=True) if _has(layer, "clone_state", "restore_state") else None
-    )
+    own = None
+    if _has(layer, "clone_state", "restore_state"):
+        own = layer.clone_state(include_rng=True)
+        if _repeat_nothing(layer):
+            layer.restore_state(own)
     return own, {
         name: value for name, value in vars(layer).items()
         if name not in _LEFT_OUT and not isinstance(value, _CODE | types.MethodType | Session)
     }  # fmt: skip
+
+
+def _repeat_nothing(layer: Any) -> bool:
+    """Have the emulator repeat no operation, if it repeats actions. It is in another state then.
+
+    Each frame takes the action unless the one before is repeated: all of these are in one of 1e30.
+    """
+    emulator = getattr(layer, "ale", None)
+    if emulator is None or not (repeats := emulator.getFloat("repeat_action_probability")):
+        return False
+    if repeats < 1:
+        for _ in range(math.ceil(math.log(1e-30) / math.log(repeats))):
+            emulator.act(0)
+    return True
 
 
 def _has(layer: Any, *methods: str) -> bool:

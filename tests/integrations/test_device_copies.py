@@ -15,7 +15,7 @@ from tests.integrations.handing import make, pairs  # noqa: E402
 
 
 class Late(Transfer):
-    """Copies as late as a device may: when somebody waits for their event, and not before.
+    """Copies as late as a device may: when somebody waits for an event behind them, not before.
 
     Of CUDA's rules it knows those of the memory that is copied from. The consumer's own wait is in
     the order of the device's work and holds up nobody here.
@@ -23,7 +23,7 @@ class Late(Transfer):
 
     def __init__(self):
         super().__init__(torch.device("cpu"))
-        self.begun, self.late, self.joined, self.memories = [], [], 0, 0
+        self.begun, self.copied, self.joined, self.memories = [], 0, 0, 0
         self.lock = threading.Lock()
 
     def memory(self, shape, dtype):
@@ -32,27 +32,25 @@ class Late(Transfer):
 
     def copy(self, tensor):
         copied = torch.full_like(tensor, 99)
-        self.begun.append((tensor, copied))
+        with self.lock:
+            self.begun.append((tensor, copied))
         return copied
 
     def mark(self):
-        begun, self.begun = self.begun, []
-        self.late.append(begun)
-        return begun
+        return len(self.begun)
 
     def wait(self, event):
         with self.lock:
-            while event:
-                tensor, copied = event.pop()
+            for tensor, copied in self.begun[self.copied : event]:
                 copied.copy_(tensor)
+            self.copied = max(self.copied, event)
 
     def join(self, event, copies):
         assert len(copies) >= 8
         self.joined += 1
 
     def finish(self):
-        for event in self.late:
-            self.wait(event)
+        self.wait(self.mark())
 
 
 @pytest.fixture

@@ -96,6 +96,7 @@ def test_another_environment_goes_on(make, steps):
     data = EnvState(env).take()
     expected = play(env, 150)
     other.reset(seed=9)
+    other.action_space.seed(0)  # of Pong: it ends with an action that the emulator might repeat
     play(other, 3)
     space, given = other.action_space, EnvState(other)
     given.give(given.read(data))

@@ -393,6 +393,24 @@ def test_the_page_says_what_is_in_shards(tmp_path):
     assert not list((twin.path / private.PLACE).glob("open.*"))
 
 
+def test_a_shard_whose_writer_was_killed_before_it_had_an_index(tmp_path):
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=32)
+    for _ in range(36):
+        twin.step([True, True])
+    killed, maintenance = tmp_path / "killed", twin.buffer._rows.store.maintenance
+    maintenance.run()
+    with maintenance.lock:
+        shutil.copytree(twin.path, killed)
+    twin.buffer.close()
+    (tail,) = killed.glob("is_final/live/tail.*")  # it has the rows from 32 on
+    shard = tail.with_name(f"open{tail.suffix}") / "1.0"
+    shard.parent.mkdir(exist_ok=True)
+    shard.touch(exist_ok=False)
+    assert verify(killed).findings == ()
+    with diskreplay.open(killed, mode="a") as buffer:
+        twin.check(buffer)
+
+
 def test_the_copy_of_a_flush_does_not_stand_for_an_open_shard_that_was_deleted(tmp_path):
     """A block that was not full at the flush has zeros in the copy where rows have come since."""
     twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=32)
