@@ -9,7 +9,7 @@ import pytest
 import diskreplay  # noqa: F401 - registers them
 from diskreplay import extensions
 
-NEEDS = {"to_torch": "torch"}
+NEEDS = {"handovers_to": "torch", "to_jax": "jax", "to_torch": "torch"}
 
 
 @pytest.mark.parametrize("name", sorted(extensions._PLACES))
