@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from diskreplay.batch import Batch
     from diskreplay.buffer import ReplayBuffer
     from diskreplay.hindsight import Hindsight
-    from diskreplay.opening import checkpoints, open
+    from diskreplay.opening import attachment, checkpoints, open
     from diskreplay.prioritized import PrioritizedReplayBuffer
     from diskreplay.sampling.sum_tree import SumTree
     from diskreplay.sequence_batch import SequenceBatch
@@ -159,6 +159,7 @@ __all__ = [
     "SumTree",
     "UnknownIdError",
     "UsageError",
+    "attachment",
     "checkpoints",
     "open",
     "shared",
@@ -179,6 +180,7 @@ _HOMES = {
     "Sequences": "sequences",
     "Statistics": "statistics",
     "SumTree": "sampling.sum_tree",
+    "attachment": "opening",
     "checkpoints": "opening",
     "open": "opening",
     "shared": "shared_buffer",

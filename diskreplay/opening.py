@@ -7,13 +7,16 @@ import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution, UniformDistribution
-from diskreplay.errors import FormatError, InvalidInputError, SchemaError
+from diskreplay.errors import CheckpointError, FormatError, InvalidInputError, SchemaError
 from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.store import checkpoint, loading, manifest
 from diskreplay.store.listing import checkpoints
+from diskreplay.store.manifest import ATTACHMENTS
+from diskreplay.store.paths import resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
 
-__all__ = ["checkpoints", "open"]
+__all__ = ["attachment", "checkpoints", "open"]
 
 _KINDS = {
     "uniform": (ReplayBuffer, UniformDistribution),
@@ -77,3 +80,55 @@ def open(
     except BaseException:
         store.close()
         raise
+
+
+def attachment(
+    directory: str | os.PathLike,
+    number: int | str | None = None,
+    name: str = "agent.pt",
+    *,
+    prefix: str = "replay",
+) -> Path:
+    """A file that was saved with the rows: of the checkpoint that `load` would take.
+
+    For whoever wants the network and not the rows: an evaluation beside the run, say.
+
+    Parameters
+    ----------
+    directory : path
+        What `ReplayBuffer.save` was given. Or the path of one checkpoint, without a number.
+    number : int or str, optional
+        The suffix of the checkpoint. Default: the highest number there.
+    name : str
+        That it was attached by.
+    prefix : str
+        The `name` of the buffer that saved.
+
+    Returns
+    -------
+    Path
+        A file that nobody changes; it goes with its checkpoint when a later `save` removes that.
+        Held against its checksum.
+
+    Raises
+    ------
+    CheckpointNotFoundError
+        There is no such checkpoint (a ``FileNotFoundError``).
+    InvalidInputError
+        Nothing was attached by that name.
+    IncompleteCheckpointError, CorruptCheckpointError, FormatError
+        The checkpoint misses a file, or this one is damaged.
+    """
+    directory = resolved(directory)
+    while True:
+        path, _suffix = checkpoint.find(directory, prefix, number)
+        try:
+            contents = manifest.read_whole(path)
+            if name not in contents.attachments:
+                there = ", ".join(sorted(contents.attachments)) or "none"
+                raise InvalidInputError(f"{path}: no attachment {name!r:.120}; it has: {there}")
+            loading.check_bytes(path, (ATTACHMENTS / name).as_posix(), contents)
+            return path / ATTACHMENTS / name
+        except CheckpointError:
+            if path.exists():  # else a save has retired it meanwhile
+                raise

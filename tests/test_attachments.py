@@ -90,6 +90,62 @@ def test_attachments_are_saved_with_the_rows_and_found_again(tmp_path, buffer):
         found.path = tmp_path
 
 
+def test_one_attachment_by_its_name(tmp_path, buffer):
+    directory = tmp_path / "ckpt"
+    for number in (9, 10, "best"):
+        written = {"agent.pt": f"{number}".encode(), "nets/critic.pt": b"c"}
+        buffer.save(directory, number, attachments=written)
+    buffer.save(tmp_path / "other", 3, attachments={})
+    of = diskreplay.attachment
+    assert of(directory).read_bytes() == b"10"  # as `load` takes it: not by the text of the suffix
+    assert of(directory) == buffer.load(directory).attachments["agent.pt"]
+    assert of(directory, 9).read_bytes() == b"9"
+    assert of(str(directory), "best", "nets/critic.pt").read_bytes() == b"c"
+    assert of(directory / "replay_ckpt.9", name="agent.pt") == of(directory, 9)
+    with pytest.raises(errors.InvalidInputError, match=r"'x\.pt'; it has: agent\.pt, nets/critic"):
+        of(directory, name="x.pt")
+    with pytest.raises(errors.InvalidInputError, match="it has: none"):
+        of(tmp_path / "other")
+    with pytest.raises(errors.CheckpointNotFoundError, match="7"):
+        of(directory, 7)
+    with pytest.raises(errors.CheckpointNotFoundError, match="other name"):
+        of(directory, prefix="other name")
+
+
+def test_a_damaged_attachment_is_not_handed_out(tmp_path, buffer):
+    at = buffer.save(tmp_path / "ckpt", 1, attachments={"agent.pt": b"abc", "fine.pt": b"x"})
+    file = diskreplay.attachment(tmp_path / "ckpt")
+    file.chmod(0o644)
+    file.write_bytes(b"abd")
+    assert diskreplay.attachment(tmp_path / "ckpt", name="fine.pt").read_bytes() == b"x"
+    with pytest.raises(errors.CorruptCheckpointError, match=r"agent\.pt"):
+        diskreplay.attachment(tmp_path / "ckpt")
+    (at / "zarr.json").unlink()
+    with pytest.raises(errors.IncompleteCheckpointError, match=r"zarr\.json"):
+        diskreplay.attachment(tmp_path / "ckpt", name="fine.pt")
+
+
+def test_an_attachment_while_a_run_saves(tmp_path, buffer):
+    """Each of many is one that was whole, though all but the newest go."""
+    done = threading.Event()
+
+    def save():
+        for number in range(30):
+            buffer.save(tmp_path / "ckpt", number, attachments={"agent.pt": b"%d" % number}, keep=1)
+        done.set()
+
+    buffer.save(tmp_path / "ckpt", 0, attachments={"agent.pt": b"0"}, keep=1)
+    thread = threading.Thread(target=save)
+    thread.start()
+    found = []
+    while not done.is_set():
+        path = diskreplay.attachment(tmp_path / "ckpt")
+        found.append(int(path.parents[3].name.rpartition(".")[2]))
+    thread.join()
+    assert found == sorted(found)
+    assert diskreplay.attachment(tmp_path / "ckpt").read_bytes() == b"29"
+
+
 def test_every_attachment_is_in_the_manifest_and_never_written_to_again(tmp_path, buffer):
     import google_crc32c
 

@@ -24,6 +24,7 @@ from diskreplay.store.store import Store
 CHECKPOINT_DURATION = 4  # as in ReAgent and Dopamine: so many numbered checkpoints are kept
 
 _SHOWN = 5  # names of other buffers
+_LOOKS = 5  # at a directory that shows no checkpoint
 _CHECKPOINT = re.compile(r"([^.].*)_ckpt\.[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
@@ -117,9 +118,12 @@ def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, st
             f"{directory}: a checkpoint itself, and not a directory of them; leave the suffix out "
             f"to load this one, or give {directory.parent} to load {suffix!r} from there"
         )
-    places = {path: path for path in _directories(directory)}
-    places = tempfiles.set_aside(directory, _of(name)) | places  # by a save that was killed
-    there = numbered(places, name)
+    for _ in range(_LOOKS):
+        places = {path: path for path in _directories(directory)}
+        places = tempfiles.set_aside(directory, _of(name)) | places  # by a save that was killed
+        there = numbered(places, name)
+        if there or suffix is not None:
+            break  # else a save may just have put a new one in the place of the only one
     if suffix is None:
         if not there:
             raise CheckpointNotFoundError(

@@ -44,7 +44,7 @@ def open_checked(path: Path) -> tuple[Store, Manifest]:
         A file is damaged.
     """
     contents = manifest.read_whole(path)
-    _check_bytes(path, "zarr.json", contents)  # what it says is acted on from here on
+    check_bytes(path, "zarr.json", contents)  # what it says is acted on from here on
     saved = Store(path, mode="r")
     try:
         needed, shards = _needed(saved)
@@ -55,7 +55,7 @@ def open_checked(path: Path) -> tuple[Store, Manifest]:
             )
         for key in contents.files:
             if key not in shards:
-                _check_bytes(path, key, contents)
+                check_bytes(path, key, contents)
         for column in saved.columns.values():
             _check_document(column, saved.count, contents)
     except BaseException:
@@ -86,7 +86,13 @@ def _needed(saved: Store) -> tuple[set[str], set[str]]:
     return needed, shards
 
 
-def _check_bytes(path: Path, key: str, contents: Manifest) -> None:
+def check_bytes(path: Path, key: str, contents: Manifest) -> None:
+    """Hold a file of a checkpoint against the checksum that its manifest has.
+
+    Raises
+    ------
+    CorruptCheckpointError
+    """
     try:
         found = plain_file.checksum(path / key)
     except Unreadable as error:
