@@ -226,7 +226,7 @@ class Anchors:
                 ids[found:] = there[(uniform * len(there)).astype(np.int64)]
                 break
             found += self._window_kernels.draw_marked(
-                self._marks, index.bounds, index.figures, uniform, ids[found:]
+                self._marks, index.bounds, index.figures, index.ends, uniform, ids[found:]
             )
             rounds += 1
         probability, weight = np.empty(size), np.empty(size, np.float32)

@@ -37,7 +37,7 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
         if not 0.0 <= priorities[i] < _INFINITY:
             return 1, i, 0.0
         if alpha > 1.0 or priorities[i] > LARGEST_LEAF:  # else the power is not larger either
-            if _leaf_of(priorities[i], alpha) > LARGEST_LEAF:
+            if as_leaf(priorities[i], alpha) > LARGEST_LEAF:
                 return 1, i, 0.0
         row, env = _divided(ids[i], envs)
         if ids[i] < 0 or row >= bounds[env, COUNT]:
@@ -50,7 +50,7 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
         row, env = _divided(ids[i], envs)
         place = places[i]
         if row >= bounds[env, FIRST] and ring[place, FLAGS] & SAMPLEABLE:
-            nodes[place] = _leaf_of(priorities[i], alpha)
+            nodes[place] = as_leaf(priorities[i], alpha)
             places[taken] = place
             taken += 1
             if priorities[i] > largest:
@@ -71,7 +71,7 @@ def _divided(number, by):
 
 
 @inner
-def _leaf_of(priority, alpha):
+def as_leaf(priority, alpha):
     """``priority ** alpha``, at least `LEAST_LEAF`; 0 for a priority of 0, also when alpha is 0."""
     return max(priority**alpha, LEAST_LEAF) if priority > 0.0 else 0.0
 
@@ -79,7 +79,7 @@ def _leaf_of(priority, alpha):
 @kernel("float64, float64")
 def leaf_of(priority, alpha):
     """The same, always the same bits for the same numbers."""
-    return _leaf_of(priority, alpha)
+    return as_leaf(priority, alpha)
 
 
 @kernel(

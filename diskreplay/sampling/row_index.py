@@ -76,6 +76,7 @@ class RowIndex:
         self.figures = np.array(
             [rows_per_env or 1024, num_envs, stack_size, update_horizon], np.int64
         )
+        self.ends = np.empty(num_envs, np.int64)  # for kernels that draw
         # A row can end the retention of a stack of rows, and the waiting of a horizon of them.
         self._changes = stack_size + update_horizon + 1
         self.changed = np.empty((2, 1 + 2 * num_envs * self._changes), np.int64)

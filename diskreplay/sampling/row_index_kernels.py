@@ -2,6 +2,7 @@
 
 from diskreplay.jit import (
     float32_bits,
+    float64s,
     inner,
     int32s,
     int64,
@@ -265,27 +266,41 @@ def index_plan(
     return -1
 
 
-@kernel("int32[:, ::1], int64[:, ::1], int64[::1], float64[::1], int64[::1]")
-def index_draw(ring, bounds, figures, uniform, ids):
+@part(void, int64s, int64s, int64s, float64s, int64s, int64)
+def pick_retained(bounds, figures, ends, uniform, ids, count):
+    """Ids of retained rows, one of all envs for each number of ``[0, 1)``. `ends` is for how many
+    rows all envs up to and including each have: O(envs + count log envs)."""
+    envs, retained = figures[ENVS], int64(0)
+    for env in range(envs):
+        retained += bounds[2 * env + COUNT] - bounds[2 * env + FIRST]
+        ends[env] = retained
+    for i in range(count):
+        at = int64(uniform[i] * retained)
+        low, high = int64(0), envs - 1  # the first env of which `ends` is more than `at`
+        while low < high:
+            middle = (low + high) // 2
+            if ends[middle] > at:
+                high = middle
+            else:
+                low = middle + 1
+        # Counted from the end of its rows, which are those before `ends`.
+        ids[i] = (bounds[2 * low + COUNT] - (ends[low] - at)) * envs + low
+
+
+@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64[::1]")
+def index_draw(ring, bounds, figures, ends, uniform, ids):
     """Ids of sampleable rows for as many numbers of ``[0, 1)`` as hit one; returns how many.
 
     Each number picks one retained row of all envs; rows that cannot be sampled are passed over,
-    so the rest are drawn evenly.
+    so the rest are drawn evenly. `ends` is for a number for each env.
     """
-    rows, envs = figures[ROWS], figures[ENVS]
-    size = rows * envs
-    retained = 0
-    for env in range(envs):
-        retained += bounds[env, COUNT] - bounds[env, FIRST]
+    size, count = figures[ROWS] * figures[ENVS], len(uniform)
+    pick_retained(
+        pointer(bounds), pointer(figures), pointer(ends), pointer(uniform), pointer(ids), count
+    )
     found = 0
-    for i in range(len(uniform)):
-        at = int(uniform[i] * retained)
-        env = 0
-        while at >= bounds[env, COUNT] - bounds[env, FIRST]:
-            at -= bounds[env, COUNT] - bounds[env, FIRST]
-            env += 1
-        id_ = (bounds[env, FIRST] + at) * envs + env
-        if ring[id_ % size, FLAGS] & SAMPLEABLE:
-            ids[found] = id_
+    for i in range(count):
+        if ring[ids[i] % size, FLAGS] & SAMPLEABLE:
+            ids[found] = ids[i]
             found += 1
     return found

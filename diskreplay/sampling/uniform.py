@@ -51,7 +51,7 @@ class UniformSampler:
         while found < size:
             uniform = rng.random(size - found)
             if rounds < _PATIENCE:
-                found += self._kernels.index_draw(*index.state, uniform, ids[found:])
+                found += self._kernels.index_draw(*index.state, index.ends, uniform, ids[found:])
                 rounds += 1
             else:  # nearly no row can be sampled
                 there = index.sampleable_ids()

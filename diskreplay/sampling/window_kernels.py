@@ -2,6 +2,7 @@
 
 from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import address, int32s, int64, int64s, kernel, larger, part, pointer, smaller
+from diskreplay.sampling.prioritized_kernels import as_leaf
 from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENDED,
@@ -17,9 +18,10 @@ from diskreplay.sampling.row_index_kernels import (
     TERMINATED,
     TRUNCATED,
     WIDTH,
+    pick_retained,
     stack_is_whole,
 )
-from diskreplay.sampling.sum_tree_kernels import LARGEST_LEAF, LEAST_LEAF, refresh_parents
+from diskreplay.sampling.sum_tree_kernels import LARGEST_LEAF, refresh_parents
 
 # The figures of a window.
 BURN_IN, LENGTH, AHEAD, N_STEP, STRIDE, ENDS, ARRIVAL, FINISHED, REPEAT_FIRST = range(9)
@@ -155,27 +157,18 @@ def count_changes(ring, bounds, figures, shape, seen):
     return total
 
 
-@kernel("uint8[::1], int64[:, ::1], int64[::1], float64[::1], int64[::1]")
-def draw_marked(marks, bounds, figures, uniform, ids):
-    """Ids of marked rows for as many numbers of ``[0, 1)`` as hit one; returns how many.
-
-    Each number picks one retained row of all envs; rows without a mark are passed over.
-    """
-    envs = figures[ENVS]
-    size = figures[ROWS] * envs
-    retained = 0
-    for env in range(envs):
-        retained += bounds[env, COUNT] - bounds[env, FIRST]
+@kernel("uint8[::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64[::1]")
+def draw_marked(marks, bounds, figures, ends, uniform, ids):
+    """Ids of marked rows for as many numbers of ``[0, 1)`` as hit one, as `index_draw` finds
+    sampleable ones; returns how many."""
+    size, count = figures[ROWS] * figures[ENVS], len(uniform)
+    pick_retained(
+        pointer(bounds), pointer(figures), pointer(ends), pointer(uniform), pointer(ids), count
+    )
     found = 0
-    for i in range(len(uniform)):
-        at = int(uniform[i] * retained)
-        env = 0
-        while at >= bounds[env, COUNT] - bounds[env, FIRST]:
-            at -= bounds[env, COUNT] - bounds[env, FIRST]
-            env += 1
-        id_ = (bounds[env, FIRST] + at) * envs + env
-        if marks[id_ % size]:
-            ids[found] = id_
+    for i in range(count):
+        if marks[ids[i] % size]:
+            ids[found] = ids[i]
             found += 1
     return found
 
@@ -238,7 +231,7 @@ def update_marked(
     """
     rows, envs = figures[ROWS], figures[ENVS]
     for i in range(len(ids)):
-        if not 0.0 <= priorities[i] < _INFINITY or priorities[i] ** alpha > LARGEST_LEAF:
+        if not 0.0 <= priorities[i] < _INFINITY or as_leaf(priorities[i], alpha) > LARGEST_LEAF:
             return 1, i, 0.0
         if ids[i] < 0 or ids[i] // envs >= bounds[ids[i] % envs, COUNT]:
             return 2, i, 0.0
@@ -247,10 +240,7 @@ def update_marked(
     for i in range(len(ids)):
         place = ids[i] % (rows * envs)
         if ids[i] // envs >= bounds[ids[i] % envs, FIRST] and marks[place]:
-            leaf = 0.0
-            if priorities[i] > 0.0:
-                leaf = max(priorities[i] ** alpha, LEAST_LEAF)
-            nodes[place] = leaf
+            nodes[place] = as_leaf(priorities[i], alpha)
             places[taken] = place
             taken += 1
             if priorities[i] > largest:

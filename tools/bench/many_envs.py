@@ -5,8 +5,8 @@
 Frames are moving squares over bands, 84x84, which lz4 takes to a fiftieth; vectors are 60 float32
 and actions 8. Each is recorded for a given number of steps.
 Times are by the clock, those of `add` without the time in which the thread had no processor though
-it could have run: run it on a quiet machine all the same. Of the thread, and of all threads, is
-processor time.
+it could have run: run it on a quiet machine all the same. Of the thread, and of all threads, and of
+a sample, is processor time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -86,6 +87,12 @@ def measure(name: str, where: Path) -> dict[str, float]:
         "of all threads": used / (steps - 1) / envs,
         "longest add": max(taken[1:]),
     }
+    drawn = []
+    for _ in range(100):
+        began = time.thread_time()
+        buffer.sample(256)
+        drawn.append(time.thread_time() - began)
+    found["sample of 256"] = median(drawn)
     began = clock()
     buffer.save(where / "checkpoints", 1)
     found["save"], began = clock() - began, clock()
