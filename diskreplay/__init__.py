@@ -23,12 +23,16 @@ Layers, each using only those below it::
     sequence_hindsight.py    windows with such goals
     relabelling.py           which goals take the place of others
     transition_source.py     the calls that draw transitions
-    row_buffer.py            rows recorded as they are and read by id
+    row_buffer.py            rows recorded as they are
     mutable_fields.py        values that are written again
+    slots.py                 rows in numbered slots, written in any order
+    row_reader.py            rows read by id
     session.py               path, lock and process; flush, close, save, load
     call_guard.py            whether a call may begin
     checkpoint_loader.py     a checkpoint in the place of a live store
     checkpoint_saver.py      a checkpoint of a live store
+    slot_table.py            which row is in which slot
+    owned_store_kind.py      what a store holds for an API with its own rules
     sequence_view.py         one view of the rows as windows
     store_kind.py            what a store holds for a buffer, and what is saved with it
     prefetchers.py           those of one buffer
@@ -44,12 +48,14 @@ Layers, each using only those below it::
     open_episodes.py         the episodes under way
     small_columns.py         steps, flags and rewards, as the index is told of them
     options.py               what makes a transition
+    slot_fields.py           what rows in slots consist of
     validation.py            what comes in, checked and cast
     schema.py                which fields there are
     spaces.py                their leaves, and as JSON
     naming.py                which names extras and keys may have
     sequence_batch.py        what a batch of windows has
     sequence_state.py        what is saved of a view
+    slot_view.py             an array of rows by slot, without memory
     batch.py  episodes.py  metadata.py
     check/                   verify and repair
     sampling/                row index, sum tree, samplers; knows nothing of files
@@ -110,6 +116,8 @@ if TYPE_CHECKING:
     from diskreplay.sequence_batch import SequenceBatch
     from diskreplay.sequences import Sequences
     from diskreplay.shared_buffer import SharedBuffer, shared
+    from diskreplay.slot_view import SlotView
+    from diskreplay.slots import Slots
     from diskreplay.statistics import Statistics
     from diskreplay.store.checkpoint import CHECKPOINT_DURATION
     from diskreplay.store.listing import Checkpoint
@@ -150,6 +158,8 @@ __all__ = [
     "Sequences",
     "ShapeError",
     "SharedBuffer",
+    "SlotView",
+    "Slots",
     "Statistics",
     "StorageError",
     "StoreError",
@@ -178,6 +188,8 @@ _HOMES = {
     "Hindsight": "hindsight",
     "SequenceBatch": "sequence_batch",
     "Sequences": "sequences",
+    "SlotView": "slot_view",
+    "Slots": "slots",
     "Statistics": "statistics",
     "SumTree": "sampling.sum_tree",
     "attachment": "opening",

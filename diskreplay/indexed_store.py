@@ -371,8 +371,8 @@ class IndexedStore:
             self._batch_reader,
         )  # fmt: skip
 
-    def check_retained(self, ids: np.ndarray) -> None:
-        """Refuse ids of rows that are not there, without the row index.
+    def retained(self, ids: np.ndarray) -> np.ndarray:
+        """These ids, if all of these rows are there; found out without the row index.
 
         Raises
         ------
@@ -382,7 +382,7 @@ class IndexedStore:
         if num_envs == 1 and ids.size and ids.max() < count[0]:
             low = ids.min()
             if low >= first[0] or (low < 0 and first[0] == 0):
-                return  # by far the most common
+                return ids  # by far the most common
         there = ids[ids >= 0]
         rows, envs = np.divmod(there, num_envs)
         if (rows >= count[envs]).any():
@@ -396,6 +396,7 @@ class IndexedStore:
             raise NotSampleableError(
                 f"id {there[at]} is evicted: env {envs[at]} keeps rows from {first[envs[at]]} on"
             )
+        return ids
 
     # -- following a writer
 

@@ -4,10 +4,10 @@ import numpy as np
 
 from diskreplay import validation
 from diskreplay.errors import InvalidInputError
-from diskreplay.session import Session
+from diskreplay.row_reader import RowReader
 
 
-class MutableFields(Session):
+class MutableFields(RowReader):
     """A session whose extras may be declared mutable; see `ReplayBuffer`."""
 
     def write(self, field: str, ids: np.ndarray, values: np.ndarray) -> int:

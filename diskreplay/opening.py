@@ -67,9 +67,11 @@ def open(
     store.follower.follows = follow
     try:
         if mode == "a" and "facade" in store.meta:
+            owner = store.meta["facade"]
+            place = "diskreplay" if owner == "Slots" else "diskreplay.compat"
             raise SchemaError(
-                f"{path}: its rows belong to diskreplay.compat.{store.meta['facade']}: open it "
-                "there to write, or with mode='r' to read"
+                f"{path}: its rows belong to {place}.{owner}: open it there to write, or with "
+                "mode='r' to read"
             )
         kind = store.meta.get("kind")
         if not isinstance(kind, str) or kind not in _KINDS:

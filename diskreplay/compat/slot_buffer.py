@@ -9,18 +9,17 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import fork
-from diskreplay.distribution import UniformDistribution
 from diskreplay.errors import FormatError, PriorityError, SchemaError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Options
+from diskreplay.owned_store_kind import OwnedStoreKind
 from diskreplay.row_buffer import RowBuffer
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.schema import Schema
 from diskreplay.store import numbers, tempfiles
 from diskreplay.store.listing import Checkpoint
-from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.store.store import Store
-from diskreplay.store_kind import StoreKind, saved_next_step
+from diskreplay.store_kind import saved_next_step
 
 
 class SlotStore(IndexedStore):
@@ -40,57 +39,23 @@ class SlotStore(IndexedStore):
     weights: SumTree | None
 
 
-class SlotStoreKind(StoreKind):
+class SlotStoreKind(OwnedStoreKind):
     """What the stores of a `SlotBuffer` hold; see there."""
 
-    reads_foreign = False  # other files are the owner's to read
-
     def __init__(
-        self, schema: Schema, options: Options, *, facade: str, capacity: int, weighted: bool,
-        base: int,
-        notes: Mapping[str, Any], note_bounds: Mapping[str, tuple[float, float]],
-        resume_episodes: bool, owner_check: Callable[[Store], None] | None,
+        self, schema: Schema, options: Options, *, capacity: int, weighted: bool, base: int,
+        resume_episodes: bool, **owned: Any,
     ) -> None:  # fmt: skip
-        super().__init__(schema, options, UniformDistribution())
-        self.facade, self.capacity, self.weighted, self.base = facade, capacity, weighted, base
-        self.notes = dict(notes)
-        self._note_bounds = {"newest_weight": (0.0, LARGEST_LEAF), **note_bounds}
-        self._resumes, self._owner_check = resume_episodes, owner_check
+        super().__init__(schema, options, **owned)
+        self.capacity, self.weighted, self.base = capacity, weighted, base
+        self._resumes = resume_episodes
 
-    def check_capacity(self, capacity: int | None) -> None:
-        """One row will do: what makes a transition is for the owner to say."""
-
-    def check(self, store: Store) -> None:
-        super().check(store)
-        if store.meta.get("facade") != self.facade:
-            raise SchemaError(
-                f"{store.path}: made by {store.meta.get('facade', 'diskreplay itself')}, not by "
-                f"{self.facade}; open it there, or choose another directory"
-            )
-
-    def check_opened(self, store: Store) -> None:
-        super().check_opened(store)
-        base, notes = store.meta.get("base"), store.meta.get("notes")
-        try:
-            numbers.integer("base", base, 0, numbers.MOST_ROWS - int(store.count[0]))
-            if not isinstance(notes, dict):
-                raise ValueError(f"notes: a JSON object expected, found {notes!r:.60}")
-        except ValueError as error:
-            raise FormatError(f"{store.path}/zarr.json: damaged ({error})") from error
-        for name, (low, high) in self._note_bounds.items():
-            check = numbers.integer if type(low) is int else numbers.real
-            try:
-                if name in notes:
-                    check(name, notes[name], low, high)
-            except ValueError as error:
-                raise FormatError(f"{store.path}/zarr.json: {name} is damaged ({error})") from error
-        if self._owner_check is not None:
-            self._owner_check(store)
+    def _check_bookkeeping(self, store: Store) -> None:
+        count = int(store.count[0])
+        numbers.integer("base", store.meta.get("base"), 0, numbers.MOST_ROWS - count)
 
     def check_saved(self, saved: Store) -> None:
         super().check_saved(saved)
-        if saved.meta.get("prefetch", []) != []:
-            raise FormatError(f"{saved.path}/zarr.json: damaged: slots have no prefetchers")
         if self.weighted:
             self._restored_weights(saved, 0, saved.meta["notes"])
 
@@ -107,15 +72,8 @@ class SlotStoreKind(StoreKind):
             rows.episodes.resume(0)
         return rows
 
-    def complete(self, rows: IndexedStore) -> None:
-        """Nothing is drawn by the row index here, and `check_saved` has seen the rest."""
-
-    def describe(self) -> dict[str, Any]:
-        return super().describe() | {"facade": self.facade}
-
     def state(self, rows: SlotStore | None) -> dict[str, Any]:
-        of = self if rows is None else rows
-        return super().state(rows) | {"base": of.base, "notes": of.notes}
+        return super().state(rows) | {"base": self.base if rows is None else rows.base}
 
     def leaves(self, rows: SlotStore) -> np.ndarray | None:
         if rows.weights is None:
@@ -212,7 +170,7 @@ class SlotBuffer(RowBuffer):
         }  # fmt: skip
         options = Options.checked(1, stack_size, "zero", update_horizon, gamma, batch_size)
         kind = SlotStoreKind(
-            Schema(observation_space, action_space, extras, compressor), options, facade=facade,
+            Schema(observation_space, action_space, extras, compressor), options, owner=facade,
             capacity=capacity, weighted=weighted, base=base, notes=notes or {},
             note_bounds=note_bounds or {}, resume_episodes=resume_episodes, owner_check=check,
         )  # fmt: skip

@@ -1,0 +1,288 @@
+"""Rows that are read by id, and what is known of the store that has them."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from diskreplay import extensions
+from diskreplay.episodes import Episodes
+from diskreplay.errors import CorruptSegmentError, DtypeError, InvalidInputError
+from diskreplay.metadata import checked as checked_metadata
+from diskreplay.metadata import parse as parse_metadata
+from diskreplay.session import Session
+from diskreplay.store.format import read_attributes
+from diskreplay.store.rwlock import ReadGuard
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class RowReader(Session):
+    """A session whose rows are read by id: see `ReplayBuffer`."""
+
+    def take(
+        self, field: str | Sequence[str], ids: np.ndarray, *, out: np.ndarray | None = None
+    ) -> Any:
+        """The values of fields in any retained rows, whether they can be sampled or not.
+
+        Parameters
+        ----------
+        field : str or sequence of str
+            One or several of `fields`.
+        ids : array_like of int, any shape
+            ``row * num_envs + env``; a negative one stands for a row of zeros.
+        out : ndarray, optional
+            For one field: C-contiguous, of the shape and dtype of the result.
+
+        Returns
+        -------
+        ndarray, shape (*ids.shape, *shape), or a list of them
+            Copies; of several fields, all of the same moment. Rows that follow each other along
+            the last axis are read in one go.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such field, or `out` does not fit.
+        UnknownIdError, NotSampleableError
+            A row was never recorded, or is evicted.
+        CorruptSegmentError
+        """
+        ids = np.asarray(ids)
+        if ids.size and ids.dtype.kind not in "iu":
+            raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
+        ids = np.asarray(ids, np.int64, order="C")
+        names = [field] if isinstance(field, str) else list(field)
+        results = [self._room(name, ids.shape) for name in names]
+        if out is not None:
+            if not isinstance(out, np.ndarray) or not out.flags.writeable:
+                raise InvalidInputError(
+                    "out: an array that can be written to expected, found "
+                    f"{'a read-only one' if isinstance(out, np.ndarray) else type(out).__name__}"
+                )
+            given = (out.shape, out.dtype, out.flags.c_contiguous)
+            if [(room.shape, room.dtype, True) for room in results] != [given]:
+                raise InvalidInputError(
+                    f"out: a contiguous array for one field expected, found {out.dtype} of shape "
+                    f"{out.shape}"
+                )
+            results = [out]
+        self._fetch(names, results, lambda rows: rows.retained(ids))
+        return results[0] if isinstance(field, str) else results
+
+    def _fetch(
+        self, names: Sequence[str], results: Sequence[np.ndarray],
+        ids_in: Callable[[Any], np.ndarray],
+    ) -> None:  # fmt: skip
+        """Read fields of the rows that `ids_in` names when it is given what is there at the moment,
+        under the lock."""
+        self._turn()
+        guard, me = ReadGuard(), get_ident()
+        while True:
+            try:
+                self._busy.add(me)
+                with self._lock:
+                    self._check_open()
+                    self._follow()
+                    ids = ids_in(self._rows)
+                    store = self._rows.store
+                    store.rwlock.acquire_read(
+                        guard
+                    )  # under the lock: what is there now is not evicted
+                    looks = store.follower.looks
+                for name, result in zip(names, results, strict=True):
+                    store.take(name, ids.reshape(-1), result)
+                guard.release()
+            except CorruptSegmentError:
+                if not store.follower.has_moved_on(looks):
+                    raise
+            else:
+                return
+            finally:
+                try:
+                    guard.release()  # unless Ctrl-C came when this began above, it is at its end
+                finally:
+                    self._busy.discard(me)
+
+    def _room(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
+        """An array for so many values of a field."""
+        if field not in self._kind.schema.shapes:
+            raise InvalidInputError(f"no field {field!r}; there are {self._kind.schema.names}")
+        row_shape, dtype = self._kind.schema.shapes[field]
+        return np.empty((*shape, *row_shape), dtype)
+
+    # -- looking
+
+    @property
+    def observation_space(self) -> gym_spaces.Space:
+        """The space of one frame."""
+        return self._kind.schema.observation_space
+
+    @property
+    def action_space(self) -> gym_spaces.Space:
+        """The space of actions."""
+        return self._kind.schema.action_space
+
+    @property
+    def extras(self) -> dict[str, tuple]:
+        """Shape and dtype of each further field, and ``"mutable"`` where its values may be
+        replaced: as a buffer is told when it is made."""
+        return self._kind.schema.extra_specs
+
+    @property
+    def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of one row of each stored field, by name: observations, actions,
+        ``reward``, ``terminated``, ``truncated``, ``step``, ``is_final``, extras."""
+        return dict(self._kind.schema.shapes)
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """The oldest retained row and the number of rows ever, int64 of shape (num_envs, 2); a
+        copy."""
+        with self._turn():
+            self._check_open()
+            self._follow()
+            return np.stack([self._rows.store.first, self._rows.store.count], axis=1)
+
+    @property
+    def capacity(self) -> int | None:
+        """Rows kept, over all envs; None for everything."""
+        return self._rows.store.capacity
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of every random draw."""
+        return self._rng.rng
+
+    @property
+    def add_count(self) -> int:
+        """Transitions ever recorded."""
+        with self._turn():
+            self._follow()
+            return self._rows.add_count
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """Ids of rows that begin an episode though their steps count on from the row before, as
+        parts of episodes may that `extend` was given; see `episodes`, which knows all episodes."""
+        with self._turn():
+            self._check_open()
+            self._follow()
+            return tuple(self._rows.episodes.retained_begins())
+
+    def zarr(self) -> Any:
+        """The store as a read-only `zarr.Group`: all rows after `flush`, else full segments."""
+        import zarr
+
+        return zarr.open_group(self.path, mode="r")
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was noted about the store, by the user and by recorders; a copy.
+
+        `set_metadata` changes it. A reader reads it anew each time; a checkpoint has its own.
+        """
+        if self.mode == "r":
+            return parse_metadata(read_attributes(self.path))[0]
+        return checked_metadata(self._metadata)
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Note something else about the store, in place of all that was noted.
+
+        ``buffer.set_metadata({**buffer.metadata, "seed": 3})`` changes a key.
+
+        Parameters
+        ----------
+        metadata : mapping of str to JSON values
+            At most 64 KiB as JSON. NumPy's numbers and arrays become numbers and lists.
+
+        Raises
+        ------
+        InvalidInputError
+            It is no such thing; nothing was changed.
+        DiskFullError, ReadOnlyError, ClosedError, ForkedError
+
+        Notes
+        -----
+        Durable when this returns, and seen by readers; costs what `flush` costs.
+        """
+        new = checked_metadata(metadata)
+        self._check_writable()
+        with self._turn_when_drawn():
+            self._check_writable()
+            before, self._metadata = self._metadata, new
+            try:
+                self._record()
+            except BaseException:
+                self._metadata = before
+                raise
+
+    def episodes(self) -> Episodes:
+        """The retained episodes of all envs: where each begins and ends, its length, its return,
+        and how it ended.
+
+        Returns
+        -------
+        Episodes
+            Arrays with an element for each episode that has a transition, oldest first; see
+            `diskreplay.episodes.Episodes`. Of this moment: it does not follow the
+            buffer.
+
+        Raises
+        ------
+        CorruptSegmentError, ClosedError, ForkedError
+
+        Notes
+        -----
+        O(rows): reads 11 bytes a row, and no frame. While another process writes to the store, rows
+        that leave meanwhile are left out.
+        """
+        return extensions.find("episodes")(self)
+
+    # -- other formats
+
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        episodes: int | Sequence[int] | None = None,
+        ids: Sequence[int] | np.ndarray | None = None,
+        observations: Literal["none", "array", "bytes", "png"] = "none",
+        *,
+        vectors: Literal["spread", "array"] = "spread",
+        gamma: float = 1.0,
+    ) -> "pandas.DataFrame":
+        """The transitions as a data frame, one row each, in the order of time.
+
+        See `convert.pandas.to_pandas`; `convert.pandas.iter_frames` gives it in pieces. Needs
+        ``diskreplay[pandas]``.
+        """
+        to_pandas = extensions.find("to_pandas")
+        return to_pandas(self, columns, episodes, ids, observations, vectors=vectors, gamma=gamma)
+
+    def export_gz(
+        self,
+        checkpoint_dir: str | os.PathLike,
+        suffix: int | str,
+        *,
+        flavour: Literal["reagent", "dopamine"] = "reagent",
+        stack_size: int | None = None,
+        capacity: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Path:
+        """Write a checkpoint that ReAgent or Dopamine loads, and so does `load`.
+
+        `convert.gz_checkpoint.write` says what the options mean, and which errors are raised.
+        """
+        return extensions.find("export_gz")(
+            self, checkpoint_dir, suffix, flavour=flavour, stack_size=stack_size,
+            capacity=capacity, progress=progress,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._rows.add_count} transitions recorded"
+        return f"{type(self).__name__}({str(self.path)!r}, capacity={self.capacity}, {state})"

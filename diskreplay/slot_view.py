@@ -1,0 +1,138 @@
+"""An array of rows by slot, without memory: it reads what is asked for, and writes what is set."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+
+from diskreplay.errors import ReadOnlyError
+
+_AT_ONCE = 64 << 20  # bytes that `__array__` reads at a time
+Read = Callable[[np.ndarray], np.ndarray]
+Write = Callable[[np.ndarray, np.ndarray], None]
+
+
+class SlotView:
+    """Looks like a NumPy array of shape ``(slots, *shape)``.
+
+    A slice is a view of the same kind, which reads nothing. Every other index reads, and gives an
+    array whose memory is its own; what is set is written.
+
+    Parameters
+    ----------
+    slots : range
+        The slots that the first axis has.
+    shape : tuple of int
+        Of one row.
+    dtype : dtype
+    read : callable
+        Given slots, int64 of shape (n,), returns ``(n, *shape)``.
+    write : callable, optional
+        Given slots and ``(n, *shape)``; None: it can only be read.
+    """
+
+    def __init__(
+        self, slots: range, shape: tuple[int, ...], dtype: np.dtype, read: Read,
+        write: Write | None = None,
+    ) -> None:  # fmt: skip
+        self.slots, self._row, self.dtype = slots, tuple(shape), np.dtype(dtype)
+        self._read, self._write = read, write
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return (len(self.slots), *self._row)
+
+    @property
+    def ndim(self) -> int:
+        """Axes."""
+        return 1 + len(self._row)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """What it would take in memory."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[at] for at in range(len(self.slots)))
+
+    def __getitem__(self, key: Any) -> "np.ndarray | Self":
+        first, rest = _split(key, self._row)
+        if isinstance(first, slice) and not rest:
+            return type(self)(self.slots[first], self._row, self.dtype, self._read, self._write)
+        slots = self._slots(first)
+        found = self._read(slots.reshape(-1)).reshape(*slots.shape, *self._row)
+        return found if not rest else found[(slice(None),) * slots.ndim + rest]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self._write is None:
+            raise ReadOnlyError("these rows can only be read")
+        first, rest = _split(key, self._row)
+        slots = self._slots(first)
+        shape = (*slots.shape, *self._row)
+        value = 0 if value is None else np.asarray(value)
+        if rest:
+            whole = self._read(slots.reshape(-1)).reshape(shape)
+            whole[(slice(None),) * slots.ndim + rest] = value
+        else:
+            whole = np.empty(shape, self.dtype)
+            whole[...] = value
+        self._write(slots.reshape(-1), whole.reshape(-1, *self._row))
+
+    def _slots(self, key: Any) -> np.ndarray:
+        """The slots that an index of the first axis names."""
+        length = len(self.slots)
+        if isinstance(key, slice):
+            named = self.slots[key]
+            return np.arange(named.start, named.stop, named.step, dtype=np.int64)
+        at = np.asarray(key)
+        if at.dtype.kind == "b":
+            if at.shape != (length,):
+                raise IndexError(f"a mask of shape ({length},) expected, found {at.shape}")
+            at = np.flatnonzero(at)
+        elif at.dtype.kind not in "iu" and at.size:
+            raise IndexError(f"integers, slices or a mask expected, found dtype {at.dtype}")
+        at = at.astype(np.int64)
+        if at.size and (at.min() < -length or at.max() >= length):
+            raise IndexError(
+                f"from {-length} to {length - 1} expected, found {at.min()} to {at.max()}"
+            )
+        at = np.where(at < 0, at + length, at)
+        return at * self.slots.step + self.slots.start
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array on disk cannot be had without a copy")
+        whole = np.empty(self.shape, self.dtype)
+        rows = max(1, _AT_ONCE // max(self.nbytes // max(len(self), 1), 1))
+        for start in range(0, len(self), rows):
+            slots = self._slots(slice(start, start + rows))
+            whole[start : start + rows] = self._read(slots)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, on disk)"
+
+
+def _split(key: Any, row: tuple[int, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """An index as that of the first axis, and those of the others, none for all of a row."""
+    if not isinstance(key, tuple):
+        key = (key,)
+    if any(part is None for part in key):
+        raise IndexError("no new axes expected, in an index of an array on disk")
+    if Ellipsis in [part for part in key if not isinstance(part, np.ndarray)]:
+        at = next(i for i, part in enumerate(key) if part is Ellipsis)
+        all_of = (slice(None),) * (1 + len(row) - (len(key) - 1))
+        key = key[:at] + all_of + key[at + 1 :]
+    first, rest = (key[0], key[1:]) if key else (slice(None), ())
+    if all(isinstance(part, slice) and part == slice(None) for part in rest):
+        rest = ()
+    return first, rest
