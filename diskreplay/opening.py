@@ -7,7 +7,7 @@ import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution, UniformDistribution
-from diskreplay.errors import CheckpointError, FormatError, InvalidInputError, SchemaError
+from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError, SchemaError
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store import checkpoint, loading, manifest
 from diskreplay.store.listing import checkpoints
@@ -131,6 +131,8 @@ def attachment(
                 raise InvalidInputError(f"{path}: no attachment {name!r:.120}; it has: {there}")
             loading.check_bytes(path, (ATTACHMENTS / name).as_posix(), contents)
             return path / ATTACHMENTS / name
-        except CheckpointError:
+        except InvalidInputError:
+            raise
+        except DiskReplayError:
             if path.exists():  # else a save has retired it meanwhile
                 raise

@@ -130,20 +130,25 @@ def test_an_attachment_while_a_run_saves(tmp_path, buffer):
     done = threading.Event()
 
     def save():
-        for number in range(30):
-            buffer.save(tmp_path / "ckpt", number, attachments={"agent.pt": b"%d" % number}, keep=1)
-        done.set()
+        try:
+            for number in range(12):
+                attached = {"agent.pt": b"%d" % number}
+                buffer.save(tmp_path / "ckpt", number, attachments=attached, keep=1)
+        finally:
+            done.set()
 
     buffer.save(tmp_path / "ckpt", 0, attachments={"agent.pt": b"0"}, keep=1)
     thread = threading.Thread(target=save)
     thread.start()
     found = []
-    while not done.is_set():
-        path = diskreplay.attachment(tmp_path / "ckpt")
-        found.append(int(path.parents[3].name.rpartition(".")[2]))
-    thread.join()
+    try:
+        while not done.is_set():
+            path = diskreplay.attachment(tmp_path / "ckpt")
+            found.append(int(path.parents[3].name.rpartition(".")[2]))
+    finally:
+        thread.join()
     assert found == sorted(found)
-    assert diskreplay.attachment(tmp_path / "ckpt").read_bytes() == b"29"
+    assert diskreplay.attachment(tmp_path / "ckpt").read_bytes() == b"11"
 
 
 def test_every_attachment_is_in_the_manifest_and_never_written_to_again(tmp_path, buffer):
