@@ -15,7 +15,8 @@ pytest.importorskip("hatch_fancy_pypi_readme")
 
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = "https://github.com/diskreplay/diskreplay"
-EXTRAS = {"all", "atari", "jax", "minari", "pandas", "plot", "sb3", "torch"}  # those of a user
+# Those of a user.
+EXTRAS = {"all", "atari", "jax", "lerobot", "minari", "pandas", "plot", "sb3", "torch"}
 # ](target) of links and pictures, and the targets of other ways to write one.
 LINK = re.compile(
     r"\]\(\s*<?([^)\s>]+)|(?:src|href)\s*=\s*[\"']([^\"']+)|^\[[^\]]+\]:\s*(\S+)", re.M

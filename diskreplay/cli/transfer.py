@@ -36,6 +36,7 @@ class Format(StrEnum):
     CSV = "csv"
     NPZ = "npz"
     MINARI = "minari"
+    LEROBOT = "lerobot"
     DOPAMINE = "dopamine"
 
 
@@ -54,6 +55,15 @@ class Compression(StrEnum):
     SNAPPY = "snappy"
     GZIP = "gzip"
     NONE = "none"
+
+
+class Pictures(StrEnum):
+    """Of a LeRobot data set."""
+
+    AV1 = "av1"
+    H264 = "h264"
+    LOSSLESS = "lossless"
+    PNG = "png"
 
 
 FormatOption = Annotated[
@@ -82,6 +92,8 @@ Examples:
     diskreplay export runs/pong/replay --out pong/ --format parquet --partition env
 
     diskreplay export runs/pong/replay --out pong/random-v0 --format minari
+
+    diskreplay export runs/door/replay --out door/ --format lerobot --fps 10 --task "Open the door"
 
     diskreplay export runs/pong/replay --out old/ --format dopamine --suffix 7
 """)  # fmt: skip
@@ -113,11 +125,31 @@ def export(
     compression: Annotated[
         Compression | None, typer.Option(show_default=False, help="Parquet. Default: zstd.")
     ] = None,
+    fps: Annotated[
+        int | None,
+        typer.Option(min=1, show_default=False, help="LeRobot: steps a second. Default: 30."),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False,
+            help="LeRobot: what the episodes try to do, in words. Default: the environment's id.",
+        ),
+    ] = None,
+    pictures: Annotated[
+        Pictures | None,
+        typer.Option(
+            show_default=False,
+            help="LeRobot: videos that lose some detail (av1, h264), lossless ones, or PNG. "
+            "Default: av1.",
+        ),
+    ] = None,
     suffix: SuffixOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a store's transitions as Parquet, CSV, .npz, Minari data set or Dopamine checkpoint.
+    """Write a store's transitions as Parquet, CSV, .npz, Minari or LeRobot data set, or Dopamine
+    checkpoint.
 
     Parquet and .npz files hold all that a store does; CSV leaves out large observations. What was
     there before stays until the new files are whole.
@@ -127,6 +159,8 @@ def export(
     _check_fits("--partition", partition, kind, Format.PARQUET)
     _check_fits("--compression", compression, kind, Format.PARQUET)
     _check_fits("--episodes-per-file", episodes_per_file, kind, Format.PARQUET)
+    for option, value in (("--fps", fps), ("--task", task), ("--pictures", pictures)):
+        _check_fits(option, value, kind, Format.LEROBOT)
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
     if episodes_per_file is not None and partition is not Partition.EPISODES:
         raise InvalidInputError("--episodes-per-file: goes with --partition episodes")
@@ -166,6 +200,14 @@ def export(
                 )
             made = to_minari(buffer, out, progress=advance)
             target = Path(made.storage.data_path).parent
+        elif kind is Format.LEROBOT:
+            from diskreplay.convert.lerobot import to_lerobot
+
+            chosen = {"fps": fps, "task": task, "pictures": pictures and pictures.value}
+            to_lerobot(
+                buffer, target, overwrite=force, progress=advance,
+                **{k: v for k, v in chosen.items() if v is not None},
+            )  # fmt: skip
         else:
             _export_dopamine(buffer, target, _needed(suffix), force, advance)
         left = oldest(buffer) - before
@@ -194,6 +236,8 @@ Examples:
 
     diskreplay import D4RL/door/human-v2 --format minari --out runs/door/offline
 
+    diskreplay import lerobot/pusht --out runs/pusht/offline
+
     diskreplay import old/ --format dopamine --suffix 7 --out runs/pong/replay
 """)  # fmt: skip
 def import_(
@@ -213,8 +257,8 @@ def import_(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a store of Parquet, CSV or .npz files that `export` wrote, a Minari data set, or a
-    checkpoint of Dopamine or ReAgent. Its rows are numbered from 0."""  # fmt: skip
+    """Make a store of Parquet, CSV or .npz files that `export` wrote, a Minari or LeRobot data set,
+    or a checkpoint of Dopamine or ReAgent. Its rows are numbered from 0."""  # fmt: skip
     kind = format or _told_from(absolute(source))
     given = source if kind is Format.MINARI else absolute(source)
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
@@ -248,6 +292,10 @@ def _reader(kind: Format) -> Callable[..., ReplayBuffer]:
         from diskreplay.convert.npz import from_npz
 
         return from_npz
+    if kind is Format.LEROBOT:
+        from diskreplay.convert.lerobot import from_lerobot
+
+        return from_lerobot
     from diskreplay.convert.minari import from_minari
 
     return from_minari
@@ -260,6 +308,8 @@ def _told_from(path: Path) -> Format:
         return endings[path.suffix]
     if path.is_dir() and any(path.glob("*.parquet")):
         return Format.PARQUET
+    if (path / "meta" / "info.json").is_file():
+        return Format.LEROBOT
     if path.is_dir() and any(path.glob("*_ckpt.*.gz")):
         return Format.DOPAMINE
     raise InvalidInputError(

@@ -80,6 +80,17 @@ def test_minari_there_and_back(cli, store, tmp_path, monkeypatch):
     np.testing.assert_array_equal(found["observation"][:110], expected["observation"][:110])
 
 
+def test_lerobot_there_and_back(cli, store, tmp_path):
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+    arguments = ("export", store, "--out", tmp_path / "set", "--format", "lerobot")
+    cli(*arguments, "--pictures", "png", "--fps", 10, "--task", "win")
+    assert "--force" in cli(*arguments, "--pictures", "png", code=2).stderr
+    cli(*arguments, "--pictures", "png", "--force")
+    cli("import", tmp_path / "set", "--out", tmp_path / "back")  # told from what is in it
+    check_equal(rows_of(tmp_path / "back"), rows_of(store))
+
+
 def test_dopamine_there_and_back(cli, store, tmp_path):
     arguments = ("export", store, "--out", tmp_path / "old", "--format", "dopamine")
     assert "--suffix" in cli(*arguments, code=2).stderr
@@ -196,6 +207,7 @@ def test_in_place(cli, store):
         (("export", "STORE", "--out", "OUT/x.parquet", "--partition", "env"), 2, "directory"),
         (("export", "STORE", "--out", "OUT/x.csv", "--partition", "env"), 2, "goes with"),
         (("export", "STORE", "--out", "OUT/x.npz", "--suffix", "7"), 2, "goes with"),
+        (("export", "STORE", "--out", "OUT/x.npz", "--fps", "7"), 2, "goes with"),
         (("export", "STORE", "--out", "OUT/x.csv", "--compression", "gzip"), 2, "goes with"),
         (("export", "STORE", "--out", "OUT/x.npz", "--episodes-per-file", "7"), 2, "goes with"),
         (
