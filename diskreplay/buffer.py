@@ -1,7 +1,7 @@
 """The replay buffer: episodes, stacks and n-step transitions over a store on disk."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import get_ident
 from typing import Any, Literal
 
@@ -55,6 +55,9 @@ class ReplayBuffer(SequenceSource):
         Further fields of each step: name to ``(shape, dtype)``, or ``(shape, dtype, "mutable")`` to
         `write` again. A name is a letter, then letters, digits and underscores, of ASCII, at most
         100; no name of the format, `add` or a batch; and no two differ in case only.
+    new_extras : collection of str
+        Names among `extras` that a store which exists may lack: they are added to it, and its rows
+        get zeros. So may a checkpoint that is loaded. Without this both are refused.
     compressor : str or dict
         ``"auto"`` (lz4 for uint8 fields of 1 KiB a row or more), ``"raw"``, ``"lz4"``, ``"zstd"``,
         which the small per-step fields ignore; or a dict of these by field name. Chosen when a
@@ -118,6 +121,7 @@ class ReplayBuffer(SequenceSource):
         gamma: float = 0.99,
         batch_size: int = 32,
         extras: Mapping[str, tuple] | None = None,
+        new_extras: Collection[str] = (),
         compressor: str | Mapping[str, str] = "auto",
         segment_rows: int | None = None,
         env_group: int | None = None,
@@ -129,7 +133,7 @@ class ReplayBuffer(SequenceSource):
         options = Options.checked(
             num_envs, stack_size, stack_padding, update_horizon, gamma, batch_size
         )
-        schema = Schema(observation_space, action_space, extras, compressor)
+        schema = Schema(observation_space, action_space, extras, compressor, new_extras)
         super().__init__(
             StoreKind(schema, options, self._distribution), path, capacity=capacity,
             segment_rows=segment_rows, env_group=env_group, seed=seed, name=name, shrink=shrink,

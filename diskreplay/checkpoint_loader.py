@@ -17,7 +17,6 @@ from diskreplay.prefetchers import Prefetchers, Resumed
 from diskreplay.sequence_view import Views
 from diskreplay.store import attachments, checkpoint, loading, tempfiles
 from diskreplay.store.listing import Checkpoint
-from diskreplay.store.manifest import Manifest
 from diskreplay.store.place import Place
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
@@ -107,7 +106,7 @@ class CheckpointLoader:
                 warnings.warn(f"{saved.path}/zarr.json: damaged metadata left out: {damage}",
                               stacklevel=5)  # fmt: skip
             with session._prefetchers.drained() as under_way, session._views.drained():
-                self._replace(saved, place, contents, under_way, resume_episodes)
+                self._replace(saved, place, under_way, resume_episodes)
         finally:
             saved.close()
         rows = int((saved.count - saved.first).sum())
@@ -129,8 +128,7 @@ class CheckpointLoader:
         return doubt
 
     def _replace(
-        self, saved: Store, place: Place, contents: Manifest, under_way: list[Prefetcher],
-        resume_episodes: bool,
+        self, saved: Store, place: Place, under_way: list[Prefetcher], resume_episodes: bool
     ) -> None:  # fmt: skip
         """Put a checkpoint that was checked in the place of the live store."""
         session = self._session
@@ -138,7 +136,7 @@ class CheckpointLoader:
         meta = {**saved.meta, **session._options_meta()}
         if "metadata" in saved.meta:
             meta["metadata"] = parse_metadata(saved.meta)[0]
-        replacement = loading.Replacement(live, saved, contents, meta)
+        replacement = loading.Replacement(live, saved, meta, kind.schema.lacking(saved))
         try:
             attached = session._attach(replacement.store, resume_episodes=resume_episodes)
             kind.complete(attached.rows)

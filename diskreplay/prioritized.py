@@ -1,7 +1,7 @@
 """The prioritized replay buffer."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -25,8 +25,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ----------
     path, observation_space, action_space, capacity, num_envs, stack_size, stack_padding
         As for `ReplayBuffer`, and so are the next ones.
-    update_horizon, gamma, batch_size, extras, compressor, segment_rows, env_group, seed, name
-    shrink, metadata
+    update_horizon, gamma, batch_size, extras, new_extras, compressor, segment_rows, env_group
+    seed, name, shrink, metadata
     alpha : float
         0 draws uniformly, 1 in full proportion. A store that is reopened with another alpha keeps
         its priorities, unless they were saved with alpha 0, which knows none; those that are too
@@ -57,6 +57,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         gamma: float = 0.99,
         batch_size: int = 32,
         extras: Mapping[str, tuple] | None = None,
+        new_extras: Collection[str] = (),
         compressor: str | Mapping[str, str] = "auto",
         segment_rows: int | None = None,
         env_group: int | None = None,
@@ -84,6 +85,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             gamma=gamma,
             batch_size=batch_size,
             extras=extras,
+            new_extras=new_extras,
             compressor=compressor,
             segment_rows=segment_rows,
             env_group=env_group,

@@ -1,6 +1,6 @@
 """Which fields a buffer has: the leaves of its spaces, the bookkeeping, the extras."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class Schema:
         Shape and dtype of a row of each of `fields`.
     is_flat : bool
         Whether neither space is nested.
+    new_extras : frozenset of str
+        Extras that a store may lack, see `lacking`.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Schema:
         action_space: gym_spaces.Space,
         extras: Mapping[str, tuple] | None,
         compressor: str | Mapping[str, str],
+        new_extras: Collection[str] = (),
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
         declared: dict[str, list[Any]] = {
@@ -67,6 +70,7 @@ class Schema:
             for specs in declared.values()
         )
         self.extras = {field.name: field for field in more}
+        self.new_extras = _checked_new(new_extras, self.extras)
         self.fields = [*self.observations, *self.actions, *_BOOKKEEPING, *more]
         self.names = [field.name for field in self.fields]
         self.shapes = {field.name: (field.shape, field.dtype) for field in self.fields}
@@ -107,20 +111,30 @@ class Schema:
             "auto",
         )
 
+    def lacking(self, store: Store) -> list[Field]:
+        """The extras of `new_extras` that a store does not have yet."""
+        there = {field.name for field in store.fields}
+        return [field for name, field in self.extras.items() if name in self.new_extras - there]
+
     def check(self, store: Store, num_envs: int) -> None:
-        """Refuse a store that holds anything else, with a `SchemaError`."""
+        """Refuse a store that holds anything else, with a `SchemaError`. It may lack
+        `new_extras`."""
         if store.num_envs != num_envs:
             raise SchemaError(
                 f"{store.path}: the store has {store.num_envs} env(s), {num_envs} asked for"
             )
         mine = {field.name: _spec(field) for field in self.fields}
         theirs = {column.field.name: _spec(column.field) for column in store.columns.values()}
-        for name in sorted(mine.keys() | theirs.keys()):
+        may_lack = self.new_extras - theirs.keys()
+        for name in sorted((mine.keys() | theirs.keys()) - may_lack):
             if mine.get(name) != theirs.get(name):
+                is_new = name in self.extras and name not in theirs
                 raise SchemaError(
                     f"{store.path}: field {name!r} is {_shown(theirs.get(name))} in the store and "
                     f"{_shown(mine.get(name))} here; open it with the spaces and extras it was "
                     "made with, or choose another directory"
+                    + f", or add it to the store: new_extras=[{name!r}]"
+                    * is_new
                 )
         mine = self.describe()
         for name in ("observation_space", "action_space"):
@@ -130,6 +144,15 @@ class Schema:
                     f"{store.path}: {name} is {there} in the store and {mine[name]} here; open it "
                     "with the spaces it was made with, or choose another directory"
                 )
+
+
+def _checked_new(names: Collection[str], extras: Mapping[str, Field]) -> frozenset[str]:
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise ExtrasError(f"new_extras: a list of names expected, found {names!r}")
+    for name in names:
+        if name not in extras:
+            raise ExtrasError(f"new_extras: {name!r} is none of the extras; declare it there too")
+    return frozenset(names)
 
 
 def _checked_extras(extras: dict[str, Any]) -> list[tuple[str, tuple[int, ...], np.dtype, bool]]:

@@ -28,7 +28,7 @@ from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, priorities, tempfiles, temporary
+from diskreplay.store import checkpoint, loading, priorities, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import resolved
 from diskreplay.store.store import Store
@@ -97,6 +97,9 @@ class Session(CallGuard):
         try:
             if reopened:
                 kind.check_opened(store)
+                if lacking := kind.schema.lacking(store):
+                    meta = {"extras": kind.describe()["extras"]}
+                    store = loading.extend(store, lacking, meta)
             self._start(store, keep_rng=not reopened or isinstance(seed, np.random.Generator))
             self._metadata = checked_metadata(self._metadata | given)
         except BaseException:

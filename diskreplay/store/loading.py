@@ -6,7 +6,8 @@ memory change after that.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,22 @@ from diskreplay.errors import (
     IncompleteCheckpointError,
     StorageError,
 )
-from diskreplay.store import files, format, manifest, plain_file, priorities, private, tempfiles
+from diskreplay.signals import undisturbed
+from diskreplay.store import (
+    files,
+    format,
+    manifest,
+    plain_file,
+    priorities,
+    private,
+    tempfiles,
+    zeros,
+)
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.checkpoint import Copies, write_documents
 from diskreplay.store.column import Column
 from diskreplay.store.commit_page import CommitPage
+from diskreplay.store.field import Field
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
 from diskreplay.store.plain_file import Unreadable
@@ -74,16 +86,21 @@ def _needed(saved: Store) -> tuple[set[str], set[str]]:
         needed |= chunks
         if field.packed:
             shards |= chunks
-    for name in priorities.sets(saved.path):
-        needed.add(f"{name}/zarr.json")
-        numbers = format.priority_chunks(saved.path / name)
-        needed.update(f"{name}/{format.priority_key(number)}" for number in numbers)
+    needed.update(_priorities(saved.path))
     if not (saved.path / "priority").is_dir() and saved.meta.get("kind") == "prioritized":
         raise IncompleteCheckpointError(
             f"{saved.path / 'priority'}: missing; nothing was loaded: restore it, or load another "
             "checkpoint"
         )
     return needed, shards
+
+
+def _priorities(path: Path) -> Iterator[str]:
+    """The keys of the files of all sets of priorities."""
+    for name in priorities.sets(path):
+        yield f"{name}/zarr.json"
+        for number in format.priority_chunks(path / name):
+            yield f"{name}/{format.priority_key(number)}"
 
 
 def check_bytes(path: Path, key: str, contents: Manifest) -> None:
@@ -134,10 +151,11 @@ class Replacement:
     live : Store
         It is not touched.
     saved : Store
-    contents : Manifest
-        What `open_checked` gave.
+        What `open_checked` gave; or `live` itself, just recorded, to which nobody adds.
     meta : mapping
         Attributes of the new store.
+    more : sequence of Field, optional
+        Fields that `saved` does not have; their rows are zeros.
 
     Attributes
     ----------
@@ -146,7 +164,7 @@ class Replacement:
     """
 
     def __init__(
-        self, live: Store, saved: Store, contents: Manifest, meta: Mapping[str, Any]
+        self, live: Store, saved: Store, meta: Mapping[str, Any], more: Sequence[Field] = ()
     ) -> None:
         live.finish_clearing()
         live.place.check()
@@ -155,7 +173,7 @@ class Replacement:
         lock = None
         try:
             build = self._room.path / live.path.name
-            _write(live, build, saved, contents, meta)
+            _write(live, build, saved, meta, more)
             saved.place.check()  # else a save has replaced it, and some files are of another one
             lock = private.hold(build)
             self.store = Store(build, mode="a", lock=lock)
@@ -208,29 +226,70 @@ class Replacement:
 
 
 def _write(
-    store: Store, build: Path, saved: Store, contents: Manifest, meta: Mapping[str, Any]
+    store: Store, build: Path, saved: Store, meta: Mapping[str, Any], more: Sequence[Field]
 ) -> None:
     """Write and sync a store that was closed in good order."""
     count, first = saved.count, saved.first
     if store.rows_per_env is not None:
         first = np.maximum(first, count - store.rows_per_env)
+    group = saved.fields[0].env_group
+    more = [field.sized(store.rows_per_env, store.num_envs, None, group) for field in more]
     attributes = saved.attributes(count, first)
+    attributes["fields"] += [field.describe() for field in more]
     attributes |= {"capacity": store.capacity, **meta}
     copies = Copies()
     for column in saved.columns.values():
         _link_column(column, build, first, count, copies)
         write_documents(build, column.field, _document(column, first, count))
-    for key in contents.files:
-        if priorities.is_set(key.partition("/")[0]):
-            files.make_dirs((build / key).parent)
-            copies.link(saved.path / key, build / key)
+    for field in more:
+        zeros.write(build, field, first, count)
+    for key in _priorities(saved.path):
+        files.make_dirs((build / key).parent)
+        copies.link(saved.path / key, build / key)
     copies.run()
     files.make_dirs(private.directory(build))
-    packed = sum(column.field.packed for column in saved.columns.values())
+    packed = sum(field.packed for field in [*saved.fields, *more])
     CommitPage.create(private.commit_page(build), count, packed)
     files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
     files.sync(_files_below(build))
     files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
+
+
+def extend(live: Store, more: Sequence[Field], meta: Mapping[str, Any]) -> Store:
+    """Add fields to a store that was just opened, whose rows get zeros; all or nothing.
+
+    Parameters
+    ----------
+    live : Store
+        It is closed, unless there is an exception: then nothing has changed.
+    meta : mapping
+        Attributes that change.
+
+    Returns
+    -------
+    Store
+        The same rows at the same place, with these fields behind the others.
+
+    Raises
+    ------
+    StorageError
+        The disk is full, or refused something.
+    """
+    live.record(live.meta)  # all rows are in files in their places
+    replacement = Replacement(live, live, {**live.meta, **meta}, more)
+    try:
+        with undisturbed():
+            doubt = replacement.put_in_place(live)
+    except BaseException:
+        replacement.discard()
+        raise
+    if doubt is not None:
+        warnings.warn(
+            f"{live.path}: has new fields, but a power cut may undo that ({doubt})",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return replacement.store
 
 
 def _document(column: Column, first: np.ndarray, count: np.ndarray) -> dict:
