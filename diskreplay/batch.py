@@ -37,15 +37,16 @@ class WindowMemory:
         self._kept: list[dict[str, np.ndarray]] = []
 
     def take(self) -> dict[str, np.ndarray]:
-        """Windows by field that may be overwritten; empty if there are none."""
+        """Windows by field that may be overwritten; empty if there are none. Those that were in
+        use last, if they are free: the caches have them."""
         for _ in range(len(self._kept)):
             try:
-                windows = self._kept.pop(0)  # atomic: no other thread gets these
+                windows = self._kept.pop()  # atomic: no other thread gets these
             except IndexError:
                 break
             if _references(windows) <= _NOBODY_ELSE:
                 return dict(windows)
-            self._kept.append(windows)
+            self._kept.insert(0, windows)
         return {}
 
     def give(self, windows: dict[str, np.ndarray]) -> None:

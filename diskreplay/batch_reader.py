@@ -16,8 +16,6 @@ from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
 _NOTHING = np.empty(0, np.uint8)
-_PART_BYTES = 1 << 16  # that a thread reads at once, at least
-_PARTS = 4  # for each thread, so that one that comes late, or is held up, is not waited for
 
 
 class DrawnBatch(NamedTuple):
@@ -143,14 +141,8 @@ class BatchReader:
             apart = flat(following)
         if self._advice[0] > 0:
             kernels.advise(column.table, rows)
-        parts = 1
-        if threads > 1:
-            parts = max(min(window.nbytes // _PART_BYTES, size, _PARTS * threads), 1)
-            threads = min(threads, parts)
-        job = np.zeros(kernels.JOB + parts, np.int64)
-        job[kernels.TAKEN] = -1
-        if threads > 1:
-            pool.offer(job, threads - 1)
+        job, threads = pool.job(window.nbytes, size, threads)
+        parts = len(job) - kernels.JOB
         failed = kernels.windows(
             column.table, rows, stack, horizon, self._advice, self._rusage, flat(window), width,
             apart, column.scratch(2 * -(-size // parts), threads), threads, job,

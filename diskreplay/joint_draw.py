@@ -63,14 +63,15 @@ class JointDraw:
         for part in self.parts:
             part.guard.release()
 
-    def read(self, out: Batch | None = None) -> Batch | None:
-        """The batch, and let go of the stores; None if what was read changed meanwhile."""
+    def read(self, out: Batch | None = None, *, threads: int = 1) -> Batch | None:
+        """The batch, its frames read by so many threads, and let go of the stores; None if what was
+        read changed meanwhile."""
         sizes = [len(part.drawn.probability) for part in self.parts]
         held = self._memory.take(sum(sizes)) if out is None else out._windows
         batches, start = [], 0
         for part, size in zip(self.parts, sizes, strict=True):
             room = {name: array[start : start + size] for name, array in held.items()}
-            batch = part.drawn.read(self._kind({}, room))
+            batch = part.drawn.read(self._kind({}, room), threads=threads)
             if batch is None:
                 self.release()
                 return None

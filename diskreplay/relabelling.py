@@ -88,12 +88,13 @@ class Relabelling:
         from diskreplay.sampling import episode_kernels
 
         asked = int(len(ids) * self._share)
-        places = np.arange(asked)
+        places, named = np.arange(asked), ids[:asked]
         if in_order:
             places = np.sort(np.argsort(random(len(ids)), kind="stable")[:asked])
+            named = ids[places]
         goals = np.empty(asked, np.int64)
         episode_kernels.choose_goals(
-            *index.state, ids[places], random(asked), self._strategy, self._finished, goals
+            *index.state, named, random(asked), self._strategy, self._finished, goals
         )
         there = goals >= 0
         return places[there], goals[there]
@@ -104,7 +105,7 @@ class Relabelling:
         """What transitions earn that led to `following` with these goals, and which of them end
         the episode, if there is a function for that. A call of each, whatever the number."""
         size = len(goals)
-        given: Info = info if self.info else [{} for _ in range(size)]
+        given: Info = info if self.info else [{}] * size
         reward = _numbers("compute_reward", self._compute(following, goals, given), size)
         if not np.isfinite(reward).all():
             raise NotFiniteError(f"compute_reward: finite rewards expected, found {reward}")

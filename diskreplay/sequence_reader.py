@@ -13,6 +13,7 @@ from diskreplay.sampling.window import WindowPlan
 from diskreplay.schema import Schema
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.store.column import Column
+from diskreplay.store.reading_pool import pool
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
@@ -36,9 +37,9 @@ class DrawnSequences(NamedTuple):
     cursor: np.ndarray | None
     reader: "SequenceReader"
 
-    def read(self, out: SequenceBatch | None = None) -> SequenceBatch | None:
+    def read(self, out: SequenceBatch | None = None, *, threads: int = 1) -> SequenceBatch | None:
         """The batch, see `SequenceReader.read`."""
-        return self.reader.read(self, out)
+        return self.reader.read(self, out, threads)
 
 
 class SequenceReader:
@@ -77,22 +78,29 @@ class SequenceReader:
         self._state = [name for name in schema.extras if name in state]
         self._memory = WindowMemory()
 
-    def read(self, drawn: DrawnSequences, out: SequenceBatch | None = None) -> SequenceBatch | None:
+    def read(
+        self, drawn: DrawnSequences, out: SequenceBatch | None, threads: int
+    ) -> SequenceBatch | None:
         """The batch that was drawn, in `out` if given, and release the `rwlock`.
 
-        None if what was read changed meanwhile, which happens to a reader of a live store only.
+        So many threads read its frames. None if what was read changed meanwhile, which happens to a
+        reader of a live store only.
         """
         store, plan, schema, kernels = drawn.store, drawn.plan, self._schema, self._masks
         columns, masks = store.columns, plan.masks
-        rows = np.where(masks[kernels.TRANSITION], plan.ids, -1)
         try:
             held = self._memory.take() if out is None else out._windows
-            frames = [self._frames(columns[f.name], plan.frames, held) for f in schema.observations]
+            frames = [
+                self._frames(columns[f.name], plan.frames, held, threads)
+                for f in schema.observations
+            ]
             actions = [
-                self._take(columns[f.name], rows, held)
+                self._take(columns[f.name], plan.transitions, held)
                 for f in schema.actions if self._has_action
             ]  # fmt: skip
-            extras = {name: self._take(columns[name], rows, held) for name in self._extras}
+            extras = {
+                name: self._take(columns[name], plan.transitions, held) for name in self._extras
+            }
             state = {name: self._take(columns[name], plan.state, held) for name in self._state}
         except CorruptSegmentError:
             if store.follower.has_moved_on(drawn.looks):
@@ -100,9 +108,13 @@ class SequenceReader:
             raise
         finally:
             drawn.guard.release()
+        observation, action = frames[0], actions
+        if not schema.is_flat:  # asking the spaces takes some microseconds
+            observation = spaces.unflatten(schema.observation_space, frames)
+            action = [spaces.unflatten(schema.action_space, actions)] if actions else []
         arrays = {
-            "observation": spaces.unflatten(schema.observation_space, frames),
-            **({"action": spaces.unflatten(schema.action_space, actions)} if actions else {}),
+            "observation": observation,
+            **({"action": action[0]} if action else {}),
             "reward": plan.reward,
             "terminated": masks[kernels.IS_TERMINATED],
             "truncated": masks[kernels.IS_TRUNCATED],
@@ -131,8 +143,10 @@ class SequenceReader:
         out._arrays = arrays
         return out
 
-    def _frames(self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray]) -> np.ndarray:
-        frames = self._take(column, ids, held)
+    def _frames(
+        self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray], threads: int
+    ) -> np.ndarray:
+        frames = self._take(column, ids, held, threads)
         if self._stack == 1 or self._crosses:
             return frames
         windows, width, *shape = frames.shape
@@ -142,12 +156,22 @@ class SequenceReader:
             (frames.strides[0], position, position, *frames.strides[2:]),
         )  # fmt: skip
 
-    def _take(self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray]) -> np.ndarray:
+    def _take(
+        self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray], threads: int = 1
+    ) -> np.ndarray:
         """One field's value in each row, zeros for negative ids."""
-        field = column.field
+        field, kernels, windows = column.field, self._kernels, len(ids)
         out = reused(held, field.name, (*ids.shape, *field.shape), field.dtype)
         ids = np.ascontiguousarray(ids).reshape(-1)
-        failed = self._kernels.take(column.table, ids, flat(out), column.scratch(len(ids)))
+        reads = min(len(ids), kernels.READS)
+        if threads == 1:
+            failed = kernels.take(column.table, ids, flat(out), column.scratch(reads))
+        else:
+            job, threads = pool.job(out.nbytes, windows, threads)
+            failed = kernels.take_parts(
+                column.table, ids, len(ids) // windows, flat(out), column.scratch(reads, threads),
+                threads, job,
+            )  # fmt: skip
         if failed:
             column.complain(*divmod(-(1 + failed), column.num_envs))
         return out

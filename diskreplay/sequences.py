@@ -92,6 +92,7 @@ class Sequences:
         *,
         beta: float | None = None,
         out: SequenceBatch | None = None,
+        threads: int = 1,
     ) -> SequenceBatch:
         """Draw windows, with replacement.
 
@@ -104,6 +105,8 @@ class Sequences:
         out : SequenceBatch, optional
             A batch of this view and size whose memory may be overwritten; it is filled and
             returned.
+        threads : int
+            How many read the frames. What is drawn does not depend on it.
 
         Returns
         -------
@@ -111,6 +114,8 @@ class Sequences:
 
         Raises
         ------
+        InvalidInputError
+            `threads` is not from 1 to 64, or `batch_size` no whole number from 1 on.
         EmptyBufferError
             There is no window yet.
         CorruptSegmentError
@@ -124,12 +129,13 @@ class Sequences:
         """
         size = self.options.batch_size if batch_size is None else whole("batch_size", batch_size)
         _check_out(out)
+        threads = whole("threads", threads, most=MOST_THREADS)
         self._buffer._turn_when_drawn()
         guard, me = ReadGuard(), get_ident()
         try:
             self._buffer._busy.add(me)
             while True:
-                batch = self._draw(size, beta, guard).read(out)
+                batch = self._draw(size, beta, guard).read(out, threads=threads)
                 if batch is not None:
                     return batch
         finally:
@@ -138,12 +144,16 @@ class Sequences:
             finally:
                 self._buffer._busy.discard(me)
 
-    def gather(self, anchors: np.ndarray, *, out: SequenceBatch | None = None) -> SequenceBatch:
+    def gather(
+        self, anchors: np.ndarray, *, out: SequenceBatch | None = None, threads: int = 1
+    ) -> SequenceBatch:
         """The windows of these anchors, as `sample` would return them, with weights of 1.
 
         Parameters
         ----------
         anchors : array_like of int, shape (batch,)
+        out, threads
+            As for `sample`.
 
         Raises
         ------
@@ -154,6 +164,7 @@ class Sequences:
         """
         anchors = checked_ids(anchors).copy()
         _check_out(out)
+        threads = whole("threads", threads, most=MOST_THREADS)
         self._buffer._turn()
         guard, me = ReadGuard(), get_ident()
         try:
@@ -161,7 +172,7 @@ class Sequences:
             while True:
                 with self._lock:
                     drawn = self._view.choose(self._current(), anchors, guard)
-                batch = drawn.read(out)
+                batch = drawn.read(out, threads=threads)
                 if batch is not None:
                     return batch
         finally:

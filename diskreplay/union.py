@@ -123,7 +123,9 @@ class ReplayUnion:
 
     # -- drawing
 
-    def sample(self, batch_size: int | None = None, *, beta: float | None = None) -> Any:
+    def sample(
+        self, batch_size: int | None = None, *, beta: float | None = None, threads: int = 1
+    ) -> Any:
         """Draw transitions, or windows, with replacement.
 
         Parameters
@@ -131,6 +133,8 @@ class ReplayUnion:
         batch_size : int, optional
         beta : float, optional
             Exponent of the importance weights.
+        threads : int
+            How many read the frames of each member. What is drawn does not depend on it.
 
         Returns
         -------
@@ -149,10 +153,11 @@ class ReplayUnion:
         more than drawing from one buffer.
         """
         size = self.batch_size if batch_size is None else whole("batch_size", batch_size)
+        threads = whole("threads", threads, most=MOST_THREADS)
         self._turn_when_drawn()
-        return self._read(lambda: self._draw(size, beta))
+        return self._read(lambda: self._draw(size, beta), threads)
 
-    def gather(self, ids: np.ndarray) -> Any:
+    def gather(self, ids: np.ndarray, *, threads: int = 1) -> Any:
         """The transitions with these ids, or the windows of these anchors, in this order, with
         weights of 1.
 
@@ -162,10 +167,11 @@ class ReplayUnion:
             As of the member, whose own ids the text names.
         """
         ids = checked_ids(ids)
+        threads = whole("threads", threads, most=MOST_THREADS)
         self._turn()
-        return self._read(lambda: self._members.choose(ids))
+        return self._read(lambda: self._members.choose(ids), threads)
 
-    def _read(self, draw: Callable[[], JointDraw]) -> Any:
+    def _read(self, draw: Callable[[], JointDraw], threads: int) -> Any:
         busy = [self._busy, *(member.buffer._busy for member in self._members)]
         me = threading.get_ident()
         try:
@@ -174,7 +180,7 @@ class ReplayUnion:
             while True:
                 drawn = draw()
                 try:
-                    batch = drawn.read()
+                    batch = drawn.read(threads=threads)
                 finally:
                     drawn.release()
                 if batch is not None:  # else a live store changed under its reader

@@ -52,7 +52,7 @@ def fill_and_use(kind, path, space, envs, **options):
 
 def windows(buffer):
     even = buffer.sequences(3, ends="cross", online=True, returns_to_go=0.9, name="even")
-    even.sample(8)
+    even.sample(8, threads=2)
     with buffer.sequences(3, prioritized=True, name="ranked").prefetch(1, 4) as batches:
         next(batches)
     if hasattr(buffer.observation_space, "spaces") and buffer.update_horizon == 1:

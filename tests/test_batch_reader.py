@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskreplay
-from diskreplay import batch_reader, errors
+from diskreplay import errors
+from diskreplay.store import reading_pool
 from diskreplay.store.reading_pool import pool
 from tests.test_prefetch import assert_equal, kept
 
@@ -21,7 +22,7 @@ FRAME = (6, 5)
 @pytest.fixture(autouse=True)
 def parts_of_one_window(monkeypatch):
     """However small the batches of a test are, many threads read them."""
-    monkeypatch.setattr(batch_reader, "_PART_BYTES", 1)
+    monkeypatch.setattr(reading_pool, "_PART_BYTES", 1)
 
 
 def make(path, **changed):

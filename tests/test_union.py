@@ -8,8 +8,10 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import errors
+from diskreplay.store import reading_pool
 from tests.contracts import CAPACITY, FRAME
 from tests.test_contracts import TestReplayBuffer as OfReplayBuffer
+from tests.test_prefetch import assert_equal, kept
 
 SPACES = {"observation_space": Box(0, 255, FRAME, np.uint8), "action_space": Discrete(1000)}
 
@@ -142,6 +144,18 @@ def test_batches_are_those_of_the_members(tmp_path, stack_size, horizon):
             for name, copied in copies.items():
                 np.testing.assert_array_equal(batch[name], copied)
         assert len(union.gather([])) == 0
+
+
+def test_threads_change_nothing_of_what_is_read(stores, monkeypatch):
+    monkeypatch.setattr(reading_pool, "_PART_BYTES", 1)
+    live, old = stores
+    batches = []
+    for threads in (1, 3):
+        with diskreplay.ReplayUnion([live, old], seed=2) as union:
+            batch = union.sample(40, threads=threads)
+            batches.append([kept(batch), kept(union.gather(batch.id[::-1], threads=threads))])
+    for one, other in zip(*batches, strict=True):
+        assert_equal(one, other)
 
 
 def test_nested_spaces_are_joined(tmp_path):

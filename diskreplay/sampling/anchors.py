@@ -12,6 +12,7 @@ from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.signals import undisturbed
 
 _PATIENCE = 8  # rounds of picking rows blindly before listing the anchors
+_NO_FRAMES = np.empty((0, 0, 0), np.int64)  # of stacks of 1, whose rows are those of the positions
 
 
 class Anchors:
@@ -189,15 +190,15 @@ class Anchors:
                 f"no window of {self._window.length} rows with ends={self._window.ends!r} to "
                 "sample yet: add more steps"
             )
-        new = self._take_new(size)
-        if len(new) == size:
+        new = None if self.cursor is None else self._take_new(self.cursor, size)
+        if new is not None and len(new) == size:
             return new, self.probability(new), self._weights(self.probability(new), beta)
-        rest = size - len(new)
+        rest = size - (0 if new is None else len(new))
         if self.tree is None:
             drawn, probability, weight = self._pick(rng, rest)
         else:
             drawn, probability, weight = self._draw_from_tree(rng, rest, beta)
-        if not len(new):
+        if new is None or not len(new):
             return drawn, probability, weight
         probability = np.concatenate([self.probability(new), probability])
         return np.concatenate([new, drawn]), probability, self._weights(probability, beta)
@@ -260,13 +261,11 @@ class Anchors:
         if self.cursor is not None:
             self.cursor[:] = np.where(cursor < count + self._apart, cursor, count)
 
-    def _take_new(self, size: int) -> np.ndarray:
+    def _take_new(self, cursor: np.ndarray, size: int) -> np.ndarray:
         """Windows that nobody was given yet, at most so many, oldest first."""
-        if self.cursor is None:
-            return np.empty(0, np.int64)
         index, ids = self._index, np.empty(size, np.int64)
         found = self._window_kernels.take_new(
-            self._marks, index.bounds, index.figures, self.cursor, self._settled(), self._apart, ids
+            self._marks, index.bounds, index.figures, cursor, self._settled(), self._apart, ids
         )
         return ids[:found]
 
@@ -288,24 +287,30 @@ class Anchors:
         index, window, size = self._index, self._window, len(anchors)
         positions, stack = window.positions, int(index.figures[2])
         shape = size, positions
-        if window.crosses:
-            frames = np.empty((*shape, stack if stack > 1 else 0), np.int64)
-        else:
-            width = positions + stack - 1 if stack > 1 else 0
-            frames = np.empty((size, 1, width), np.int64)
-        plan = WindowPlan(
-            np.empty(shape, np.int64), frames, np.empty(size, np.int64),
-            np.empty(shape, np.int32), np.empty(shape, np.float32),
-            np.empty((8, *shape), np.bool_),
-            *(np.empty((size, window.length), kind) for kind in (np.float32, np.float32, np.int32)),
+        learning = size, window.length
+        frames: np.ndarray = _NO_FRAMES
+        if stack > 1 and window.crosses:
+            frames = np.empty((*shape, stack), np.int64)
+        elif stack > 1:
+            frames = np.empty((size, 1, positions + stack - 1), np.int64)
+        ids, transitions = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        state, masks = np.empty(size, np.int64), np.empty((8, *shape), np.uint8)
+        rest = (
+            np.empty(learning, np.float32), np.empty(learning, np.float32),
+            np.empty(learning, np.int32),
         )  # fmt: skip
+        step, reward = np.empty(shape, np.int32), np.empty(shape, np.float32)
         self._window_kernels.window_plan(
             index.ring, index.ring.view(np.float32), index.bounds, index.figures, self.figures,
-            powers, anchors, *plan,
+            powers, anchors, ids, transitions, frames, state, step, reward, masks, *rest,
         )  # fmt: skip
         if stack == 1:
-            return plan._replace(frames=plan.ids)
-        return plan if window.crosses else plan._replace(frames=frames[:, 0])
+            frames = ids
+        elif not window.crosses:
+            frames = frames[:, 0]
+        return WindowPlan(
+            ids, transitions, frames, state, step, reward, masks.view(np.bool_), *rest
+        )
 
     # -- priorities
 

@@ -1,7 +1,7 @@
 """Numba kernels that go along an episode: returns to go, and goals that were reached."""
 
 from diskreplay.cache_line import prefetch_line
-from diskreplay.jit import address, int64, kernel, larger
+from diskreplay.jit import address, int64, kernel, larger, smaller
 from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENDED,
@@ -13,6 +13,7 @@ from diskreplay.sampling.row_index_kernels import (
     REWARD,
     ROWS,
     WIDTH,
+    near,
 )
 from diskreplay.sampling.window_kernels import ROWS_OF_A_LINE
 
@@ -65,6 +66,15 @@ def fill_to_go(ring, rewards, bounds, figures, seen, gamma, to_go):
     return 0
 
 
+@kernel("float32[::1], int64, int64[:, ::1], float32[:, ::1]")
+def take_to_go(to_go, size, ids, out):
+    """What `fill_to_go` found for each of these rows, 0 for negative ids."""
+    for i in range(ids.shape[0]):
+        for p in range(ids.shape[1]):
+            out[i, p] = to_go[ids[i, p] % size] if ids[i, p] >= 0 else 0.0
+    return 0
+
+
 @kernel(
     "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64, boolean, int64[::1]"
 )
@@ -78,27 +88,36 @@ def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals)
     envs = figures[ENVS]
     size = figures[ROWS] * envs
     # Apart from the rest, so that the cache misses of all rows are under way together.
+    apart = ROWS_OF_A_LINE if envs == 1 else 1
     for i in range(len(ids)):
-        for ahead in range(0, _ROWS_EXPECTED, ROWS_OF_A_LINE if envs == 1 else 1):
-            prefetch_line(address(ring) + 4 * WIDTH * ((ids[i] + ahead * envs) % size))
+        place = ids[i] % size
+        goals[i] = place  # until its turn comes: divisions take their time
+        for _ in range(0, smaller(_ROWS_EXPECTED, figures[ROWS]), apart):
+            prefetch_line(address(ring) + 4 * WIDTH * place)
+            place += apart * envs
+            if place >= size:
+                place -= size
     for i in range(len(ids)):
-        env, row = ids[i] % envs, ids[i] // envs
+        env, row, place = int64(0), ids[i], goals[i]
+        if envs > 1:
+            env, row = row % envs, row // envs
         first, count = bounds[env, FIRST], bounds[env, COUNT]
-        episode = ring[ids[i] % size, EPISODE]
+        episode = ring[place, EPISODE]
         last, beyond, stride = row, count, int64(1)
         while last + stride < count:
-            if ring[((last + stride) * envs + env) % size, EPISODE] != episode:
+            if ring[near(figures, place, last + stride - row), EPISODE] != episode:
                 beyond = last + stride
                 break
             last += stride
             stride *= 2
         while last + 1 < beyond:
             middle = (last + beyond) // 2
-            if ring[(middle * envs + env) % size, EPISODE] == episode:
+            if ring[near(figures, place, middle - row), EPISODE] == episode:
                 last = middle
             else:
                 beyond = middle
-        over = last + 1 < count or ring[(last * envs + env) % size, FLAGS] & (ENDED | FINAL) != 0
+        newest = near(figures, place, last - row)
+        over = last + 1 < count or ring[newest, FLAGS] & (ENDED | FINAL) != 0
         goals[i] = -1
         if last == row or (finished and not over):
             continue
@@ -106,14 +125,14 @@ def choose_goals(ring, bounds, figures, ids, uniform, strategy, finished, goals)
         if strategy == _EPISODE_GOAL:
             begin, before, stride = row, first - 1, int64(1)
             while begin - stride >= first:
-                if ring[((begin - stride) * envs + env) % size, EPISODE] != episode:
+                if ring[near(figures, place, begin - stride - row), EPISODE] != episode:
                     before = begin - stride
                     break
                 begin -= stride
                 stride *= 2
             while before + 1 < begin:
                 middle = (before + begin) // 2
-                if ring[(middle * envs + env) % size, EPISODE] == episode:
+                if ring[near(figures, place, middle - row), EPISODE] == episode:
                     begin = middle
                 else:
                     before = middle

@@ -40,4 +40,6 @@ class ReturnsToGo:
 
     def of(self, ids: np.ndarray) -> np.ndarray:
         """float32, in the shape of `ids`, which are retained rows; 0 for negative ones."""
-        return np.where(ids >= 0, self._column[ids % self._index.size], np.float32(0))
+        out = np.empty(ids.shape, np.float32)
+        self._kernels.take_to_go(self._column, self._index.size, ids, out)
+        return out

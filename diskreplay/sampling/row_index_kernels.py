@@ -32,7 +32,7 @@ FIRST, COUNT = 0, 1
 
 
 @inner
-def _near(figures, place, rows):
+def near(figures, place, rows):
     """The place of the row so many rows behind that in `place`, fewer than are kept, or before it:
     a division takes as long as a dozen additions."""
     place += rows * figures[ENVS]
@@ -45,7 +45,7 @@ def _stack_is_whole(ring, bounds, figures, env, row, place):
     before = smaller(int64(ring[WIDTH * place + STEP]), figures[STACK] - 1)
     if row - before < bounds[2 * env + FIRST]:
         return 0
-    other = _near(figures, place, -before)
+    other = near(figures, place, -before)
     return 1 if ring[WIDTH * other + EPISODE] == ring[WIDTH * place + EPISODE] else 0
 
 
@@ -68,7 +68,7 @@ def _steps_to_go(ring, bounds, figures, env, row, place, horizon):
             return ahead
         if row + ahead >= bounds[2 * env + COUNT]:
             return 0
-        place = _near(figures, place, 1)
+        place = near(figures, place, 1)
         if ring[WIDTH * place + EPISODE] != episode:
             return 0
         if ring[WIDTH * place + FLAGS] & FINAL:
@@ -93,7 +93,7 @@ def _steps_ahead(ring, bounds, figures, env, row, place):
 def _number(ring, bounds, figures, env, row, at):
     """Give a row the number of its episode, which the row before has or not: rows of one count on
     by one, and end with a terminated or a truncated row, or with the final row behind it."""
-    place, before = WIDTH * at, WIDTH * _near(figures, at, -1)
+    place, before = WIDTH * at, WIDTH * near(figures, at, -1)
     if row <= bounds[2 * env + FIRST]:
         ring[place + EPISODE] = 0
         return
@@ -123,14 +123,14 @@ def append(ring, bounds, figures, env, step, flags, reward, changed, room):
                     ring[WIDTH * place + FLAGS] &= ~SAMPLEABLE
                     changed[0] += 1
                     changed[changed[0]] = place
-            place = _near(figures, place, 1)
+            place = near(figures, place, 1)
     ring[WIDTH * at + STEP] = step
     ring[WIDTH * at + FLAGS] = flags
     ring[WIDTH * at + REWARD] = reward
     _number(ring, bounds, figures, env, row, at)
     bounds[2 * env + COUNT] = row + 1
     for other in range(larger(first, row - figures[HORIZON]), row + 1):
-        place = _near(figures, at, other - row)
+        place = near(figures, at, other - row)
         if not ring[WIDTH * place + FLAGS] & SAMPLEABLE:
             if _steps_ahead(ring, bounds, figures, env, other, place):
                 ring[WIDTH * place + FLAGS] |= SAMPLEABLE

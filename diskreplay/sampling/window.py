@@ -49,6 +49,8 @@ class WindowPlan(NamedTuple):
     ----------
     ids : ndarray of int64, shape (N, T)
         The row at each position, -1 where there is none.
+    transitions : ndarray of int64, shape (N, T)
+        The same, and -1 for final rows too.
     frames : ndarray of int64
         The rows whose frames are read: `ids` for a stack of 1, (N, T + stack - 1) where a window
         is of one episode, else (N, T, stack); -1 for zeros.
@@ -63,6 +65,7 @@ class WindowPlan(NamedTuple):
     """
 
     ids: np.ndarray
+    transitions: np.ndarray
     frames: np.ndarray
     state: np.ndarray
     step: np.ndarray

@@ -254,100 +254,124 @@ def update_marked(
 
 @kernel(
     "int32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], "
-    "int64[::1], int64[:, ::1], int64[:, :, ::1], int64[::1], int32[:, ::1], float32[:, ::1], "
-    "boolean[:, :, ::1], float32[:, ::1], float32[:, ::1], int32[:, ::1]"
+    "int64[::1], int64[:, ::1], int64[:, ::1], int64[:, :, ::1], int64[::1], int32[:, ::1], "
+    "float32[:, ::1], uint8[:, :, ::1], float32[:, ::1], float32[:, ::1], int32[:, ::1]"
 )
 def window_plan(
     ring, rewards, bounds, figures, shape, powers, anchors,
-    ids, frames, state, step, reward, masks, returns, discount, target,
+    ids, transitions, frames, state, step, reward, masks, returns, discount, target,
 ):  # fmt: skip
     """What the windows of these anchors consist of; each has to be an anchor.
 
-    ``ids`` are the rows at the positions, -1 where there is none. ``frames`` are the rows whose
-    frames are read, -1 for zeros: of shape (windows, 1, positions + stack - 1), or (windows,
-    positions, stack) where windows go over the ends of episodes; empty for a stack of 1, where it
-    would be `ids`. ``state`` is the first valid row, -1 if that is no transition.
+    ``ids`` are the rows at the positions, -1 where there is none; ``transitions`` the same, and -1
+    for final rows. ``frames`` are the rows whose frames are read, -1 for zeros: of shape (windows,
+    1, positions + stack - 1), or (windows, positions, stack) where windows go over the ends of
+    episodes; empty for a stack of 1, where it would be `ids`. ``state`` is the first valid row, -1
+    if that is no transition.
     """
     envs, stack = figures[ENVS], figures[STACK]
     size = figures[ROWS] * envs
-    flat, limits, sizes = pointer(ring), pointer(bounds), pointer(figures)
+    flat, limits, sizes, pay = pointer(ring), pointer(bounds), pointer(figures), pointer(rewards)
     burn_in, length, cross = shape[BURN_IN], shape[LENGTH], shape[ENDS] == CROSS
     positions = ids.shape[1]
+    # Flat memory: of arrays each index is looked at, whether it is negative.
+    all_ids, all_transitions, all_steps = pointer(ids), pointer(transitions), pointer(step)
+    all_rewards, all_masks, plane = pointer(reward), pointer(masks), len(anchors) * positions
+    all_returns, all_discounts, all_targets = pointer(returns), pointer(discount), pointer(target)
     # Apart from the rest, so that the cache misses of all windows are under way together.
     stride = ROWS_OF_A_LINE if envs == 1 else 1
     for i in range(len(anchors)):
         place = (anchors[i] - burn_in * envs) % size
-        for _ in range(0, positions, stride):
+        state[i] = place  # of the first position, until its turn comes: divisions take their time
+        place -= envs if place >= envs else 0  # the row before is looked at, too
+        for _ in range(0, positions + 1, stride):
             prefetch_line(address(ring) + 4 * WIDTH * place)
             place += stride * envs
             if place >= size:
                 place -= size
     for i in range(len(anchors)):
-        env, anchor = anchors[i] % envs, anchors[i] // envs
-        first, count = bounds[env, FIRST], bounds[env, COUNT]
-        episode = ring[anchors[i] % size, EPISODE]
+        env, anchor, place = int64(0), anchors[i], state[i]
+        if envs > 1:
+            env, anchor = anchor % envs, anchor // envs
+        first, count = limits[2 * env + FIRST], limits[2 * env + COUNT]
+        named = place + burn_in * envs  # the place of the anchor
+        if named >= size:
+            named %= size
+        episode = flat[WIDTH * named + EPISODE]
         state[i] = -1
         started = False
+        row = anchor - burn_in
         # Of the position before: whether its row is usable, and where it is.
-        before = ((anchor - burn_in - 1) * envs + env) % size
-        follows = first <= anchor - burn_in - 1 < count
+        before = place - envs if place >= envs else place - envs + size
+        follows = first <= row - 1 < count
         if follows and stack > 1:
-            follows = stack_is_whole(flat, limits, sizes, env, anchor - burn_in - 1) != 0
+            follows = stack_is_whole(flat, limits, sizes, env, row - 1) != 0
+        # Whether all rows are there and of one episode, as most windows are: its first row and its
+        # last one say so, and whether stacks are whole the first one.
+        whole = first <= row and row + positions <= count
+        if whole:
+            last = place + (positions - 1) * envs
+            last -= size if last >= size else 0
+            whole = flat[WIDTH * place + EPISODE] == flat[WIDTH * last + EPISODE]
+        if whole and stack > 1:
+            whole = stack_is_whole(flat, limits, sizes, env, row) != 0
         for p in range(positions):
-            row = anchor - burn_in + p
+            row, at = anchor - burn_in + p, i * positions + p
             place = before + envs
             if place >= size:
                 place -= size
-            usable = first <= row < count
-            if usable and stack > 1:
+            here = WIDTH * place
+            usable = whole or first <= row < count
+            if usable and not whole and stack > 1:
                 usable = stack_is_whole(flat, limits, sizes, env, row) != 0
-            is_first = not follows or ring[before, EPISODE] != ring[place, EPISODE]
+            is_first = not follows or flat[WIDTH * before + EPISODE] != flat[here + EPISODE]
             shown, before, follows = before, place, usable
-            valid = usable and (cross or ring[place, EPISODE] == episode)
+            valid = whole or (usable and (cross or flat[here + EPISODE] == episode))
+            q = i * length + p - burn_in
             learns = burn_in <= p < burn_in + length
             if learns:
-                q = p - burn_in
-                returns[i, q], discount[i, q], target[i, q] = 0.0, 0.0, -1
+                all_returns[q], all_discounts[q], all_targets[q] = 0.0, 0.0, -1
             if cross:
                 for k in range(frames.shape[2]):
                     back = stack - 1 - k
                     if valid and shape[REPEAT_FIRST]:
-                        back = smaller(back, int64(ring[place, STEP]))
-                    there = valid and back <= ring[place, STEP]
+                        back = smaller(back, int64(flat[here + STEP]))
+                    there = valid and back <= flat[here + STEP]
                     frames[i, p, k] = (row - back) * envs + env if there else -1
             if not valid:
                 for mask in range(len(masks)):
-                    masks[mask, i, p] = False
-                ids[i, p], step[i, p], reward[i, p] = -1, 0, 0.0
+                    all_masks[mask * plane + at] = False
+                all_ids[at] = all_transitions[at] = -1
+                all_steps[at], all_rewards[at] = 0, 0.0
                 continue
-            flags = ring[place, FLAGS]
+            flags, id_ = flat[here + FLAGS], row * envs + env
             transition = flags & FINAL == 0
             if not started and transition:
-                state[i] = row * envs + env
-            ids[i, p], step[i, p] = row * envs + env, ring[place, STEP]
-            told = flags
+                state[i] = id_
+            all_ids[at], all_steps[at] = id_, flat[here + STEP]
+            all_transitions[at] = id_ if transition else -1
+            told, paid = flags, pay[here + REWARD]
             if shape[ARRIVAL]:
-                told = 0 if is_first else ring[shown, FLAGS]
-                reward[i, p] = 0.0 if is_first else rewards[shown, REWARD]
-            else:
-                reward[i, p] = rewards[place, REWARD]
+                told = 0 if is_first else flat[WIDTH * shown + FLAGS]
+                paid = 0.0 if is_first else pay[WIDTH * shown + REWARD]
+            all_rewards[at] = paid
             terminated, truncated = told & TERMINATED != 0, told & TRUNCATED != 0
-            masks[OBSERVED, i, p] = True
-            masks[TRANSITION, i, p] = transition
-            masks[IS_FIRST, i, p] = is_first
-            masks[IS_LAST, i, p] = terminated or truncated or not transition
-            masks[BEGIN, i, p] = is_first or not started
-            masks[LEARN, i, p] = False
-            masks[IS_TERMINATED, i, p] = terminated
-            masks[IS_TRUNCATED, i, p] = truncated
+            all_masks[OBSERVED * plane + at] = True
+            all_masks[TRANSITION * plane + at] = transition
+            all_masks[IS_FIRST * plane + at] = is_first
+            all_masks[IS_LAST * plane + at] = terminated | truncated | (not transition)
+            all_masks[BEGIN * plane + at] = is_first | (not started)
+            all_masks[LEARN * plane + at] = False
+            all_masks[IS_TERMINATED * plane + at] = terminated
+            all_masks[IS_TRUNCATED * plane + at] = truncated
             started = True
             if not learns or not transition:
                 continue
             # As `_steps_to_go` of the row index, but along the ring, without divisions.
             last, ahead, ended, known, total = place, 0, False, False, 0.0
             while not known:
-                behind = ring[last, FLAGS]
-                total += powers[ahead] * rewards[last, REWARD]
+                behind = flat[WIDTH * last + FLAGS]
+                total += powers[ahead] * pay[WIDTH * last + REWARD]
                 ahead += 1
                 if behind & TERMINATED:
                     ended = known = True
@@ -357,9 +381,9 @@ def window_plan(
                 last += envs
                 if last >= size:
                     last -= size
-                if ring[last, EPISODE] != ring[place, EPISODE]:
+                if flat[WIDTH * last + EPISODE] != flat[here + EPISODE]:
                     break
-                if ring[last, FLAGS] & FINAL:
+                if flat[WIDTH * last + FLAGS] & FINAL:
                     known = True
                 elif behind & TRUNCATED:
                     break
@@ -367,18 +391,18 @@ def window_plan(
                     known = True
             if not known or (not ended and p + ahead >= positions):
                 continue
-            masks[LEARN, i, p] = True
-            returns[i, q] = total
-            discount[i, q] = 0.0 if ended else powers[ahead]
-            target[i, q] = p if ended else p + ahead
+            all_masks[LEARN * plane + at] = True
+            all_returns[q] = total
+            all_discounts[q] = 0.0 if ended else powers[ahead]
+            all_targets[q] = p if ended else p + ahead
         if not cross:
-            begin = anchor - ring[anchors[i] % size, STEP]
+            begin = anchor - flat[WIDTH * named + STEP]
             for k in range(frames.shape[2]):
                 row = anchor - burn_in - (stack - 1) + k
                 if row < begin and shape[REPEAT_FIRST]:
                     row = begin
                 there = first <= row < count
                 if there:
-                    there = ring[(row * envs + env) % size, EPISODE] == episode
+                    there = flat[WIDTH * ((row * envs + env) % size) + EPISODE] == episode
                 frames[i, 0, k] = row * envs + env if there else -1
     return 0

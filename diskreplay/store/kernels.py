@@ -17,9 +17,9 @@ Kernels that read return 0, or ``-(1 + row * num_envs + env)`` of the first row 
 read. Their `scratch` is made by `Column.scratch`: for each thread room for reads and, of packed
 fields, for one decoded block at its end.
 
-Several threads read the windows of one batch in parts. `windows` says in the memory of a `job` what
-is to be read; it and all who call `help_read` with that job take the next part that nobody has
-taken, until there is none, and `windows` returns when the last one is done. So nothing depends on
+Several threads read one batch in parts. `windows` and `take_parts` say in the memory of a `job`
+what is to be read; they and all who call `help_read` with that job take the next part that nobody
+has taken, until there is none, and they return when the last one is done. So nothing depends on
 whether others come, or when: who comes late finds nothing to do, and looks at the job only.
 """
 
@@ -88,6 +88,9 @@ READS = 4096  # that `take` does at a time
 _PARTS, TAKEN, _DONE, _FROM_BEHIND, _THREADS, _HELPERS = 0, 1, 2, 3, 4, 5
 _TABLE, _PLANNED, _COUNT, _ROWS, _STACK, _HORIZON = 6, 7, 8, 9, 10, 11
 _FIRST, _WIDTH, _NEXT, _SCRATCH, _WORDS = 12, 13, 14, 15, 16
+_OF_IDS = (
+    0  # a stack of no frames: rows are taken by their ids, `_WIDTH` of them for one of `_COUNT`
+)
 JOB = 17  # words, before those of the parts
 _PATIENCE = 200  # times that a helper lets others run until the job begins
 
@@ -322,31 +325,39 @@ def _add(reads, count, env, start, stop, target):
     return count + 1
 
 
+@part(int64, int64s, int64s, int64, int64, int64, int64, int64)
+def _take(table, ids, start, end, out, scratch, words):
+    """The rows of ``ids[start:end]`` to their places behind the address `out`."""
+    envs, row_bytes = table[ENVS], table[ROW_BYTES]
+    reads = int64s_at(scratch)
+    count: Any = int64(0)  # a literal would have what it is given to compiled twice
+    i, failed = start, 0
+    while i < end and not failed:
+        stop = i + 1
+        target = out + i * row_bytes
+        if ids[i] < 0:
+            memset(target, 0, row_bytes)
+        else:
+            while stop < end and ids[stop] == ids[stop - 1] + envs:
+                stop += 1
+            row = ids[i] // envs
+            count = _add(reads, count, ids[i] % envs, row, row + stop - i, target)
+        i = stop
+        if count == READS or i == end:
+            failed = _fetch(table, reads, count, scratch + 8 * words)
+            count = 0
+    return failed
+
+
 @kernel("int64[::1], int64[::1], uint8[::1], int64[::1]")
 def take(table, ids, out, scratch):
     """The row of each id (``row * num_envs + env``) into ``out[i]``, zeros for negative ones.
 
     Consecutive rows are read in one go, so that a block is decoded once for all of them.
     """
-    envs, row_bytes = table[ENVS], table[ROW_BYTES]
-    reads = pointer(scratch)
-    count: Any = int64(0)  # a literal would have what it is given to compiled twice
-    i = failed = 0
-    while i < len(ids) and not failed:
-        stop = i + 1
-        target = address(out) + i * row_bytes
-        if ids[i] < 0:
-            memset(target, 0, row_bytes)
-        else:
-            while stop < len(ids) and ids[stop] == ids[stop - 1] + envs:
-                stop += 1
-            row = ids[i] // envs
-            count = _add(reads, count, ids[i] % envs, row, row + stop - i, target)
-        i = stop
-        if count == READS or i == len(ids):
-            failed = _fetch(pointer(table), reads, count, address(scratch) + 8 * len(scratch))
-            count = 0
-    return failed
+    return _take(
+        pointer(table), pointer(ids), 0, len(ids), address(out), address(scratch), len(scratch)
+    )
 
 
 @kernel("int64[::1], int64[:, ::1]")
@@ -433,9 +444,15 @@ def _add_stacks(reads, count, plan, i, job, first, second):
 def _read_part(job, part, scratch):
     """Read one part of a job, with the scratch memory of one thread."""
     count, parts, row_bytes = job[_COUNT], job[_PARTS], job[_ROWS]
+    start, end = part * count // parts, (part + 1) * count // parts
+    if job[_STACK] == _OF_IDS:
+        return _take(
+            int64s_at(job[_TABLE]), int64s_at(job[_PLANNED]), start * job[_WIDTH],
+            end * job[_WIDTH], job[_FIRST], scratch, job[_WORDS],
+        )  # fmt: skip
     width, stack = job[_WIDTH] * row_bytes, job[_STACK] * row_bytes
     plan, reads, read = int64s_at(job[_PLANNED]), int64s_at(scratch), int64(0)
-    for i in range(part * count // parts, (part + 1) * count // parts):
+    for i in range(start, end):
         first = job[_FIRST] + i * width
         if job[_NEXT]:
             read = _add_stacks(reads, read, plan, i, job, first, job[_NEXT] + i * stack)
@@ -446,8 +463,8 @@ def _read_part(job, part, scratch):
 
 @kernel("int64[::1]")
 def help_read(job):
-    """Read parts of a job that `windows` has begun, or is about to, from the last one on: what this
-    thread's caches have of the memory for the first ones, the other one would have to fetch."""
+    """Read parts of a job that another thread has begun, or is about to, from the last one on: what
+    that one's caches have of the memory for the first ones, this one would have to fetch."""
     for _ in range(_PATIENCE):
         if load_acquire(address(job) + 8 * TAKEN) >= 0:
             break
@@ -462,6 +479,35 @@ def help_read(job):
         part = job[_PARTS] - 1 - fetch_add(address(job) + 8 * _FROM_BEHIND, 1)
         job[JOB + part] = _read_part(pointer(job), part, scratch)
         fetch_add(address(job) + 8 * _DONE, 1)
+
+
+@inner
+def _run(job):
+    """Read a job, all but the parts that others take; 0, or what came of the first that failed."""
+    store_release(address(job) + 8 * TAKEN, 0)
+    part = 0
+    while fetch_add(address(job) + 8 * TAKEN, 1) < job[_PARTS]:
+        job[JOB + part] = _read_part(pointer(job), part, job[_SCRATCH])
+        fetch_add(address(job) + 8 * _DONE, 1)
+        part += 1
+    while load_acquire(address(job) + 8 * _DONE) < job[_PARTS]:
+        sched_yield()  # others are about to finish the last parts
+    for at in range(JOB, len(job)):
+        if job[at]:
+            return job[at]
+    return 0
+
+
+@kernel("int64[::1], int64[::1], int64, uint8[::1], int64[::1], int64, int64[::1]")
+def take_parts(table, ids, width, out, scratch, threads, job):
+    """As `take`, read in parts: no part ends amid `width` ids, those of a window. `scratch` and
+    `job` as `windows` has them."""
+    job[_PARTS], job[_THREADS] = len(job) - JOB, threads
+    job[_TABLE], job[_PLANNED], job[_COUNT] = address(table), address(ids), len(ids) // width
+    job[_ROWS], job[_STACK], job[_WIDTH] = table[ROW_BYTES], _OF_IDS, width
+    job[_FIRST] = address(out)
+    job[_SCRATCH], job[_WORDS] = address(scratch), len(scratch) // threads
+    return _run(job)
 
 
 @kernel("int64[:, ::1], int64")
@@ -503,17 +549,9 @@ def windows(
     job[_FIRST], job[_WIDTH] = address(out), width
     job[_NEXT] = address(following) if len(following) else 0
     job[_SCRATCH], job[_WORDS] = address(scratch), len(scratch) // threads
-    store_release(address(job) + 8 * TAKEN, 0)
-    part = 0
-    while fetch_add(address(job) + 8 * TAKEN, 1) < job[_PARTS]:
-        job[JOB + part] = _read_part(pointer(job), part, job[_SCRATCH])
-        fetch_add(address(job) + 8 * _DONE, 1)
-        part += 1
-    while load_acquire(address(job) + 8 * _DONE) < len(job) - JOB:
-        sched_yield()  # others are about to finish the last parts
-    for at in range(JOB, len(job)):
-        if job[at]:
-            return job[at]
+    failed = _run(job)
+    if failed:
+        return failed
     if watches:
         getrusage(_RUSAGE_THREAD, usage)
         if load_i64(usage + _MAJOR_FAULTS_AT) > faults:

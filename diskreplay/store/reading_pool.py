@@ -6,6 +6,11 @@ import threading
 
 import numpy as np
 
+# As `store.kernels` has them, which is not imported before it is needed.
+_JOB, _TAKEN = 17, 1
+_PART_BYTES = 1 << 16  # that a thread reads at once, at least
+_PARTS = 4  # for each thread, so that one that comes late, or is held up, is not waited for
+
 
 class ReadingPool:
     """Threads that wait for jobs, as `kernels.help_read` has them.
@@ -23,11 +28,39 @@ class ReadingPool:
         self._jobs: queue.SimpleQueue[np.ndarray] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
+    def job(self, size: int, pieces: int, threads: int) -> tuple[np.ndarray, int]:
+        """A job, as the kernels want it, for the caller to begin now; others are asked to help.
+
+        Parameters
+        ----------
+        size : int
+            Bytes that are to be read.
+        pieces : int
+            Parts that it can be split into, at most.
+        threads : int
+            How many are to read, at most.
+
+        Returns
+        -------
+        job : ndarray of int64
+        threads : int
+            How many there are to have scratch memory.
+        """
+        parts = 1
+        if threads > 1:
+            parts = max(min(size // _PART_BYTES, pieces, _PARTS * threads), 1)
+            threads = min(threads, parts)
+        job = np.zeros(_JOB + parts, np.int64)
+        job[_TAKEN] = -1
+        if threads > 1:
+            self.offer(job, threads - 1)
+        return job, threads
+
     def offer(self, job: np.ndarray, helpers: int) -> None:
         """Have up to so many threads help with a job that the caller begins now.
 
         It does not matter whether he does: what a job refers to is looked at by those only who
-        have taken a part of it, and `kernels.windows` waits for them.
+        have taken a part of it, and the kernel that reads it waits for them.
         """
         while len(self._threads) < helpers:
             thread = threading.Thread(target=_help, args=(self._jobs,), name="diskreplay reading")
