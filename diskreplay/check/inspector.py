@@ -15,7 +15,7 @@ from diskreplay.store.catalog import SegmentEntry
 from diskreplay.store.plain_file import Unreadable
 from diskreplay.store.segment import Seal
 
-_SINCE = "it is missing: the copy that the last flush wrote of it does not have these rows"
+_SINCE = "it is missing: the shard in its place does not have these rows"
 
 
 class Fault(NamedTuple):
@@ -64,7 +64,7 @@ class Inspector:
                 there = checked.index[:, 0] != codec.MISSING
                 rows = segment_check.rows_of_blocks(field, there)
                 if path == chunk:
-                    since = left & rows & ~catalog.in_chunk(entry, checked.seal)
+                    since = left & rows & ~checked.has
                     if since.any():
                         begun = catalog.open_shard(*entry[:3])
                         faults.append(Fault(begun, "missing", _SINCE, since))

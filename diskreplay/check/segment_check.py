@@ -35,6 +35,8 @@ class Checked:
         Of a shard: how long it is by its index; -1 if that names bytes behind the file's end.
     is_foreign : bool
         Whether it is whole, and another segment's.
+    used : ndarray of int64, shape (env_group,), or None
+        Of a shard that says so: how many rows of each env it has.
     """
 
     seal: Seal
@@ -43,6 +45,14 @@ class Checked:
     index: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
     end: int = 0
     is_foreign: bool = False
+    used: np.ndarray | None = None
+
+    @property
+    def has(self) -> np.ndarray:
+        """Which rows a shard can have by what it says itself, shape (segment_rows, env_group)."""
+        if self.used is None:
+            return np.ones_like(self.lost)
+        return np.arange(len(self.lost))[:, None] < self.used
 
     @property
     def blocks(self) -> int:
@@ -213,8 +223,14 @@ def check_shard(of: Field, path: Path, wanted: np.ndarray, *, is_open: bool = Fa
                 )
         checked.index[there & ~bad] = index[there & ~bad]
         end = int(ends.max(initial=head))
+        has_gap = end - head != (ends - starts).sum()
+        if not is_open:
+            behind = np.empty(min(size - end, 4 * of.env_group + 5), np.uint8)
+            read_at(fd, end, behind)
+            checked.used = codec.used_rows(of, behind)
+            end += 0 if checked.used is None else len(behind)
         checked.end = -1 if (bad & ~rotten).any() else end
-        if not is_open and not bad.any() and (end != size or end - head != (ends - starts).sum()):
+        if not is_open and not bad.any() and (end != size or has_gap):
             checked.faults.append(("length", "it has bytes that its index does not name"))
         checked.seal = Seal(size, codec.crc32c(sums[there].view(np.uint8)))
     return checked
@@ -324,9 +340,10 @@ def shard(of: Field, rows: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, Se
     places = env[which] * of.segment_rows + block[which] * of.block_rows
     sources = by_env.ctypes.data + places * of.row_bytes
     data, lengths = codec.encode(of, sources, counts[which])
+    behind = np.frombuffer(codec.used_bytes(of, used), np.uint8)
     index = codec.blank_index(of)
     index[which, 1] = lengths
     index[which, 0] = of.index_bytes + 4 + np.cumsum(lengths) - lengths
     head = np.frombuffer(codec.index_bytes(index), np.uint8)
-    whole = np.concatenate([head, data])
+    whole = np.concatenate([head, data, behind])
     return whole, Seal(len(whole), codec.checksum(whole, index))

@@ -13,7 +13,7 @@ from diskreplay.store import format, manifest, private
 from diskreplay.store.catalog import Catalog
 from diskreplay.store.commit_page import CommitPage, finals_in
 from diskreplay.store.field import Field
-from diskreplay.store.seals import Flushed, parse_flushed, parse_seals
+from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import Seal
 
 BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"))
@@ -76,11 +76,10 @@ class Snapshot:
         self._doubt_counts()
         if self.rows_per_env is not None:
             self.first = np.maximum(self.first, self.count - self.rows_per_env)
-        self._flushed: dict[str, dict[tuple[int, int], Flushed]] = {f.name: {} for f in self.fields}
         seals = {field.name: self._read_field(field) for field in self.fields}
         self.catalog = Catalog(
             path, tuple(self.fields), self.first, self.count, self.durable_count, self._settled,
-            self._live, self._packed, seals, self._flushed,
+            self._live, self._packed, seals,
         )  # fmt: skip
         if self._settled and self.manifest is None:
             for field in self.fields:
@@ -245,12 +244,9 @@ class Snapshot:
                 most = int(self.durable_count.max())
                 if rows < 0 or (self._settled and rows != most):
                     raise ValueError(f"{rows} rows found, {most} expected")
-                if attributes.keys() - {"open", "flushed"} != {"seals"}:
+                if attributes.keys() - {"open"} != {"seals"}:
                     raise ValueError("seals expected")
                 seals = parse_seals(field, attributes["seals"], self.num_envs)
-                if field.packed:
-                    copies = parse_flushed(field, attributes.get("flushed", {}), self.num_envs)
-                    self._flushed[field.name] = copies
                 if self._settled:  # else these files are written to, or were
                     seals |= parse_seals(field, attributes.get("open", {}), self.num_envs)
         except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:

@@ -9,7 +9,6 @@ import numpy as np
 
 from diskreplay.store import private
 from diskreplay.store.field import Field
-from diskreplay.store.seals import Flushed
 from diskreplay.store.segment import Seal
 
 Key = tuple[str, int, int]  # name of a field, number, group
@@ -88,8 +87,6 @@ class Catalog:
         For each packed field how many rows are in shards.
     seals : mapping of str to mapping of (number, group) to Seal
         What is recorded of the files of each field.
-    flushed : mapping of str to mapping of (number, group) to Flushed
-        Likewise of the copies of open shards that flushes wrote.
     """
 
     path: Path
@@ -101,7 +98,6 @@ class Catalog:
     is_live: bool
     packed: Mapping[str, np.ndarray]
     seals: Mapping[str, Mapping[tuple[int, int], Seal]]
-    flushed: Mapping[str, Mapping[tuple[int, int], Flushed]]
 
     @property
     def num_envs(self) -> int:
@@ -151,14 +147,6 @@ class Catalog:
         packed = np.zeros_like(entry.used)
         packed[: envs.stop - envs.start] = self.packed[entry.field.name][envs] - entry.start
         return rows_between(entry.field, np.clip(packed, 0, entry.used), entry.used)
-
-    def in_chunk(self, entry: SegmentEntry, seal: Seal) -> np.ndarray:
-        """Which rows of a packed segment a file in its place with that seal can have, bool of shape
-        (segment_rows, env_group): of the copy that a flush wrote those that there were by then."""
-        copy, used = self.flushed[entry.field.name].get(entry.key[1:]), entry.used.copy()
-        if copy is not None and copy.seal == seal:
-            used[: len(copy.used)] = copy.used
-        return rows_between(entry.field, np.zeros_like(used), used)
 
     # -- files
 

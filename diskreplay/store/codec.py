@@ -158,6 +158,38 @@ def index_bytes(index: np.ndarray) -> bytes:
     return index.tobytes() + int(crc32c(index.reshape(-1).view(np.uint8))).to_bytes(4, "little")
 
 
+def used_bytes(field: Field, used: np.ndarray) -> bytes:
+    """What stands behind the blocks of a shard in its place that ends amid a block of some env: how
+    many rows of each env of the group it has, and their CRC-32C; else nothing.
+
+    Such a block has zeros behind its rows, and a later file may have more rows of it. So a file
+    says itself for which rows it stands: metadata would say so later, and of a file with the same
+    bytes too.
+    """
+    if not (used % field.block_rows).any():
+        return b""
+    rows = np.zeros(field.env_group, "<u4")
+    rows[: len(used)] = used
+    return rows.tobytes() + crc32c(rows.view(np.uint8)).to_bytes(4, "little")
+
+
+def used_rows(field: Field, behind: np.ndarray) -> np.ndarray | None:
+    """The rows of each env that the bytes `behind` the blocks of a shard say it has, int64 of shape
+    (env_group,); None if they say nothing."""
+    if len(behind) != 4 * field.env_group + 4:
+        return None
+    rows = behind.copy().view("<u4")
+    if crc32c(behind[:-4]) != int(rows[-1]) or rows[:-1].max(initial=0) > field.segment_rows:
+        return None
+    return rows[:-1].astype(np.int64)
+
+
+def blocks_end(field: Field, index: np.ndarray) -> int:
+    """Where the last block ends that an index names."""
+    there = index[index[:, 0] != MISSING]
+    return int(there.sum(axis=1).max(initial=field.index_bytes + 4))
+
+
 def checksum(shard: np.ndarray, index: np.ndarray) -> int:
     """The CRC-32C of the blocks' own CRC-32Cs, in the order of the index.
 

@@ -153,8 +153,10 @@ class Field:
     @property
     def shard_bytes(self) -> int:
         """The most bytes that a shard can have: a block that does not compress takes as much as its
-        rows, a header and a checksum."""
-        return self.index_bytes + 4 + self.blocks * self.env_group * (self.block_bytes + 20)
+        rows, a header and a checksum; and behind them there may be a number of rows for each
+        env, and a checksum."""
+        blocks = self.blocks * self.env_group * (self.block_bytes + 20)
+        return self.index_bytes + 4 + blocks + 4 * self.env_group + 4
 
     def groups(self, num_envs: int) -> int:
         """How many groups so many envs make."""

@@ -1,6 +1,5 @@
 """Readers: they map what a writer in another process has, and keep up with it."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -227,7 +226,6 @@ def _open_shard(
     if is_live and path.exists():
         return Shard.open_to_follow(column.field, *key, path)
     shard = Shard.open_whole(column.field, *key, column.path(*key))
-    if is_live and os.stat(shard.path).st_mode & 0o200:  # not a sealed one
-        column.load_seals(format.read_document(column.directory / "zarr.json"))
-        column.check_copy(shard, first, packed)
+    if is_live:
+        column.check_used(shard, first, packed)
     return shard

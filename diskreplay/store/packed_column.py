@@ -11,7 +11,6 @@ from diskreplay.signals import undisturbed
 from diskreplay.store import codec, files, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.seals import Flushed, parse_flushed
 from diskreplay.store.segment import Seal, Segment, Shard
 
 _AT_ONCE = 4 << 20  # bytes of rows that are compressed before others may do so
@@ -31,7 +30,7 @@ class PackedColumn(Column[Shard]):
         page; of a reader a copy, or all rows where there is no tail.
     tail_rows : int
         Rows of each env that the tail has room for.
-    flushed : dict of (number, group) to Flushed
+    copies : dict of (number, group) to Seal
         Shards in their places that flushes wrote of segments which are not sealed.
     """
 
@@ -40,7 +39,7 @@ class PackedColumn(Column[Shard]):
         self._live: np.ndarray | None = None
         self._wanted = np.zeros(arguments[3], np.int64)
         self.packed = np.zeros(arguments[3], np.int64)
-        self.flushed: dict[tuple[int, int], Flushed] = {}
+        self.copies: dict[tuple[int, int], Seal] = {}
         self._has_packed = False
         self.tail_rows = arguments[2].tail_rows(arguments[3])
         self.block_rows = arguments[2].block_rows
@@ -264,20 +263,25 @@ class PackedColumn(Column[Shard]):
         with self.changing:
             path = self.new_path(self.path(*segment.key))
             index, more = self.with_tail(segment, count)
-            if len(more):
-                segment.write(more)
-                segment.index[:], segment.end = index, segment.end + len(more)
-            segment.finish_index()
+            behind = self._behind(segment, np.maximum(count, self.packed))
+            more = np.concatenate([more, np.frombuffer(behind, np.uint8)])
+            segment.finish(index, more)
             if (segment.start < durable_count[segment.envs]).any():
                 files.sync([segment.path])  # it replaces a shard that the record counts on
             files.rename(segment.path, path)
             segment.mapping.path = path  # what fails behind this is done again by the next pass
             files.seal(path)
+            segment.became(index, more)
             seal = segment.sum()
             segment.close_file()
-            self.flushed.pop(segment.key, None)
+            self.copies.pop(segment.key, None)
             self.note_sealed(segment, seal)
             return path
+
+    def _behind(self, segment: Segment, count: np.ndarray) -> bytes:
+        """What comes behind the blocks of a shard in its place, which has `count` rows."""
+        used = np.clip(count[segment.envs] - segment.start, 0, self.field.segment_rows)
+        return codec.used_bytes(self.field, used)
 
     def with_tail(self, segment: Shard, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What a shard is with those of `count` rows that the tail has of its segment: its index,
@@ -329,43 +333,33 @@ class PackedColumn(Column[Shard]):
             pieces = segment.contents(index, more)
         written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
         written, index = codec.named_only(self.field, written, index)
-        files.write(path, [written.data])
-        return Seal(len(written), codec.checksum(written, index))
+        behind = self._behind(segment, count)
+        files.write(path, [written.data, behind])
+        return Seal(len(written) + len(behind), codec.checksum(written, index))
 
     def _more_seals(self, closing: bool) -> dict[str, Any]:
         sealed = {key for key, segment in self.segments.items() if segment.seal is not None}
-        flushed = {
-            f"{number}/{group}": copy
-            for (number, group), copy in self.flushed.items()
-            if (number, group) not in sealed
-        }
-        if closing:
-            return {"open": {key: copy.seal.entry for key, copy in flushed.items()}}
-        return {"flushed": {key: copy.entry for key, copy in flushed.items()}} if flushed else {}
+        if not closing:
+            return {}
+        copies = sorted(self.copies.keys() - sealed)
+        return {"open": {"{}/{}".format(*key): self.copies[key].entry for key in copies}}
 
-    def load_seals(self, document: dict) -> None:
-        super().load_seals(document)
-        entries = document["attributes"]["diskreplay"].get("flushed", {})
-        self.flushed = parse_flushed(self.field, entries, self.num_envs)
-
-    def check_copy(self, shard: Shard, first: np.ndarray, stop: np.ndarray) -> None:
-        """Refuse the shard that a flush wrote where there has to be one that was appended to since:
-        the rows of each env from `first` up to `stop`. Blocks that were not full have zeros in the
-        copy where the later rows are."""
-        copy = self.flushed.get(shard.key)
-        if copy is None:
+    def check_used(self, shard: Shard, first: np.ndarray, stop: np.ndarray) -> None:
+        """Refuse a shard in its place that ends amid a block where there has to be one that was
+        appended to since: with the rows of each env from `first` up to `stop`. Such a block has
+        zeros where the later rows are."""
+        used = shard.used
+        if used is None:
             return
-        if copy.seal != shard.sum():  # sealed since
-            del self.flushed[shard.key]
-            return
-        begin, end = shard.start + copy.used, np.minimum(stop[shard.envs], shard.stop)
+        end = np.minimum(stop[shard.envs], shard.stop)
+        begin = shard.start + used[: len(end)]
         lacking = np.flatnonzero((end > begin) & (first[shard.envs] < end))
         if len(lacking):
             env = int(lacking[0])
             raise CorruptSegmentError(
                 f"{private.open_shard(self.root, self.number, *shard.key)}: missing, and with it "
                 f"rows {begin[env]} to {end[env] - 1} of env {shard.envs.start + env}, and of "
-                f"{len(lacking) - 1} more envs, which are not in the copy of the last flush; "
+                f"{len(lacking) - 1} more envs, which the shard in its place does not have; "
                 "restore the file, load a checkpoint, or go on without these rows after "
                 f"`diskreplay verify {self.root} --repair`"
             )
@@ -377,7 +371,7 @@ class PackedColumn(Column[Shard]):
 
     def _drop(self, segment: Shard) -> None:
         super()._drop(segment)
-        self.flushed.pop(segment.key, None)
+        self.copies.pop(segment.key, None)
 
     def close(self) -> None:
         super().close()

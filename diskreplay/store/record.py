@@ -9,7 +9,6 @@ import numpy as np
 from diskreplay.store import files, format, priorities, private
 from diskreplay.store.open_store import OpenStore
 from diskreplay.store.packed_column import PackedColumn
-from diskreplay.store.seals import Flushed
 
 
 class Record:
@@ -78,8 +77,7 @@ class Record:
                     with column.changing:
                         path = column.new_path(column.path(*key))
                     beside = path.with_name(path.name + ".tmp")
-                    seal = column.write_partial(key, count, beside)
-                    column.flushed[key] = Flushed(seal, used)
+                    column.copies[key] = column.write_partial(key, count, beside)
                     written.append(beside)
         return written, flushed
 

@@ -226,9 +226,9 @@ def _open_packed(
         tail = None
     for key, envs in segments_of(field, first, count if tail is None else packed):
         with all_there(column, key, envs, count):
-            shard = _open_shard(column, key, packed, salvage=tail is None)
+            shard = _open_shard(column, key, packed, count, salvage=tail is None)
         if shard.seal is not None:
-            column.check_copy(shard, first, count if tail is None else packed)
+            column.check_used(shard, first, count if tail is None else packed)
         column.adopt(shard, envs)
     if tail is None:
         tail = _new_tail(column, np.maximum(first, packed), count, size)
@@ -241,13 +241,16 @@ def _open_packed(
             column.replace(segment, column.copied(segment, index, segment.path))
         else:
             segment.write_index()
-    kept = {key for key, _envs in segments_of(field, first, count)}
-    column.flushed = {key: copy for key, copy in column.flushed.items() if key in kept}
     _forget_seals(column)
 
 
 def _open_shard(
-    column: PackedColumn, key: tuple[int, int], packed: np.ndarray, *, salvage: bool
+    column: PackedColumn,
+    key: tuple[int, int],
+    packed: np.ndarray,
+    count: np.ndarray,
+    *,
+    salvage: bool,
 ) -> Shard:
     """The shard of a segment: one that was still appended to, or else one in its place.
 
@@ -273,7 +276,8 @@ def _open_shard(
     if salvage:
         index[begun.rotten()] = codec.MISSING
         if column.path(*key).exists():
-            return _combined(column, begun, Shard.open_whole(field, *key, column.path(*key)))
+            whole = Shard.open_whole(field, *key, column.path(*key))
+            return _combined(column, begun, whole, count)
     if not salvage:
         index[column.behind(begun, packed)] = codec.MISSING
     there = index[:, 0] != codec.MISSING
@@ -282,9 +286,15 @@ def _open_shard(
     return Shard.open_to_append(field, *key, path, index)
 
 
-def _combined(column: PackedColumn, begun: Shard, whole: Shard) -> Shard:
-    """One open shard with the blocks of two, rather those of the first."""
+def _combined(column: PackedColumn, begun: Shard, whole: Shard, count: np.ndarray) -> Shard:
+    """One open shard with the blocks of two, rather those of the first. A block in which the other
+    one lacks some of `count` rows is none."""
     lacking = (begun.index[:, 0] == codec.MISSING) & (whole.index[:, 0] != codec.MISSING)
+    if (used := whole.used) is not None:
+        has, wanted = np.full(column.num_envs, numbers.MOST_ROWS), count[whole.envs]
+        there = whole.start + used[: len(wanted)]
+        has[whole.envs] = np.where(wanted > there, there, numbers.MOST_ROWS)
+        lacking &= ~column.behind(whole, has)
     path = private.open_shard(column.root, column.number, *begun.key)
     if not lacking.any():
         return column.copied(begun, begun.index, path)

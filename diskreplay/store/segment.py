@@ -209,7 +209,7 @@ class Shard(Segment):
         Offset and length of each block, see `codec.blank_index`. A copy of what the file has, which
         was checked once: memory of a file may leave the page cache, and come back otherwise.
     end : int
-        Where the next block goes.
+        Where the next block goes; of one that is in its place, where the file ends.
     """
 
     def __init__(
@@ -226,8 +226,7 @@ class Shard(Segment):
         super().__init__(field, number, group, mapping, seal)
         self.index = index
         self._fd = fd
-        there = index[index[:, 0] != codec.MISSING]
-        self.end = int(there.sum(axis=1).max(initial=field.index_bytes + 4))
+        self.end = codec.blocks_end(field, index) if seal is None else mapping.size
 
     @classmethod
     def create(cls, field: Field, number: int, group: int, path: Path) -> "Shard":
@@ -339,18 +338,36 @@ class Shard(Segment):
         """Its seal, if it does not change any more. Reads the checksums of its blocks."""
         return Seal(self.end, codec.checksum(self.mapping.array, self.index))
 
-    def finish_index(self) -> None:
-        """Nothing is appended any more: make the index in the file a whole one. What a write that
-        failed has left behind the last block goes."""
+    def finish(self, index: np.ndarray, more: np.ndarray) -> None:
+        """Make the file a whole shard, with `more` behind the blocks, and with this index. What a
+        write that failed has left behind that goes. `became` has to follow when it is in its place;
+        until then blocks may be appended as before."""
         assert self._fd is not None
-        if os.fstat(self._fd).st_size != self.end:
-            files.truncate(self._fd, self.path, self.end)
-        self.write_index()
+        if len(more):
+            self.write(more)
+        if os.fstat(self._fd).st_size != self.end + len(more):
+            files.truncate(self._fd, self.path, self.end + len(more))
+        self._write_index(index)
+
+    def became(self, index: np.ndarray, more: np.ndarray) -> None:
+        """It is in its place as `finish` has made it. Cannot fail."""
+        self.index[:] = index
+        self.end += len(more)
 
     def write_index(self) -> None:
         """Let the file have the index that is in memory, and its checksum."""
-        head = codec.index_bytes(self.index)
+        self._write_index(self.index)
+
+    def _write_index(self, index: np.ndarray) -> None:
+        head = codec.index_bytes(index)
         self.mapping.array[: len(head)] = np.frombuffer(head, np.uint8)
+
+    @property
+    def used(self) -> np.ndarray | None:
+        """Of one in its place that ends amid a block of some env: the rows of each env of the group
+        in it, int64 of shape (env_group,)."""
+        behind = self.mapping.array[codec.blocks_end(self.field, self.index) : self.end]
+        return codec.used_rows(self.field, behind)
 
     def close_file(self) -> None:
         """The file never changes again. Cannot fail."""

@@ -442,6 +442,97 @@ def test_the_copy_of_a_flush_does_not_stand_for_an_open_shard_that_was_deleted(t
             np.testing.assert_array_equal(frame, twin.picture(number))
 
 
+def test_a_sealed_segment_does_not_stand_for_the_copy_that_a_slow_env_went_on_in(tmp_path):
+    """It was sealed amid a block of that env, which has zeros there where rows have come since."""
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=16)
+    maintenance = twin.buffer._rows.store.maintenance
+    for _ in range(3):
+        twin.step([True, True])
+    for _ in range(90):
+        twin.step([True, False])
+    maintenance.run(durable=True)
+    for name, mask in (("before", [True, False]), ("after", [False, True])):
+        for _ in range(10):
+            twin.step(mask)
+        maintenance.run(durable=True)
+        with maintenance.lock:
+            shutil.copytree(twin.path, tmp_path / name)
+    twin.buffer.close()
+    before, after = tmp_path / "before", tmp_path / "after"
+    assert not list(before.glob("is_final/live/open.*/0.0"))
+    assert verify(before).findings == ()
+    for mode in ("r", "a"):
+        diskreplay.open(before, mode=mode).close()
+    (shard,) = after.glob("is_final/live/open.*/0.0")
+    assert (after / "observation" / "c.0.0.0.0").exists()
+    shard.unlink()
+    for mode in ("a", "r"):
+        with pytest.raises(diskreplay.CorruptSegmentError, match=r"rows 3 to 7 of env 1"):
+            diskreplay.open(after, mode=mode)
+    report = verify(after)
+    assert [(s.env, s.start, s.stop) for f in report.findings for s in f.rows] == [(1, 3, 8)]
+    assert repair(after).set_aside == (0, 5)
+    with diskreplay.open(after, mode="r") as reader:
+        for number in (*range(0, 2 * 103, 2), 1, 3, 5):
+            (frame,) = reader.take("observation", [number])
+            np.testing.assert_array_equal(frame, twin.picture(number))
+
+
+def test_the_copy_of_a_flush_does_not_stand_for_a_rotten_block_after_a_power_cut(tmp_path):
+    """It has the block of before, with fewer rows."""
+    twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor="lz4", segment_rows=32)
+    for _ in range(11):
+        twin.step([True, True])
+    twin.buffer.flush()
+    for _ in range(9):
+        twin.step([True, True])
+    maintenance, cut = twin.buffer._rows.store.maintenance, tmp_path / "cut"
+    maintenance.run(durable=True)
+    with maintenance.lock:
+        shutil.copytree(twin.path, cut)
+    twin.buffer.close()
+    page = private.commit_page(cut)
+    data = bytearray(page.read_bytes())
+    data[16:52] = b"0" * 36
+    page.write_bytes(data)
+    (shard,) = cut.glob("is_final/live/open.*/0.0")
+    data = bytearray(shard.read_bytes())
+    offset, length = np.frombuffer(data, "<i8", 2, 32)  # rows 8 to 15 of the first env
+    data[offset + length // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.warns(RuntimeWarning):
+        buffer = diskreplay.open(cut, mode="a")
+    with buffer:
+        for number in (*range(16), *range(17, 32, 2)):
+            (frame,) = buffer.take("observation", [number])
+            np.testing.assert_array_equal(frame, twin.picture(number))
+        for row in (8, 11, 15):
+            with pytest.raises(diskreplay.CorruptSegmentError, match="rows 8 to 15"):
+                buffer.take("observation", [2 * row])
+
+
+def test_a_file_with_the_same_blocks_and_more_rows_is_another_one(tmp_path):
+    """The rows that came since the flush are zeros: so are those that a block does not have."""
+    twin = Twin(tmp_path / "s", num_envs=1, kept=None, compressor="lz4", segment_rows=8,
+                extras={"hidden": ((1024,), "uint8")})  # fmt: skip
+    store, killed = twin.buffer._rows.store, tmp_path / "killed"
+    for number in range(10):
+        if number == 6:
+            twin.buffer.flush()
+            store.maintenance._record_due += 3600
+        hidden = np.full(1024, number < 6, np.uint8)
+        twin.buffer.add(twin.picture(number), 0, 0.0, False, False, hidden=hidden)
+    store.maintenance.run()
+    with store.maintenance.lock:
+        shutil.copytree(twin.path, killed)
+    twin.buffer.close()
+    assert verify(killed).findings == ()
+    for mode in ("r", "a"):
+        with diskreplay.open(killed, mode=mode) as buffer:
+            hidden = buffer.take("hidden", np.arange(10))
+            np.testing.assert_array_equal(hidden[:, 0], [1] * 6 + [0] * 4)
+
+
 def test_a_segment_that_was_sealed_since_the_flush_that_is_recorded(tmp_path):
     """After a kill it is not taken for the copy which that flush wrote: closing names its own
     checksum."""
