@@ -181,6 +181,56 @@ def test_recording(tmp_path, kind, call, boundary):
         player.check()
 
 
+@pytest.mark.parametrize("call", ["add", "extend"])
+def test_no_zarr_reader_finds_what_was_written_and_does_not_count(tmp_path, call):
+    """Also when its segment is sealed, or the store closed, before that env comes again."""
+    import zarr
+
+    path, number = tmp_path / "store", 0
+    options = OPTIONS | {"num_envs": 2, "capacity": None, "stack_size": 1, "update_horizon": 1}
+    steps = np.arange(40) % 8
+
+    def look():
+        group, count = zarr.open_group(path, mode="r"), buffer.bounds[:, 1].tolist()
+        assert count[0] < count[1]
+        for name in buffer.fields:
+            assert not group[name][count[0] : count[1], 0].any(), name
+
+    def extend(env, rows):
+        ones, no = np.ones(rows, int), np.zeros(rows, bool)
+        buffer.extend(
+            {"observation": np.ones((rows, *FRAME), np.uint8), "action": ones, "reward": ones,
+             "terminated": no, "truncated": steps[:rows] == 7, "step": steps[:rows],
+             "is_final": no}, env,
+        )  # fmt: skip
+
+    def one():
+        if call == "extend":
+            return extend(0, 8)
+        frames, end = np.ones((2, *FRAME), np.uint8), np.ones(2, bool)
+        return buffer.add(frames, end, end * 1.0, end, ~end, frames, mask=np.array([True, False]))
+
+    buffer = diskreplay.ReplayBuffer(path, **options)
+    while interrupted(one, number):
+        while buffer.bounds[1, 1] < buffer.bounds[0, 1] + 10:
+            extend(1, 40)
+        if number % 3 == 0:
+            buffer.flush()
+            look()
+        number += 1
+    assert number > 15
+    assert interrupted(one, number // 2)
+    for _ in range(60):  # so far ahead that the segments of the slow one are sealed
+        extend(1, 40)
+    buffer.flush()
+    look()
+    buffer.close()
+    assert [str(finding) for finding in verify(path).findings] == []
+    buffer = diskreplay.open(path)
+    look()
+    buffer.close()
+
+
 def test_priorities_outlive_an_interrupted_step(tmp_path):
     with make(tmp_path / "store", "one") as buffer:
         player = Player(buffer)

@@ -279,8 +279,8 @@ class RawColumn(Column[RawSegment]):
         return self.path(number, group)
 
     def clear_behind(self, count: np.ndarray) -> None:
-        """Zeros behind the rows that count: one that was being written when the process died was
-        never added."""
+        """Zeros behind the rows that count: one that was being written when the process died, or
+        when Ctrl-C came, was never added."""
         size = self.field.segment_rows
         for segment in self.open_segments():
             used = np.clip(count[segment.envs] - segment.start, 0, size)

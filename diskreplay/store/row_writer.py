@@ -117,10 +117,13 @@ class RowWriter:
         self._page.finals[envs] = finals_word(finals, self._store.count[envs])
 
     def recount(self) -> None:
-        """After a commit that was not followed up: count its final rows, and let go of the rows
-        that have left for it."""
+        """After a call that stopped short: clear what it wrote of rows that do not count, which may
+        be sealed before rows come in their places. If it had committed rows, count the final ones
+        among them, and let go of the rows that have left for them."""
         store = self._store
         count = store.count.copy()
+        for column in store.raw_columns:
+            column.clear_behind(count)
         self._page.finals[:] = finals_word(store.finals_at(count), count)
         store.first = store.first.copy()  # not that of an index which somebody still looks at
         self.evict()
