@@ -10,7 +10,7 @@ sys.path.insert(0, str(TORTURE))
 
 import death  # noqa: E402 - of the tools
 
-KILLS = 8  # one life of each kind
+KILLS = 16  # one life of each kind
 
 
 def test_killed_writers_lose_nothing(tmp_path, monkeypatch):
@@ -35,10 +35,10 @@ def test_what_was_lost_is_seen(tmp_path):
         columns["step"] = death.np.array(witness.known.steps[0], "int32")
         columns["latent"] = death.np.zeros((40, 64), "int64")
         buffer.extend(columns)
-    witness.check(None)
+    witness.check()
     witness.known.advance([41])
     with pytest.raises(death.Lost, match=r"rows \[40\], acknowledged \[41\]"):
-        witness.check(None)
+        witness.check()
 
 
 def test_what_was_changed_is_seen(tmp_path):
@@ -54,7 +54,7 @@ def test_what_was_changed_is_seen(tmp_path):
         columns["observation"][17, 3, 3] ^= 1
         buffer.extend(columns)
     with pytest.raises(death.Lost, match=r"observation of env 0, rows \[17\]"):
-        witness.check(None)
+        witness.check()
 
 
 def test_a_write_that_was_lost_or_mixed_up_is_seen(tmp_path):
@@ -68,19 +68,43 @@ def test_a_write_that_was_lost_or_mixed_up_is_seen(tmp_path):
         columns["step"] = death.np.array(witness.known.steps[0], "int32")
         columns["latent"] = death.np.zeros((40, 64), "int64")
         buffer.extend(columns)
-        death.latents.write(buffer, 7)
+        death.latents.write(buffer, 7, [40])
     begun = death.Message(death.BEGUN, death.writer.WRITE, 7, 0, (40,))
     kept = witness.known.copy()
     witness.check(begun)
     witness.known = kept
     with pytest.raises(death.Lost, match="latent of env 0, row 2: "):
-        witness.check(None)
-    kept.latents.written(7)
-    witness.check(None)
+        witness.check()
+    kept.latents.written(7, [40])
+    witness.check()
     with death.writer.open_buffer(life) as buffer:
         buffer.write("latent", [0, 3], death.np.arange(128).reshape(2, 64) % 2 * 9)
     with pytest.raises(death.Lost, match="2 latents are half written"):
         witness.check(begun._replace(suffix=9))
+
+
+def test_a_checkpoint_of_rows_that_nobody_had_is_seen(tmp_path):
+    """One thread saves while another one adds: what is saved is of a moment of the save."""
+    life = death.Life(tmp_path, 2, "raw", 8, 300, False, 0, threads=True)
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    begun, done, writer = death.BEGUN, death.DONE, death.writer
+
+    def told(saved):
+        witness = death.Witness(life)
+        said = [
+            (begun, writer.ADD, (1, 1)), (done, writer.ADD, (1, 1)), (begun, writer.SAVE, (0, 0)),
+            (begun, writer.ADD, (2, 1)), (done, writer.ADD, (2, 1)), (begun, writer.ADD, (3, 2)),
+            (done, writer.SAVE, saved),
+        ]  # fmt: skip
+        witness._follow([death.Message(*what, 1, 5, counts) for *what, counts in said])
+        return witness.saved[1].counts
+
+    for counts in ((1, 1), (2, 1), (3, 2)):
+        assert told(counts) == list(counts)
+    for counts in ((0, 0), (1, 2), (3, 1), (4, 2)):
+        with pytest.raises(death.Lost, match="which nobody had"):
+            told(counts)
 
 
 def test_priorities_of_another_update_are_seen(tmp_path):
@@ -98,8 +122,8 @@ def test_priorities_of_another_update_are_seen(tmp_path):
         for what, ids in ((buffer, buffer.sampleable_ids()), (view, view.anchors())):
             what.update_priorities(ids, death.content.priorities(ids, 7))
     witness.known.ranks = 7, [40]
-    witness.check(None)
+    witness.check()
     assert witness.totals["ranked"] > 40
     witness.known.ranks = 8, [40]
     with pytest.raises(death.Lost, match="priorities of the view are as no update"):
-        witness.check(None)
+        witness.check()

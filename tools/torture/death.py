@@ -11,7 +11,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from writer import BEGUN, DONE, Life, Message, Writer
 import diskreplay
 from diskreplay.check.verify import verify
 
-KINDS = tuple(product((1, 16), ("raw", "lz4"), ("tiny", "normal")))
+KINDS = tuple(product((1, 16, 2, 5), ("raw", "lz4"), ("tiny", "normal")))
 KILLS_OF_A_LIFE = 10
 _TINY = 8
 _LIMIT_S = 300.0
@@ -67,10 +67,12 @@ def run(
         jobs = []
         for number in range(lives):
             envs, compressor, size = KINDS[(seed + number) % len(KINDS)]
+            chance = random.Random(seed + number)
             life = Life(
                 base / str(number), envs, compressor, _TINY if size == "tiny" else None,
-                (300 if size == "tiny" else 5000) * (1 if envs == 1 else 4),
-                number % 3 > 0, seed + number, envs > 1 and (seed + number) // len(KINDS) % 2 == 1,
+                (300 if size == "tiny" else 5000) * min(envs, 4),
+                number % 3 > 0, seed + number, drift=envs > 1 and chance.random() < 0.5,
+                threads=chance.random() < 0.5,
             )  # fmt: skip
             jobs.append((life, min(KILLS_OF_A_LIFE, kills - number * KILLS_OF_A_LIFE)))
         for outcome in crew.run(_live, jobs, workers=workers, limit_s=_LIMIT_S):
@@ -175,19 +177,21 @@ class Witness:
         self.rng = random.Random(life.seed)
         self.known = Known(life.num_envs)
         self.saved: dict[int, Known] = {}
+        self.moments: list[tuple[int, ...]] = []  # rows that there were since a save began
         self.totals: Counter = Counter()
         self.killed_in: Counter = Counter()
 
     def one_kill(self) -> None:
         messages = self._killed_writer()
         pending = self._follow(messages)
-        action = writer.NAMES[pending.action] if pending else "between calls"
+        action = " beside ".join(writer.NAMES[one.action] for one in pending) or "between calls"
         self.killed_in[action] += 1
+        self.totals["killed with threads"] += self.life.threads
         self.totals["kills"] += 1
         self.totals["acknowledged"] += sum(message.phase == DONE for message in messages)
         self.totals["half_written"] += any(self.life.store.rglob("*.tmp"))
         try:
-            self.check(pending)
+            self.check(*pending)
         except Lost as error:
             raise Lost(f"{self.life}, killed in {action}: {error}") from error
 
@@ -251,33 +255,54 @@ class Witness:
 
     # -- what was said
 
-    def _follow(self, messages: list[Message]) -> Message | None:
-        """Bring what is known up to the last message; what was begun and not done."""
-        pending = None
+    def _follow(self, messages: list[Message]) -> list[Message]:
+        """Bring what is known up to the last message; what was begun and not done: a call, and
+        another one of a thread beside."""
+        under_way: dict[bool, Message] = {}
         for message in messages:
-            pending = message if message.phase == BEGUN else None
-            if pending:
+            is_beside = message.action in writer.BESIDE
+            if message.phase == BEGUN:
+                under_way[is_beside] = message
                 if message.action == writer.SAVE:
-                    self.copy = self.known.copy()
-                    self.copy.evict(self.kept)
-                    self.copy.ranks = message.generation, self.copy.counts
+                    self.copy, self.moments = self.known.copy(), [tuple(self.known.counts)]
+                    self.copy.ranks = message.generation, list(message.counts)
                 continue
+            if message.action == writer.SAVE:
+                self._take_copy(message.counts, under_way.get(False))
+            del under_way[is_beside]
             if message.action in (writer.OPEN, writer.REOPEN):
                 self.known.cut()
             elif message.action == writer.SAVE:
                 self._keep(message.suffix, self.copy)
+                self.known.ranks = self.copy.ranks
             elif message.action == writer.LOAD:
                 self.known = self.saved[message.suffix].copy()
                 self.known.cut()
             elif message.action == writer.WRITE:
-                self.known.latents.written(message.suffix)
-            else:
+                self.known.latents.written(message.suffix, message.counts)
+            elif message.action != writer.FLUSH:
                 self.known.advance(message.counts)
-            if message.action in (writer.FLUSH, writer.SAVE, writer.REOPEN):
-                self.known.ranks = message.generation, self.known.counts
-            if tuple(self.known.counts) != message.counts:
+                self.moments.append(message.counts)
+            if message.action in (writer.FLUSH, writer.REOPEN):
+                self.known.ranks = message.generation, list(message.counts)
+            if not is_beside and tuple(self.known.counts) != message.counts:
                 raise Lost(f"{message} is not what was expected: {self.known.counts}")
-        return pending
+        return list(under_way.values())
+
+    def _take_copy(self, counts: tuple[int, ...], adding: Message | None) -> None:
+        """What is saved has these rows: of a moment since the save began."""
+        if counts not in self.moments and not self._is_amid(counts, adding):
+            raise Lost(f"rows {counts} are saved, which nobody had: {self.moments[-5:]}, {adding}")
+        self.copy.advance(counts)
+        self.copy.evict(self.kept)
+
+    def _is_amid(self, counts: tuple[int, ...], adding: Message | None) -> bool:
+        """Whether these may be the rows while a call is under way."""
+        if adding is None or adding.action not in (writer.ADD, writer.EXTEND):
+            return False
+        if adding.action == writer.ADD:
+            return counts == adding.counts
+        return all(map(_between, self.moments[-1], counts, adding.counts))
 
     def _keep(self, suffix: int, known: Known) -> None:
         self.saved[suffix] = known
@@ -285,7 +310,11 @@ class Witness:
 
     # -- what is there
 
-    def check(self, pending: Message | None) -> None:
+    def check(self, *under_way: Message) -> None:
+        """The store and its checkpoints are as was said, with what calls `under_way` may have done:
+        one, and another one beside it."""
+        pending = next((one for one in under_way if one.action not in writer.BESIDE), None)
+        beside = next((one for one in under_way if one.action in writer.BESIDE), None)
         if not (self.life.store / "zarr.json").exists():
             if any(self.known.counts):
                 raise Lost("the store is gone")
@@ -301,12 +330,12 @@ class Witness:
             opened = writer.open_buffer(self.life) if writes else diskreplay.open(self.life.store)
         with opened as buffer:
             self._settle(buffer.bounds, pending, before)
-            is_write = pending is not None and pending.action == writer.WRITE
-            self._compare(buffer, self.known, pending.suffix if is_write else None)
-            self._compare_ranks(buffer, pending)
+            is_write = beside is not None and beside.action == writer.WRITE
+            self._compare(buffer, self.known, beside if is_write else None)
+            self._compare_ranks(buffer, under_way)
             if len(buffer):
                 buffer.sample(8)
-            self._check_checkpoints(pending)
+            self._check_checkpoints(pending, beside)
         self.known.cut()
         self._verify(self.life.store)
         if writes:
@@ -345,20 +374,24 @@ class Witness:
             raise Lost(f"retained rows {bounds.tolist()}, from {self.known.first} on expected")
 
     def _compare(
-        self, buffer: diskreplay.ReplayBuffer, known: Known, begun: int | None = None
+        self, buffer: diskreplay.ReplayBuffer, known: Known, begun: Message | None = None
     ) -> None:
-        """`begun` is the number of a write that may have been done in part."""
+        """`begun` is a write that may have been done in part."""
         steps = [np.array(one, np.int32) for one in known.steps]
-        wrong = content.wrong(buffer, steps=steps) + known.latents.wrong(buffer, begun)
+        write = () if begun is None else (begun.suffix, begun.counts)
+        wrong = content.wrong(buffer, steps=steps) + known.latents.wrong(buffer, *write)
         if wrong:
             raise Lost(f"{buffer.path}: {wrong}")
         self.totals["rows_compared"] += int(np.diff(buffer.bounds).sum())
 
-    def _compare_ranks(self, buffer: diskreplay.ReplayBuffer, pending: Message | None) -> None:
+    def _compare_ranks(self, buffer: diskreplay.ReplayBuffer, under_way: Iterable[Message]) -> None:
         """Each set of priorities is, as a whole, as it was written last."""
         allowed = [self.known.ranks]
-        if pending and pending.action in (writer.FLUSH, writer.SAVE, writer.REOPEN):
-            allowed.append((pending.generation, self.known.counts))
+        allowed += [
+            (one.generation, list(one.counts))
+            for one in under_way
+            if one.action in (writer.FLUSH, writer.SAVE, writer.REOPEN)
+        ]
         view = writer.ranked(buffer)
         view.anchors()  # it comes to know all rows
         sets = [("view", view._view.anchors.leaves(), view.options.alpha)]
@@ -386,11 +419,14 @@ class Witness:
         else:  # one was replaced and the other not yet: nobody says which is whose
             self.known.ranks = None
 
-    def _check_checkpoints(self, pending: Message | None) -> None:
+    def _check_checkpoints(self, adding: Message | None, pending: Message | None) -> None:
         """Those that were acknowledged are there, and what is there is whole."""
         names = [path.name for path in self.life.checkpoints.glob("replay_ckpt.*")]
         there = {int(name.rpartition(".")[2]) for name in names}
         if pending and pending.action == writer.SAVE and pending.suffix in there:
+            path = self.life.checkpoints / f"replay_ckpt.{pending.suffix}"
+            with diskreplay.open(path) as buffer:
+                self._take_copy(tuple(buffer.bounds[:, 1].tolist()), adding)
             self.saved[pending.suffix] = self.copy
             for suffix in sorted(self.saved)[: -writer.KEPT]:
                 if suffix not in there:
@@ -425,3 +461,7 @@ class Witness:
         if files > bound:
             raise Lost(f"{files} files, at most {bound} expected")
         self.totals["most_files"] = max(self.totals["most_files"], files)
+
+
+def _between(low: int, value: int, high: int) -> bool:
+    return low <= value <= high

@@ -16,13 +16,14 @@ def is_chosen(env: int, row: int, version: int) -> bool:
     return (row + env + version) % 3 == 0 and not content.is_final(env, row)
 
 
-def write(buffer: diskreplay.ReplayBuffer, version: int) -> None:
-    """Write to the rows that are there."""
+def write(buffer: diskreplay.ReplayBuffer, version: int, counts: list[int]) -> None:
+    """Write to the rows that are there, of the first `counts` of each env: more may come
+    meanwhile."""
     envs = buffer.num_envs
     ids = np.array([
         row * envs + env
-        for env, (first, count) in enumerate(buffer.bounds.tolist())
-        for row in range(first, count) if is_chosen(env, row, version)
+        for env, first in enumerate(buffer.bounds[:, 0].tolist())
+        for row in range(first, counts[env]) if is_chosen(env, row, version)
     ], np.int64)  # fmt: skip
     buffer.write("latent", ids, np.full((len(ids), SIZE), version))
 
@@ -38,10 +39,10 @@ class Latents:
         for rows, count in zip(self._rows, counts, strict=True):
             rows += [0] * (count - len(rows))
 
-    def written(self, version: int) -> None:
-        """A write is done."""
+    def written(self, version: int, counts: list[int] | tuple[int, ...]) -> None:
+        """A write is done, to these rows."""
         for env, rows in enumerate(self._rows):
-            for row in range(len(rows)):
+            for row in range(counts[env]):
                 if is_chosen(env, row, version):
                     rows[row] = version
 
@@ -50,10 +51,15 @@ class Latents:
         other._rows = [list(rows) for rows in self._rows]
         return other
 
-    def wrong(self, buffer: diskreplay.ReplayBuffer, begun: int | None = None) -> list[str]:
-        """What retained rows have that they should not have; of a write that was `begun`, each has
-        what was there or what was to be, and at most one of them some of both. What it left is
-        known from here on."""
+    def wrong(
+        self,
+        buffer: diskreplay.ReplayBuffer,
+        begun: int | None = None,
+        counts: tuple[int, ...] = (),
+    ) -> list[str]:
+        """What retained rows have that they should not have; of a write that was `begun`, to the
+        first `counts` rows of each env, each has what was there or what was to be, and at most one
+        of them some of both. What it left is known from here on."""
         found, mixed = [], 0
         for env, (first, count) in enumerate(buffer.bounds.tolist()):
             ids = np.arange(first, count) * buffer.num_envs + env
@@ -62,7 +68,7 @@ class Latents:
                 known = self._rows[env][row]
                 if (there == known).all():
                     continue
-                if begun is None or not is_chosen(env, row, begun):
+                if begun is None or row >= counts[env] or not is_chosen(env, row, begun):
                     found.append(f"latent of env {env}, row {row}: {there[:4]}, {known} expected")
                     continue
                 is_new = there == begun

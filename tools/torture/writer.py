@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import struct
+import threading
+import time
+import traceback
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +21,7 @@ import diskreplay
 
 OPEN, ADD, EXTEND, FLUSH, SAVE, LOAD, REOPEN, WRITE = range(8)
 NAMES = ("open", "add", "extend", "flush", "save", "load", "reopen", "write")
+BESIDE = frozenset((FLUSH, SAVE, WRITE))  # what another thread may do while rows are added
 BEGUN, DONE = 0, 1
 KEPT = 4  # numbered checkpoints, as diskreplay says
 
@@ -33,6 +38,8 @@ class Life(NamedTuple):
     seed: int
     drift: bool = False
     """Whether the first env stops after some rows, and the others are slower the lower they are."""
+    threads: bool = False
+    """Whether one thread adds while another flushes, saves, and writes what may be replaced."""
 
     @property
     def store(self) -> Path:
@@ -77,7 +84,8 @@ class Message(NamedTuple):
     generation : int
         Of the priorities in memory: of the last update of all.
     counts : tuple of int
-        Rows of each env when it is done.
+        Rows of each env when it is done. While another thread adds there may be more: a flush or a
+        write is told with those that it is sure of, and a save that is done with those it has.
     """
 
     phase: int
@@ -121,6 +129,8 @@ class Writer:
         self.life, self.pipe, self.counts, self.suffixes = life, pipe, counts, suffixes
         self.rng = random.Random(seed)
         self.generation = 0
+        self.told = list(counts)  # the witness knows of these
+        self._exclusive = threading.Lock()  # held for what is done by one thread alone
 
     def tell(self, phase: int, action: int, counts: list[int], suffix: int = 0) -> None:
         os.write(self.pipe, Message(phase, action, suffix, self.generation, tuple(counts)).pack())
@@ -135,15 +145,33 @@ class Writer:
         for env, count in enumerate(self.counts):
             if content.is_final(env, count):  # the last writer was killed inside an `extend`
                 self.extend(env, 1)
-        others = [self.flush, self.save, self.save, self.load, self.reopen]
-        others += [self.write] * 3
+        others = [self.load, self.reopen]
+        beside = [self.flush, self.save, self.save, *[self.write] * 3]
+        if self.life.threads:
+            seed = self.rng.randrange(2**32)
+            threading.Thread(target=self._go_beside, args=(beside, seed), daemon=True).start()
+        else:
+            others += beside
         while True:
-            for _ in range(self.rng.randrange(60)):
+            for _ in range(self.rng.randrange(200 if self.life.threads else 60)):
                 if self.rng.random() < 0.1:
                     self.extend()
                 else:
                     self.add()
-            self.rng.choice(others)()
+            with self._exclusive:
+                self.rng.choice(others)()
+
+    def _go_beside(self, calls: list, seed: int) -> None:
+        """What another thread does meanwhile, for ever."""
+        chance = random.Random(seed)
+        try:
+            while True:
+                with self._exclusive:
+                    chance.choice(calls)()
+                time.sleep(chance.choice((0, 0, 0.001, 0.02)))  # the other one wants a turn
+        except BaseException:  # the process must not go on without it
+            print("the writer failed:", traceback.format_exc(), flush=True)
+            os._exit(3)
 
     def add(self) -> None:
         """One step of some envs; the final row of an episode comes with its last step."""
@@ -173,8 +201,12 @@ class Writer:
             if mask[env]:
                 over = ended[env] or content.is_truncated(env, self.counts[env])
                 self.steps[env] = 0 if over else self.steps[env] + 1
-        self.counts = after
-        self.tell(DONE, ADD, after)
+        self._added(ADD, after)
+
+    def _added(self, action: int, counts: list[int]) -> None:
+        self.counts = counts
+        self.tell(DONE, action, counts)
+        self.told = counts
 
     def _pace(self, env: int) -> float:
         """Of how many steps an env takes part in."""
@@ -213,33 +245,34 @@ class Writer:
             over = content.ends(env, start + at)
             self.steps[env] = 0 if over else self.steps[env] + 1
         self.buffer.extend(made, env)
-        self.counts = after
-        self.tell(DONE, EXTEND, after)
+        self._added(EXTEND, after)
 
     def write(self) -> None:
         """New latents of a third of the rows."""
-        number = self.rng.randrange(1, 1 << 60)
-        self.tell(BEGUN, WRITE, self.counts, number)
-        latents.write(self.buffer, number)
-        self.tell(DONE, WRITE, self.counts, number)
+        number, counts = self.rng.randrange(1, 1 << 60), self.told
+        self.tell(BEGUN, WRITE, counts, number)
+        latents.write(self.buffer, number, counts)
+        self.tell(DONE, WRITE, counts, number)
 
     def flush(self) -> None:
+        counts = self.told
         self.rank()
-        self.tell(BEGUN, FLUSH, self.counts)
+        self.tell(BEGUN, FLUSH, counts)
         if len(self.buffer):
             self.buffer.sample(4)
         self.buffer.flush()
-        self.tell(DONE, FLUSH, self.counts)
+        self.tell(DONE, FLUSH, counts)
 
     def save(self) -> None:
-        suffix = max(self.suffixes, default=0) + 1
+        suffix, counts = max(self.suffixes, default=0) + 1, self.told
         self.rank()
-        self.tell(BEGUN, SAVE, self.counts, suffix)
-        self.buffer.save(self.life.checkpoints, suffix)
-        self.suffixes[suffix] = list(self.counts)
+        self.tell(BEGUN, SAVE, counts, suffix)
+        saved = self.buffer.save(self.life.checkpoints, suffix)
+        group = json.loads((saved / "zarr.json").read_bytes())
+        self.suffixes[suffix] = counts = group["attributes"]["diskreplay"]["count"]
         # A kill may have come before an old one was removed: all beyond the newest are gone now.
         self.suffixes = {s: self.suffixes[s] for s in sorted(self.suffixes)[-KEPT:]}
-        self.tell(DONE, SAVE, self.counts, suffix)
+        self.tell(DONE, SAVE, counts, suffix)
 
     def load(self) -> None:
         suffixes = [s for s, counts in self.suffixes.items() if counts != self.counts]
@@ -248,7 +281,7 @@ class Writer:
         suffix = self.rng.choice(suffixes)
         self.tell(BEGUN, LOAD, self.suffixes[suffix], suffix)
         self.buffer.load(self.life.checkpoints, suffix)
-        self.counts = list(self.suffixes[suffix])
+        self.counts = self.told = list(self.suffixes[suffix])
         self.steps = [0] * self.life.num_envs
         self.tell(DONE, LOAD, self.counts, suffix)
 
