@@ -10,6 +10,7 @@ from diskreplay.errors import DiskReplayError
 from diskreplay.store import codec, format, plain_file, priorities
 from diskreplay.store.plain_file import Unreadable
 from diskreplay.store.segment import Seal
+from diskreplay.store.system_errors import says_lost
 
 
 @dataclass
@@ -29,6 +30,8 @@ def check(directory: Path, snapshot: Snapshot) -> Priorities:
         document = format.read_document(metadata)
         rows, chunk, _alpha = priorities.parse(document, catalog.num_envs)
     except (AttributeError, LookupError, TypeError, ValueError, DiskReplayError) as error:
+        if not says_lost(error):
+            raise
         found.faults.append((metadata, f"the metadata are damaged ({error})"))
         return found
     most = int(catalog.count.max())

@@ -9,12 +9,13 @@ import numpy as np
 
 from diskreplay.check.report import Finding
 from diskreplay.errors import DiskReplayError, FormatError
-from diskreplay.store import format, manifest, private
+from diskreplay.store import files, format, manifest, private
 from diskreplay.store.catalog import Catalog
 from diskreplay.store.commit_page import CommitPage, finals_in
 from diskreplay.store.field import Field
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import Seal
+from diskreplay.store.system_errors import says_lost
 
 BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"))
 RECOUNT = "the next opening goes by the record; `--repair` writes it anew"
@@ -60,6 +61,8 @@ class Snapshot:
         try:
             self._parse()
         except (KeyError, TypeError, ValueError, OverflowError, DiskReplayError) as error:
+            if not says_lost(error):
+                raise
             raise FormatError(
                 f"{path / 'zarr.json'}: damaged attributes ({error}); restore the file from a "
                 "backup, or load a checkpoint into a new store"
@@ -117,6 +120,8 @@ class Snapshot:
         try:
             return format.read_document(path)
         except DiskReplayError as error:
+            if not says_lost(error):
+                raise
             missing = not path.exists()
             self._complain(
                 "missing" if missing else "metadata", path,
@@ -134,6 +139,8 @@ class Snapshot:
         try:
             return manifest.parse(format.read_document(path)).files
         except (ValueError, DiskReplayError) as error:
+            if not says_lost(error):
+                raise
             self._complain(
                 "manifest", path, f"the list of files is damaged ({error})",
                 "`load` refuses this checkpoint; take another one",
@@ -145,8 +152,10 @@ class Snapshot:
         packed = [field for field in self.fields if field.packed]
         try:
             page = CommitPage(path, self.num_envs, len(packed), writable=False)
-            data = path.read_bytes()
-        except (DiskReplayError, OSError) as error:
+            data = files.read(path, page.mapping.size)
+        except DiskReplayError as error:
+            if not says_lost(error):
+                raise
             kind = "state" if path.exists() else "missing"
             self._complain(kind, path, f"the commit page cannot be used ({error})", RECOUNT)
             self._settled = False

@@ -13,9 +13,8 @@ def note(room: tempfiles.Workspace, build: Path) -> None:
     """Write down which directory a repair has made, before it is exchanged with the store: by its
     inode, which a rename does not change. What is in the store's one may be rotten, and says
     nothing."""
-    path = room.path / _BUILT
-    files.write(path, [str(os.lstat(build).st_ino).encode()])
-    files.sync([path, room.path])
+    # As a whole: half of the number would be another directory's.
+    files.replace({room.path / _BUILT: str(os.lstat(build).st_ino).encode()})
 
 
 def finish(path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from diskreplay.errors import StoreError
 from diskreplay.store import codec
 from diskreplay.store.segment import Seal
+from diskreplay.store.system_errors import says_lost, translated
 
 PIECE = 1 << 20  # bytes read at once: they stay in a cache until they are checked
 
@@ -30,12 +31,20 @@ class Unreadable(StoreError):
 
 @contextlib.contextmanager
 def plain_file(path: Path) -> Iterator[tuple[int, int]]:
-    """Descriptor and length of a regular file, or `Unreadable`. Links and devices are refused."""
+    """Descriptor and length of a regular file, or `Unreadable`. Links and devices are refused.
+
+    Raises
+    ------
+    StorageError
+        The system refused for another reason than the file: nothing is known of it.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Unreadable("missing", "the file is missing") from error
     except OSError as error:
+        if not says_lost(error):
+            raise translated(error, path, "cannot open the file") from error
         raise Unreadable("unreadable", f"the file cannot be opened ({error.strerror})") from error
     try:
         found = os.fstat(fd)
@@ -43,6 +52,8 @@ def plain_file(path: Path) -> Iterator[tuple[int, int]]:
             raise Unreadable("unreadable", "no plain file")
         yield fd, found.st_size
     except OSError as error:
+        if not says_lost(error):
+            raise translated(error, path, "cannot read the file") from error
         raise Unreadable("unreadable", f"the file cannot be read ({error.strerror})") from error
     finally:
         os.close(fd)

@@ -5,6 +5,26 @@ import os
 
 from diskreplay.errors import DiskFullError, StorageError, StorePermissionError
 
+# What the system says of a file that is lost: it is not there, is no file, or the disk does not
+# give it. All else is said of the process or the machine, and the file may be whole.
+_LOST = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ENOENT", "ENOTDIR", "EISDIR", "ELOOP", "ENXIO", "ENODEV", "EINVAL", "EIO", "EBADMSG",
+        "ENODATA", "EILSEQ", "EUCLEAN",
+    )
+    if hasattr(errno, name)
+)  # fmt: skip
+
+
+def says_lost(error: BaseException) -> bool:
+    """Whether an error says that a file is lost, or damaged; else nothing is known of it.
+
+    What looks for damage must not take the one for the other: with too many open files a repair
+    would set all rows aside.
+    """
+    return not isinstance(error, OSError) or error.errno is None or error.errno in _LOST
+
 
 class explained:
     """Turns an ``OSError`` raised inside into a `StorageError` that says where and what to do.

@@ -1,6 +1,8 @@
 """What `verify` names in a damaged store, that it names nothing in a sound one, and what `repair`
 makes of it: a store that is sound, with rows that are those recorded or not there."""
 
+import errno
+import itertools
 import json
 import os
 import shutil
@@ -850,6 +852,52 @@ def test_what_killed_repairs_leave(store, name):
         "zarr.json", "findings.txt",
     }  # fmt: skip
     assert all(path.is_dir() for path in foreign)
+
+
+def test_what_the_system_refuses_is_not_taken_for_damage(tmp_path, monkeypatch):
+    """A repair that may open no more files, at any of its calls, is refused; it sets no row aside
+    and keeps the priorities."""
+    space = Box(0, 255, (16,), "uint8")
+    with diskreplay.PrioritizedReplayBuffer(
+        tmp_path / "sound", observation_space=space, action_space=Discrete(2), capacity=40,
+        compressor="lz4", segment_rows=8, batch_size=4,
+    ) as buffer:  # fmt: skip
+        for number in range(20):
+            buffer.add(np.full(16, number, np.uint8), 1, float(number), False, False)
+        ids = buffer.sampleable_ids()
+        buffer.update_priorities(ids, 1.0 + ids)
+        leaves = buffer.tree.leaves.copy()
+    (tmp_path / "sound" / "reward" / "zarr.json").write_bytes(b"rot")
+    path, open_, left = tmp_path / "store", os.open, []
+
+    def refusing(*arguments, **options):
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return open_(*arguments, **options)
+
+    refused = 0
+    for call in itertools.count(1, 7):
+        shutil.copytree(tmp_path / "sound", path)
+        left[:] = [call]
+        monkeypatch.setattr(os, "open", refusing)
+        try:
+            repair(path)
+        except diskreplay.StorageError as error:
+            refused += error.errno == errno.EMFILE
+        finally:
+            monkeypatch.undo()
+        assert verify(path).findings == () or repair(path).set_aside == (0,)
+        with diskreplay.open(path, mode="a") as buffer:
+            np.testing.assert_array_equal(buffer.tree.leaves, leaves)
+            rows = np.arange(20)
+            np.testing.assert_array_equal(buffer.take("observation", rows)[:, 3], rows)
+        assert len(list(tmp_path.glob("store.repair-*"))) == 1
+        for each in tmp_path.glob("store*"):
+            shutil.rmtree(each)
+        if left[0] > 0:
+            break
+    assert refused > 5
 
 
 def test_rows_set_aside_are_cut_off():

@@ -42,11 +42,12 @@ def test_an_opening_removes_what_has_no_store_in_it(tmp_path, within):
 
 
 @pytest.mark.parametrize("kills", [True, False])
-@pytest.mark.parametrize("rename", range(5))
+@pytest.mark.parametrize("rename", range(6))
 def test_what_a_repair_replaces_is_kept_where_directories_cannot_be_exchanged(
     tmp_path, monkeypatch, rename, kills
 ):
-    """Three renames stand in for the exchange: killed before one of them, or one of them fails."""
+    """Three renames stand in for the exchange, after one of a note: killed before one of them, or
+    one of them fails."""
     path = tmp_path / "store"
     record(path)
     (path / "reward" / "zarr.json").write_bytes(b"rot")
@@ -69,7 +70,7 @@ def test_what_a_repair_replaces_is_kept_where_directories_cannot_be_exchanged(
             os._exit(1)
         os._exit(0)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert ended == ((9 if kills else 1) if rename < 4 else 0)
+    assert ended == ((9 if kills else 1) if rename < 5 else 0)
     with contextlib.suppress(diskreplay.FormatError):  # not exchanged yet
         record(path)
     assert left_behind(path) == []
@@ -104,3 +105,35 @@ def test_an_unlink_that_fails_while_a_repair_tidies_up(tmp_path, monkeypatch):
     assert verify(path).clean
     with diskreplay.open(path) as reader:
         assert reader.add_count == 2
+
+
+@pytest.mark.parametrize("kills", [True, False])
+def test_half_a_note_is_none(tmp_path, monkeypatch, kills):
+    """A repair writes down what it has built. Cut amid that, it has not replaced anything yet."""
+    path = tmp_path / "store"
+    record(path)
+    (path / "reward" / "zarr.json").write_bytes(b"rot")
+    write = files.write
+
+    def half(target, pieces, **options):
+        if target.name.startswith("built"):
+            write(target, [b"".join(pieces)[:1]])
+            if kills:
+                os._exit(9)
+            raise StorageError(28, "No space left on device", str(target))
+        write(target, pieces, **options)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            monkeypatch.setattr(files, "write", half)
+            repair(path)
+        except StorageError:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (9 if kills else 1)
+    repair(path)
+    assert verify(path).clean
+    kept = [each.relative_to(tmp_path) for each in tmp_path.glob("store.repair-*/reward/zarr.json")]
+    assert [each.parts[0] for each in kept] == ["store.repair-1"]
+    assert left_behind(path) == []

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import io
 import os
+import random
 import shutil
 import tempfile
 import warnings
@@ -338,6 +339,8 @@ def attempt(what: str, name: str, at: int | None, code: int) -> tuple[Counter, b
             warnings.simplefilter("error", ResourceWarning)
             with faults.at_work():
                 faults.arm(at, code)
+                if what == "mend" and code == errno.EIO:
+                    trial.ranked_rows = 0  # a disk that does not give priorities has lost them
                 try:
                     getattr(trial, what)()
                 except StorageError as error:
@@ -370,6 +373,7 @@ def attempts(what: tuple[str, ...] = WHAT) -> list[tuple[str, str, int, int]]:
             for at in range(totals[name])
             for code in CODES
         ]
+    random.Random(0).shuffle(found)  # each tenth of them has all codes, and calls of all kinds
     return found
 
 
