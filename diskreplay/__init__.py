@@ -7,6 +7,7 @@ Layers, each using only those below it::
     convert/                 pandas, Parquet, Minari, checkpoints of ReAgent and Dopamine
     integrations/            Gymnasium recorders, torch data sets, SB3, DreamerV3
     pictures/                contact sheets, animations, plots, the report
+    remote/                  checkpoints in an object store
     inspection/              episodes and figures of the fields
     union.py                 several stores as one, for sampling
     union_state.py           what of it no member saves
@@ -95,6 +96,8 @@ from diskreplay.errors import (
     PriorityError,
     ReadOnlyError,
     ReentryError,
+    RemoteError,
+    RemoteUnavailableError,
     SchemaError,
     ShapeError,
     StorageError,
@@ -102,7 +105,9 @@ from diskreplay.errors import (
     StoreMovedError,
     StorePermissionError,
     SuffixError,
+    TakenOverError,
     UnknownIdError,
+    UnsupportedStoreError,
     UsageError,
 )
 
@@ -151,6 +156,8 @@ __all__ = [
     "PriorityError",
     "ReadOnlyError",
     "ReentryError",
+    "RemoteError",
+    "RemoteUnavailableError",
     "ReplayBuffer",
     "ReplayUnion",
     "SchemaError",
@@ -167,7 +174,9 @@ __all__ = [
     "StorePermissionError",
     "SuffixError",
     "SumTree",
+    "TakenOverError",
     "UnknownIdError",
+    "UnsupportedStoreError",
     "UsageError",
     "attachment",
     "checkpoints",
@@ -204,6 +213,7 @@ extensions.register("export_gz", "diskreplay.convert.gz_checkpoint:write")
 extensions.register("foreign_checkpoint", "diskreplay.convert.gz_checkpoint:find")
 extensions.register("to_pandas", "diskreplay.convert.pandas:to_pandas")
 extensions.register("to_jax", "diskreplay.integrations.jax:to_jax")
+extensions.register("remote_saver", "diskreplay.remote.saver:RemoteSaver")
 extensions.register("handovers_to", "diskreplay.integrations.torch:handovers_to")
 extensions.register("to_torch", "diskreplay.integrations.torch:to_torch")
 

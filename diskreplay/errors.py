@@ -32,7 +32,11 @@
     └── StorageError (OSError)             the operating system refused; errno says why
         ├── DiskFullError                  ENOSPC or EDQUOT
         ├── StoreMovedError                the open store's directory is not at its path any more
-        └── StorePermissionError (PermissionError)
+        ├── StorePermissionError (PermissionError)
+        └── RemoteError                    an object store refused
+            ├── RemoteUnavailableError     it does not answer, or not sensibly; try again later
+            ├── TakenOverError             another run publishes there
+            └── UnsupportedStoreError      it lacks a promise that checkpoints need
 
 A message says where, what was found, what was expected and what to do next.
 """
@@ -168,3 +172,19 @@ class StoreMovedError(StorageError):
 
 class StorePermissionError(StorageError, PermissionError):
     """The directory or file cannot be written or read by this user."""
+
+
+class RemoteError(StorageError):
+    """An object store refused, or what it holds is not what was put there."""
+
+
+class RemoteUnavailableError(RemoteError):
+    """An object store did not answer, or broke off, again and again."""
+
+
+class TakenOverError(RemoteError):
+    """Another run publishes its checkpoints at this URL."""
+
+
+class UnsupportedStoreError(RemoteError):
+    """The object store does not refuse what a conditional request has to refuse."""

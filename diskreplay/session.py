@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from diskreplay import fork, signals, validation
+from diskreplay import extensions, fork, signals, validation
 from diskreplay.call_guard import CallGuard
 from diskreplay.checkpoint_loader import Attached, CheckpointLoader
 from diskreplay.checkpoint_saver import CheckpointSaver
@@ -30,7 +30,7 @@ from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
 from diskreplay.store import checkpoint, loading, priorities, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
-from diskreplay.store.paths import resolved
+from diskreplay.store.paths import is_remote, resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind, saved_rng
 
@@ -127,7 +127,7 @@ class Session(CallGuard):
     ) -> None:  # fmt: skip
         self._kind, self.path, self.name, self._rng = kind, path, name, rng
         self._distribution = kind.distribution
-        self._workspace, self._pid = workspace, fork.pid
+        self._workspace, self._pid, self._saver = workspace, fork.pid, None
         self._lock, self._busy = threading.RLock(), set[int]()
         self._prefetchers, self._views = Prefetchers(self._lock, rng), Views()
         self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
@@ -255,6 +255,8 @@ class Session(CallGuard):
             self._closed = True  # a child's copy: the store is the parent's
             return
         self._turn()
+        if self._saver is not None:
+            self._saver.close()
         self._views.close()
         self._prefetchers.close()
         with self._turn():
@@ -282,13 +284,15 @@ class Session(CallGuard):
         *,
         attachments: "Mapping[str, attaching.Source] | None" = None,
         keep: int | None = checkpoint.CHECKPOINT_DURATION,
+        wait: bool = True,
     ) -> Path:
         """Write a checkpoint ``<checkpoint_dir>/<name>_ckpt.<iteration_number>``.
 
         Parameters
         ----------
-        checkpoint_dir : path
-            Created if it is missing; not inside the store.
+        checkpoint_dir : path, or URL of an object store
+            Created if it is missing; not inside the store. At a URL, ``s3://bucket/run``, or by
+            `remote.RemoteCheckpoints` the checkpoint is published.
         iteration_number : int or str
             The suffix: a number from 0 on, or letters, digits, ``.``, ``_`` and ``-``. A checkpoint
             of the same suffix is replaced.
@@ -299,11 +303,14 @@ class Session(CallGuard):
         keep : int or None
             So many checkpoints of the highest numbers are kept, and the one just written; None
             keeps all. Those with a text for a suffix are always kept.
+        wait : bool
+            For a URL: until it is published. Else a thread does that (`save_status`), and the next
+            save to a URL, or `close`, waits for it.
 
         Returns
         -------
         Path
-            The checkpoint's directory, without links.
+            The checkpoint's directory, without links; for a URL, of a copy beside the store.
 
         Raises
         ------
@@ -313,6 +320,8 @@ class Session(CallGuard):
         StorageError
             The directory cannot be written, or is full. In all these cases there is no new
             checkpoint, and one of that suffix is as it was.
+        RemoteError
+            It was not published. Without `wait` the next save may raise it.
 
         Notes
         -----
@@ -329,6 +338,9 @@ class Session(CallGuard):
         Batches under way in a prefetcher are drawn again, see `prefetch`.
         """
         self._check_writable()
+        if is_remote(checkpoint_dir):
+            saver = self._remote_saver()
+            return saver.save(checkpoint_dir, iteration_number, attachments, keep, wait)
         directory = resolved(checkpoint_dir)
         keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
         return CheckpointSaver(self).save(directory, iteration_number, wanted, keep)
@@ -344,7 +356,7 @@ class Session(CallGuard):
 
         Parameters
         ----------
-        checkpoint_dir : path
+        checkpoint_dir : path, or URL of an object store
             What `save` was given. Or the path of one checkpoint, without a suffix.
         suffix : int or str, optional
             Default: the highest number there.
@@ -392,10 +404,21 @@ class Session(CallGuard):
         checked whenever they are read: half a second a gigabyte of raw fields that are in memory.
         While the new store is made there are two row indices (16 bytes a row) and two sum trees.
         """
+        if is_remote(checkpoint_dir):
+            return self._remote_saver().load(checkpoint_dir, suffix, resume_episodes)
         directory = resolved(checkpoint_dir)
         with self._turn():
             self._check_writable()
             return CheckpointLoader(self).load(directory, suffix, resume_episodes=resume_episodes)
+
+    def save_status(self) -> Any:
+        """How far the last `save` to a URL is, a `remote.saver.SaveStatus`; None without one."""
+        return None if self._saver is None else self._saver.status()
+
+    def _remote_saver(self) -> Any:
+        self._check_writable()
+        self._saver = self._saver or extensions.find("remote_saver")(self)
+        return self._saver
 
     @property
     def closed(self) -> bool:

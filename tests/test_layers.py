@@ -15,7 +15,7 @@ PACKAGE = ROOT / "diskreplay"
 LEVELS = [
     ["cli", "__main__"],
     ["compat"],
-    ["convert", "integrations", "pictures"],
+    ["convert", "integrations", "pictures", "remote"],
     ["inspection"],
     ["union"],
     ["union_state"],
@@ -54,7 +54,7 @@ LEVELS = [
     ["store"],
     ["errors", "extensions", "fork", "signals", "cache_line", "jit"],
 ]
-HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch"]
+HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch", "obstore"]
 
 
 def modules():

@@ -21,6 +21,7 @@ from diskreplay.cli import (
     help_text,
     look,
     pictures,
+    remote,
     show,
     transfer,
     warmup,
@@ -49,6 +50,8 @@ _IN_A_SHELL = {
     "free some space and call again": "free some space and try again",
     "(overwrite=True)": "(--force)",
     ", or take data_format='parquet'": "",
+    "RemoteCheckpoints(url, takeover=True), in the shell --takeover": "--takeover",
+    "RemoteCheckpoints(url, unsafe_single_writer=True)": "the Python call that says so",
     "open it there to write, or with mode='r' to read": "only that writes to it",
     'close it there, or read along with diskreplay.open(path, mode="r")': "end it first, or wait",
 }
@@ -148,7 +151,7 @@ app = typer.Typer(
     epilog=_EPILOG,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for _module in (look, show, pictures, checks, transfer, copies, warmup):
+for _module in (look, show, pictures, checks, transfer, copies, remote, warmup):
     for _command in _module.commands.registered_commands:
         _command.cls = help_text.Command
     app.add_typer(_module.commands)

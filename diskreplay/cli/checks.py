@@ -11,11 +11,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diskreplay.check.report import Finding, Report
+from diskreplay.cli import remote
 from diskreplay.cli.common import (
     Code,
     JsonOption,
-    PathArgument,
     absolute,
+    absolute_or_url,
     console,
     explained,
     is_store,
@@ -46,11 +47,11 @@ _EITHER: dict[str, Any] = {
 
 commands = typer.Typer()
 
+_DIRECTORY = "Directory that checkpoints are saved in"
 DirectoryArgument = Annotated[
     Path,
-    typer.Argument(metavar="DIR", help="Directory that checkpoints are saved in.",
-                   show_default=False, callback=absolute),
-]  # fmt: skip
+    typer.Argument(metavar="DIR", help=f"{_DIRECTORY}.", show_default=False, callback=absolute),
+]
 
 
 @commands.command(
@@ -58,7 +59,16 @@ DirectoryArgument = Annotated[
     "`diskreplay verify runs/pong/replay --repair`"
 )
 def verify(
-    path: PathArgument,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="Directory of a live store or of a checkpoint, or a URL that checkpoints are "
+            "published at.",
+            show_default=False,
+            callback=absolute_or_url,
+        ),
+    ],
     repair: Annotated[
         bool, typer.Option("--repair", help="Mend what is found; nobody may be writing.")
     ] = False,
@@ -74,6 +84,7 @@ def verify(
             "both. May be given several times; the first one is asked first.",
         ),
     ] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Of a URL: read every object, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check every file: structure, checksums, lengths, counts, steps and flags, strays.
@@ -90,6 +101,13 @@ def verify(
 
     if sources and not repair:
         raise typer.BadParameter("--from goes with --repair")
+    if isinstance(path, str):
+        if repair:
+            raise typer.BadParameter("what is published is never repaired: push it again")
+        remote.say_verified(path, deep=deep, as_json=as_json)
+        return
+    if deep:
+        raise typer.BadParameter("--deep goes with a URL: of a directory every byte is read anyway")
     if repair and manifest.is_checkpoint(path):
         raise typer.BadParameter(
             "a checkpoint is never repaired: restore its files, or load another one"
@@ -175,7 +193,16 @@ def _say(report: Report, left: tuple[Finding, ...]) -> None:
 
 
 @commands.command(epilog="Example: `diskreplay checkpoints runs/pong/checkpoints`")
-def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+def checkpoints(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help=f"{_DIRECTORY}, or a URL that they are published at.",
+            show_default=False, callback=absolute_or_url,
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
     """The checkpoints of a directory: suffix, time, rows, bytes, whole or not, attachments.
 
     Shared bytes are in files that the live store or another checkpoint has too: to delete one
@@ -183,6 +210,9 @@ def checkpoints(directory: DirectoryArgument, as_json: JsonOption = False) -> No
     """
     from diskreplay.store import listing
 
+    if isinstance(directory, str):
+        remote.say_published(directory, as_json=as_json)
+        return
     found = _found_in(directory)
     if as_json:
         say_json([_plain_checkpoint(one) for one in found])

@@ -71,6 +71,15 @@ def absolute(given: Any) -> Any:
         return given
 
 
+def absolute_or_url(given: Path) -> Any:
+    """As `absolute`; a URL of an object store as it was typed."""
+    # As a Path, which completes names in a shell, it has lost one of its slashes.
+    url = re.fullmatch(r"(s3|gs|az|file|memory):/(.*)", str(given))
+    if url is None:
+        return absolute(given)
+    return f"{url[1]}:///{url[2]}" if url[1] == "file" else f"{url[1]}://{url[2]}"
+
+
 PathArgument = Annotated[
     Path,
     typer.Argument(

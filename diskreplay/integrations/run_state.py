@@ -21,6 +21,7 @@ from diskreplay.opening import checkpoints
 from diskreplay.session import Session
 from diskreplay.store.checkpoint import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint
+from diskreplay.store.paths import is_remote
 
 AGENT, ENVIRONMENT = "agent.pt", "env.pkl"
 _PLAIN = {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
@@ -39,7 +40,7 @@ class RunState:
     Parameters
     ----------
     buffer : ReplayBuffer
-    checkpoint_dir : path
+    checkpoint_dir : path, or URL of an object store
         As for ``buffer.save``.
     modules : dict of str to torch.nn.Module
         By names of your choice.
@@ -79,7 +80,8 @@ class RunState:
             raise InvalidInputError(
                 f"buffer: a ReplayBuffer expected, found {type(buffer).__name__}"
             )
-        self._buffer, self._directory, self._keep = buffer, Path(checkpoint_dir), keep
+        self._buffer, self._keep = buffer, keep
+        self._place = checkpoint_dir if is_remote(checkpoint_dir) else Path(checkpoint_dir)
         self._modules = _named("modules", modules, _STATE)
         self._optimizers = _named("optimizers", optimizers or {}, _STATE)
         self._generators = _named(
@@ -131,7 +133,7 @@ class RunState:
         attachments: dict[str, Any] = {AGENT: lambda path: torch.save(agent, path)}
         if self._env is not None:
             attachments[ENVIRONMENT] = self._env.take()
-        return self._buffer.save(self._directory, number, attachments=attachments, keep=self._keep)
+        return self._buffer.save(self._place, number, attachments=attachments, keep=self._keep)
 
     def load(self, number: int | str | None = None) -> tuple[int | str | None, dict[str, Any]]:
         """Go back to a checkpoint; all or nothing.
@@ -179,20 +181,36 @@ class RunState:
         self, number: int | str | None
     ) -> tuple[Checkpoint | None, dict[str, Any], list[Any]]:
         """Load the rows of a checkpoint whose other parts fit; and give those."""
+        located = self._located(number)
+        if located is None:
+            return None, {}, []
+        directory, number = located
         while True:
-            found = self._find(number)
+            found = self._find(directory, number)
             if found is None:
                 return None, {}, []
             agent, states = self._read(found) if found.whole else ({}, [])
             # What is not whole is refused here, by name.
             loaded = self._buffer.load(
-                self._directory, found.suffix, resume_episodes=self._env is not None
+                directory, found.suffix, resume_episodes=self._env is not None
             )
             if found.whole and loaded.saved_at == found.saved_at:  # else it was replaced meanwhile
                 return found, agent, states
 
-    def _find(self, number: int | str | None) -> Checkpoint | None:
-        mine = [each for each in checkpoints(self._directory) if each.name == self._buffer.name]
+    def _located(self, number: int | str | None) -> tuple[Path, int | str | None] | None:
+        """The directory that checkpoints are in, and which one to load: of a URL the one that was
+        pulled, or None if there is none."""
+        if isinstance(self._place, Path):
+            return self._place, number
+        try:
+            return self._buffer._remote_saver().fetch(self._place, number)
+        except CheckpointNotFoundError:
+            if number is not None:
+                raise
+            return None
+
+    def _find(self, directory: Path, number: int | str | None) -> Checkpoint | None:
+        mine = [each for each in checkpoints(directory) if each.name == self._buffer.name]
         if number is None:
             return max((e for e in mine if e.number is not None), key=_number, default=None)
         for each in mine:
@@ -200,7 +218,7 @@ class RunState:
                 return each
         there = ", ".join(each.suffix for each in mine) or "none"
         raise CheckpointNotFoundError(
-            f"{self._directory}: no checkpoint {number!r} of {self._buffer.name!r}; there: {there}"
+            f"{directory}: no checkpoint {number!r} of {self._buffer.name!r}; there: {there}"
         )
 
     def _read(self, found: Checkpoint) -> tuple[dict[str, Any], list[Any]]:

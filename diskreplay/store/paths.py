@@ -12,6 +12,11 @@ from diskreplay.errors import StorageError
 from diskreplay.store.system_errors import explained
 
 
+def is_remote(place: object) -> bool:
+    """Whether a place for checkpoints is no path: a URL, or what pushes and pulls them."""
+    return "://" in place if isinstance(place, str) else hasattr(place, "push")
+
+
 def resolved(path: str | os.PathLike) -> Path:
     """The absolute path without links; what it leads to need not be there yet.
 

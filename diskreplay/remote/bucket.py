@@ -1,0 +1,290 @@
+"""The requests to an object store, by obstore: conditional puts, gets, listings.
+
+Every error of the client becomes one of ours, without what may be a secret: a URL of a request can
+have a signature in its query.
+"""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from diskreplay.errors import (
+    InvalidInputError,
+    RemoteError,
+    RemoteUnavailableError,
+    UnsupportedStoreError,
+)
+
+SCHEMES = ("s3", "gs", "az", "file", "memory")
+_TRIES = 4  # of a body that is cut; the client itself repeats requests that get no answer
+_RETRY = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=60)}
+_DELETED_AT_ONCE = 500
+_in_memory: dict[str, Any] = {}  # by URL: two objects of one process see the same
+
+
+class Overtaken(Exception):
+    """Somebody else has written the object since it was read."""
+
+
+class Missing(Exception):
+    """There is no such object."""
+
+
+class Listed(NamedTuple):
+    """An object that is there."""
+
+    key: str
+    size: int
+    modified: datetime.datetime
+
+
+class Bucket:
+    """The objects below a URL.
+
+    Parameters
+    ----------
+    url : str or an obstore store
+    options : dict, optional
+        Of the client (``endpoint``, ``region``, ``client_options``, ...), see
+        `obstore.store.from_url`. Credentials are better left to the environment or a profile.
+
+    Attributes
+    ----------
+    url : str
+        As messages name it.
+    requests : int
+        How many were made.
+
+    Raises
+    ------
+    InvalidInputError
+        No such kind of URL, or one with credentials in it.
+    ModuleNotFoundError
+        There is no obstore.
+    """
+
+    def __init__(self, url: Any, options: Mapping[str, Any] | None = None) -> None:
+        try:
+            import obstore
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                'object stores are reached with obstore: pip install "diskreplay[cloud]"',
+                name="obstore",
+            ) from error
+        self._obstore, self.requests, self._lock = obstore, 0, threading.Lock()
+        self._local: Path | None = None
+        self._secrets = sorted(_texts(options or {}), key=len, reverse=True)
+        if isinstance(url, str):
+            self.url = url.rstrip("/")
+            self._store = self._made(url, dict(options or {}))
+        else:
+            if options:
+                raise InvalidInputError("storage_options: only with a URL; a store has its own")
+            self.url, self._store = type(url).__name__, url
+            if not hasattr(obstore.store, self.url):
+                raise InvalidInputError(
+                    f"url: a text ({', '.join(f'{s}://' for s in SCHEMES)}) or a store of obstore "
+                    f"expected, found {self.url}"
+                )
+            if isinstance(url, obstore.store.LocalStore):
+                self._local = Path(str(url.prefix))
+
+    def _made(self, url: str, options: dict[str, Any]) -> Any:
+        parts = urlsplit(url)
+        if parts.scheme not in SCHEMES:
+            raise InvalidInputError(
+                f"url: {parts.scheme or 'no scheme'} found, one of {', '.join(SCHEMES)} expected: "
+                "s3://bucket/runs/pong"
+            )
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise InvalidInputError(
+                "url: credentials and queries do not belong into it; give them by the environment, "
+                "a profile or storage_options"
+            )
+        store = self._obstore.store
+        if parts.scheme == "memory":
+            return _in_memory.setdefault(self.url, store.MemoryStore())
+        if parts.scheme == "file":
+            self._local = Path(parts.path)
+            return store.LocalStore(self._local, mkdir=True)
+        if not parts.netloc:
+            raise InvalidInputError(f"url: {parts.scheme}:// and no bucket; s3://bucket/runs/pong")
+        with self._explained("", "the store cannot be reached with these options"):
+            return store.from_url(url, **{"retry_config": _RETRY} | options)
+
+    # -- errors
+
+    def where(self, key: str) -> str:
+        """An object as messages name it."""
+        return f"{self.url}/{key}" if key else self.url
+
+    def _says(self, error: BaseException) -> str:
+        """The client's message: its first line, without secrets."""
+        text = str(error).split("\n\nDebug source")[0]
+        text = re.sub(r"\?[^\s\"')]+", "?...", " ".join(text.split()))
+        for secret in self._secrets:
+            text = text.replace(secret, "...")
+        return text[:300]
+
+    @contextlib.contextmanager
+    def _explained(self, key: str, doing: str, *, conditional: bool = False) -> Iterator[None]:
+        known = self._obstore.exceptions
+        try:
+            yield
+        except (Overtaken, Missing, RemoteError):
+            raise
+        except FileNotFoundError as error:
+            raise Missing(key) from error
+        except (known.PreconditionError, known.AlreadyExistsError) as error:
+            if conditional:
+                raise Overtaken(key) from error
+            raise self._unavailable(key, doing, error) from error
+        except (known.NotSupportedError, NotImplementedError) as error:
+            raise UnsupportedStoreError(
+                errno.ENOTSUP, f"{doing}: {self._says(error)}", self.where(key)
+            ) from error
+        except (known.PermissionDeniedError, known.UnauthenticatedError) as error:
+            raise RemoteError(
+                errno.EACCES,
+                f"{doing}: {self._says(error)} (check the credentials and what they may do there)",
+                self.where(key),
+            ) from error
+        except (known.InvalidPathError, known.UnknownConfigurationKeyError) as error:
+            raise InvalidInputError(f"{self.where(key)}: {doing}: {self._says(error)}") from error
+        except (known.BaseError, OSError, RuntimeError, ValueError) as error:
+            raise self._unavailable(key, doing, error) from error
+
+    def _unavailable(self, key: str, doing: str, error: BaseException) -> RemoteUnavailableError:
+        says = f"{doing}: {self._says(error)} (call again later)"
+        return RemoteUnavailableError(errno.EIO, says, self.where(key))
+
+    def _count(self) -> None:
+        with self._lock:
+            self.requests += 1
+
+    # -- requests
+
+    def create(self, key: str, data: bytes | memoryview) -> str:
+        """Put an object that must not be there; its tag. `Overtaken` if it is."""
+        self._count()
+        with self._explained(key, "cannot put it", conditional=True):
+            return str(self._obstore.put(self._store, key, data, mode="create")["e_tag"])
+
+    def swap(self, key: str, data: bytes, tag: str) -> str:
+        """Replace an object that has still this tag; its new one. `Overtaken` if it has not."""
+        self._count()
+        with self._explained(key, "cannot replace it", conditional=True):
+            if self._local is None:
+                put = self._obstore.put(self._store, key, data, mode={"e_tag": tag})
+                return str(put["e_tag"])
+            # A directory has no such request, but a lock.
+            with open(self._local / f".{os.path.basename(key)}.lock", "w") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                if self._obstore.head(self._store, key)["e_tag"] != tag:
+                    raise Overtaken(key)
+                return str(self._obstore.put(self._store, key, data, mode="overwrite")["e_tag"])
+
+    def put(self, key: str, data: bytes | memoryview) -> str:
+        """Put an object over whatever is there; its tag. For stores without conditions only."""
+        self._count()
+        with self._explained(key, "cannot put it"):
+            return str(self._obstore.put(self._store, key, data, mode="overwrite")["e_tag"])
+
+    def get(self, key: str, most: int) -> tuple[bytes, str]:
+        """The bytes of an object, of at most `most`, and its tag. `Missing` if there is none."""
+        for last in [False] * (_TRIES - 1) + [True]:
+            self._count()
+            try:
+                with self._explained(key, "cannot get it"):
+                    found = self._obstore.get(self._store, key)
+                    if found.meta["size"] > most:
+                        raise RemoteError(
+                            errno.EFBIG,
+                            f"{found.meta['size']:,} bytes found, at most {most:,} expected: not "
+                            "what a push puts there",
+                            self.where(key),
+                        )
+                    data = bytes(found.bytes())
+                    self._check_whole(key, len(data), found.meta["size"])
+                    return data, str(found.meta["e_tag"])
+            except RemoteUnavailableError:
+                if last:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def pieces(self, key: str) -> Iterator[memoryview]:
+        """The bytes of an object, some mebibytes at a time."""
+        self._count()
+        with self._explained(key, "cannot get it"):
+            for piece in self._obstore.get(self._store, key).stream(min_chunk_size=1 << 20):
+                yield memoryview(piece)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Some bytes of an object."""
+        if not length:
+            return b""
+        for last in [False] * (_TRIES - 1) + [True]:
+            self._count()
+            try:
+                with self._explained(key, "cannot get a range of it"):
+                    data = bytes(
+                        self._obstore.get_range(self._store, key, start=start, length=length)
+                    )
+                    self._check_whole(key, len(data), length)
+                    return data
+            except RemoteUnavailableError:
+                if last:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _check_whole(self, key: str, found: int, expected: int) -> None:
+        if found != expected:
+            raise RemoteUnavailableError(
+                errno.EIO, f"{found:,} bytes came where {expected:,} are expected", self.where(key)
+            )
+
+    def size(self, key: str) -> int | None:
+        """The length of an object; None if there is none."""
+        self._count()
+        try:
+            with self._explained(key, "cannot look at it"):
+                return int(self._obstore.head(self._store, key)["size"])
+        except Missing:
+            return None
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """The objects below a prefix, which ends with a slash."""
+        self._count()
+        with self._explained(prefix, "cannot list it"):
+            for chunk in self._obstore.list(self._store, prefix.rstrip("/")):
+                for found in chunk:
+                    yield Listed(found["path"], found["size"], found["last_modified"])
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; one that is gone already is fine."""
+        for at in range(0, len(keys), _DELETED_AT_ONCE):
+            self._count()
+            with contextlib.suppress(Missing), self._explained(keys[at], "cannot delete it"):
+                if self._local is None:
+                    self._obstore.delete(self._store, list(keys[at : at + _DELETED_AT_ONCE]))
+                    continue
+                for key in keys[at : at + _DELETED_AT_ONCE]:  # of a directory one may be gone
+                    with contextlib.suppress(FileNotFoundError):
+                        self._obstore.delete(self._store, key)
+
+
+def _texts(options: Mapping[str, Any]) -> Iterator[str]:
+    """Values of options that may be secrets: all texts that are no addresses or switches."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _texts(value)
+        elif isinstance(value, str) and re.search("key|secret|token|pass|sas|cred", str(key), re.I):
+            yield value

@@ -1,0 +1,405 @@
+"""Checkpoints in an object store, as a program calls them."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import ClosedError, FormatError, InvalidInputError, StorageError
+from diskreplay.opening import open as open_buffer
+from diskreplay.remote import catalog
+from diskreplay.remote.bucket import Bucket
+from diskreplay.remote.catalog import RemoteCheckpoint
+from diskreplay.remote.collector import Collected, Collector, seconds_of
+from diskreplay.remote.document import text
+from diskreplay.remote.fetcher import Fetcher
+from diskreplay.remote.publisher import Publisher, Pushed, check_extra
+from diskreplay.remote.registry import Registry
+from diskreplay.remote.verifier import RemoteReport, verify
+from diskreplay.store import checkpoint, files, format, listing, manifest
+from diskreplay.store.paths import resolved
+
+if TYPE_CHECKING:
+    import zarr
+
+RUN_FILE = "remote.json"  # in a directory of checkpoints: who publishes them
+
+
+class RemoteCheckpoints:
+    """The checkpoints that are published at one URL.
+
+    Parameters
+    ----------
+    url : str or obstore store
+        ``s3://bucket/runs/pong``, ``gs://``, ``az://``, ``file:///directory``, ``memory://name``
+        (of this process), or a store that obstore made. For one buffer only.
+    run : str, optional
+        Who publishes. By default random, and kept in ``remote.json`` in the directory that the
+        checkpoints are pushed from: a run that goes on there is the same run.
+    takeover : bool
+        Publish although another run did last: on another machine, say, after the first was taken
+        away. From then on that one cannot publish any more.
+    concurrency : int
+        Requests at once.
+    pack_bytes : int
+        About how many bytes of small files are put as one object.
+    keep : int
+        How many numbered checkpoints `collect` leaves, if it is not told.
+    storage_options : dict, optional
+        For `obstore.store.from_url`: ``endpoint``, ``region``, ``client_options``,
+        ``retry_config`` and so on. Credentials are taken from the environment or a profile; they
+        are written nowhere, neither into a store nor into a message.
+    unsafe_single_writer : bool
+        Publish into a store that knows no conditional puts. Two runs at one URL may then overwrite
+        each other's checkpoints.
+
+    Raises
+    ------
+    InvalidInputError
+    ModuleNotFoundError
+        There is no obstore.
+
+    Notes
+    -----
+    For one thread at a time. What is there, and why a checkpoint is published whole or not at all:
+    ``docs/design/0014-remote-checkpoints.md``.
+    """
+
+    def __init__(
+        self,
+        url: Any,
+        *,
+        run: str | None = None,
+        takeover: bool = False,
+        concurrency: int = 16,
+        pack_bytes: int = 16 << 20,
+        keep: int = 4,
+        storage_options: Mapping[str, Any] | None = None,
+        unsafe_single_writer: bool = False,
+    ) -> None:
+        for name, value, least in (("concurrency", concurrency, 1), ("pack_bytes", pack_bytes, 1)):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
+        try:
+            self._given_run = None if run is None else text("run", run)
+        except ValueError as error:
+            raise InvalidInputError(str(error)) from None
+        self._keep = _checked_keep(keep)
+        self._bucket = Bucket(url, storage_options)
+        self._takeover, self._unsafe = bool(takeover), bool(unsafe_single_writer)
+        self._concurrency, self._pack_bytes = int(concurrency), int(pack_bytes)
+        self._own_run = secrets.token_hex(8)
+        self._registries: dict[str, tuple[Registry, Publisher]] = {}
+        self._turn = threading.RLock()
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """As it was given."""
+        return self._bucket.url
+
+    # -- writing
+
+    def push(
+        self,
+        path: str | os.PathLike,
+        suffix: int | str | None = None,
+        *,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Pushed:
+        """Publish a checkpoint.
+
+        Parameters
+        ----------
+        path : path
+            A checkpoint, or a directory of them.
+        suffix : int or str, optional
+            Of a directory: which one; by default the one of the highest number.
+        extra : dict, optional
+            What JSON has; `document` of the checkpoint keeps it.
+
+        Returns
+        -------
+        Pushed
+
+        Raises
+        ------
+        CheckpointNotFoundError, CorruptCheckpointError, FormatError
+            Of the checkpoint at `path`.
+        TakenOverError
+            Another run publishes at this URL.
+        UnsupportedStoreError
+            The store knows no conditional puts.
+        RemoteUnavailableError, RemoteError
+            It does not answer, or refused. In all these cases what was published before is as it
+            was, and the next push makes use of what this one has put.
+
+        Notes
+        -----
+        A file that a published checkpoint has already, by path, length and checksum, is neither
+        read nor put. All others are held against their checksums first. One request publishes: the
+        checkpoint is there whole or not at all. A checkpoint of the same suffix is replaced.
+        """
+        place, name, text_of_suffix = _located(path, suffix)
+        kept = check_extra(extra)
+        with self._writing(place.parent) as (_registry, publisher):
+            return publisher.push(place, name, text_of_suffix, kept)
+
+    def collect(
+        self,
+        keep: int | None = None,
+        grace: float | str = "24h",
+        *,
+        directory: str | os.PathLike | None = None,
+    ) -> Collected:
+        """Remove numbered checkpoints but the `keep` highest, and what none of the others needs.
+
+        Parameters
+        ----------
+        keep : int, optional
+        grace : float or str
+            Objects that are younger stay: seconds, or ``"90s"``, ``"30m"``, ``"24h"``, ``"7d"``.
+            They may be of a push that is under way: it would have to put them again.
+        directory : path, optional
+            From where this run pushes, if it has not pushed with this object yet and `run` was not
+            given.
+
+        Returns
+        -------
+        Collected
+
+        Raises
+        ------
+        TakenOverError
+            Another run publishes at this URL: only that one may.
+        RemoteUnavailableError, RemoteError
+            Call it again: nothing that a checkpoint needs was deleted.
+        """
+        kept, seconds = self._keep if keep is None else _checked_keep(keep), seconds_of(grace)
+        place = None if directory is None else resolved(directory)
+        with self._writing(place) as (registry, _publisher):
+            return Collector(registry).collect(kept, seconds)
+
+    @contextlib.contextmanager
+    def _writing(self, directory: Path | None) -> Iterator[tuple[Registry, Publisher]]:
+        """As the run of this directory."""
+        with self._turn:
+            self._check_open()
+            run = self._given_run
+            if run is None and directory is not None:
+                run = _run_of(directory)
+            elif run is None:
+                run = next(iter(self._registries), self._own_run)
+            yield self._registry(run)
+
+    def _registry(self, run: str) -> tuple[Registry, Publisher]:
+        if run not in self._registries:
+            registry = Registry(self._bucket, run, takeover=self._takeover, unsafe=self._unsafe)
+            publisher = Publisher(
+                registry, concurrency=self._concurrency, pack_bytes=self._pack_bytes
+            )
+            self._registries[run] = registry, publisher
+        return self._registries[run]
+
+    # -- reading
+
+    def pull(self, suffix: int | str | None = None, directory: str | os.PathLike = ".") -> Path:
+        """Make a published checkpoint a directory of this machine.
+
+        Parameters
+        ----------
+        suffix : int or str, optional
+            Default: the highest number.
+        directory : path
+            It gets ``<name>_ckpt.<suffix>``, which is replaced if it is there.
+
+        Returns
+        -------
+        Path
+            The checkpoint, durable; `ReplayBuffer.load` and `diskreplay.open` take it.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+        CorruptCheckpointError
+            An object is missing, or its bytes are not those that were put.
+        RemoteUnavailableError, RemoteError, StorageError
+            In all these cases there is no new directory.
+
+        Notes
+        -----
+        What checkpoints in `directory` have already is linked, and what a pull that was cut has
+        fetched is used. With ``takeover=True`` the run takes over first, so that nothing can be
+        published between this and its first push.
+        """
+        place = resolved(directory)
+        with self._turn:
+            self._check_open()
+            if self._takeover:
+                with self._writing(place if place.is_dir() else None) as (registry, _publisher):
+                    registry.claim()
+            return self._pull(suffix, place)
+
+    def _pull(self, suffix: int | str | None, place: Path) -> Path:
+        registry = self._reading()
+        wanted = registry.document(registry.find(suffix))
+        return Fetcher(self._bucket, concurrency=self._concurrency).pull(wanted, place)
+
+    def _reading(self) -> Registry:
+        self._check_open()
+        for registry, _publisher in self._registries.values():
+            return registry
+        return self._registry(self._given_run or self._own_run)[0]
+
+    def list(self) -> list[RemoteCheckpoint]:
+        """What is published: those with a text for a suffix first, then by number. One request.
+
+        Raises
+        ------
+        CorruptCheckpointError, RemoteUnavailableError, RemoteError
+        """
+        return catalog.in_order(self._reading().read()[0].checkpoints.values())
+
+    def extra(self, suffix: int | str | None = None) -> dict[str, Any]:
+        """What `push` was given as `extra`; by default of the highest number."""
+        registry = self._reading()
+        return dict(registry.document(registry.find(suffix)).extra)
+
+    def open(
+        self, suffix: int | str | None = None, *, cache: str | os.PathLike | None = None
+    ) -> ReplayBuffer:
+        """A reader of a published checkpoint, which is pulled first.
+
+        Parameters
+        ----------
+        suffix : int or str, optional
+            Default: the highest number.
+        cache : path, optional
+            Where it is pulled to, and found the next time; by default a directory of this URL below
+            ``$XDG_CACHE_HOME/diskreplay`` (``~/.cache``). Delete it when you want.
+
+        Returns
+        -------
+        ReplayBuffer or PrioritizedReplayBuffer
+            As of `diskreplay.open`.
+        """
+        self._check_open()
+        place = _cache_of(self.url) if cache is None else resolved(cache)
+        return open_buffer(self._pull(suffix, place))
+
+    def zarr(self, suffix: int | str | None = None) -> "zarr.Group":
+        """The arrays of a published checkpoint, read when they are indexed: a request for each
+        range of bytes that is needed. By default of the highest number."""
+        import zarr
+
+        from diskreplay.remote.ranges import RangeStore
+
+        registry = self._reading()
+        found = registry.document(registry.find(suffix))
+        return zarr.open_group(RangeStore(self._bucket, found), mode="r")
+
+    def verify(self, suffix: int | str | None = None, *, deep: bool = False) -> RemoteReport:
+        """Check a published checkpoint, or all of them: that every object is there in full length.
+
+        Parameters
+        ----------
+        suffix : int or str, optional
+            Default: all of them.
+        deep : bool
+            Get each object, and hold it against its SHA-256.
+        """
+        registry = self._reading()
+        checked = self.list() if suffix is None else [registry.find(suffix)]
+        return verify(registry, checked, deep=deep, concurrency=self._concurrency)
+
+    def close(self) -> None:
+        """Let go of it. Twice is fine."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.url}: these RemoteCheckpoints were closed; make new ones")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RemoteCheckpoints({self.url!r})"
+
+
+def _checked_keep(keep: int) -> int:
+    checked = checkpoint.checked_keep(keep)
+    if checked is None:
+        raise InvalidInputError("keep: a positive integer expected, found None")
+    return checked
+
+
+def _located(path: str | os.PathLike, suffix: int | str | None) -> tuple[Path, str, str]:
+    """A checkpoint's directory, the name of its buffer and its suffix."""
+    place = resolved(path)
+    if not manifest.is_checkpoint(place):
+        place = _in_directory(place, suffix)
+    elif (
+        suffix is not None
+        and checkpoint.checked_suffix(suffix) != place.name.partition("_ckpt.")[2]
+    ):
+        raise InvalidInputError(
+            f"{place}: a checkpoint itself, and not {suffix!r}; leave the suffix out"
+        )
+    name, separator, text_of_suffix = place.name.partition("_ckpt.")
+    if not separator:
+        raise InvalidInputError(
+            f"{place}: a checkpoint, but not named <name>_ckpt.<suffix>; rename it so"
+        )
+    return place, checkpoint.checked_suffix(name), checkpoint.checked_suffix(text_of_suffix)
+
+
+def _in_directory(directory: Path, suffix: int | str | None) -> Path:
+    names = {one.name for one in listing.checkpoints(directory, None)}
+    if len(names) > 1:
+        raise InvalidInputError(
+            f"{directory}: checkpoints of {', '.join(map(repr, sorted(names)))}; name the one to "
+            "push by its path"
+        )
+    return checkpoint.find(directory, next(iter(names), "replay"), suffix)[0]
+
+
+def _run_of(directory: Path) -> str:
+    """Who publishes the checkpoints of a directory; a random name at first."""
+    path = directory / RUN_FILE
+    if not path.exists():
+        new = path.with_name(f".{RUN_FILE}.{secrets.token_hex(8)}")
+        files.write(new, [format.encode({"run": secrets.token_hex(8)})])
+        files.sync([new])
+        try:  # of two processes the first one's stays, where files can be linked
+            if not files.link(new, path):
+                files.rename(new, path)
+        except StorageError as error:
+            if error.errno != errno.EEXIST:
+                raise
+        finally:
+            files.remove(new)
+        files.sync_dirs([directory])
+    try:
+        return text("run", format.read_document(path).get("run"))
+    except ValueError as error:
+        raise FormatError(
+            f"{path}: damaged ({error}). It says which run publishes from here: remove it, and the "
+            "next push is another run's, which has to take over"
+        ) from error
+
+
+def _cache_of(url: str) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "diskreplay" / hashlib.sha256(url.encode()).hexdigest()[:16]

@@ -1,0 +1,97 @@
+"""collect: checkpoints that are not kept any more go, and objects that none of the others needs."""
+
+import datetime
+import re
+from typing import NamedTuple
+
+from diskreplay.errors import InvalidInputError
+from diskreplay.remote.bucket import Listed
+from diskreplay.remote.catalog import Catalog, in_order
+from diskreplay.remote.registry import Registry
+
+_GRACE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_PLACES = ("packs/", "objects/", "checkpoints/")
+
+
+class Collected(NamedTuple):
+    """What a collection has removed.
+
+    Attributes
+    ----------
+    checkpoints : tuple of str
+        Suffixes.
+    objects, bytes : int
+        What is deleted, documents included.
+    """
+
+    checkpoints: tuple[str, ...]
+    objects: int
+    bytes: int
+
+
+def seconds_of(grace: float | str) -> float:
+    """A time as seconds: a number, or a text like ``"24h"``; an `InvalidInputError` otherwise."""
+    match = _GRACE.fullmatch(str(grace).strip())
+    if isinstance(grace, bool) or match is None:
+        raise InvalidInputError(
+            f"grace: seconds, or a text like '90s', '30m', '24h' or '7d' expected, found {grace!r}"
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+class Collector:
+    """Collects at one URL. Only the run that publishes there may."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def collect(self, keep: int, grace: float) -> Collected:
+        """Remove numbered checkpoints but the `keep` highest, and then the objects that nothing
+        refers to and that are older than `grace` seconds.
+
+        Nothing that a push beside this one refers to is deleted, whatever `grace` is. What is to be
+        deleted is written into the catalog first; a push that was prepared before cannot publish
+        then, since its swap fails. It begins anew, and puts what is doomed under other names.
+        """
+        registry = self._registry
+        for _ in self._registry.tries():
+            found, tag = registry.read_to_write()
+            if not tag:
+                return Collected((), 0, 0)
+            gone = _superfluous(found, keep)
+            left = {s: one for s, one in found.checkpoints.items() if s not in gone}
+            doomed = self._unneeded(found.replaced(checkpoints=left), grace)
+            if not gone and not doomed and not found.doomed:
+                return Collected((), 0, 0)
+            # What a collection that was killed had doomed stays so until it is gone.
+            names = frozenset(one.key for one in doomed) | found.doomed
+            wanted = found.replaced(checkpoints=left, doomed=_objects(names))
+            if (now := registry.write(wanted, tag)) is not None:
+                registry.bucket.delete(sorted(names))
+                # If somebody has published meanwhile the next collection does this.
+                registry.write(wanted.replaced(doomed=frozenset()), now)
+                return Collected(gone, len(doomed), sum(one.size for one in doomed))
+        raise AssertionError("the tries end with an error")
+
+    def _unneeded(self, left: Catalog, grace: float) -> list[Listed]:
+        needed = {one.document for one in left.checkpoints.values()}
+        for one in left.checkpoints.values():
+            needed |= self._registry.document(one).objects.keys()
+        latest = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=grace)
+        return [
+            one
+            for place in _PLACES
+            for one in self._registry.bucket.list(place)
+            if one.key not in needed and one.modified <= latest
+        ]
+
+
+def _superfluous(found: Catalog, keep: int) -> tuple[str, ...]:
+    numbered = [one for one in in_order(found.checkpoints.values()) if one.number is not None]
+    return tuple(one.suffix for one in numbered[:-keep])
+
+
+def _objects(keys: frozenset[str]) -> frozenset[str]:
+    """Without documents: each push gives its own another name."""
+    return frozenset(key for key in keys if not key.startswith("checkpoints/"))

@@ -1,0 +1,170 @@
+"""pull: a published checkpoint in a directory of this machine, whole or not at all."""
+
+import contextlib
+import errno
+import glob
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.errors import CorruptCheckpointError, DiskReplayError, RemoteUnavailableError
+from diskreplay.remote.bucket import Bucket, Missing
+from diskreplay.remote.document import Document, Part, sha256_of
+from diskreplay.remote.source import is_sound
+from diskreplay.store import checkpoint, codec, files, manifest, tempfiles
+from diskreplay.store.manifest import Manifest
+
+_TRIES = 4
+
+
+class Fetcher:
+    """Pulls checkpoints of one URL.
+
+    Parameters
+    ----------
+    bucket : Bucket
+    concurrency : int
+        Objects at once.
+    """
+
+    def __init__(self, bucket: Bucket, *, concurrency: int) -> None:
+        self._bucket, self._concurrency = bucket, concurrency
+
+    def pull(self, wanted: Document, directory: Path) -> Path:
+        """Make the checkpoint's directory in `directory`; its path.
+
+        What a checkpoint there has already is linked, and what a pull that was cut has fetched is
+        used; both only if their bytes are right.
+        """
+        target = checkpoint.path_of(directory, wanted.name, wanted.suffix)
+        if _is_there(target, wanted):
+            return target
+        files.make_lasting_dirs(directory)
+        contents = wanted.contents()
+        with tempfiles.Workspace(target, "tmp") as room:
+            build = room.path / target.name
+            for parent in sorted({(build / key).parent for key in contents.files}):
+                files.make_dirs(parent)
+            missing = dict(wanted.parts)
+            for key in [*_from_here(target, build, contents, missing)]:
+                del missing[key]
+            self._fetch_all(wanted, contents, missing, build)
+            for key in contents.files:
+                files.seal(build / key)
+            listing = build / manifest.NAME
+            files.make_dirs(listing.parent)
+            files.write(listing, [wanted.listing.encode()])
+            files.sync([*(build / key for key in contents.files), listing])
+            files.sync_dirs([build, *(path for path in build.rglob("*") if path.is_dir())])
+            room.put_in_place(build)
+        return target
+
+    def _fetch_all(
+        self, wanted: Document, contents: Manifest, missing: dict[str, Part], build: Path
+    ) -> None:
+        by_object: dict[str, dict[str, Part]] = defaultdict(dict)
+        for key, part in missing.items():
+            by_object[part.object][key] = part
+        with ThreadPoolExecutor(self._concurrency, "diskreplay pull") as pool:
+            jobs = [
+                pool.submit(self._fetch, key, wanted.objects[key], parts, contents, build)
+                for key, parts in by_object.items()
+            ]
+            try:
+                for job in jobs:
+                    job.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _fetch(
+        self, key: str, length: int, parts: dict[str, Part], contents: Manifest, build: Path
+    ) -> None:
+        """Write the files that are in one object, all of whose bytes are checked first."""
+        data = self.checked(key, length)
+        for name, part in parts.items():
+            piece, size = data[part.offset : part.offset + part.length], contents.files[name].size
+            crc = codec.crc32c(np.frombuffer(piece, np.uint8), zeros=size - part.length)
+            if crc != part.crc32c:
+                raise CorruptCheckpointError(
+                    f"{self._bucket.where(key)}: the bytes of {name} do not match their checksum; "
+                    "pull another checkpoint"
+                )
+            files.write(build / name, [piece], length=size)
+
+    def checked(self, key: str, length: int) -> memoryview:
+        """The bytes of an object, if they are those that it is named by.
+
+        Raises
+        ------
+        CorruptCheckpointError, RemoteError
+        """
+        where = self._bucket.where(key)
+        for last in [False] * (_TRIES - 1) + [True]:
+            data, summed = bytearray(), hashlib.sha256()
+            try:
+                for piece in self._bucket.pieces(key):
+                    data += piece
+                    summed.update(piece)
+                    if len(data) > length:
+                        break
+                if len(data) < length and self._bucket.size(key) == length:
+                    raise RemoteUnavailableError(
+                        errno.EIO, f"{len(data):,} of {length:,} bytes came", where
+                    )
+            except Missing:
+                raise CorruptCheckpointError(f"{where}: missing; pull another checkpoint") from None
+            except RemoteUnavailableError:
+                if last:
+                    raise
+                continue
+            break
+        if len(data) != length or summed.hexdigest() != sha256_of(key):
+            raise CorruptCheckpointError(
+                f"{where}: its bytes are not those that it is named by (SHA-256); pull another "
+                "checkpoint"
+            )
+        return memoryview(data)
+
+
+def _is_there(target: Path, wanted: Document) -> bool:
+    """Whether that checkpoint is there in full length already."""
+    try:
+        manifest.read_whole(target)
+        return (target / manifest.NAME).read_text() == wanted.listing
+    except (DiskReplayError, OSError, ValueError):
+        return False
+
+
+def _from_here(
+    target: Path, build: Path, contents: Manifest, wanted: dict[str, Part]
+) -> Iterator[str]:
+    """Take what there is on this machine already: of checkpoints beside `target`, and of pulls of
+    it that were cut, which are removed. Yields the files that were taken."""
+    needed = set(wanted)
+
+    def take(places: dict[str, Path]) -> Iterator[str]:
+        for key in sorted(needed & places.keys()):
+            seal = contents.files[key]
+            if is_sound(places[key], seal, wanted[key].crc32c):
+                if not files.link(places[key], build / key):
+                    files.copy(places[key], build / key)
+                needed.discard(key)
+                yield key
+
+    name = target.name.partition("_ckpt.")[0]
+    for path in sorted(target.parent.glob(f"{glob.escape(name)}_ckpt.*")):
+        with contextlib.suppress(DiskReplayError, OSError):  # not whole: then it has nothing
+            listed = manifest.read(path).files
+            same = {key for key in needed if listed.get(key) == contents.files[key]}
+            yield from take({key: path / key for key in same})
+    cut = tempfiles.left_behind(target.parent, re.escape(target.name), "tmp")
+    for room in cut:
+        base = room.path / target.name
+        yield from take({key: base / key for key in needed})
+        room.remove()

@@ -1,0 +1,260 @@
+"""push: what the store does not have of a checkpoint is put there, and then it is published."""
+
+import contextlib
+import datetime
+import hashlib
+import itertools
+import json
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diskreplay.errors import InvalidInputError
+from diskreplay.remote import document
+from diskreplay.remote.catalog import Catalog, RemoteCheckpoint
+from diskreplay.remote.document import Document, Part
+from diskreplay.remote.registry import Registry
+from diskreplay.remote.source import Source
+from diskreplay.store import codec
+from diskreplay.store.manifest import Manifest
+from diskreplay.store.segment import Seal
+
+_ALONE = 8 << 20  # a file of so many bytes is an object of its own
+_LEAST_ALIVE = 0.25  # of a pack, or what is needed of it is put into another
+_MOST_SMALL = 16  # packs that are less than a quarter full, or they are put together
+_IN_MEMORY = 256 << 20
+
+# A file as checkpoints have it: its path, length and checksum. What is the same is not put twice.
+Known = tuple[str, int, int]
+
+
+class Pushed(NamedTuple):
+    """What a push has done.
+
+    Attributes
+    ----------
+    suffix : str
+    requests : int
+        All that were made.
+    bytes : int
+        Of the objects that were put, documents included.
+    objects : int
+        How many of them.
+    seconds : float
+    """
+
+    suffix: str
+    requests: int
+    bytes: int
+    objects: int
+    seconds: float
+
+
+class _Budget:
+    """Bytes that may be in memory at once; what is larger than all of them waits to be alone."""
+
+    def __init__(self, size: int) -> None:
+        self._left = self._size = size
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def of(self, size: int) -> Iterator[None]:
+        size = min(size, self._size)
+        with self._changed:
+            self._changed.wait_for(lambda: self._left >= size)
+            self._left -= size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += size
+                self._changed.notify_all()
+
+
+class Publisher:
+    """Pushes checkpoints to one URL, one at a time.
+
+    Parameters
+    ----------
+    registry : Registry
+    concurrency : int
+        Requests at once.
+    pack_bytes : int
+        About how long a pack gets.
+    """
+
+    def __init__(self, registry: Registry, *, concurrency: int, pack_bytes: int) -> None:
+        self._registry, self._concurrency = registry, concurrency
+        self._pack_bytes = pack_bytes
+        self._put: dict[Known, Part] = {}  # by a push that was cut, or overtaken, before its end
+        self._lengths: dict[str, int] = {}
+        self._budget = _Budget(_IN_MEMORY)
+
+    def push(self, path: Path, name: str, suffix: str, extra: dict[str, Any]) -> Pushed:
+        """Publish the checkpoint at `path`."""
+        start, bucket = time.monotonic(), self._registry.bucket
+        requests = bucket.requests
+        source = Source(path)
+        contents = source.contents
+        sent: Counter[str] = Counter()
+        for _ in self._registry.tries():
+            found, tag = self._registry.read_to_write()
+            _check_name(found, name, bucket.url)
+            parts = self._known(found, contents)
+            parts |= self._put_missing(source, parts, found.doomed, sent)
+            made = self._document(name, suffix, found, source, parts, extra)
+            data = made.encode()
+            key = f"checkpoints/{suffix}.{secrets.token_hex(8)}.json"
+            self._registry.put_object(key, data)
+            sent[key] = len(data)
+            one = RemoteCheckpoint(
+                name, suffix, self._registry.run, found.epoch, contents.saved_at,
+                datetime.datetime.now(datetime.UTC), source.rows, document.bytes_of(contents), key,
+            )  # fmt: skip
+            wanted = found.replaced(checkpoints=found.checkpoints | {suffix: one})
+            if self._registry.write(wanted, tag) is not None:
+                break
+        self._registry.remember(key, made)
+        self._put.clear()
+        made_requests = bucket.requests - requests
+        return Pushed(suffix, made_requests, sent.total(), len(sent), time.monotonic() - start)
+
+    def _document(
+        self, name: str, suffix: str, found: Catalog, source: Source, parts: dict[str, Part],
+        extra: dict[str, Any],
+    ) -> Document:  # fmt: skip
+        used = dict.fromkeys(part.object for part in parts.values())
+        return Document(
+            name, suffix, self._registry.run, found.epoch, source.listing,
+            {key: self._lengths[key] for key in used},
+            {key: parts[key] for key in source.contents.files}, extra,
+        )  # fmt: skip
+
+    # -- what is there
+
+    def _known(self, found: Catalog, contents: Manifest) -> dict[str, Part]:
+        """Where files of a checkpoint are already, but for packs that had better be left."""
+        known = self._put_and_there()
+        for one in sorted(found.checkpoints.values(), key=lambda one: one.published_at):
+            there = self._registry.document(one)
+            self._lengths |= there.objects
+            files = there.contents().files
+            known |= {_known_as(key, files[key]): part for key, part in there.parts.items()}
+        parts = {
+            key: known[at] for key, seal in contents.files.items()
+            if (at := _known_as(key, seal)) in known and known[at].object not in found.doomed
+        }  # fmt: skip
+        left = self._to_leave(parts)
+        return {key: part for key, part in parts.items() if part.object not in left}
+
+    def _put_and_there(self) -> dict[Known, Part]:
+        """What this has put and nothing refers to yet: a collection may have deleted it since."""
+        objects = {part.object for part in self._put.values()}
+        there = {key for key in objects if self._registry.bucket.size(key) == self._lengths[key]}
+        self._put = {known: part for known, part in self._put.items() if part.object in there}
+        return dict(self._put)
+
+    def _to_leave(self, parts: dict[str, Part]) -> set[str]:
+        """Packs of which little is needed, and small ones where they are many: else a run of
+        thousands of checkpoints would need thousands of packs, each for a few files."""
+        alive: Counter[str] = Counter()
+        for part in parts.values():
+            alive[part.object] += part.length
+        packs = {key: self._lengths[key] for key in alive if key.startswith("packs/")}
+        left = {key for key, length in packs.items() if alive[key] < _LEAST_ALIVE * length}
+        small = {key for key, length in packs.items() if length < self._pack_bytes / 4}
+        return left | (small if len(small) > _MOST_SMALL else set())
+
+    # -- what is not
+
+    def _put_missing(
+        self, source: Source, parts: dict[str, Part], doomed: frozenset[str], sent: Counter[str]
+    ) -> dict[str, Part]:
+        """Put what no object has yet; returns where it is."""
+        files = source.contents.files
+        missing = {key: seal for key, seal in files.items() if key not in parts}
+        made: dict[str, Part] = {}
+        # The first error ends it: what was put before is known to the next push.
+        with ThreadPoolExecutor(self._concurrency, "diskreplay push") as pool:
+            lengths = dict(zip(missing, pool.map(source.length, missing), strict=True))
+            groups = _packs(lengths, self._pack_bytes)
+            jobs = [pool.submit(self._put_group, source, group, doomed) for group in groups]
+            try:
+                for job in jobs:
+                    key, length, its = job.result()
+                    made |= its
+                    sent[key] = length
+                    self._lengths[key] = length
+                    self._put |= {_known_as(name, missing[name]): its[name] for name in its}
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return made
+
+    def _put_group(
+        self, source: Source, group: dict[str, int], doomed: frozenset[str]
+    ) -> tuple[str, int, dict[str, Part]]:
+        """Put some files, of these lengths, as one object."""
+        size = sum(group.values())
+        parts, offset, data = {}, 0, bytearray()
+        with self._budget.of(size + max(source.contents.files[key].size for key in group)):
+            for name, length in group.items():
+                whole = source.read(name)
+                data += whole[:length].data
+                parts[name] = Part("", offset, length, codec.crc32c(whole))
+                offset += length
+            kind = "objects" if len(group) == 1 and size >= _ALONE else "packs"
+            key = free = f"{kind}/{hashlib.sha256(data).hexdigest()}"
+            for number in itertools.count(1):
+                if free not in doomed:
+                    break
+                free = f"{key}.{number}"
+            self._registry.put_object(free, bytes(data))
+        return free, size, {name: part._replace(object=free) for name, part in parts.items()}
+
+
+def _known_as(key: str, seal: Seal) -> Known:
+    return key, seal.size, seal.crc32c
+
+
+def _check_name(found: Catalog, name: str, url: str) -> None:
+    others = {one.name for one in found.checkpoints.values()} - {name}
+    if others:
+        raise InvalidInputError(
+            f"{url}: there are checkpoints of {', '.join(map(repr, sorted(others)))} and these are "
+            f"of {name!r}; give each buffer a URL of its own"
+        )
+
+
+def _packs(lengths: dict[str, int], most: int) -> Iterator[dict[str, int]]:
+    """Files, by their lengths, that go into one object: large ones alone, small ones behind each
+    other."""
+    pack: dict[str, int] = {}
+    size = 0
+    for key, length in lengths.items():
+        if length >= _ALONE:
+            yield {key: length}
+            continue
+        if pack and size + length > most:
+            yield pack
+            pack, size = {}, 0
+        pack[key] = length
+        size += length
+    if pack:
+        yield pack
+
+
+def check_extra(extra: Any) -> dict[str, Any]:
+    """A copy of what is kept with a checkpoint, as JSON has it, or an `InvalidInputError`."""
+    try:
+        kept = json.loads(json.dumps({} if extra is None else extra, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"extra: only what JSON has ({error})") from error
+    if not isinstance(kept, dict):
+        raise InvalidInputError(f"extra: a dict expected, found {extra!r:.60}")
+    return kept

@@ -1,0 +1,166 @@
+"""What `save` and `load` of a buffer do where they are given a URL."""
+
+import threading
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diskreplay.errors import (
+    CheckpointNotFoundError,
+    DiskReplayError,
+    InvalidInputError,
+    RemoteError,
+    RemoteUnavailableError,
+)
+from diskreplay.remote.checkpoints import RemoteCheckpoints
+from diskreplay.remote.publisher import Pushed
+from diskreplay.session import Session
+from diskreplay.store import checkpoint
+from diskreplay.store.listing import Checkpoint
+
+
+class SaveStatus(NamedTuple):
+    """How far the last save to a URL is.
+
+    Attributes
+    ----------
+    suffix : str
+    state : {"publishing", "published", "failed"}
+    path : Path
+        The checkpoint beside the store.
+    pushed : Pushed or None
+        Once it is published.
+    error : Exception or None
+        Why it failed.
+    """
+
+    suffix: str
+    state: str
+    path: Path
+    pushed: Pushed | None = None
+    error: BaseException | None = None
+
+
+class RemoteSaver:
+    """Saves one buffer to URLs and loads it from there.
+
+    Checkpoints are in the directory ``<store>.remote`` on their way. The last one stays there: the
+    next one shares its files, and ``remote.json`` beside it says which run this is.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._place = session.path.with_name(session.path.name + ".remote")
+        self._opened: dict[str, RemoteCheckpoints] = {}
+        self._status: SaveStatus | None = None
+        self._pushing: threading.Thread | None = None
+
+    def save(
+        self, where: Any, number: int | str, attachments: Mapping[str, Any] | None,
+        given_keep: int | None, wait: bool,
+    ) -> Path:  # fmt: skip
+        """Save beside the store, and publish that; not `wait`: on a thread.
+
+        Raises
+        ------
+        RemoteError
+            Also one of the save before, which was published on a thread, if the next ones must fail
+            too.
+        """
+        remote, keep = self._remote(where), checkpoint.checked_keep(given_keep)
+        self.wait()
+        self._report()
+        path = self._session.save(self._place, number, attachments=attachments, keep=1)
+        suffix = path.name.partition("_ckpt.")[2]
+        self._status = SaveStatus(suffix, "publishing", path)
+        if wait:
+            self._push(remote, path, suffix, keep)
+            status, self._status = self._status, self._status._replace(error=None)
+            if status.error is not None:
+                raise status.error
+        else:
+            # Not a daemon: the interpreter waits for it at its end.
+            self._pushing = threading.Thread(
+                target=self._push, args=(remote, path, suffix, keep), name="diskreplay push"
+            )
+            self._pushing.start()
+        return path
+
+    def _push(self, remote: RemoteCheckpoints, path: Path, suffix: str, keep: int | None) -> None:
+        try:
+            pushed = remote.push(path)
+        except Exception as error:  # raised by `save`, or kept until somebody asks
+            self._status = SaveStatus(suffix, "failed", path, None, error)
+            return
+        self._status = SaveStatus(suffix, "published", path, pushed)
+        try:
+            if keep is not None and sum(c.number is not None for c in remote.list()) > keep:
+                remote.collect(keep)
+        except DiskReplayError as error:
+            warnings.warn(
+                f"{remote.url}: checkpoint {suffix} is published, but older ones could not be "
+                f"removed: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _report(self) -> None:
+        """Tell of a failure that nobody has been told of."""
+        error = self._status.error if self._status is not None else None
+        if self._status is None or error is None:
+            return
+        self._status = self._status._replace(error=None)
+        if isinstance(error, RemoteError) and not isinstance(error, RemoteUnavailableError):
+            raise error
+        warnings.warn(
+            f"checkpoint {self._status.suffix} was not published: {error}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def load(self, where: Any, suffix: int | str | None, resume_episodes: bool) -> Checkpoint:
+        """Pull a checkpoint beside the store, and load that."""
+        place, found = self.fetch(where, suffix)
+        return self._session.load(place, found, resume_episodes=resume_episodes)
+
+    def fetch(self, where: Any, suffix: int | str | None) -> tuple[Path, str]:
+        """Pull a checkpoint beside the store: the directory, and which one it is.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+        """
+        self.wait()
+        remote = self._remote(where)
+        if not any(one.name == self._session.name for one in remote.list()):
+            others = ", ".join(sorted({one.name for one in remote.list()})) or "none"
+            raise CheckpointNotFoundError(
+                f"{remote.url}: no checkpoint of {self._session.name!r} there (of others: {others})"
+            )
+        path = remote.pull(suffix, self._place)
+        return path.parent, path.name.partition("_ckpt.")[2]
+
+    def status(self) -> SaveStatus | None:
+        """Of the last save to a URL."""
+        return self._status
+
+    def wait(self) -> None:
+        """Until nothing is being published."""
+        if self._pushing is not None:
+            self._pushing.join()
+            self._pushing = None
+
+    def close(self) -> None:
+        """Wait, and tell of a failure that nobody has been told of."""
+        self.wait()
+        self._report()
+
+    def _remote(self, where: Any) -> RemoteCheckpoints:
+        if isinstance(where, RemoteCheckpoints):
+            return where
+        if not isinstance(where, str):
+            raise InvalidInputError(
+                f"checkpoint_dir: a path, a URL or RemoteCheckpoints expected, found {where!r:.80}"
+            )
+        return self._opened.setdefault(where, RemoteCheckpoints(where))

