@@ -291,8 +291,7 @@ class Session(CallGuard):
         Parameters
         ----------
         checkpoint_dir : path, or URL of an object store
-            Created if it is missing; not inside the store. At a URL, ``s3://bucket/run``, or by
-            `remote.RemoteCheckpoints` the checkpoint is published.
+            Created if it is missing; not inside the store. Or ``s3://bucket/run``: see `remote`.
         iteration_number : int or str
             The suffix: a number from 0 on, or letters, digits, ``.``, ``_`` and ``-``. A checkpoint
             of the same suffix is replaced.
@@ -304,8 +303,7 @@ class Session(CallGuard):
             So many checkpoints of the highest numbers are kept, and the one just written; None
             keeps all. Those with a text for a suffix are always kept.
         wait : bool
-            For a URL: until it is published. Else a thread does that (`save_status`), and the next
-            save to a URL, or `close`, waits for it.
+            Of a URL: until it is published; else a thread does that, and `save_status` tells.
 
         Returns
         -------

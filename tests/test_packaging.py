@@ -16,7 +16,7 @@ pytest.importorskip("hatch_fancy_pypi_readme")
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = "https://github.com/diskreplay/diskreplay"
 # Those of a user.
-EXTRAS = {"all", "atari", "jax", "lerobot", "minari", "pandas", "plot", "sb3", "torch"}
+EXTRAS = {"all", "atari", "cloud", "jax", "lerobot", "minari", "pandas", "plot", "sb3", "torch"}
 # ](target) of links and pictures, and the targets of other ways to write one.
 LINK = re.compile(
     r"\]\(\s*<?([^)\s>]+)|(?:src|href)\s*=\s*[\"']([^\"']+)|^\[[^\]]+\]:\s*(\S+)", re.M
@@ -91,7 +91,7 @@ def test_all_that_is_needed_has_a_lowest_version(metadata):
     """`.ci/versions` runs the tests with it."""
     for line in metadata.get_all("Requires-Dist"):
         if not line.startswith("diskreplay["):
-            assert re.match(r"[\w.-]+(\[\w+\])?>=\d", line), line
+            assert re.match(r"[\w.-]+(\[[\w,]+\])?>=\d", line), line
 
 
 def check_target(url):

@@ -79,7 +79,8 @@ class Bucket:
                 'object stores are reached with obstore: pip install "diskreplay[cloud]"',
                 name="obstore",
             ) from error
-        self._obstore, self.requests, self._lock = obstore, 0, threading.Lock()
+        self._obstore, self.requests = obstore, 0
+        self._lock = threading.Lock()
         self._local: Path | None = None
         self._secrets = sorted(_texts(options or {}), key=len, reverse=True)
         if isinstance(url, str):
