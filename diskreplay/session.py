@@ -145,9 +145,8 @@ class Session(CallGuard):
         if store.mode != "r" and store.count.any():
             self._kind.complete(self._rows)
         self._closed = False
-        # A buffer that is dropped, or still open when the process ends, lets go of its store as a
-        # killed process would: nothing is lost, and the next opening recovers it. At exit this
-        # runs while the maintenance thread can still be joined; a __del__ would come too late.
+        # A dropped buffer lets go of its store as a killed process would: the next opening recovers
+        # it. At exit the maintenance thread can still be joined here; in a __del__ it cannot.
         self._release = weakref.finalize(self, _let_go, self._holder, self._workspace, fork.pid)
 
     def _attach(
@@ -316,8 +315,8 @@ class Session(CallGuard):
         AttachmentError
             A function raised (that is its ``__cause__``), or wrote something else than one file.
         StorageError
-            The directory cannot be written, or is full. In all these cases there is no new
-            checkpoint, and one of that suffix is as it was.
+            It cannot be written, or is full. In all these cases there is no new checkpoint, and
+            one of that suffix is as it was.
         RemoteError
             It was not published. Without `wait` the next save may raise it.
 
@@ -331,9 +330,8 @@ class Session(CallGuard):
 
         Attachments are written first, one after the other, on this thread and without the buffer's
         lock: a function may take its time and may use the buffer. The rows are those of the moment
-        after the last one, when the lock is taken; other threads may add until then.
-
-        Batches under way in a prefetcher are drawn again, see `prefetch`.
+        after the last one, when the lock is taken; other threads may add until then. Batches under
+        way in a prefetcher are drawn again, see `prefetch`.
         """
         self._check_writable()
         if is_remote(checkpoint_dir):
@@ -389,9 +387,8 @@ class Session(CallGuard):
 
         Notes
         -----
-        Where there is no such checkpoint but one of ReAgent or Dopamine (``add_count_ckpt.7.gz``,
-        ``$store$_observation_ckpt.7.gz``, ...), that is converted and loaded, see
-        `convert.gz_checkpoint.read`; its stack size has to be this buffer's.
+        Where there is none but one of ReAgent or Dopamine (``add_count_ckpt.7.gz``, ...), that is
+        converted and loaded, see `convert.gz_checkpoint.read`; its stack size has to be this one's.
 
         The rows of the live store are replaced, and row numbers go back: ids handed out since the
         save are void. The generator, priorities and counts are those of the save, so the next batch
