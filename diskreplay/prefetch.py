@@ -348,6 +348,9 @@ class Prefetcher:
 
     def close(self) -> None:
         """Stop the threads and put the batches under way back. Closing twice is fine."""
+        if fork.pid != self._pid:
+            self._closed = True  # a child's copy: the threads are the parent's
+            return
         whose = _buffer_of(self._buffer)
         whose._turn()
         me = threading.get_ident()

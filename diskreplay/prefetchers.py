@@ -79,7 +79,7 @@ class Prefetchers:
         if self._due:
             with self._lock:
                 self.draw_resumed()
-        for prefetcher in self.open:
+        for prefetcher in list(self.open):  # another thread may close one
             prefetcher.wait_until_drawn()
 
     def close(self) -> None:

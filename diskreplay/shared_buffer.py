@@ -34,7 +34,7 @@ class _Entry:
     ) -> None:
         self.path, self.kind, self.options = path, kind, dict(options)
         self.buffer: ReplayBuffer | None = None
-        self.handles = 0
+        self.handles: set[object] = set()
         self.claim: object = None
         self.pause: Callable[[], None] = _nothing
 
@@ -53,10 +53,6 @@ class _Entry:
                 f"{self.path}: open in this process with another {', '.join(differing)}; close it "
                 "first, or ask for it with the same options"
             )
-
-    def release(self) -> None:
-        with _lock:
-            self.handles -= 1
 
 
 class SharedBuffer:
@@ -92,9 +88,12 @@ class SharedBuffer:
                 entry = _entries[fork.pid, path] = _Entry(path, kind, options)
             else:
                 entry.check_alike(kind, options)
-            entry.handles += 1
+            mine = object()
+            entry.handles.add(mine)
         self._entry: _Entry | None = entry
-        self._release = weakref.finalize(self, entry.release)
+        # Without the lock, since garbage is collected amid any call: whoever has the lock may wait
+        # for the end of that call, to close the buffer.
+        self._release = weakref.finalize(self, entry.handles.discard, mine)
 
     @property
     def buffer(self) -> ReplayBuffer:
@@ -167,7 +166,7 @@ class SharedBuffer:
             entry = self._entry
             if entry is None:
                 return
-            if entry.handles == 1 and entry.buffer is not None:
+            if len(entry.handles) == 1 and entry.buffer is not None:
                 entry.buffer.close()
                 entry.buffer = None
             self._entry = None

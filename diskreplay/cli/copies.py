@@ -32,7 +32,7 @@ Examples:
 
     diskreplay convert runs/pong/replay --compressor zstd --out runs/pong/small
 
-    diskreplay convert runs/pong/replay --compressor observation=lz4 --out runs/pong/replay --force
+    diskreplay convert replay --compressor observation=lz4 --out replay --force
 """)  # fmt: skip
 def convert(
     path: PathArgument,

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -26,6 +26,9 @@ from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import action_labels, title_of
+
+if TYPE_CHECKING:
+    from diskreplay.pictures.frame_field import FrameField
 
 _FEW = 20  # lines of a table that may be long
 _SMALL = 6  # values that a cell of a table holds
@@ -178,6 +181,7 @@ def show(
             frames = _stack_ids(buffer, id)
         if out is not None:
             check_target(out, buffer, force)
+        drawable = _drawable(buffer, field, out)
         rows = ids if as_json or not limit else ids[:limit]
         if id is None:
             rows, documents = retained(buffer, rows, lambda ids: _rows(buffer, ids))
@@ -193,7 +197,8 @@ def show(
             if label is not None:
                 documents = [row | {"action": label(row["action"])} for row in documents]
             _print_rows(documents, found, number, len(ids))
-        _draw(buffer, field, frames, out, quiet=as_json)
+        if drawable is not None:
+            _draw(buffer.path, drawable, frames, out, quiet=as_json)
 
 
 def _stack_ids(buffer: ReplayBuffer, id: int) -> np.ndarray:
@@ -263,10 +268,8 @@ def _cell(value: Any) -> str:
     return "[" + " ".join(text[:_SMALL]) + more + "]"
 
 
-def _draw(
-    buffer: ReplayBuffer, field: str | None, ids: np.ndarray, out: Path | None, *, quiet: bool
-) -> None:
-    """Save the frames of these rows, or draw some of them on a terminal."""
+def _drawable(buffer: ReplayBuffer, field: str | None, out: Path | None) -> "FrameField | None":
+    """The field to draw, if there is one; refuses what cannot be saved as `out`."""
     from diskreplay.pictures.frame_field import FrameField
 
     drawable = FrameField.choose(buffer, field)
@@ -276,6 +279,18 @@ def _draw(
                 f"{buffer.path}: no observation looks like a picture, so there is nothing to save; "
                 "choose one with --field"
             )
+        if out.suffix.lower() != ".gif":
+            from diskreplay.pictures.sheet import format_of
+
+            format_of(out, ".gif")
+    return drawable
+
+
+def _draw(
+    path: Path, drawable: "FrameField", ids: np.ndarray, out: Path | None, *, quiet: bool
+) -> None:
+    """Save the frames of these rows, or draw some of them on a terminal."""
+    if out is not None:
         if out.suffix.lower() == ".gif":
             from diskreplay.pictures.animation import save_gif
 
@@ -286,13 +301,13 @@ def _draw(
             kept, frames = drawable.read_retained(_spread(ids, _SHEET))
             if not len(kept):
                 raise EmptyBufferError(
-                    f"{buffer.path}: the rows to draw have all left the capacity meanwhile; choose "
-                    "newer ones"
+                    f"{path}: the rows to draw have all left the capacity meanwhile; choose newer "
+                    "ones"
                 )
             save_sheet(frames, out, captions=[f"row {id}" for id in kept])
         if not quiet:
             console.print(f"wrote {out} ({size_text(out.stat().st_size)})", soft_wrap=True)
-    elif drawable is not None and console.is_terminal and not quiet:
+    elif console.is_terminal and not quiet:
         from rich.columns import Columns
 
         from diskreplay.pictures.terminal import half_blocks

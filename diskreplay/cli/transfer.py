@@ -89,7 +89,7 @@ Examples:
 
     diskreplay export runs/pong/replay --out pong.parquet
 
-    diskreplay export runs/pong/replay --out pong/ --format parquet --partition env
+    diskreplay export runs/pong/replay -o pong/ --format parquet --partition env
 
     diskreplay export runs/pong/replay --out pong/random-v0 --format minari
 

@@ -5,7 +5,6 @@ row behind that one: the next transition's, or a final row. Of the newest transi
 only, the tip, until the next call shows whether the episode goes on from there.
 """
 
-import functools
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError, UsageError
+from diskreplay.integrations.read_ahead import ReadAhead
 from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf, same
 from diskreplay.integrations.transition_rows import complete_transitions, lead_in, slack
 from diskreplay.prefetch import Prefetcher
@@ -59,9 +59,9 @@ class TransitionRing:
             raise InvalidInputError(
                 f"frame_stack: at most {_MOST_STEPS} expected, found {self._longest}"
             )
-        self._ahead: dict[int, Prefetcher] = {}
-        self._claim = handle.claim(functools.partial(_stop, self._ahead))
-        weakref.finalize(self, _stop, self._ahead)  # their threads would keep the buffer open
+        self._ahead = ReadAhead()
+        self._claim = handle.claim(self._ahead.stop)
+        weakref.finalize(self, self._ahead.drop)
         self.forget()
 
     def forget(self) -> None:
@@ -382,9 +382,7 @@ class TransitionRing:
 
     def prefetched(self, depth: int, batch_size: int) -> Prefetcher:
         """The batches of this size that the buffer reads ahead; the same ones at each call."""
-        if batch_size not in self._ahead:
-            self._ahead[batch_size] = self.buffer.prefetch(depth, batch_size)
-        return self._ahead[batch_size]
+        return self._ahead.of(self.buffer, depth, batch_size)
 
     # -- after an opening, and for checkpoints
 
@@ -442,9 +440,3 @@ class TransitionRing:
         )
         self._tips = [state[f"tip{at}"].tobytes() for at in range(len(self.leaves))]
         self._read.clear()
-
-
-def _stop(prefetchers: dict[int, Prefetcher]) -> None:
-    for prefetcher in prefetchers.values():
-        prefetcher.close()
-    prefetchers.clear()

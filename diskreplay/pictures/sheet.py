@@ -59,11 +59,7 @@ def save_sheet(
         Pillow is missing.
     """
     path = Path(path)
-    kind = _FORMATS.get(path.suffix.lower())
-    if kind is None:
-        raise InvalidInputError(
-            f"{path}: a name that ends with {', '.join(sorted(_FORMATS))} expected"
-        )
+    kind = format_of(path)
     frames = some(pictures(frames))
     if captions is not None and len(captions) != len(frames):
         raise InvalidInputError(f"captions: {len(frames)} expected, found {len(captions)}")
@@ -71,6 +67,22 @@ def save_sheet(
     _draw(frames, columns, captions, title).save(data, kind)
     files.replace({path: data.getvalue()})
     return path
+
+
+def format_of(path: Path, *more: str) -> str:
+    """The format that the ending of a sheet's name says.
+
+    Raises
+    ------
+    InvalidInputError
+        It is none of a sheet; `more` says which others the caller takes.
+    """
+    kind = _FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise InvalidInputError(
+            f"{path}: a name that ends with {', '.join(sorted([*_FORMATS, *more]))} expected"
+        )
+    return kind
 
 
 def _draw(

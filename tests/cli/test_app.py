@@ -340,6 +340,7 @@ def test_help_is_plain_and_nothing_in_it_is_broken(cli, monkeypatch):
         assert not re.search(r"<\w+( range)?>|<list|<bool>|\.\.\.\.", text), name
         for example in re.findall(r"diskreplay [^`\n]+", command.epilog):
             assert re.search(rf"^    (RUN )?{re.escape(example)}$", text, re.MULTILINE), name
+        assert max(map(len, text.splitlines())) <= 80, name
     text = cli("episodes", "--help").stdout
     assert text.startswith("Usage: diskreplay episodes [OPTIONS] PATH\n")
     assert "newest|oldest|return|length" in text

@@ -102,6 +102,21 @@ def test_show_what_is_not_there(cli, store, arguments, says):
     assert not (store.parent / "x.png").exists()
 
 
+@pytest.mark.parametrize("what", [[12], ["--episode", 1], [12, "--json"]])
+@pytest.mark.parametrize(
+    ("out", "options", "says"),
+    [
+        ("x.txt", [], "ends with .gif, .jpeg, .jpg, .png, .webp expected"),
+        ("x.png", ["--field", "reward"], "'reward'"), ("replay/x.png", [], "inside the store"),
+    ],
+)  # fmt: skip
+def test_show_refuses_what_it_cannot_save_before_it_prints(cli, store, what, out, options, says):
+    done = cli("show", store, *what, *options, "--out", store.parent / out, code=2)
+    assert says in done.stderr
+    assert done.stdout == ""
+    assert not (store.parent / out).exists()
+
+
 def test_show_an_evicted_row(cli, make, tmp_path):
     record(make(tmp_path / "replay", capacity=20), 50)
     assert "evicted" in cli("show", tmp_path / "replay", 3, code=2).stderr

@@ -1,7 +1,9 @@
 """Prioritized replay for Stable-Baselines3, and batches that are read ahead."""
 
 import copy
+import gc
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -184,3 +186,40 @@ def test_what_is_refused(tmp_path):
     )  # fmt: skip
     with pytest.raises(errors.InvalidInputError, match="norm_reward"):
         model.learn(20)
+
+
+@pytest.mark.parametrize("where", ["a draw", "a thread that reads ahead"])
+def test_one_that_is_collected_amid_a_call_of_its_buffer_reads_no_more_ahead(tmp_path, where):
+    """What stops it was refused there, as any call is, and nobody tried again."""
+    old, player = filled(path=tmp_path / "r", prefetch=2)
+    known = set(threading.enumerate())
+    old.sample(4)
+    (reading,) = set(threading.enumerate()) - known
+    new = DiskPrioritizedReplayBuffer(
+        40, STACKS, TWO, "cpu", n_envs=2, frame_stack=3, path=tmp_path / "r", prefetch=2
+    )
+    assert new.size() > 0  # it has the store now
+    cycle, collected = [old], []
+    cycle.append(cycle)
+
+    def collecting(_count):
+        collected.append(gc.collect())
+        return 0.4
+
+    gc.disable()
+    try:
+        del old, cycle
+        if where == "a draw":
+            new.disk.sample(4, beta=collecting)
+        else:
+            with new.disk.prefetch(1, 4, beta=collecting) as batches:
+                next(batches)
+    finally:
+        gc.enable()
+    assert collected
+    reading.join(300)
+    assert not reading.is_alive()
+    player.play(3, new)
+    new.sample(4)
+    new.close()
+    diskreplay.open(tmp_path / "r", mode="a").close()
