@@ -1,5 +1,6 @@
 """For all tests."""
 
+import gc
 import os
 import shutil
 import signal
@@ -10,6 +11,10 @@ from hypothesis import settings
 
 # Set for the workers of a parallel run: texts would be broken to the width of somebody's terminal.
 os.environ.pop("COLUMNS", None)
+
+# Each of several workers, and of the processes that tests start, would have threads for all cores,
+# which wait for each other busily. NumPy and PyTorch read it when they are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What a shell runs in the background without job control ignores Ctrl-C, and so would all processes
 # that tests start and interrupt.
@@ -46,3 +51,10 @@ def pytest_runtest_call():
     for path in made:
         shutil.rmtree(path, ignore_errors=True)
     return result
+
+
+def pytest_collection_finish():
+    """What is there by now stays until the end: no collection of garbage is to look at it again,
+    which takes a third of a second where PyTorch and the like are imported."""
+    gc.collect()
+    gc.freeze()

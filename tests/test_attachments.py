@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import diskreplay
 from diskreplay import errors
 from diskreplay.check.verify import verify
 from diskreplay.store import files
+from tests import processes
 
 
 def make(path, **options):
@@ -324,9 +323,7 @@ buffer.save(Path(sys.argv[1]) / "ckpt", 1, attachments={"first.pt": b"1", "agent
 
 
 def test_a_process_that_is_killed_in_a_writer_leaves_the_old_checkpoint(tmp_path):
-    root = Path(__file__).resolve().parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment)
+    done = processes.run(KILLED, tmp_path)
     assert done.returncode == -signal.SIGKILL
     (found,) = diskreplay.checkpoints(tmp_path / "ckpt")
     assert (found.rows, found.whole, list(found.attachments)) == (40, True, ["agent.pt"])

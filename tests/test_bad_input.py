@@ -17,6 +17,7 @@ import diskreplay
 from diskreplay import errors, naming
 from diskreplay.store import files
 from diskreplay.store.system_errors import translated
+from tests import processes
 from tests.disks import alone, can_mount
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -124,11 +125,10 @@ def goes_on(buffer):
     buffer.update_priorities(batch.id, np.full(len(batch.id), 0.5))
 
 
-def run_python(code, *arguments, under=(), **options):
+def run_python(code, *arguments, under):
     done = subprocess.run(
         [*under, sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, **options,
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
@@ -564,7 +564,7 @@ except diskreplay.LockedError as error:
     print(error)
 """
     before = snapshot(buffer)
-    said = run_python(code, buffer.path)
+    said = processes.run(code, buffer.path, check=True).stdout
     assert f"process {os.getpid()}" in said
     assert str(buffer.path) in said
     assert_same(before, snapshot(buffer))
@@ -1049,7 +1049,8 @@ print(directory.exists())
 @pytest.mark.parametrize("how", ["exit", "_exit", "close", "drop"])
 @pytest.mark.parametrize("temporary", [False, True])
 def test_fork(tmp_path, how, temporary):
-    said = run_python(FORKED, "temporary" if temporary else tmp_path / "store", how)
+    place = "temporary" if temporary else tmp_path / "store"
+    said = processes.run(FORKED, place, how, check=True).stdout
     assert said.splitlines() == [str(not temporary)]
     if not temporary:
         with diskreplay.open(tmp_path / "store") as reader:

@@ -1,9 +1,6 @@
 """A store that is reopened with another capacity."""
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +8,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.errors import CapacityError
+from tests import processes
 
 
 def make(path, capacity, **options):
@@ -43,9 +41,8 @@ def contents(directory):
 
 KILLED = """
 import os, sys
-sys.path.insert(0, sys.argv[1])
-from test_capacity import fill, make
-buffer = make(sys.argv[2], None if sys.argv[3] == "None" else int(sys.argv[3]), num_envs=2)
+from tests.test_capacity import fill, make
+buffer = make(sys.argv[1], None if sys.argv[2] == "None" else int(sys.argv[2]), num_envs=2)
 fill(buffer, 90)
 os.kill(os.getpid(), 9)
 """
@@ -60,9 +57,7 @@ def test_one_that_does_not_hold_all_rows_is_refused(tmp_path, capacity, ending):
         with make(path, capacity, num_envs=2) as buffer:
             fill(buffer, 90)
     else:
-        here = str(Path(__file__).parent)
-        command = [sys.executable, "-c", KILLED, here, str(path), str(capacity)]
-        assert subprocess.run(command, check=False).returncode == -9
+        assert processes.run(KILLED, path, capacity).returncode == -9
     kept = 90 if capacity is None else min(90, capacity // 2)
     before = contents(path)
     with pytest.raises(CapacityError) as caught:

@@ -1,7 +1,5 @@
 """A buffer that forgets all rows."""
 
-import multiprocessing
-import os
 import signal
 
 import numpy as np
@@ -11,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay import errors
 from diskreplay.check.verify import verify
+from tests import processes
 from tests.naive import SideBySide
 
 FRAME = Box(0, 255, (8, 8), np.uint8)
@@ -90,22 +89,20 @@ def test_who_may_not(tmp_path):
         assert len(buffer) == 20
 
 
-def clear_and_die(path):
-    buffer = make(path)
-    fill(buffer, 100)
-    buffer.flush()
-    buffer.clear()
-    fill(buffer, 4, 200)
-    os.kill(os.getpid(), signal.SIGKILL)
+CLEAR_AND_DIE = """
+import os, signal, sys
+from tests.test_clear import fill, make
+buffer = make(sys.argv[1])
+fill(buffer, 100)
+buffer.flush()
+buffer.clear()
+fill(buffer, 4, 200)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_what_was_forgotten_does_not_come_back_after_a_kill(tmp_path):
-    child = multiprocessing.get_context("spawn").Process(
-        target=clear_and_die, args=(tmp_path / "r",)
-    )
-    child.start()
-    child.join(400)
-    assert child.exitcode == -signal.SIGKILL
+    assert processes.run(CLEAR_AND_DIE, tmp_path / "r").returncode == -signal.SIGKILL
     with make(tmp_path / "r") as buffer:
         assert buffer.bounds.tolist() == [[0, 4]]
         assert (buffer.take("observation", [0])[0] == 200).all()

@@ -1,9 +1,6 @@
 """Parts of episodes behind others, as imports bring them: whose rows they are."""
 
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -13,6 +10,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.errors import FormatError
 from diskreplay.inspection.overview import overview_of
+from tests import processes
 
 STACK = 3
 
@@ -104,7 +102,7 @@ def test_a_kill_right_after_the_part_does_not_join_it(tmp_path):
         buffer.extend(part(5, 10, ends=True))
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=os.getcwd())
+    done = processes.run(textwrap.dedent(code))
     assert done.returncode == -signal.SIGKILL
     with make_buffer(path) as buffer:
         check(buffer)

@@ -1,7 +1,6 @@
 """Rows read by id and written as they are: `take`, `extend`, `add_frame`, `bounds`."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 import diskreplay
 from diskreplay import errors
 from diskreplay.store.field import DTYPES
+from tests import processes
 
 FRAME = Box(0, 255, (32, 40), "uint8")
 
@@ -261,8 +261,6 @@ print("numba" in sys.modules)
 def test_killed_while_extending(tmp_path):
     """What `extend` returned for is there, in whole commits, and the counts are right."""
     code = f"""
-import sys
-sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
 import numpy as np
 from tests.test_indexed_store import make, random_columns
 buffer = make({str(tmp_path / "store")!r}, capacity=4096, segment_rows=64)
@@ -271,7 +269,7 @@ while True:
     buffer.extend(random_columns(rng, 300))
     print(buffer.bounds[0, 1], flush=True)
 """
-    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    writer = processes.Process(code, stdout=subprocess.PIPE)
     try:
         acknowledged = [int(writer.stdout.readline()) for _ in range(9)][-1]
         writer.send_signal(signal.SIGKILL)

@@ -322,7 +322,7 @@ def homeless(tmp_path, **more):
 def test_commands_and_buffers_without_any_cache(tmp_path):
     environment = homeless(tmp_path, HOME=os.devnull)
     code = """
-import numpy as np, diskreplay
+import sys, numpy as np, diskreplay
 from gymnasium.spaces import Box, Discrete
 space = Box(0, 255, (84, 84), "uint8")
 with diskreplay.PrioritizedReplayBuffer(
@@ -332,14 +332,20 @@ with diskreplay.PrioritizedReplayBuffer(
         buffer.add(space.sample(), i % 3, 0.5, i % 9 == 8, False)
     buffer.update_priorities(buffer.sample(8).id, np.ones(8))
     buffer.save("saved", 1)
+from diskreplay.cli.app import main
+for command in (["stats", "store"], ["verify", "store"], ["show", "store", "3"]):
+    sys.argv[1:] = command
+    try:
+        main()
+    except SystemExit as end:
+        print("exit code of", command[0] + ":", end.code or 0)
 """
-    done = [run(tmp_path, environment, "-c", code)]
+    done = run(tmp_path, environment, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("NUMBA_CACHE_DIR") == 1
     for command in (["stats", "store"], ["verify", "store"], ["show", "store", "3"]):
-        done.append(run(tmp_path, environment, "-m", "diskreplay", *command))
-    for one in done:
-        assert one.returncode == 0, one.stderr
-        assert "Traceback" not in one.stderr
-        assert one.stderr.count("NUMBA_CACHE_DIR") == 1
+        assert f"exit code of {command[0]}: 0" in done.stdout
 
 
 def run(directory, environment, *arguments, prepare=None):

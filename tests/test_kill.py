@@ -1,7 +1,7 @@
 """SIGKILL at random moments: what `add` returned for is there, and nothing else is.
 
-Run as a script, this file is the writer: it adds rows whose content follows from their env and
-number, and acknowledges each call through a pipe. The test kills it, opens the store, and compares
+The writer adds rows whose content follows from their env and number, and acknowledges each call
+through a pipe. The test kills it, opens the store, and compares
 every row. DISKREPLAY_KILLS sets how many times (16 if it is not set).
 """
 
@@ -13,16 +13,23 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
 
-from tests.naive import NaiveReplayBuffer, make_frame
+import diskreplay
+from tests import processes
+from tests.naive import (
+    NaiveReplayBuffer,
+    assert_transitions_equal,
+    check_store,
+    make_frame,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
 SHAPE = (8, 8)
 KILLS = int(os.environ.get("DISKREPLAY_KILLS", "16"))
 PATIENCE_S = 400.0
@@ -55,10 +62,6 @@ def rows_written(env, row):
 
 
 def make_buffer(path, *, num_envs, compressor, capacity, prioritized):
-    from gymnasium.spaces import Box, Discrete
-
-    import diskreplay
-
     kind = diskreplay.PrioritizedReplayBuffer if prioritized else diskreplay.ReplayBuffer
     return kind(
         path,
@@ -169,64 +172,29 @@ class Writer:
         self.tell(LOADED, suffix)
 
 
-def warm_up(directory):
-    """Import and compile what adding, saving and loading need, before the clock starts."""
-    for num_envs in (1, 2):
-        options = {"capacity": 400, "compressor": "lz4", "prioritized": True}
-        counts, away = [0] * num_envs, os.open(os.devnull, os.O_WRONLY)
-        path = str(Path(directory) / f"warm-up-{os.getpid()}-{num_envs}")
-        options["num_envs"] = num_envs
-        writer = Writer(away, path, path + "-ckpt", counts, {}, "load", 0, options)
-        for _ in range(100):
-            writer.add()
-        writer.save()
-        writer.add()
-        writer.load()
-        writer.buffer.close()
-        os.close(away)
-
-
-def main():
-    pipe = int(sys.argv[1])
-    warm_up(sys.argv[2])
-    os.write(pipe, b"!")
-    arguments = json.loads(sys.stdin.readline())
+def write(arguments):
+    """The process that is killed; its standard output is the pipe."""
     arguments["suffixes"] = {int(name): counts for name, counts in arguments["suffixes"].items()}
-    Writer(pipe, **arguments).run()
+    os.write(1, b"!")
+    Writer(1, **arguments).run()
 
 
-if __name__ == "__main__":
-    main()
-
-
-import pytest  # noqa: E402 - the writer has no use for it
-
-import diskreplay  # noqa: E402
-from tests.naive import assert_transitions_equal, check_store  # noqa: E402
+WRITE = "import json, sys; from tests import test_kill; test_kill.write(json.loads(sys.argv[1]))"
 
 
 class Child:
-    """A writer that has imported everything and waits to be told what to do."""
+    """A process that writes."""
 
-    def __init__(self, directory):
+    def __init__(self, **arguments):
         self.pipe, theirs = os.pipe()
         os.set_blocking(self.pipe, False)
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs), str(directory)],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=[theirs],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        self.process = processes.Process(
+            WRITE, json.dumps(arguments), stdout=theirs, stderr=subprocess.PIPE
         )
         os.close(theirs)
         self.data = b""
-
-    def begin(self, **arguments):
         assert select.select([self.pipe], [], [], PATIENCE_S)[0], "the writer did not start"
-        started = os.read(self.pipe, 1)
-        assert started == b"!", self.process.communicate()[1].decode()
-        self.process.stdin.write(json.dumps(arguments).encode() + b"\n")
-        self.process.stdin.flush()
+        assert os.read(self.pipe, 1) == b"!", self.process.communicate()[1]
 
     def read(self, size):
         """Collect messages until there are so many bytes of them."""
@@ -241,20 +209,19 @@ class Child:
     def kill(self):
         """Every message it sent before it died of SIGKILL, as bytes."""
         self.process.send_signal(signal.SIGKILL)
-        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        _, errors = self.process.communicate()
         os.set_blocking(self.pipe, True)
         while data := os.read(self.pipe, 1 << 20):
             self.data += data
         self.discard()
-        assert self.process.returncode == -signal.SIGKILL, errors.decode()
+        assert self.process.returncode == -signal.SIGKILL, errors
         return self.data
 
     def discard(self):
         """At the end, or when the test fails; once is enough."""
         if self.pipe is not None:
-            self.process.kill()
-            if not self.process.stdin.closed:
-                self.process.communicate()
+            with self.process:
+                self.process.kill()
             os.close(self.pipe)
             self.pipe = None
 
@@ -279,8 +246,8 @@ class Life:
         self.saved = {}  # suffix -> the twin's copy
         self.rng = random.Random(seed)
 
-    def one_round(self, child, doing, after_ready):
-        child.begin(
+    def one_round(self, doing, after_ready):
+        child = Child(
             path=str(self.path),
             checkpoints=str(self.checkpoints),
             counts=self.counts(),
@@ -289,21 +256,18 @@ class Life:
             seed=self.rng.randrange(2**32),
             options=self.options,
         )
-        if after_ready:  # some hundred calls later, in the middle of whatever comes then
-            calls = self.rng.randrange(20, 700)
-            child.read(len(pack(READY, 0, self.counts())) * (1 + calls))
-            time.sleep(self.rng.uniform(0, 0.005))
-        else:  # while it opens, and recovers
-            time.sleep(self.rng.uniform(0, 0.1))
-        messages = list(unpack_all(child.kill(), self.options["num_envs"]))
-        follower = Child(self.directory)  # it imports while this process compares
         try:
-            about_to = self.follow(messages)
-            self.reopen_and_check(about_to)
-        except BaseException:
-            follower.discard()
-            raise
-        return follower, sum(kind == ADDED for kind, _, _ in messages)
+            if after_ready:  # some hundred calls later, in the middle of whatever comes then
+                calls = self.rng.randrange(20, 700)
+                child.read(len(pack(READY, 0, self.counts())) * (1 + calls))
+                time.sleep(self.rng.uniform(0, 0.005))
+            else:  # while it opens, and recovers
+                time.sleep(self.rng.uniform(0, 0.1))
+            messages = list(unpack_all(child.kill(), self.options["num_envs"]))
+        finally:
+            child.discard()
+        self.reopen_and_check(self.follow(messages))
+        return sum(kind == ADDED for kind, _, _ in messages)
 
     def follow(self, messages):
         """Bring the twin to the last message; return what was begun and not acknowledged."""
@@ -454,19 +418,14 @@ DOINGS = ("add", "save", "load", "flush", "load")
 @pytest.mark.parametrize("compressor", ["raw", "lz4"])
 def test_a_killed_writer_loses_nothing(directory, compressor, num_envs):
     kills = max(KILLS // 4, 1)
-    child, acknowledged, life = Child(directory), 0, None
-    try:
-        for kill in range(kills):
-            if kill % ROUNDS_OF_A_STORE == 0:
-                life = Life(
-                    directory / str(kill), num_envs, compressor, kill % 20 > 0, seed=kill * num_envs
-                )
-            doing = DOINGS[kill % len(DOINGS)]
-            while_opening = kill % 4 == 3
-            child, added = life.one_round(child, doing, not while_opening)
-            acknowledged += added
-    finally:
-        child.discard()
+    acknowledged, life = 0, None
+    for kill in range(kills):
+        if kill % ROUNDS_OF_A_STORE == 0:
+            life = Life(
+                directory / str(kill), num_envs, compressor, kill % 20 > 0, seed=kill * num_envs
+            )
+        while_opening = kill % 4 == 3
+        acknowledged += life.one_round(DOINGS[kill % len(DOINGS)], not while_opening)
     assert acknowledged > 10 * kills
 
 
@@ -474,10 +433,6 @@ def test_a_killed_writer_loses_nothing(directory, compressor, num_envs):
 @pytest.mark.parametrize("compressor", ["raw", "lz4"])
 def test_a_writer_killed_while_it_creates_the_store(directory, compressor):
     """There is a store then, or there is none; there is nothing that is neither."""
-    child = Child(directory)
-    try:
-        for kill in range(max(KILLS // 5, 1)):
-            life = Life(directory / str(kill), 2, compressor, True, seed=kill)
-            child, _ = life.one_round(child, "add", after_ready=False)
-    finally:
-        child.discard()
+    for kill in range(max(KILLS // 5, 1)):
+        life = Life(directory / str(kill), 2, compressor, True, seed=kill)
+        life.one_round("add", after_ready=False)

@@ -8,8 +8,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -22,6 +20,7 @@ import diskreplay
 from diskreplay import errors
 from diskreplay.store import files
 from diskreplay.store.system_errors import translated
+from tests import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAME = (8, 8)
@@ -320,12 +319,9 @@ def test_numbers_at_their_extremes(tmp_path, which):
         shutil.copytree(made, tmp_path / "checkpoints" / made.name)
         record(buffer, 5)
         buffer.save(tmp_path / "good", 1)
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); import test_load, pathlib\n"
-    code += f"test_load.drive(pathlib.Path({str(tmp_path)!r}), {which!r})"
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", code], capture_output=True, text=True,
-        timeout=600, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    code = "import pathlib, sys\nfrom tests import test_load\n"
+    code += "test_load.drive(pathlib.Path(sys.argv[1]), sys.argv[2])"
+    done = processes.run(code, tmp_path, which)
     said = done.stdout.splitlines()
     assert done.returncode == 0, f"{said[-1:]} {done.stderr[-3000:]}"
     assert int(said[-1].split()[-2]) > 5, said[-1]

@@ -1,8 +1,5 @@
 """Steps are int32: an episode that would need more is refused before a row is committed."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -10,6 +7,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay import errors
 from diskreplay.compat.slot_buffer import SlotBuffer
+from tests import processes
 
 LAST = 2**31 - 1  # of int32; for a final row only
 OPTIONS = {
@@ -133,10 +131,9 @@ def test_a_ring(tmp_path):
 
 
 CODE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import test_long_episodes as t, pathlib, numpy as np
-with t.make(pathlib.Path(sys.argv[2]) / "store", 2) as buffer:
+import pathlib, sys
+from tests import test_long_episodes as t
+with t.make(pathlib.Path(sys.argv[1]) / "store", 2) as buffer:
     for env in (0, 1):
         buffer.extend(t.columns(range(t.LAST - 6, t.LAST - 3)), env=env)
     for _ in range(40):
@@ -149,9 +146,6 @@ with t.make(pathlib.Path(sys.argv[2]) / "store", 2) as buffer:
 """
 
 
-def test_stacks_of_the_longest_episode_do_not_crash(tmp_path, request):
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", CODE, str(request.path.parent), str(tmp_path)],
-        capture_output=True, text=True, timeout=300, check=False, cwd=request.config.rootpath,
-    )  # fmt: skip
+def test_stacks_of_the_longest_episode_do_not_crash(tmp_path):
+    done = processes.run(CODE, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]

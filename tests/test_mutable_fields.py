@@ -5,8 +5,6 @@ import random
 import shutil
 import signal
 import struct
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -23,6 +21,7 @@ from diskreplay import errors
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.store import commit_page, files
+from tests import processes
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 ROOT = Path(__file__).resolve().parent.parent
@@ -482,10 +481,8 @@ def test_a_kill_leaves_each_row_as_it_was_or_as_it_was_to_be(tmp_path):
     hits = 0
     for _ in range(int(os.environ.get("DISKREPLAY_KILLS", "12"))):
         ours, theirs = os.pipe()
-        code = (
-            f"from tests.test_mutable_fields import *; write_for_ever({str(tmp_path)!r}, {theirs})"
-        )
-        child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, pass_fds=[theirs])
+        code = "import sys; from tests.test_mutable_fields import write_for_ever\n"
+        child = processes.Process(code + "write_for_ever(sys.argv[1], 1)", tmp_path, stdout=theirs)
         os.close(theirs)
         done = pending = -1
         saved = 0

@@ -125,17 +125,29 @@ def test_only_links_of_the_page_differ_from_the_readme(description):
     assert re.sub(whole, r"](\1)", description).strip() == readme.strip()
 
 
+def files_of(directory):
+    return {
+        path.relative_to(directory).as_posix()
+        for path in directory.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
 def test_the_tests_run_from_the_source_distribution(tmp_path):
-    """All can be collected, and those that look at files beside the package find them. Others
-    would compile the kernels once more, for this place."""
+    """All of them are there, with what they import, and those that look at files beside the package
+    find them. Others would compile the kernels once more, for this place."""
     (tmp_path / "built").mkdir()
     with tarfile.open(build("sdist", tmp_path / "built")) as archive:
         archive.extractall(tmp_path, filter="data")
     (place,) = tmp_path.glob("diskreplay-*")
+    for directory in ("diskreplay", "docs", "tests", "tools"):
+        assert files_of(place / directory) == files_of(ROOT / directory)
     done = subprocess.run(
         [
-            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-            "-k", "test_scripts or test_set_up or test_layers or blocks_are_found",
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_tools.py",
+            "tests/test_readme.py::test_the_blocks_are_found",
+            "tests/test_layers.py::test_every_module_is_on_the_layer_map",
+            "-k", "test_scripts or test_set_up or blocks_are_found or test_every_module",
         ],
         cwd=place, env={**os.environ, "PYTHONPATH": str(place)},
         capture_output=True, text=True, check=False,

@@ -1,12 +1,8 @@
 """Batches read ahead: which ones, how many, and what becomes of them."""
 
 import gc
-import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +12,7 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay import errors
+from tests import processes
 
 FRAME = (40, 40)
 
@@ -498,10 +495,9 @@ def test_load_of_an_empty_checkpoint_during_prefetch(tmp_path):
 
 READER = """
 import sys
-sys.path.insert(0, sys.argv[2])
 import numpy as np
 import diskreplay
-from test_prefetch import buffer_frames, make, record
+from tests.test_prefetch import buffer_frames, make, record
 
 with make(sys.argv[1]) as buffer:
     record(buffer, 60)
@@ -515,11 +511,7 @@ with make(sys.argv[1]) as buffer:
 
 def test_a_reader_prefetches_what_another_buffer_writes(tmp_path):
     """In a process of its own: threads that wait for each other could not be stopped here."""
-    here = Path(__file__).resolve().parent
-    subprocess.run(
-        [sys.executable, "-c", READER, str(tmp_path / "store"), str(here)],
-        check=True, env=os.environ | {"PYTHONPATH": str(here.parent)},
-    )  # fmt: skip
+    processes.run(READER, tmp_path / "store", check=True)
 
 
 # -- what is made of them

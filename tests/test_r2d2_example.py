@@ -1,11 +1,10 @@
 """docs/examples/r2d2.py: a run that is killed ends with the same bits; and it learns."""
 
 import runpy
-import subprocess
-import sys
 
 import pytest
 
+from tests import processes
 from tests.blocks import ROOT
 
 torch = pytest.importorskip("torch")
@@ -32,11 +31,9 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path):
     names = runpy.run_path(str(ROOT / "docs/examples/r2d2.py"))
     train = names["train"]
     whole = train(tmp_path / "whole", STEPS, save_every=EVERY)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(KILLED_AT), str(STEPS),
-         str(EVERY)],
-        cwd=ROOT, check=False,
-    )  # fmt: skip
+    killed = processes.run(
+        KILLED, tmp_path / "killed", KILLED_AT, STEPS, EVERY, cwd=ROOT, imports=["torch"]
+    )
     assert killed.returncode == -9
     resumed = train(tmp_path / "killed", STEPS, save_every=EVERY)
     assert resumed.steps == whole.steps == STEPS

@@ -1,29 +1,23 @@
 """A run that was stopped and loaded in a fresh process goes on bit for bit like one that was not.
 
-Run as a script, this file is that fresh process: it loads what its argument says and prints the
-fingerprints of the batches it draws.
+The fresh process loads what its argument says and prints the fingerprints of the batches it draws.
 """
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
 
-ROOT = Path(__file__).resolve().parent.parent
-
+import diskreplay
+from tests import processes
+from tests.naive import SideBySide
 
 # -- a run, from nothing but its step numbers
 
 
 def make_buffer(path, *, prioritized, compressor, capacity=700):
-    from gymnasium.spaces import Box, Discrete
-
-    import diskreplay
-
     options = {"alpha": 0.6, "beta": 0.5} if prioritized else {}
     kind = diskreplay.PrioritizedReplayBuffer if prioritized else diskreplay.ReplayBuffer
     return kind(
@@ -107,27 +101,15 @@ def resume(path, checkpoints, then, prioritized, compressor):
 
 
 def resume_in_a_fresh_process(**arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, __file__, json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = processes.run(RESUME, json.dumps(arguments), check=True)
     return json.loads(done.stdout)
 
 
-if __name__ == "__main__":
-    print(json.dumps(resume(**json.loads(sys.argv[1]))))
-    sys.exit()
-
-
-import pytest  # noqa: E402 - the fresh process has no use for it
-
-import diskreplay  # noqa: E402
-from tests.naive import SideBySide  # noqa: E402
+RESUME = """
+import json, sys
+from tests.test_resume import resume
+print(json.dumps(resume(**json.loads(sys.argv[1]))))
+"""
 
 
 @pytest.fixture(params=[False, True], ids=["uniform", "prioritized"])

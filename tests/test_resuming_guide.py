@@ -1,14 +1,13 @@
 """The run of docs/resuming.md ends with the same weights, killed or not."""
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
 import diskreplay
+from tests import processes
 from tests.blocks import blocks, paste
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,10 +51,7 @@ def test_the_run_is_resumed_bit_for_bit(tmp_path):
     whole = train()(tmp_path / "whole", EPISODES)
     assert np.abs(whole).max() > 0.01
     for steps in (333, 250):  # each time behind the next checkpoint
-        killed = subprocess.run(
-            [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(steps)],
-            cwd=ROOT, check=False,
-        )  # fmt: skip
+        killed = processes.run(KILLED, tmp_path / "killed", steps, cwd=ROOT)
         assert killed.returncode == -9
     assert list((tmp_path / "killed" / "checkpoints").glob("replay_ckpt.*"))
     resumed = train()(tmp_path / "killed", EPISODES)
@@ -72,7 +68,7 @@ function("collect")(Path(sys.argv[1]))
 
 
 def test_a_run_that_is_told_to_end_saves(tmp_path):
-    run = subprocess.Popen([sys.executable, "-c", COLLECTING, str(tmp_path)], cwd=ROOT)
+    run = processes.Process(COLLECTING, tmp_path, cwd=ROOT)
     try:
         rows, due = 0, time.monotonic() + PATIENCE
         while rows < 100:

@@ -4,7 +4,6 @@ import ctypes
 import errno
 import itertools
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.store import files
+from tests import processes
 
 ROWS_OF_ONE = 1000  # so many numbers has each writer, and a row's reward is one of them
 
@@ -109,9 +109,8 @@ SAVER = """
 import os, sys
 from pathlib import Path
 os.getpid = lambda: 1  # as in a container
-sys.path.insert(0, sys.argv[1])
-from test_save import add, make
-root, writer = Path(sys.argv[2]), int(sys.argv[3])
+from tests.test_save import add, make
+root, writer = Path(sys.argv[1]), int(sys.argv[2])
 with make(root / f"store{writer}", writer) as buffer:
     add(buffer, 7)
     buffer.flush()
@@ -131,10 +130,8 @@ def process():
     running = []
 
     def start(code, *arguments):
-        running.append(subprocess.Popen(
-            [sys.executable, "-c", code, str(Path(__file__).parent), *map(str, arguments)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        ))  # fmt: skip
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        running.append(processes.Process(code, *arguments, **pipes))
         return running[-1]
 
     yield start
@@ -157,7 +154,7 @@ def test_containers_that_share_a_disk_save_into_one_directory(tmp_path, process)
         tell(saver)
     saved = {}
     for writer, saver in enumerate(savers):
-        said, _ = saver.communicate(timeout=600)
+        said, _ = saver.communicate()
         assert saver.returncode == 0
         for line in said.splitlines():
             name, rows = line.split()
@@ -175,10 +172,9 @@ def test_containers_that_share_a_disk_save_into_one_directory(tmp_path, process)
 STOPPING = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 from diskreplay.store import files
-from test_save import add, make
-root, number = Path(sys.argv[2]), int(sys.argv[3])
+from tests.test_save import add, make
+root, number = Path(sys.argv[1]), int(sys.argv[2])
 sync, calls = files.sync, None
 
 def stopping(paths):

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.store import files
+from tests import processes
 
 OPTIONS = {"observation_space": Discrete(9), "action_space": Discrete(3), "capacity": 100}
 WRITER = """
@@ -38,9 +38,7 @@ def stores(temporary):
 
 
 def writer():
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = processes.Process(WRITER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     return process, process.stdout.readline().strip()
 
 
@@ -54,7 +52,7 @@ def test_the_next_store_removes_that_of_a_killed_process(temporary):
         assert not os.path.exists(path)
         assert sorted(map(str, stores(temporary))) == sorted([other, str(buffer.path)])
         assert (temporary / f"diskreplay-{os.geteuid()}").stat().st_mode & 0o777 == 0o700
-    living.communicate("")
+    living.communicate()
     assert living.returncode == 0
     assert list((temporary / f"diskreplay-{os.geteuid()}").iterdir()) == []
 
@@ -101,9 +99,7 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_store(temporary):
         "print('the child lives', flush=True)\n"
         "sys.stdin.read()",
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with processes.Process(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         path = process.stdout.readline().strip()
         # The child lets go of the lock that it inherited when its fork returns. A parent that is
         # killed before that leaves a lock that is still held.

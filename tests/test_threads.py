@@ -4,9 +4,7 @@ Each row carries a checksum of its own observation, and of its own id, as extras
 stale or mixed up shows.
 """
 
-import os
 import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -17,6 +15,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from tests import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAME = (64, 64)
@@ -172,11 +171,10 @@ def test_threads(tmp_path, compressor):
             check(reader.sample(64))
 
 
-READER = f"""
+READER = """
 import sys
-sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
 import diskreplay
-import test_threads
+from tests import test_threads
 
 reader = diskreplay.open(sys.argv[1])
 print("ready", flush=True)
@@ -197,12 +195,11 @@ def test_processes(tmp_path, compressor):
         for i in range(100):
             add(buffer, i)
         readers = [
-            subprocess.Popen(
-                [sys.executable, "-c", READER, str(tmp_path / "store")],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ,
+            processes.Process(
+                READER, tmp_path / "store", stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
             for _ in range(2)
-        ]  # fmt: skip
+        ]
         try:
             for reader in readers:
                 assert reader.stdout.readline() == "ready\n", reader.stderr.read()

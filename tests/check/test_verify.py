@@ -6,8 +6,6 @@ import itertools
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 import threading
 from pathlib import Path
@@ -26,6 +24,7 @@ from diskreplay.check.row_check import set_aside
 from diskreplay.check.verify import verify
 from diskreplay.errors import DiskReplayError, FormatError, LockedError
 from diskreplay.store import files
+from tests import processes
 
 LIVE = "is_final/live"
 MANIFEST = "is_final/saved/manifest.json"
@@ -388,7 +387,7 @@ import os, sys, numpy as np, diskreplay
 buffer = diskreplay.open(sys.argv[1], mode="a")
 os.kill(os.getpid(), 9)
 """
-    subprocess.run([sys.executable, "-c", code, str(store)], check=False, env=ENVIRONMENT)
+    processes.run(code, store)
 
 
 def test_every_flipped_bit_of_a_segment_that_is_not_full_is_named(store):
@@ -432,7 +431,7 @@ for i in range(5):
     buffer.add(np.zeros((40, 32), np.uint8), 1, 1.0, False, False, hidden=np.ones(64))
 {ending}
 """
-    subprocess.run([sys.executable, "-c", code, str(store)], check=False, env=ENVIRONMENT)
+    processes.run(code, store)
     assert verify(store).findings == ()
     with diskreplay.open(store, mode="a") as buffer:
         count = int(buffer.bounds[0, 1])
@@ -769,17 +768,16 @@ def test_any_damage_is_mended(original, tmp_path_factory, data):
 
 
 def test_what_a_kill_left_is_repaired(tmp_path):
-    code = f"""
+    code = """
 import os, sys
-sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[2])]!r}
-from test_verify import columns, make
+from tests.check.test_verify import columns, make
 buffer = make(sys.argv[1])
 for start in range(0, 3000, 100):
     buffer.extend(columns(start, start + 100, 13))
 os.kill(os.getpid(), 9)
 """
     path = tmp_path / "store"
-    subprocess.run([sys.executable, "-c", code, str(path)])
+    assert processes.run(code, path).returncode == -9
     assert verify(path).findings == ()
     shutil.copytree(path, tmp_path / "twin")
     with diskreplay.open(tmp_path / "twin", mode="a") as twin:

@@ -15,6 +15,7 @@ from rich.console import Console
 import diskreplay
 from diskreplay.inspection.humanize import size_text
 from diskreplay.inspection.overview import overview_of
+from tests import processes
 from tests.cli.conftest import record
 
 FRAME = 12 * 16
@@ -163,7 +164,7 @@ def test_info_after_a_kill(cli, cli_json, tmp_path):
         "b = diskreplay.ReplayBuffer(sys.argv[1], observation_space=Discrete(9), "
         "action_space=Discrete(2), capacity=99); b.add(1, 0, 1.0, False, False); os._exit(9)"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "replay"], check=False)
+    done = processes.run(code, tmp_path / "replay")
     assert done.returncode == 9
     found = cli_json("info", tmp_path / "replay")
     assert (found["rows"], found["closed"], found["writer"]["holds"]) == (1, False, False)
@@ -318,9 +319,7 @@ def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path, monkeyp
     # The writer may have to wait for its next turn.
     monkeypatch.setitem(overview_of.__kwdefaults__, "patience", 400.0)
     path, stop = tmp_path / "replay", tmp_path / "stop"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, path, stop], stdout=subprocess.PIPE, text=True
-    )
+    writer = processes.Process(WRITER, path, stop, stdout=subprocess.PIPE)
     try:
         assert writer.stdout.readline() == "full\n"
         before = 21_000

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 import diskreplay
 from diskreplay.compat.cpprb import PrioritizedReplayBuffer, ReplayBuffer, create_buffer
 from diskreplay.compat.slot_buffer import SlotBuffer
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -159,10 +158,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_a_kill_loses_nothing(tmp_path, prioritized):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "store"), str(int(prioritized))],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+    done = processes.run(KILLED, tmp_path / "store", int(prioritized))
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert done.stdout.split()[-1] == "16"
     env = {"obs": {"shape": (16, 16, 4), "dtype": np.uint8}, "rew": {}, "done": {}}

@@ -1,8 +1,6 @@
 """cpprb's prioritized buffer: leaves, draws and weights by the formulas of the API."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskreplay.compat.cpprb import PrioritizedReplayBuffer, ReplayBuffer, create_buffer
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE = {"shape": (8, 32, 4), "dtype": np.uint8}
@@ -246,10 +245,7 @@ buffer.update_priorities([0], [2])
 buffer.add(a=[3, 4, 5], priorities=[1, 1, 1])
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "store")],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+    done = processes.run(code, tmp_path / "store")
     assert done.returncode == -signal.SIGKILL, done.stderr
     with PrioritizedReplayBuffer(4, {"a": {}}, path=tmp_path / "store", alpha=1, eps=0) as buffer:
         assert buffer.get_max_priority() == 6

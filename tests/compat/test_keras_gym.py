@@ -1,10 +1,8 @@
 """keras-gym's buffer beside a model of it: lists, and one row after the other."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from diskreplay.compat.keras_gym import (
     NumpyArrayCheckError,
 )
 from diskreplay.errors import InvalidInputError, LockedError, ShapeError
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -504,11 +503,7 @@ def test_reopening_with_another_capacity_keeps_the_newest(tmp_path, capacity):
 
 
 def test_rows_outlive_a_kill(tmp_path):
-    writer = subprocess.Popen(
-        [sys.executable, __file__, str(tmp_path / "s")],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    writer = processes.Process(WRITER, tmp_path / "s", stdout=subprocess.PIPE)
     with writer:
         acknowledged = 0
         while acknowledged < 60:
@@ -528,12 +523,13 @@ def test_rows_outlive_a_kill(tmp_path):
     buffer.close()
 
 
-def write_for_ever(path):
-    buffer = ExperienceReplayBuffer(Env(), 39, path=path)
-    for g in range(10**9):
-        buffer.add(np.array([g]), g % 3, g / 3, g % 9 == 8, g // 9)
-        print(g, flush=True)
-
-
-if __name__ == "__main__":
-    write_for_ever(sys.argv[1])
+WRITER = """
+import itertools, sys
+import numpy as np
+from diskreplay.compat.keras_gym import ExperienceReplayBuffer
+from tests.compat.test_keras_gym import Env
+buffer = ExperienceReplayBuffer(Env(), 39, path=sys.argv[1])
+for g in itertools.count():
+    buffer.add(np.array([g]), g % 3, g / 3, g % 9 == 8, g // 9)
+    print(g, flush=True)
+"""

@@ -20,6 +20,7 @@ from diskreplay.compat.reagent import (  # noqa: E402
 )
 from diskreplay.errors import ClosedError, DiskFullError, SchemaError, UsageError  # noqa: E402
 from diskreplay.store.packed_column import PackedColumn  # noqa: E402
+from tests import processes  # noqa: E402
 from tests.compat.reagent_model import Model  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("small_columns")
@@ -247,7 +248,7 @@ for i in range(12):
     buffer.add(np.full(2, i, np.uint8), i, float(i), i == 8, i + 1.1)
 os.kill(os.getpid(), 9)
 """
-    subprocess.run([sys.executable, "-c", code], check=False)
+    assert processes.run(code, imports=["torch"]).returncode == -9
     with PrioritizedReplayBuffer((2,), 3, 20, 4, path=tmp_path / "replay") as buffer:
         assert int(buffer.add_count) == 12 + 2 * 2
         assert buffer.size == 11

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import tracemalloc
@@ -24,6 +23,7 @@ from diskreplay import InvalidInputError  # noqa: E402
 from diskreplay.convert.minari import from_minari, to_minari  # noqa: E402
 from diskreplay.errors import DiskFullError, StorageError  # noqa: E402
 from diskreplay.store import files  # noqa: E402
+from tests import processes  # noqa: E402
 
 FORMATS = ["hdf5", "arrow", "parquet"]
 
@@ -355,7 +355,7 @@ with diskreplay.open(sys.argv[1]) as buffer:
 """
     with make(tmp_path / "store") as buffer:
         Recording(buffer).episode(5, "T")
-        killed = subprocess.run([sys.executable, "-c", program, tmp_path / "store"], check=False)
+        killed = processes.run(program, tmp_path / "store")
         assert killed.returncode == -signal.SIGKILL
         assert [path.name.split(".tmp-")[0] for path in root.iterdir()] == [".deep+killed-v0"]
         assert not minari.list_local_datasets()

@@ -1,11 +1,11 @@
 """What is written beside its place, and what of it others may have left there."""
 
 import subprocess
-import sys
 
 import pytest
 
 from diskreplay.convert.output import new_directory, new_file, new_files
+from tests import processes
 
 HALF_DONE = """
 import contextlib, sys
@@ -30,10 +30,9 @@ def half_done():
     running = []
 
     def start(*paths):
-        process = subprocess.Popen(
-            [sys.executable, "-c", HALF_DONE, *map(str, paths)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        process = processes.Process(
+            HALF_DONE, *paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         running.append(process)
         assert process.stdout.readline() == "half\n"
         return process

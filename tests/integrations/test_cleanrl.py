@@ -1,8 +1,6 @@
 """The same buffer without Stable-Baselines3, as single files have it."""
 
 import pickle
-import subprocess
-import sys
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +14,7 @@ from stable_baselines3.common import buffers as original  # which CleanRL has co
 
 from diskreplay import errors
 from diskreplay.integrations.cleanrl import ReplayBuffer
+from tests import processes
 
 
 class Pictures(gym.Env):
@@ -87,13 +86,18 @@ class Original(original.ReplayBuffer):
         super().add(obs, next_obs, action, reward, done, [{}])
 
 
+@pytest.fixture(scope="module")
+def original_run():
+    return trained(Original)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"frame_stack": 4, "stack_padding": "reset"}, {"frame_stack": 4}, {}],
     ids=str,
 )
-def test_a_run_ends_in_the_same_weights(tmp_path, options):
-    plain, wanted = trained(Original)
+def test_a_run_ends_in_the_same_weights(tmp_path, original_run, options):
+    plain, wanted = original_run
     buffer, found = trained(
         ReplayBuffer, path=tmp_path / "r", optimize_memory_usage=True, **options
     )
@@ -166,7 +170,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = processes.run(code, check=True, imports=["torch"])
     assert "torch.Size([4, 1]) 5" in run.stdout
     assert 'pip install "diskreplay[sb3]"' in run.stdout
 

@@ -1,8 +1,5 @@
 """docs/examples/dqn.py: killed ten times at random moments, it ends as if it had not been."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("ale_py")
 
 import diskreplay  # noqa: E402
+from tests import processes  # noqa: E402
 from tests.integrations.handing import pairs  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,11 +76,7 @@ assert live(where / "killed", False) == 0
     ],
 )  # fmt: skip
 def test_a_run_that_is_killed_ends_bit_for_bit_as_one_that_is_not(tmp_path, name, kills, settings):
-    done = subprocess.run(
-        [sys.executable, "-c", LIVES, str(tmp_path), name, str(kills), settings], cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    processes.run(LIVES, tmp_path, name, kills, settings, cwd=ROOT, check=True, imports=["torch"])
     once, killed = (diskreplay.checkpoints(tmp_path / run / "checkpoints")[-1]
                     for run in ("once", "killed"))  # fmt: skip
     assert once.number == killed.number == int(settings.split(",")[1].replace("_", ""))

@@ -1,10 +1,8 @@
 """A run of PyTorch in one checkpoint: it goes on bit for bit, and nothing is loaded by halves."""
 
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import diskreplay  # noqa: E402
 from diskreplay import CheckpointError, CorruptCheckpointError, InvalidInputError  # noqa: E402
 from diskreplay.integrations.gymnasium import Recorder  # noqa: E402
 from diskreplay.integrations.torch import RunState  # noqa: E402
+from tests import processes  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 BITS = ["PCG64", "MT19937", "Philox", "SFC64"]
@@ -326,13 +325,9 @@ def test_a_kill_never_leaves_a_network_without_its_rows(tmp_path):
     """Killed while it saves, time and again: in each checkpoint there is, rows and network are of
     the same save, and none is lost that was finished."""
     rng = random.Random(5)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     network, done = torch.nn.Linear(64, 64, bias=False), 0
     for _ in range(3):
-        saver = subprocess.Popen(
-            [sys.executable, "-c", SAVING, str(tmp_path)], env=environment, text=True,
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
+        saver = processes.Process(SAVING, tmp_path, stdout=subprocess.PIPE, imports=["torch"])
         with saver:
             for _ in range(rng.randrange(1, 30)):
                 done = int(saver.stdout.readline())

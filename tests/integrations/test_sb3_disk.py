@@ -4,8 +4,6 @@ import copy
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from diskreplay.integrations.sb3 import (
     DiskNStepReplayBuffer,
     DiskReplayBuffer,
 )
+from tests import processes
 
 STACKS = spaces.Box(0, 255, (3, 6, 6), np.uint8)
 VECTOR = spaces.Box(-1, 1, (5,), np.float32)
@@ -239,7 +238,7 @@ try:
 except errors.LockedError:
     print("locked")
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = processes.run(code, check=True, imports=["torch"])
     assert run.stdout.split() == ["made", "locked"]
     player.play(3, buffer)
     assert buffer.pos == 13
@@ -374,7 +373,7 @@ np.savez({str(tmp_path / "seen.npz")!r}, **{{
     name: np.asarray(getattr(buffer, name))
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "pos")}})
 """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    processes.run(code, check=True, cwd=tmp_path, imports=["torch"])
     with np.load(tmp_path / "seen.npz") as seen:
         for name in seen:
             np.testing.assert_array_equal(np.asarray(getattr(model, name)), seen[name])

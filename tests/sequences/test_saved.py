@@ -4,8 +4,6 @@ import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import textwrap
 import warnings
 
@@ -16,6 +14,7 @@ import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.errors import DiskReplayError, FormatError
+from tests import processes
 from tests.sequences.test_sequences import make_buffer, play
 
 VIEWS = {
@@ -100,7 +99,7 @@ def test_a_kill_leaves_what_was_flushed(tmp_path):
         views[1].update_priorities(views[1].anchors(), [5.0] * len(views[1]))
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)])
+    done = processes.run(textwrap.dedent(code))
     assert done.returncode == -signal.SIGKILL
     buffer, views = begun(tmp_path / "twin")
     buffer.flush()

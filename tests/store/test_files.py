@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from diskreplay import errors
 from diskreplay.store import commit_page, files
 from diskreplay.store.system_errors import explained
+from tests import processes
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_lock(tmp_path):
 def test_the_lock_of_a_process_that_died_is_free(tmp_path):
     code = "import os, sys; from pathlib import Path; from diskreplay.store import files\n"
     code += "files.lock(Path(sys.argv[1]), of=Path(sys.argv[1])); os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], check=False)
+    assert processes.run(code, tmp_path / "lock").returncode == -9
     assert int((tmp_path / "lock").read_text()) != os.getpid()
     files.unlock(files.lock(tmp_path / "lock", of=tmp_path))
 
