@@ -183,7 +183,9 @@ class SharedBuffer:
         return f"{type(self).__name__}({str(self.path)!r}, {state})"
 
 
-def shared(path: str | os.PathLike, *, prioritized: bool = False, **options: Any) -> SharedBuffer:
+def shared(
+    path: str | os.PathLike | None, *, prioritized: bool = False, **options: Any
+) -> SharedBuffer:
     """A handle of the buffer at `path` that all of this process share; opened when it is used.
 
     Parameters

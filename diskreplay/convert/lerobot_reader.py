@@ -144,6 +144,11 @@ class LeRobotFiles:
 
     # -- what there is
 
+    @property
+    def has_ends(self) -> bool:
+        """Whether it says which frames end an episode."""
+        return DONE in self._described
+
     def options(self, prioritized: bool) -> dict[str, Any]:
         """The options of a buffer for it, as `options_of` has them."""
         if self._document is not None:

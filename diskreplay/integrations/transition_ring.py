@@ -7,7 +7,8 @@ only, the tip, until the next call shows whether the episode goes on from there.
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from diskreplay.prefetch import Prefetcher
 from diskreplay.shared_buffer import SharedBuffer
 
 _MOST_STEPS = 255  # that are told apart: no stack is longer
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TransitionRing:
@@ -100,6 +102,7 @@ class TransitionRing:
     def add(
         self, slot: int, observations: list[np.ndarray], following: list[np.ndarray],
         actions: np.ndarray, rewards: np.ndarray, done: np.ndarray, truncated: np.ndarray,
+        extras: Mapping[str, np.ndarray] = _NOTHING,
     ) -> None:  # fmt: skip
         """Put a transition of each env into a slot, in place of what is there.
 
@@ -112,6 +115,8 @@ class TransitionRing:
             As the store's field has them.
         rewards : ndarray of float32, shape (num_envs,)
         done, truncated : ndarray of bool, shape (num_envs,)
+        extras : mapping
+            As `ReplayBuffer.add` takes them; only where no observation is a stack.
 
         Raises
         ------
@@ -121,9 +126,7 @@ class TransitionRing:
             As for `ReplayBuffer.add`. This step was not recorded.
         """
         if self.num_envs == 1 and len(self.leaves) == 1:
-            if self._add_one(
-                slot, observations[0], following[0], actions, rewards, done, truncated
-            ):
+            if self._add_one(slot, observations[0], following[0], actions, rewards, done, extras):
                 return
         buffer = self.buffer
         given = [part.tobytes() for part in observations]
@@ -149,12 +152,12 @@ class TransitionRing:
         elif self.num_envs > 1:
             options = {} if final.all() else {"next_observation_mask": final}
             ids = buffer.add(
-                frames, actions, rewards, terminated, done & truncated, last, **options
+                frames, actions, rewards, terminated, done & truncated, last, **options, **extras
             )
         else:
             ids = buffer.add(
                 frames, actions[0], rewards.item(0), terminated.item(0),
-                bool(done[0] and truncated[0]), last,
+                bool(done[0] and truncated[0]), last, **extras,
             )  # fmt: skip
         rows = ids // self.num_envs
         self._steps = np.where(goes_on, self._steps + 1, leads * (self._longest - 1))
@@ -169,7 +172,7 @@ class TransitionRing:
 
     def _add_one(
         self, slot: int, observation: np.ndarray, following: np.ndarray, actions: np.ndarray,
-        rewards: np.ndarray, done: np.ndarray, truncated: np.ndarray,
+        rewards: np.ndarray, done: np.ndarray, extras: Mapping[str, Any],
     ) -> bool:  # fmt: skip
         """`add` for a step in the middle of the episode of the only env, without an array of one
         element for each question; False, and nothing done, if it is something else."""
@@ -182,7 +185,7 @@ class TransitionRing:
         if leaf.stack > 1 and not led.startswith(given[len(given) // leaf.stack :]):
             return False
         ids = self.buffer.add(
-            leaf.newest(observation)[0], actions[0], rewards.item(0), False, False
+            leaf.newest(observation)[0], actions[0], rewards.item(0), False, False, **extras
         )
         self._steps += 1
         self.rows[slot] = ids
@@ -338,12 +341,8 @@ class TransitionRing:
         if leaf.stack == 1:
             frames = self._windows(leaf_at, slots, envs, following, not following)
             return leaf.joined(frames)
-        known = self._read.get(leaf_at)
-        if (
-            known is None
-            or not np.array_equal(known[0], slots)
-            or not np.array_equal(known[1], envs)
-        ):
+        known, asked = self._read.get(leaf_at), (slots, envs)
+        if known is None or not all(map(np.array_equal, known, asked)):
             windows = self._windows(leaf_at, slots, envs, True, True)
             self._read[leaf_at] = known = slots.copy(), envs.copy(), windows
         if not following:
