@@ -10,11 +10,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import batch_reader
 from diskreplay.check.verify import verify
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.signals import undisturbed
-from diskreplay.store import files
+from diskreplay.store import files, reading_pool
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")
@@ -252,7 +251,7 @@ def test_priorities_outlive_an_interrupted_step(tmp_path):
 @pytest.mark.parametrize("call", ["sample", "sample with threads", "gather", "take"])
 def test_sampling(tmp_path, call, monkeypatch):
     """A segment could never be sealed again if a reader's stay had no end."""
-    monkeypatch.setattr(batch_reader, "_PART_BYTES", 1)
+    monkeypatch.setattr(reading_pool, "_PART_BYTES", 1)
     with make(tmp_path / "store", "one") as buffer:
         player, number = Player(buffer), 0
         for _ in range(40):
