@@ -16,7 +16,10 @@ pytest.importorskip("hatch_fancy_pypi_readme")
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = "https://github.com/diskreplay/diskreplay"
 # Those of a user.
-EXTRAS = {"all", "atari", "cloud", "jax", "lerobot", "minari", "pandas", "plot", "sb3", "torch"}
+EXTRAS = {
+    "all", "atari", "cloud", "jax", "lerobot", "minari", "pandas", "plot", "recorders", "sb3",
+    "torch",
+}  # fmt: skip
 # ](target) of links and pictures, and the targets of other ways to write one.
 LINK = re.compile(
     r"\]\(\s*<?([^)\s>]+)|(?:src|href)\s*=\s*[\"']([^\"']+)|^\[[^\]]+\]:\s*(\S+)", re.M

@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+from gymnasium import vector
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from diskreplay.errors import InvalidInputError
 from diskreplay.session import Session
@@ -32,6 +33,8 @@ _PICTURES = {"clock", "mujoco_renderer", "renderer", "screen", "surf", "viewer",
 _MADE_WITH = {"_ezpickle_args", "_ezpickle_kwargs", "_saved_kwargs", "env_fns"}
 _ELSEWHERE = {"ale", "env", "envs", "model"}  # a layer of its own, or a snapshot says it
 _LEFT_OUT = _PICTURES | _MADE_WITH | _ELSEWHERE
+# Called so since Gymnasium 1.0.
+_VECTOR_WRAPPER = vars(vector).get("VectorWrapper") or vars(vector)["VectorEnvWrapper"]
 _CODE = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | EnvSpec
 
 
@@ -151,7 +154,7 @@ def _layers(env: Any) -> Iterator[Any]:
             "leave env out: then a run is resumed at a reset"
         )
     yield env
-    if isinstance(env, gymnasium.Wrapper | VectorWrapper):
+    if isinstance(env, gymnasium.Wrapper | _VECTOR_WRAPPER):
         yield from _layers(env.env)
     elif isinstance(env, SyncVectorEnv):
         for each in env.envs:

@@ -54,8 +54,16 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces as gym_spaces
 from gymnasium.error import ResetNeeded
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
-from gymnasium.wrappers import Autoreset
+
+try:
+    from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+    from gymnasium.wrappers import Autoreset
+except ImportError as error:
+    raise ImportError(
+        "diskreplay.integrations.gymnasium: the recorders need Gymnasium 1.1 or later, found "
+        f'{gymnasium.__version__}: pip install "diskreplay[recorders]"; or add steps with '
+        "`buffer.add`, which does not need it"
+    ) from error
 
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer

@@ -16,6 +16,12 @@ from diskreplay import errors
 from diskreplay.integrations.cleanrl import ReplayBuffer
 from tests import processes
 
+# CleanRL pins Gymnasium 0.29, whose vector environments know this mode alone.
+WITH_MODES = hasattr(gym.vector, "AutoresetMode")
+SAME_STEP = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP} if WITH_MODES else {}
+FINAL = "final_obs" if WITH_MODES else "final_observation"
+FrameStack = gym.wrappers.FrameStackObservation if WITH_MODES else gym.wrappers.FrameStack
+
 
 class Pictures(gym.Env):
     """Four noisy pictures; terminates at random, and is truncated after nine steps."""
@@ -35,7 +41,7 @@ class Pictures(gym.Env):
 
 
 def make(number):
-    env = gym.wrappers.FrameStackObservation(Pictures(), 4)
+    env = FrameStack(Pictures(), 4)
     env.action_space.seed(number)
     return env
 
@@ -45,9 +51,7 @@ def trained(kind, steps=300, **options):
     episode's, as its `dqn_atari.py` has it with Gymnasium's vector environments."""
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002
-    envs = gym.vector.SyncVectorEnv(
-        [lambda: make(0)], autoreset_mode=gym.vector.AutoresetMode.SAME_STEP
-    )
+    envs = gym.vector.SyncVectorEnv([lambda: make(0)], **SAME_STEP)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 3))
     optimizer = torch.optim.SGD(net.parameters(), 1e-3)
     buffer = kind(
@@ -61,7 +65,7 @@ def trained(kind, steps=300, **options):
         led, rewards, terminated, truncated, infos = envs.step(actions)
         real = led.copy()
         for env in np.flatnonzero(truncated):
-            real[env] = infos["final_obs"][env]
+            real[env] = infos[FINAL][env]
         buffer.add(seen, real, actions, rewards, terminated, infos)
         seen = led
         if step == 150:

@@ -1,5 +1,8 @@
 """Recorded environments against the same environments played by hand."""
 
+import subprocess
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -763,3 +766,15 @@ def test_some_leaves_can_be_stacks_and_others_not():
                 [0] * 3 + [0.5],
                 [0, 0, 0.5, 0.5],
             ]
+
+
+def test_a_gymnasium_without_autoreset_modes_is_refused_in_words():
+    code = """
+import gymnasium.vector
+del gymnasium.vector.AutoresetMode
+import diskreplay.integrations.gymnasium
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("ImportError: diskreplay.integrations.gymnasium: the recorders need")
+    assert f"1.1 or later, found {gymnasium.__version__}: pip install" in said
