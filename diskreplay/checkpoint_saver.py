@@ -52,7 +52,9 @@ class CheckpointSaver:
             lock = session._turn()
             try:
                 session._busy.add(me)  # no call by a handler of a signal, amid this one
-                checkpoint.prepare(session._rows.store)
+                with signals.undisturbed():  # or nobody would let go of it
+                    held.enter_context(session._rows.store.maintenance.paused())
+                checkpoint.prepare(begun, session._rows.store)
                 with lock:
                     session._check_writable()
                     store = session._rows.store

@@ -170,7 +170,7 @@ def test_containers_that_share_a_disk_save_into_one_directory(tmp_path, process)
 
 # Stops in the middle of its saves, one sync later each time, and goes on when it is told to.
 STOPPING = """
-import os, sys
+import os, sys, threading
 from pathlib import Path
 from diskreplay.store import files
 from tests.test_save import add, make
@@ -180,7 +180,7 @@ sync, calls = files.sync, None
 def stopping(paths):
     global calls
     sync(paths)
-    if calls is not None:
+    if calls is not None and threading.current_thread() is threading.main_thread():
         calls += 1
         if calls == number:
             print("stopped", flush=True)
@@ -193,10 +193,9 @@ with make(root / "store7", 7) as buffer:
     add(buffer, 5)
     while True:
         buffer.flush()
-        with buffer._rows.store.maintenance.lock:  # nothing else syncs meanwhile
-            calls = 0
-            buffer.save(root / "checkpoints", 1)
-            calls, seen = None, calls
+        calls = 0
+        buffer.save(root / "checkpoints", 1)
+        calls, seen = None, calls
         if seen < number:
             break
         number += 1
@@ -231,7 +230,7 @@ def test_what_a_living_saver_builds_is_left_alone(tmp_path, process):
     assert seen > 5
 
 
-@pytest.mark.parametrize("stop", [2, 5, 9])
+@pytest.mark.parametrize("stop", [1, 2, 5])
 def test_what_a_dead_saver_left_goes_with_the_next_save(tmp_path, process, stop):
     directory, saver = tmp_path / "checkpoints", process(STOPPING, tmp_path, stop)
     with make(tmp_path / "store", 1) as buffer:

@@ -416,7 +416,8 @@ class _Repair:
             if low < high:
                 part, there = new[low - first : high - first], leaves[low - start : high - start]
                 np.copyto(part, there, where=np.isnan(part))
-        priorities.write(self.build / name, new, first, alpha)
+        files.sync(priorities.write(self.build / name, new, first, alpha))
+        files.sync_dirs([self.build / name])
 
     # -- the exchange
 

@@ -81,7 +81,8 @@ def _check_source(name: str, source: Any) -> None:
 
 
 def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
-    """Write attachments into an empty directory that becomes a checkpoint, and sync them.
+    """Write attachments into an empty directory that becomes a checkpoint, and sync them, but not
+    their names.
 
     Call it without a lock: a writer is the user's code, may take long, and may use the buffer.
 
@@ -110,7 +111,6 @@ def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
         _check_tree(name, build, set(written.values()))
         files.seal(path)
     files.sync(written.values())
-    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
     return {key: plain_file.checksum(path) for key, path in written.items()}
 
 

@@ -6,7 +6,7 @@ import datetime
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ from diskreplay.store import attachments, codec, files, format, manifest, priori
 from diskreplay.store.attachments import Source
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.field import Field
+from diskreplay.store.maintenance import DueRecord
 from diskreplay.store.paths import resolved
-from diskreplay.store.segment import Seal
+from diskreplay.store.segment import Seal, Segment
 from diskreplay.store.store import Store
 
 CHECKPOINT_DURATION = 4  # as in ReAgent and Dopamine: so many numbered checkpoints are kept
@@ -145,11 +146,28 @@ def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, st
 
 
 class Construction(NamedTuple):
-    """A checkpoint under construction: where it is, and what of it is there."""
+    """A checkpoint under construction: where it is, and what of it is there.
+
+    Attributes
+    ----------
+    room : Workspace
+    build : Path
+    parents : set of Path
+        Directories that the checkpoint's name depends on.
+    attached : dict of str to Seal
+    linked : dict of str to Segment
+        Sealed segments, by the names that the manifest has; some may have left since, or be none
+        that is sealed.
+    copied : set of str
+        Of which of them there is a copy, which may not be durable.
+    """
 
     room: tempfiles.Workspace
     build: Path
+    parents: set[Path]
     attached: dict[str, Seal]
+    linked: dict[str, Segment]
+    copied: set[str]
 
 
 @contextlib.contextmanager
@@ -163,19 +181,37 @@ def begun(
     """
     target = path_of(directory, name, suffix)
     check_outside(live, directory)
-    files.make_lasting_dirs(directory)
+    parents = files.make_named_dirs(directory)
     tempfiles.sweep(directory, _of(name))
     with tempfiles.Workspace(target, "tmp") as room:
         build = room.path / target.name
         files.make_dirs(build)
-        yield Construction(room, build, attachments.write(wanted, build))
+        yield Construction(room, build, parents, attachments.write(wanted, build), {}, set())
 
 
-def prepare(store: Store) -> None:
-    """Seal and sync what is full, so that it is linked instead of copied. Rows may come meanwhile,
-    and no lock is needed: what comes to be full later costs a copy."""
-    store.maintenance.run(durable=True)
-    store.maintenance.sync_sealed()
+def prepare(begun: Construction, store: Store) -> None:
+    """Seal what is full, and link what is sealed. Rows may come meanwhile, and no lock is needed:
+    what comes to be full later costs a copy, and `take` looks which of these are still there."""
+    store.maintenance.run()
+    copies, count = Copies(), store.count.copy()
+    with store.maintenance.lock:  # nothing is deleted
+        for column in store.columns.values():
+            files.make_dirs(begun.build / column.field.name)
+            for segment in list(column.segments.values()):
+                name = _name_of(column.field, segment.key)
+                with column.changing:  # nor has an env come back to it, in another file
+                    if column.is_linkable(segment, count) and (
+                        column.segments.get(segment.key) is segment
+                    ):
+                        copies.link(segment.path, begun.build / name)
+                        column.seal_of(segment)
+                        begun.linked[name] = segment
+        begun.copied.update(path.relative_to(begun.build).as_posix() for path in copies.run())
+    store.maintenance.run()  # what came meanwhile: the less is in tails, the less is copied
+
+
+def _name_of(field: Field, key: tuple[int, int]) -> str:
+    return f"{field.name}/{field.chunk_key(*key)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +227,10 @@ class Contents:
         Of each field's sealed segments.
     written : list of Path
         What is not known to be durable.
+    partial : dict of str to callable
+        What writes a copy of a segment that is not sealed to a path.
+    due : DueRecord or None
+        Of the live store.
     attributes : dict
         Those of the group.
     """
@@ -200,6 +240,8 @@ class Contents:
     files: dict[str, Seal]
     seals: dict[str, dict[str, Seal]]
     written: list[Path]
+    partial: dict[str, Callable[[Path], Seal]]
+    due: DueRecord | None
     attributes: dict[str, Any]
 
 
@@ -208,8 +250,9 @@ def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents
 
     Call it while nobody writes, and keep the lock of `maintenance` until `finish` has returned: it
     deletes, seals and puts in its place nothing meanwhile. Full segments are hard-linked (copied
-    where the file system cannot), so the cost follows the rows since the last full segment. Nothing
-    waits for the disk here, unless there are mutable fields.
+    where the file system cannot), most of them by `prepare`, so the cost follows the rows since the
+    last full segment. Of these, what does not change is copied by `finish`. Nothing waits for the
+    disk here, unless there are mutable fields.
     """
     store.maintenance.freeze()
     fresh = set(store.maintenance.unsynced())
@@ -217,24 +260,30 @@ def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents
     contents, copies = dict(begun.attached), Copies()
     seals: dict[str, dict[str, Seal]] = {}
     written: list[Path] = []
+    partial: dict[str, Callable[[Path], Seal]] = {}
     for column in store.columns.values():
         field, seals[column.field.name] = column.field, {}
-        files.make_dirs(begun.build / field.name)
+        files.make_dirs(begun.build / field.name)  # of another store than was prepared, perhaps
         for key, _envs in segments_of(field, first, count):
-            name = f"{field.name}/{field.chunk_key(*key)}"
-            segment = column.segments.get(key)
-            if segment is not None and column.is_linkable(segment, count):
+            name, segment = _name_of(field, key), column.segments.get(key)
+            there = begun.linked.pop(name, None)
+            is_linkable = segment is not None and column.is_linkable(segment, count)
+            if there is not None and (there is not segment or not is_linkable):
+                files.remove(begun.build / name)  # before it is written to: it is the live store's
+                there = None
+            if segment is None or not is_linkable:
+                partial[name] = column.partial(key, count)
+                continue
+            if there is None:
                 copies.link(segment.path, begun.build / name)
-                seal = seals[field.name]["{}/{}".format(*key)] = column.seal_of(segment)
-                # By this name: an env that comes back to it puts another file in its place.
-                written += [begun.build / name] * (segment.path in fresh)
-            else:
-                seal = column.write_partial(key, count, begun.build / name)
+            contents[name] = seals[field.name]["{}/{}".format(*key)] = column.seal_of(segment)
+            # By this name: an env that comes back to it puts another file in its place.
+            if (fresh and segment.path in fresh) or (there is not None and name in begun.copied):
                 written.append(begun.build / name)
-            contents[name] = seal
     written += copies.run()  # now, for the same reason
+    due = store.maintenance.due_record(count)
     attributes = {**store.attributes(count, first), **meta}
-    return Contents(count, first, contents, seals, written, attributes)
+    return Contents(count, first, contents, seals, written, partial, due, attributes)
 
 
 def finish(
@@ -247,13 +296,16 @@ def finish(
 ) -> Path:
     """Make a checkpoint durable, of which the rows are taken, put it in place, and remove the
     numbered ones beyond the `keep` highest. Rows may come meanwhile."""
-    room, build, _attached = begun
-    target = room.place
+    room, target = begun.room, begun.room.place
+    for left in begun.linked:
+        files.remove(begun.build / left)
     _complete(begun, store, taken, leaves)
     if leaves:
-        store.keep_priorities([build / name for name in leaves], taken.attributes)
+        store.maintenance.keep_priorities(leaves, taken.attributes, taken.due)
+    elif taken.due is not None:
+        store.maintenance.write_record(taken.due)
     store.place.check()  # else what was linked may be another store's
-    room.put_in_place(build)
+    room.put_in_place(begun.build)
     if keep is not None:
         retired = numbered(_directories(target.parent), name)[:-keep]
         tempfiles.discard(path for _number, path in retired if path != target)
@@ -261,8 +313,12 @@ def finish(
 
 
 def _complete(begun: Construction, store: Store, taken: Contents, leaves: priorities.Sets) -> None:
-    """Write and sync what belongs to the rows."""
+    """Write what belongs to the rows, and sync it with what the live store's record needs."""
     build, contents, written = begun.build, taken.files, taken.written
+    for name, write in taken.partial.items():
+        contents[name] = write(build / name)
+        written.append(build / name)
+    shared = []
     for column in store.columns.values():
         field = column.field
         entries = {key: seal.entry for key, seal in taken.seals[field.name].items()}
@@ -272,7 +328,10 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
         written += write_documents(build, field, document)
     start = int(taken.first.min())
     for name, (values, alpha) in leaves.items():
-        written += priorities.write(build / name, values, start, alpha, store.path / name)
+        set_ = priorities.write(build / name, values, start, alpha, store.path / name)
+        written += set_
+        contents |= {path.relative_to(build).as_posix(): seal for path, seal in set_.items()}
+        shared += priorities.share(store.path, build / name)
     group = build / "zarr.json"
     files.write(group, [format.encode(format.group_document(taken.attributes))])
     written.append(group)
@@ -286,8 +345,9 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
     files.write(listing, [manifest.encode(contents, datetime.datetime.now(datetime.UTC))])
     if not files.is_synced(store.path):  # what is linked was never synced where it comes from
         written = [build / name for name in contents]
-    files.sync([*written, listing])
-    files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(build))
+    due = [] if taken.due is None else [*taken.due.sealed, *taken.due.open]
+    directories = [Path(base) for base, _dirs, _names in os.walk(build)]
+    files.sync([*written, listing, *due, *shared, *directories, *begun.parents])
 
 
 def write_documents(build: Path, field: Field, document: dict) -> list[Path]:

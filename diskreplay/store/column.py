@@ -386,6 +386,15 @@ class Column(Generic[AnySegment]):
     def _more_seals(self, closing: bool) -> dict[str, Any]:
         return {}
 
+    def partial(self, key: tuple[int, int], count: np.ndarray) -> Callable[[Path], Seal]:
+        """A copy of a segment that is not sealed, with the first `count` rows of each env: what is
+        returned writes it to a path.
+
+        Call this while nobody adds rows, and that later, when some may have come; maintenance has
+        to be kept out all the while.
+        """
+        raise NotImplementedError
+
     def load_seals(self, document: dict) -> None:
         """Take over what a ``zarr.json`` says of sealed segments."""
         attributes = document["attributes"]["diskreplay"]

@@ -17,18 +17,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from diskreplay.errors import LockedError, StorageError, StorePermissionError
+from diskreplay.store.at_once import at_once
 from diskreplay.store.paths import file_system
 from diskreplay.store.system_errors import explained, translated
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_SYNC_FILE_RANGE_WRITE = 2
-_MANY = 32  # files to sync
+_SYNCED_AT_ONCE = 16  # files
 _libc = ctypes.CDLL(None, use_errno=True)
-if sys.platform == "linux":
-    _libc.sync_file_range.argtypes = [
-        ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
-    ]  # fmt: skip
 
 
 def make_dirs(path: Path) -> None:
@@ -67,7 +63,13 @@ def _no_directory(path: Path) -> StorageError:
 
 
 def make_lasting_dirs(path: Path) -> None:
-    """Create a directory and its parents, with names that last.
+    """Create a directory and its parents, with names that last."""
+    sync_dirs(make_named_dirs(path))
+
+
+def make_named_dirs(path: Path) -> set[Path]:
+    """Create a directory and its parents; returns the directories that have to be synced for their
+    names to last, but for those that one may pass, and not read.
 
     The directory may be there already: made by a process that was killed before it could sync.
     """
@@ -75,8 +77,7 @@ def make_lasting_dirs(path: Path) -> None:
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     make_dirs(path)
-    with contextlib.suppress(StorePermissionError):  # of a parent that one may pass, and not read
-        sync_dirs({one.parent for one in missing})
+    return {one.parent for one in missing if os.access(one.parent, os.R_OK)}
 
 
 def allocate(path: Path, size: int) -> int:
@@ -202,19 +203,12 @@ def replace(contents: dict[Path, bytes], *, build: Path | None = None) -> None:
 
 
 def _sync_one(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _begin_writing(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:  # a hint: what goes wrong with it, the sync that follows finds
-        _libc.sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
-    finally:
-        os.close(fd)
+    with explained(path, "cannot sync the file"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 _passing: set[str] = set()  # directories, with a slash behind them
@@ -236,18 +230,11 @@ def sync(paths: Iterable[Path]) -> None:
     """Make the contents of files durable, memory-mapped writes included; not those of temporary
     stores.
 
-    The writing of many is begun for all before the first is waited for. Not ``syncfs``: it would
-    also write the tails, over and over, and whatever else lies on that file system. And no threads,
-    which cannot be had any more when a store is closed at the interpreter's exit.
+    Several at a time, on threads of their own: the file system and the disk then do for many at
+    once what they would do for each. Not ``syncfs``: it would also write the tails, over and over,
+    and whatever else lies on that file system.
     """
-    paths = list(filter(is_synced, paths) if _passing else paths)
-    if len(paths) > _MANY and sys.platform == "linux":
-        for path in paths:
-            with explained(path, "cannot sync the file"):
-                _begin_writing(path)
-    for path in paths:
-        with explained(path, "cannot sync the file"):
-            _sync_one(path)
+    at_once(_sync_one, filter(is_synced, paths) if _passing else paths, _SYNCED_AT_ONCE)
 
 
 def sync_dirs(paths: Iterable[Path]) -> None:

@@ -4,8 +4,9 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,24 @@ from diskreplay.store.raw_column import WORTH_A_SPARE
 from diskreplay.store.record import Record
 
 _RECORD_EVERY = 2.0  # seconds
+_PAUSED = 0.02  # until the thread looks again whether it may go on
+
+
+class DueRecord(NamedTuple):
+    """A record that may be written when all that it counts on is durable.
+
+    Attributes
+    ----------
+    named, first : ndarray of int64, shape (num_envs,)
+        Rows that are durable then, and the oldest of them that is retained.
+    sealed, open : list of Path
+        The files that it counts on; of those that were sealed since the last one the names too.
+    """
+
+    named: np.ndarray
+    first: np.ndarray
+    sealed: list[Path]
+    open: list[Path]
 
 
 class Maintenance:
@@ -38,6 +57,7 @@ class Maintenance:
 
     def __init__(self, store: OpenStore, record: Record) -> None:
         self.lock = threading.RLock()
+        self._pauses = 0
         self.busy: set[int] = set()
         self._store, self._record = store, record
         self._wake = threading.Event()
@@ -72,10 +92,23 @@ class Maintenance:
             if self._closing:
                 return
             try:
-                wait = self.run(spares=True)
+                with self.lock:
+                    wait = _PAUSED if self._pauses else self.run(spares=True)
             except DiskReplayError:
                 # What was not done is tried again with the next pass; flush and save raise.
                 wait = _RECORD_EVERY
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """No pass of the maintenance thread begins, and none is under way. Who wants `lock` beside
+        the buffer's waits for a pass before, so that no `add` does."""
+        with self.lock:
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._pauses -= 1
 
     @property
     def is_here(self) -> bool:
@@ -194,26 +227,45 @@ class Maintenance:
         The open segments of large raw columns are not synced here: the adding thread is writing to
         them, and would have to wait for the disk whenever it touches a page that is being synced.
         """
-        store = self._store
-        columns = store.columns.values()
-        named = self._durable(count)
-        first = np.minimum(store.first, named)
-        is_new = (named > store.durable_count).any() or (first > store.durable_first).any()
-        if not (self._unsynced or is_new or any(c.pending_deletes for c in columns)):
-            self._record_due = time.monotonic() + _RECORD_EVERY
-            return
         began = time.monotonic()
-        there = self.unsynced()
-        raw = [s.path for c in self._store.raw_columns if not c.large for s in c.open_segments()]
-        shards = [path for column in self._store.packed_columns for path in column.open_paths()]
-        files.sync([*there, *raw, *shards])
-        self.sync_names(there)
-        self._record.write(named, first)
-        self._unsynced = []
-        self.delete_left()
+        due = self.due_record(count)
+        if due is not None:
+            files.sync([*due.sealed, *due.open])
+            self.write_record(due)
         # A slow disk, or a thousand files, is not kept busy with records alone, if there is room.
         ended = time.monotonic()
         self._record_due = ended + max(_RECORD_EVERY, 10 * (ended - began))
+
+    def due_record(self, count: np.ndarray) -> DueRecord | None:
+        """What a record would name of these rows, None if it would say nothing new. Keep the lock
+        until it is written."""
+        store = self._store
+        named = self._durable(count)
+        first = np.minimum(store.first, named)
+        is_new = (named > store.durable_count).any() or (first > store.durable_first).any()
+        if not (self._unsynced or is_new or any(c.pending_deletes for c in store.columns.values())):
+            return None
+        raw = [s.path for c in store.raw_columns if not c.large for s in c.open_segments()]
+        shards = [path for column in store.packed_columns for path in column.open_paths()]
+        return DueRecord(named, first, self.unsynced(), [*raw, *shards])
+
+    def write_record(self, due: DueRecord) -> None:
+        """Write one whose files are durable by now, and delete what has left."""
+        self.sync_names(due.sealed)
+        self._record.write(due.named, due.first)
+        self._unsynced = []
+        self.delete_left()
+
+    def keep_priorities(
+        self, names: Iterable[str], meta: Mapping[str, Any], due: DueRecord | None
+    ) -> None:
+        """Take over the priorities of a checkpoint, and write the record that is due, or repeat
+        the last one."""
+        self._record.keep_priorities(names, meta)
+        if due is None:
+            self._record.repeat()
+        else:
+            self.write_record(due)
 
     def unsynced(self) -> list[Path]:
         """Files that were sealed since the last record, and are not known to be durable."""
@@ -224,12 +276,6 @@ class Maintenance:
         self._unsynced = []
         self._record_due = time.monotonic() + _RECORD_EVERY
         self.delete_left()
-
-    def sync_sealed(self) -> None:
-        """Make sealed segments durable, which a checkpoint is about to share."""
-        there = self.unsynced()
-        files.sync(there)
-        self.sync_names(there)
 
     def delete_left(self) -> None:
         """Delete segments that the record does not name any more. Not `first`: rows that were

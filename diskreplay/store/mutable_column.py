@@ -1,6 +1,6 @@
 """A raw field whose values may be replaced: recurrent states, latents."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from diskreplay.store import files, private
 from diskreplay.store.raw_column import RawColumn
-from diskreplay.store.segment import RawSegment, Segment
+from diskreplay.store.segment import RawSegment, Seal, Segment
 
 
 class MutableColumn(RawColumn):
@@ -72,6 +72,11 @@ class MutableColumn(RawColumn):
         for segment in frozen:
             super().seal(segment)
         return [segment.path for segment in frozen]
+
+    def partial(self, key: tuple[int, int], count: np.ndarray) -> Callable[[Path], Seal]:
+        """As in `Column`: copied now, since values are replaced."""
+        copied = self._counted(self.segments[key], count).copy()
+        return lambda path: self._write(path, copied)
 
     def _drop(self, segment: RawSegment) -> None:
         super()._drop(segment)

@@ -1,6 +1,7 @@
 """A field whose rows are compressed: the newest are in its tail, the others in shards."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -288,9 +289,7 @@ class PackedColumn(Column[Shard]):
         and the blocks that are appended. The caller sees to it that nothing is packed meanwhile."""
         index, envs, starts, used = segment.index.copy(), *self._in_tail(segment, count)
         data, lengths = codec.encode(self.field, self._sources(envs, starts), used)
-        places = self._entries_of(segment, envs, starts)
-        index[places, 0] = segment.end + np.cumsum(lengths) - lengths
-        index[places, 1] = lengths
+        _enter(index, self._entries_of(segment, envs, starts), segment.end, lengths)
         return index, data
 
     def _in_tail(
@@ -322,20 +321,37 @@ class PackedColumn(Column[Shard]):
 
     def is_linkable(self, segment: Segment, count: np.ndarray) -> bool:
         """Whether the file of a segment is as it will be for ever."""
-        return segment.seal is not None and not len(self._in_tail(segment, count)[0])
+        if segment.seal is None:
+            return False
+        in_tail = np.maximum(self.packed[segment.envs], segment.start) < count[segment.envs]
+        return not (in_tail & (self.packed[segment.envs] < segment.stop)).any()
 
-    def write_partial(self, key: tuple[int, int], count: np.ndarray, path: Path) -> Seal:
-        """Write a copy of a segment that is not sealed, with the first `count` rows of each env.
-        Of one of which all is in the tail there is no shard yet."""
+    def partial(self, key: tuple[int, int], count: np.ndarray) -> Callable[[Path], Seal]:
+        """As in `Column`. What is in a shard stays there; what is in the tail is copied now, since
+        other rows get its places, and compressed later. A segment of which all is in the tail has
+        no shard yet."""
         with self.changing:
             segment = self.segments.get(key) or _NoShard(self.field, *key)
-            index, more = self.with_tail(segment, count)
-            pieces = segment.contents(index, more)
-        written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
-        written, index = codec.named_only(self.field, written, index)
-        behind = self._behind(segment, count)
-        files.write(path, [written.data, behind])
-        return Seal(len(written) + len(behind), codec.checksum(written, index))
+            index, end = segment.index.copy(), segment.end
+            envs, starts, used = self._in_tail(segment, count)
+            before = np.cumsum(used) - used
+            rows = np.repeat(starts - before, used) + np.arange(used.sum())
+            copied = np.empty(len(rows) * self.field.row_bytes, np.uint8)
+            if len(rows):
+                self.take(rows * self.num_envs + np.repeat(envs, used), copied)
+        entries, behind = self._entries_of(segment, envs, starts), self._behind(segment, count)
+
+        def write(path: Path) -> Seal:
+            sources = copied.ctypes.data + before * self.field.row_bytes
+            more, lengths = codec.encode(self.field, sources, used)
+            _enter(index, entries, end, lengths)
+            pieces = segment.contents(index, end, more)
+            written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
+            written, named = codec.named_only(self.field, written, index)
+            files.write(path, [written.data, behind])
+            return Seal(len(written) + len(behind), codec.checksum(written, named))
+
+        return write
 
     def _more_seals(self, closing: bool) -> dict[str, Any]:
         sealed = {key for key, segment in self.segments.items() if segment.seal is not None}
@@ -404,6 +420,12 @@ class PackedColumn(Column[Shard]):
         )
 
 
+def _enter(index: np.ndarray, entries: np.ndarray, end: int, lengths: np.ndarray) -> None:
+    """Name blocks of these lengths, one behind the other from `end` on, in an index."""
+    index[entries, 0] = end + np.cumsum(lengths) - lengths
+    index[entries, 1] = lengths
+
+
 class _NoShard(Shard):
     """A segment without a shard: all of its rows are in the tail."""
 
@@ -412,5 +434,5 @@ class _NoShard(Shard):
         self.index, self._fd = codec.blank_index(field), None
         self.end = field.index_bytes + 4
 
-    def contents(self, index: np.ndarray, more: np.ndarray) -> list[Any]:
+    def contents(self, index: np.ndarray, end: int, more: np.ndarray) -> list[Any]:
         return [codec.index_bytes(index), more.data]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import FormatError, StorageError
-from diskreplay.store import files, format, numbers, private
+from diskreplay.store import codec, files, format, numbers, private
+from diskreplay.store.segment import Seal
 
 LARGEST_LEAF = 1e297  # of a `SumTree`: the sum of all leaves stays finite
 LARGEST = "largest_priority"  # among the attributes of the group
@@ -46,8 +47,8 @@ class Saved(NamedTuple):
 def write(
     directory: Path, priorities: np.ndarray, start: int, alpha: float | None,
     known: Path | None = None,
-) -> list[Path]:  # fmt: skip
-    """Write the priorities of rows from `start` on, and sync them.
+) -> dict[Path, Seal]:  # fmt: skip
+    """Write the priorities of rows from `start` on. Not synced.
 
     Parameters
     ----------
@@ -59,13 +60,13 @@ def write(
 
     Returns
     -------
-    list of Path
-        The files written.
+    dict of Path to Seal
+        The files written, or linked.
     """
     rows, num_envs = priorities.shape
     chunk = max(1, _CHUNK_VALUES // num_envs)
     stop = start + rows
-    written = []
+    written = {}
     files.make_dirs(directory)
     for number in range(start // chunk, -(-stop // chunk)):
         block = np.full((chunk, num_envs), np.nan, "<f8")
@@ -75,18 +76,18 @@ def write(
         there = known / path.name if known else None
         if there is None or not _has(there, block) or not files.link(there, path):
             files.write(path, [block.data])
-        written.append(path)
+        written[path] = Seal(block.nbytes, codec.crc32c(block.reshape(-1).view(np.uint8)))
     metadata = directory / "zarr.json"
-    files.write(metadata, [format.encode(format.priority_document(stop, num_envs, chunk, alpha))])
-    files.sync([*written, metadata])
-    files.sync_dirs([directory])
-    return [*written, metadata]
+    data = format.encode(format.priority_document(stop, num_envs, chunk, alpha))
+    files.write(metadata, [data])
+    written[metadata] = Seal(len(data), codec.crc32c(data))
+    return written
 
 
 def _has(path: Path, block: np.ndarray) -> bool:
     """Whether a file has these bytes and no others. One that cannot be read has not."""
     try:
-        return path.exists() and files.read(path, block.nbytes + 1) == block.tobytes()
+        return path.exists() and files.read(path, block.nbytes + 1) == block.data.cast("B")
     except StorageError:
         return False
 
@@ -181,13 +182,15 @@ def replace(root: Path, name: str, priorities: np.ndarray, start: int, alpha: fl
     """Put a set of new priorities in the place of the saved one, as a whole."""
     beside = private.new_priorities(root, name)
     files.remove_tree(beside)
-    write(beside, priorities, start, alpha, root / name)
-    _put_in_place(root, name, beside)
+    files.sync(write(beside, priorities, start, alpha, root / name))
+    files.sync_dirs([beside])
+    put_in_place(root, name)
 
 
-def adopt(root: Path, written: Path) -> None:
-    """Put a set that is on disk already, and never changes, in the place of the saved one of that
-    name: both directories have the same files then."""
+def share(root: Path, written: Path) -> list[Path]:
+    """Have a set that is on disk already, and never changes, beside the saved one of that name, for
+    `put_in_place`: both directories have the same files then. Returns what is to be synced
+    before."""
     beside = private.new_priorities(root, written.name)
     files.remove_tree(beside)
     files.make_dirs(beside)
@@ -196,9 +199,7 @@ def adopt(root: Path, written: Path) -> None:
         if not files.link(path, beside / path.name):
             files.copy(path, beside / path.name)
             copies.append(beside / path.name)
-    files.sync(copies)
-    files.sync_dirs([beside])
-    _put_in_place(root, written.name, beside)
+    return [*copies, beside]
 
 
 def finish_exchanges(root: Path) -> None:
@@ -212,8 +213,10 @@ def finish_exchanges(root: Path) -> None:
             files.sync_dirs([root])
 
 
-def _put_in_place(root: Path, name: str, beside: Path) -> None:
-    target = root / name
+def put_in_place(root: Path, name: str) -> None:
+    """Put what `share` made, or another set that is there durably, in the place of the saved one,
+    durably."""
+    target, beside = root / name, private.new_priorities(root, name)
     if target.exists():
         files.exchange(beside, target, private.old_priorities(root, name))
         files.sync_dirs([root])  # else the old ones may come back, and their files be gone

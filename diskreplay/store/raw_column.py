@@ -1,7 +1,7 @@
 """A field whose rows are in the files as they are in memory."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -362,32 +362,39 @@ class RawColumn(Column[RawSegment]):
             if (count[segment.envs] > segment.start).any()
         )
 
-    def write_partial(self, key: tuple[int, int], count: np.ndarray, path: Path) -> Seal:
-        """Write a copy of an open segment with the first `count` rows of each env."""
+    def partial(self, key: tuple[int, int], count: np.ndarray) -> Callable[[Path], Seal]:
+        """As in `Column`: rows that count do not change, whatever comes behind them."""
         segment = self.segments[key]
-        field, size = self.field, self.field.segment_rows
-        used = np.clip(count[segment.envs] - segment.start, 0, size)
+        return lambda path: self._write(path, self._counted(segment, count))
+
+    def _counted(self, segment: RawSegment, count: np.ndarray) -> np.ndarray:
+        """The bytes of the first `count` rows of each env, as far as they are in a segment, with
+        zeros for the others, but for those behind all that count; of a single env a view."""
+        field = self.field
+        used = np.clip(count[segment.envs] - segment.start, 0, field.segment_rows)
         if field.env_group == 1:
-            data = segment.mapping.array[: int(used[0]) * field.row_bytes]
+            return segment.mapping.array[: int(used[0]) * field.row_bytes]
+        copy = np.zeros(field.segment_bytes, np.uint8)
+        copied = RawSegment(
+            field, segment.number, segment.group, cast(Mapping, _Memory(segment.path, copy))
+        )
+        rows, there = segment.every_row, copied.every_row
+        if field.env_major:
+            for place, number in enumerate(used.tolist()):
+                there[:number, place] = rows[:number, place]
         else:
-            copy = np.zeros(field.segment_bytes, np.uint8)
-            copied = RawSegment(
-                field, segment.number, segment.group, cast(Mapping, _Memory(path, copy))
-            )
-            rows, there = segment.every_row, copied.every_row
-            if field.env_major:
-                for place, number in enumerate(used.tolist()):
-                    there[:number, place] = rows[:number, place]
-            else:
-                most = int(used.max(initial=0))
-                there[:most, : len(used)] = rows[:most, : len(used)]
-                behind = np.arange(most)[:, None] >= used
-                there[:most, : len(used)][behind] = 0
-            data = copy
-        length = field.segment_bytes
+            most = int(used.max(initial=0))
+            there[:most, : len(used)] = rows[:most, : len(used)]
+            behind = np.arange(most)[:, None] >= used
+            there[:most, : len(used)][behind] = 0
+        return copy
+
+    def _write(self, path: Path, data: np.ndarray) -> Seal:
+        """Write what `_counted` returned as a whole segment."""
+        length = self.field.segment_bytes
         files.write(path, [data.data], length=length)
         # The zeros behind the used rows are a hole in the file but part of its checksum.
-        return _sum_with_zeros(field, data, length)
+        return Seal(length, codec.crc32c(data, zeros=length - len(data)))
 
 
 class _Memory:
@@ -395,7 +402,3 @@ class _Memory:
 
     def __init__(self, path: Path, array: np.ndarray) -> None:
         self.path, self.array = path, array
-
-
-def _sum_with_zeros(field: Any, data: np.ndarray, length: int) -> Seal:
-    return Seal(length, codec.crc32c(data, zeros=length - len(data)))

@@ -1,6 +1,6 @@
 """The record: the durable metadata of a store, which are true after a power cut."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +44,23 @@ class Record:
         """Have `write` write all of them anew: a plain reader goes by their shapes."""
         self._seals = {}
 
-    def keep_priorities(self, written: Sequence[Path], meta: Mapping[str, Any]) -> None:
-        """Take over the priorities of a checkpoint, so that a kill costs those since then only.
+    def keep_priorities(self, names: Iterable[str], meta: Mapping[str, Any]) -> None:
+        """Take over the priorities of a checkpoint, which were shared with it (`priorities.share`),
+        so that a kill costs those since then only. What `meta` says of them the next record has.
 
         Nothing else of `meta` than what belongs to them: a power cut may go back to rows before it.
         """
         store = self._store
         store.place.check()
-        for each in written:
-            priorities.adopt(store.path, each)
+        for name in names:
+            priorities.put_in_place(store.path, name)
         belongs = priorities.LARGEST, priorities.VIEWS
         store.meta |= {name: meta[name] for name in belongs if name in meta}
+
+    def repeat(self) -> None:
+        """Say of the same rows as the last time what `meta` says now."""
+        store = self._store
+        store.place.check()
         write_group(
             store.path,
             store.attributes(store.durable_count, store.durable_first, store.durable_transitions),
@@ -77,7 +83,7 @@ class Record:
                     with column.changing:
                         path = column.new_path(column.path(*key))
                     beside = path.with_name(path.name + ".tmp")
-                    column.copies[key] = column.write_partial(key, count, beside)
+                    column.copies[key] = column.partial(key, count)(beside)
                     written.append(beside)
         return written, flushed
 

@@ -328,10 +328,10 @@ class Shard(Segment):
                 bad[i] = (head[0], head[2]) != (whole, length - 4) or codec.crc32c(data[:-4]) != crc
         return bad
 
-    def contents(self, index: np.ndarray, more: np.ndarray) -> list[Any]:
-        """A whole shard, as pieces of a file: the blocks that are here, and `more` behind them,
-        as far as `index` names them."""
-        blocks = self.mapping.array[self.field.index_bytes + 4 : self.end]
+    def contents(self, index: np.ndarray, end: int, more: np.ndarray) -> list[Any]:
+        """A whole shard, as pieces of a file: the blocks that are here before `end`, and `more`
+        behind them, as far as `index` names them."""
+        blocks = self.mapping.array[self.field.index_bytes + 4 : end]
         return [codec.index_bytes(index), blocks.data, more.data]
 
     def sum(self) -> Seal:

@@ -314,10 +314,6 @@ class Store(OpenStore):
             for column in self.raw_columns:
                 column.flushed()
 
-    def keep_priorities(self, written: Sequence[Path], meta: Mapping[str, Any]) -> None:
-        """Take over the priorities of a checkpoint, so that a kill costs those since then only."""
-        self._record.keep_priorities(written, meta)
-
     def mark_closed(self) -> None:
         """Say that the record is the whole truth; only after `record`. What is needed only while
         rows come is removed."""

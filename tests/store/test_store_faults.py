@@ -19,8 +19,8 @@ from diskreplay.store.system_errors import translated
 
 FRAME = (32, 32)
 FUNCTIONS = [
-    "make_dirs", "make_lasting_dirs", "allocate", "promise", "write", "write_at", "replace",
-    "sync", "sync_dirs", "open_to_write", "truncate",
+    "make_dirs", "make_lasting_dirs", "make_named_dirs", "allocate", "promise", "write",
+    "write_at", "replace", "sync", "sync_dirs", "open_to_write", "truncate",
     "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir", "remove_tree",
 ]  # fmt: skip
 NOT_DURABLE = {
