@@ -23,6 +23,7 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import caching, ccallback, cgutils, event, sigutils
+from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic as numba_intrinsic
 
 from diskreplay.errors import StorageError
@@ -265,7 +266,6 @@ class KernelCache(caching.NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """What is kept for a signature, None if there is nothing that can be read."""
-        target_context.refresh()
         _make_parts(self._function)
         for place in self._places():
             try:
@@ -298,7 +298,7 @@ class KernelCache(caching.NullCache):
         if self._opened is None:
             self._opened = []
             try:
-                self._writable = caching.FunctionCache(self._function)
+                self._writable = _Place(self._function)
                 self._opened.append(self._writable)
             except (RuntimeError, OSError):
                 self.trouble = "no directory of Numba's choice can be written to"
@@ -312,6 +312,21 @@ class KernelCache(caching.NullCache):
         if place is self._writable:
             with contextlib.suppress(OSError):  # then writing to it fails as well, and is noted
                 place.flush()
+
+
+class _Place(caching.FunctionCache):
+    """A directory where kernels are, read without what only compiling needs.
+
+    Numba makes a context ready for compiling before it reads from its cache: it loads what it
+    knows of Python's functions and NumPy's, with SciPy where that is installed. Machine code needs
+    its runtime only; whatever is compiled after all makes the context ready by itself.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+        return None
 
 
 def _key(signature: Any) -> Any:
@@ -329,9 +344,7 @@ def _readable(function: Callable) -> Iterator[caching.FunctionCache]:
             "ReadImpl", (caching.CompileResultCacheImpl,), {"_locator_classes": [unasked]}
         )
         with contextlib.suppress(RuntimeError, OSError):  # it has no such place
-            yield type("ReadCache", (caching.FunctionCache,), {"_impl_class": implementation})(
-                function
-            )
+            yield type("ReadPlace", (_Place,), {"_impl_class": implementation})(function)
 
 
 @intrinsic

@@ -5,10 +5,11 @@ are dependencies of zarr and export their C functions. A kernel calls them witho
 """
 
 import ctypes
+from importlib import util
+from importlib.machinery import PathFinder
 from typing import Any
 
 import llvmlite.binding
-import numcodecs.blosc
 from google_crc32c import _crc32c
 from llvmlite import ir
 from numba import types
@@ -34,9 +35,19 @@ def _register(
     return types.ExternalFunction(name, returns(*arguments))
 
 
+def _extension(package: str, name: str) -> str:
+    """The file of a package's extension. The package is not imported: numcodecs takes a tenth of
+    what a process needs to its first batch."""
+    found = util.find_spec(package)
+    inside = found and PathFinder.find_spec(name, found.submodule_search_locations)
+    if not inside or not inside.origin:
+        raise ImportError(f"{package}.{name} is not there: pip install --force-reinstall {package}")
+    return inside.origin
+
+
 _pointer, _size, _int = types.intp, types.uintp, types.int32
 _libc = ctypes.CDLL(None)
-_blosc = ctypes.CDLL(numcodecs.blosc.__file__)
+_blosc = ctypes.CDLL(_extension("numcodecs", "blosc"))
 # dlsym looks through the extension's own dependencies too, where the function really is.
 _crc = ctypes.CDLL(_crc32c.__file__)
 
