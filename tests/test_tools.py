@@ -141,12 +141,14 @@ def test_run_ends_with_the_closing_line_of_the_first_pass(clone, tests, theirs, 
     for name, said, code in (
         ("tools/test", "a dot\n3 passed in 1s", tests),
         ("tools/frameworks/sb3", "SB3's own tests", theirs),
+        ("tools/frameworks/torchrl", "torchrl's own tests", 3 if theirs else 0),
         (".ci/versions", "other versions", versions),
     ):
         (clone / name).write_text(f'#!/bin/sh\necho "{said}"; exit {code}\n')
         (clone / name).chmod(0o755)
     done = bash(f'"{clone}/.ci/run"')
-    assert done.stdout == "a dot\nSB3's own tests\nother versions\n3 passed in 1s\n"
+    lines = ["a dot", "SB3's own tests", "torchrl's own tests", "other versions", "3 passed in 1s"]
+    assert done.stdout.splitlines() == lines
     assert done.returncode == (tests or theirs or versions), done.stderr
     some = bash(f'"{clone}/.ci/run" tests/test_kill.py')
     assert some.stdout == "a dot\n3 passed in 1s\n"

@@ -1,0 +1,318 @@
+"""Records in numbered slots that may be written again and in any order, over a store of rows.
+
+Rows are only ever appended. A slot shows the row that was written to it last, and memory knows
+which one that is; the store has the slot of each row, so that all of this is found again. Rows that
+no slot shows any more leave with the oldest; those among the oldest that are still shown are
+appended once more before.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay import fork
+from diskreplay.errors import NotSampleableError, ReadOnlyError, UnknownIdError, UsageError
+from diskreplay.integrations.record_layout import BACK, SLOT, Columns, RecordLayout
+from diskreplay.opening import open as open_buffer
+from diskreplay.shared_buffer import shared
+from diskreplay.store.listing import Checkpoint
+
+_CLEARED = -2  # the slot of a row that says: what came before is gone
+_MOVED = 1 << 62  # added to the slot of a row that moved the cursor
+_LEAST_SLACK = 64
+_SCANNED = 1 << 16  # rows whose slots are read at a time
+
+
+class RecordLog:
+    """The records of one store, by slot; one writer, or a reader that follows it.
+
+    Parameters
+    ----------
+    path : path or None
+        Of the store, made or reopened; None is a temporary one.
+    slots : int
+        From 0 on.
+    layout : RecordLayout
+    compressor : str or dict
+        As for `ReplayBuffer`.
+    notes : dict, optional
+        JSON, kept in the store's metadata under ``"records"``, with the layout.
+    mode : {"a", "r"}
+
+    Attributes
+    ----------
+    rows : ndarray of int64, shape (slots,)
+        The row that each slot shows; -1 where nothing was written.
+    cursor : int or None
+        The newest slot of those that were written with `moves`.
+
+    Notes
+    -----
+    10 bytes of memory a slot, beside those of the buffer. Rows that no slot shows any more are at
+    most an eighth of the slots, but 64 at least, and what is in segments with others.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike | None,
+        slots: int,
+        layout: RecordLayout,
+        compressor: str | Mapping[str, str] = "auto",
+        notes: Mapping[str, Any] | None = None,
+        *,
+        mode: str = "a",
+    ) -> None:
+        self.slots, self.layout, self._mode = slots, layout, mode
+        self._slack = max(slots // 8, _LEAST_SLACK)
+        self._step = self._slack // 2
+        self._pid = fork.pid
+        if mode == "a":
+            most = slots * layout.most_rows + self._slack + (2 * self._step + 1) * layout.most_rows
+            self._handle = shared(
+                path, capacity=most + layout.reach, compressor=compressor, seed=0,
+                metadata={"records": {**layout.described(), **(notes or {})}}, **layout.options(),
+            )  # fmt: skip
+            self._claim = self._handle.claim()
+        else:
+            assert path is not None
+            self._reader = open_buffer(path)
+        self.look()
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether this reads along with a writer in another process, a parent's too."""
+        if fork.pid != self._pid:  # the engine of the parent is of no use here
+            self._reader, self._pid, self._mode = open_buffer(self.path), fork.pid, "r"
+            self.look()
+        return self._mode == "r"
+
+    @property
+    def buffer(self) -> Any:
+        """The `ReplayBuffer` that has the rows.
+
+        Raises
+        ------
+        UsageError
+            Another log of this process has taken the store over.
+        """
+        if self.is_reader:
+            return self._reader
+        if not self._handle.has(self._claim):
+            raise UsageError(
+                f"{self._handle.path}: another storage of this process has this store now, made "
+                "later with the same path; use that one, or another path"
+            )
+        return self._handle.buffer
+
+    # -- which row is where
+
+    def look(self) -> None:
+        """Find out anew which rows the slots show, from the store alone."""
+        buffer = self._reader if self._mode == "r" else self._handle.buffer
+        self.path = Path(buffer.path)
+        self._first, self._count = (int(n) for n in buffer.bounds[0])
+        self._forget()
+        self._known = self._scanned = self._first
+        self._tip: dict[str, np.ndarray] | None = None
+        self._take_in(buffer, self._count)
+        if self._mode == "a" and self._count > self._first:
+            # Rows that left may be back after a kill. They are the oldest, and no slot shows them.
+            shown = self.rows[self.rows >= 0]
+            self._scanned = int(shown.min()) if len(shown) else self._count - 1
+            self._evict(buffer)
+
+    def _forget(self) -> None:
+        self.rows = np.full(self.slots, -1, np.int64)
+        self._cost = np.zeros(self.slots, np.uint8)  # rows that each record was appended with
+        self._back = np.zeros(self.slots if self.layout.has_back else 0, np.uint8)
+        self._needed = 0
+        self.cursor: int | None = None
+
+    def _take_in(self, buffer: Any, count: int) -> None:
+        """Take note of the slots of rows up to `count`."""
+        fields = [SLOT, BACK] if self.layout.has_back else [SLOT]
+        for start in range(self._known, count, _SCANNED):
+            rows = np.arange(start, min(start + _SCANNED, count))
+            self._note(rows, *buffer.take(fields, rows))
+        self._known = count
+
+    def _note(self, rows: np.ndarray, slots: np.ndarray, back: np.ndarray | None = None) -> None:
+        """These rows, one behind the other, have what slots show now."""
+        if (slots == _CLEARED).any():
+            rest = slice(int(np.flatnonzero(slots == _CLEARED)[-1]), None)
+            rows, slots, back = rows[rest], slots[rest], None if back is None else back[rest]
+            self._forget()
+        own = np.flatnonzero(slots >= 0)
+        moved = slots[own] >= _MOVED
+        written = slots[own] - moved * _MOVED
+        self.rows[written] = rows[own]
+        if back is not None:
+            self._back[written] = back[own]
+        self._cost[written] = np.diff(own, prepend=-1)
+        self._needed = int(self._cost.sum(dtype=np.int64))
+        if moved.any():
+            self.cursor = int(written[np.flatnonzero(moved)[-1]])
+
+    def follow(self) -> np.ndarray | None:
+        """For a reader: take in what the writer did since.
+
+        Returns
+        -------
+        ndarray of int64 or None
+            The slots that show something else; None where there is nothing new.
+        """
+        first, count = (int(n) for n in self.buffer.bounds[0])
+        if count == self._known:
+            return None
+        before = self.rows.copy()
+        if count < self._known or first > self._known:  # it loaded a checkpoint, or is far ahead
+            self.look()
+        else:
+            self._take_in(self.buffer, count)
+        return np.flatnonzero(before != self.rows)
+
+    # -- writing
+
+    def put(
+        self, slots: np.ndarray, columns: Mapping[str, np.ndarray], moves: bool = False
+    ) -> None:
+        """Write records; of a slot that is named twice the last counts.
+
+        Parameters
+        ----------
+        slots : ndarray of int64, shape (records,)
+        columns : dict of str to ndarray, shape (records, *shape)
+            One for each leaf of the layout.
+        moves : bool
+            Whether the last one is the `cursor` from now on.
+
+        Raises
+        ------
+        ReadOnlyError
+            This is a reader.
+        DiskFullError, ...
+            As for `ReplayBuffer.extend`. Of many records the first may have been written.
+        """
+        if self.is_reader:
+            raise ReadOnlyError(
+                f"{self.path}: this copy reads along; only the storage that made it writes"
+            )
+        buffer = self.buffer
+        for start in range(0, len(slots), self._step):
+            part = slice(start, start + self._step)
+            self._append(
+                buffer, slots[part] + moves * _MOVED,
+                {name: column[part] for name, column in columns.items()},
+            )  # fmt: skip
+            self._make_room(buffer)
+
+    def _append(self, buffer: Any, slots: np.ndarray, columns: Columns) -> None:
+        rows = self.layout.rows(slots, columns, self._tip)
+        self._tip = None
+        try:
+            buffer.extend(rows)
+        finally:  # on a full disk the first ones may be there
+            count = int(buffer.bounds[0, 1])
+            new = count - self._count
+            back = rows[BACK][:new] if self.layout.has_back else None
+            self._note(np.arange(self._count, count), rows[SLOT][:new], back)
+            self._count = self._known = count
+        self._tip = self.layout.tip(columns)
+
+    def _make_room(self, buffer: Any) -> None:
+        """Let the oldest rows go, and append those records once more that are still shown."""
+        while self._count - self._scanned > self._needed + self._slack:
+            oldest = np.arange(self._scanned, self._scanned + self._step)
+            slots = buffer.take(SLOT, oldest)
+            slots = np.where(slots >= _MOVED, slots - _MOVED, slots)
+            shown = slots[(slots >= 0) & (self.rows[slots] == oldest)]
+            if len(shown):
+                columns = {name: self.read(name, shown) for name in self.layout.leaves}
+                self._append(buffer, shown + (shown == self.cursor) * _MOVED, columns)
+            self._scanned += self._step
+            self._evict(buffer)
+
+    def _evict(self, buffer: Any) -> None:
+        first = self._scanned - self.layout.reach  # which the next records may need
+        if first > self._first:
+            buffer.evict(np.array([first]))
+            self._first = first
+
+    def clear(self) -> None:
+        """Nothing is in any slot."""
+        if self._count > self._first:
+            nothing = {
+                name: np.zeros((1, *leaf.shape), leaf.stored)
+                for name, leaf in self.layout.leaves.items()
+            }
+            buffer = self.buffer
+            self._tip = None
+            self._append(buffer, np.array([_CLEARED]), nothing)
+            self._tip = None
+            self._scanned = self._count - 1
+            self._evict(buffer)
+
+    # -- reading
+
+    def read(self, name: str, slots: np.ndarray) -> np.ndarray:
+        """One leaf of the records in these slots; zeros where nothing was written.
+
+        Parameters
+        ----------
+        name : str
+        slots : ndarray of int64, any shape
+
+        Returns
+        -------
+        ndarray, shape (*slots.shape, *shape)
+            A copy.
+        """
+        while True:
+            buffer, rows = self.buffer, self.rows[slots]
+            back = self._back[slots] if self.layout.has_back else None
+            field, frames = self.layout.window(name, rows, back)
+            try:
+                found = buffer.take(field, frames)
+                return found.reshape(*slots.shape, *self.layout.leaves[name].shape)
+            except (NotSampleableError, UnknownIdError):
+                # They left since, for newer ones: another thread or the writer wrote to these.
+                self.follow()
+                if (self.rows[slots] == rows).all():
+                    raise
+
+    # -- saving
+
+    def save(
+        self, directory: Path, number: int | str, attachments: Mapping[str, Any], keep: int | None
+    ) -> Path:
+        """See `ReplayBuffer.save`."""
+        return self.buffer.save(directory, number, attachments=attachments, keep=keep)
+
+    def load(self, checkpoint: Path) -> Checkpoint:
+        """Go back to a checkpoint; see `ReplayBuffer.load`."""
+        found = self.buffer.load(checkpoint)
+        self.look()
+        return found
+
+    def flush(self) -> None:
+        """See `ReplayBuffer.flush`."""
+        if not self.is_reader:
+            self.buffer.flush()
+
+    def close(self) -> None:
+        """Close the store; whatever reads from it afterwards raises `ClosedError`."""
+        if self._mode == "a":
+            self._handle.close()
+        else:
+            self._reader.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its path: what comes out of a pickle reads along."""
+        return _reader, (os.fspath(self.path), self.slots, self.layout)
+
+
+def _reader(path: str, slots: int, layout: RecordLayout) -> RecordLog:
+    return RecordLog(path, slots, layout, mode="r")

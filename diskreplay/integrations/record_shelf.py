@@ -1,0 +1,157 @@
+"""The leaves of a storage of records, on disk and in memory, and what writes them together."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from diskreplay.integrations.disk_tensor import DiskTensor
+from diskreplay.integrations.record_log import RecordLog
+
+_Staged = list[tuple[np.ndarray, torch.Tensor]]
+
+
+class RecordShelf:
+    """What a log has, as tensors.
+
+    Parameters
+    ----------
+    log : RecordLog
+    device : torch.device
+    notes : dict
+        Of the log: ``shape``, the record axes, and what else it is to remember.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    slots : Tensor of int64, of that shape
+    memory : dict of str to Tensor, shape (slots, *shape)
+        The leaves that are in memory, by name; another view of them is in the storage.
+    """
+
+    def __init__(self, log: RecordLog, device: torch.device, notes: Mapping[str, Any]) -> None:
+        self.log, self.device, self.notes = log, device, notes
+        self.shape = shape = tuple(notes["shape"])
+        self.slots = torch.arange(log.slots).view(shape)
+        self.memory: dict[str, torch.Tensor] = {}
+        self._staged: dict[str, _Staged] | None = None
+        self._lock = threading.RLock()
+
+    def make(self, name: str) -> torch.Tensor:
+        """The tensor of a leaf, of shape ``(*records, *shape)``."""
+        leaf = DiskLeaf(self, name)
+        if self.log.layout.leaves[name].on_disk:
+            return DiskTensor(leaf, self.slots)
+        memory = torch.zeros((self.log.slots, *leaf.shape), dtype=leaf.dtype, device=self.device)
+        self.memory[name] = memory
+        return memory.view(*self.shape, *leaf.shape)
+
+    def recall(self, slots: np.ndarray) -> None:
+        """Put the leaves in memory there, as the rows have them."""
+        for name, memory in self.memory.items():
+            memory[torch.from_numpy(slots)] = DiskLeaf(self, name).read(slots)
+
+    # -- writing
+
+    @contextmanager
+    def together(self, slots: np.ndarray, moves: bool) -> Iterator[None]:
+        """What is written to leaves within goes to the disk at the end, or not at all.
+
+        Parameters
+        ----------
+        slots : ndarray of int64, shape (records,)
+            Those that are written.
+        moves : bool
+            Whether the storage's cursor moves.
+        """
+        with self._lock:
+            where = torch.from_numpy(slots)
+            before = {name: memory[where] for name, memory in self.memory.items()}
+            self._staged = {}
+            try:
+                yield
+                staged, self._staged = self._staged, None
+                self._commit(slots, staged, moves)
+            except BaseException:
+                for name, values in before.items():
+                    self.memory[name][where] = values
+                raise
+            finally:
+                self._staged = None
+
+    def stage(self, name: str, slots: np.ndarray, values: torch.Tensor) -> None:
+        """Write values of a leaf on disk: now, or with others."""
+        with self._lock:
+            one = slots.reshape(-1), values.reshape(-1, *values.shape[slots.ndim :])
+            if self._staged is not None:
+                self._staged.setdefault(name, []).append(one)
+            elif len(one[0]):
+                self._commit(one[0], {name: [one]}, False)
+
+    def _commit(self, slots: np.ndarray, staged: dict[str, _Staged], moves: bool) -> None:
+        columns = {}
+        where = torch.from_numpy(slots)
+        for name in self.log.layout.leaves:
+            parts = staged.get(name, [])
+            if name in self.memory:
+                columns[name] = _stored(self.memory[name][where])
+            elif len(parts) == 1 and np.array_equal(parts[0][0], slots):
+                columns[name] = _stored(parts[0][1])
+            else:
+                columns[name] = self._patched(name, slots, parts)
+        self.log.put(slots, columns, moves)
+
+    def _patched(self, name: str, slots: np.ndarray, parts: _Staged) -> np.ndarray:
+        """What rows have, and what was written to some of them."""
+        column = self.log.read(name, slots)
+        for written, values in parts:
+            order = np.argsort(written, kind="stable")
+            found = np.searchsorted(written[order], slots, side="right") - 1  # the last one counts
+            there = (found >= 0) & (written[order][found] == slots)
+            column[there] = _stored(values)[order[found[there]]]
+        return column
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordShelf, (self.log, self.device, self.notes)
+
+
+class DiskLeaf:
+    """One leaf of a shelf, as `disk_tensor.Leaf`."""
+
+    def __init__(self, shelf: RecordShelf, name: str) -> None:
+        leaf = shelf.log.layout.leaves[name]
+        self._shelf, self._name, self.device = shelf, name, shelf.device
+        self.dtype: torch.dtype = getattr(torch, leaf.dtype)
+        self._as_bytes = stored_dtype(self.dtype) is None
+        self.shape = leaf.shape[:-1] if self._as_bytes else leaf.shape
+
+    def read(self, slots: np.ndarray) -> torch.Tensor:
+        """See `disk_tensor.Leaf`."""
+        read = torch.from_numpy(self._shelf.log.read(self._name, slots))
+        if self._as_bytes:
+            read = read.view(self.dtype).squeeze(-1)
+        return read.to(self.device)
+
+    def write(self, slots: np.ndarray, values: torch.Tensor) -> None:
+        """See `disk_tensor.Leaf`."""
+        self._shelf.stage(self._name, slots, values)
+
+
+def stored_dtype(dtype: torch.dtype) -> np.dtype | None:
+    """What NumPy calls it; None where it has nothing like it, or a store cannot have it."""
+    if dtype.is_complex:
+        return None
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:
+        return None
+
+
+def _stored(values: torch.Tensor) -> np.ndarray:
+    values = values.detach().cpu().contiguous()
+    if stored_dtype(values.dtype) is None:
+        values = values.unsqueeze(-1).view(torch.uint8)
+    return values.numpy()

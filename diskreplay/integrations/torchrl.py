@@ -1,0 +1,428 @@
+"""torchrl: a storage whose big leaves are on disk.
+
+::
+
+    from diskreplay.integrations.torchrl import DiskStorage
+
+    buffer = TensorDictReplayBuffer(
+        storage=DiskStorage(1_000_000, path="runs/pong/replay"), sampler=PrioritizedSampler(...)
+    )
+
+It takes the place of `LazyTensorStorage`, with any sampler, writer and transform of torchrl.
+``docs/torchrl.md`` says what differs.
+"""
+
+import contextlib
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+    from tensordict import LazyStackedTensorDict, TensorDict, is_tensor_collection, is_tensorclass
+    from torch.utils import _pytree as pytree
+    from torchrl.data import LazyTensorStorage, RoundRobinWriter
+    from torchrl.data.replay_buffers.checkpointers import TensorStorageCheckpointer
+    from torchrl.data.replay_buffers.storages import Storage
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'diskreplay.integrations.torchrl needs torchrl: pip install "diskreplay[torchrl]"',
+        name=error.name,
+    ) from error
+
+from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SchemaError
+from diskreplay.integrations.record_layout import RecordLayout
+from diskreplay.integrations.record_log import RecordLog
+from diskreplay.integrations.record_shelf import RecordShelf
+from diskreplay.integrations.torchrl_records import (
+    check,
+    checked_stack,
+    described,
+    first,
+    is_int,
+    items,
+    key,
+    put_back,
+    read,
+    rounded,
+    stacked,
+)
+from diskreplay.metadata import parse as parse_metadata
+from diskreplay.store.format import read_attributes
+from diskreplay.store.listing import Checkpoint, checkpoints
+from diskreplay.validation import whole
+
+_MEMORY, _OTHERS = "memory.pt", "others.consolidated"  # of a checkpoint
+_KEPT = 4  # checkpoints of state dicts
+
+
+class DiskStorageCheckpointer(TensorStorageCheckpointer):  # type: ignore[misc]
+    """Saves a `DiskStorage` by hard links: a checkpoint of its store, with the leaves in memory."""
+
+    def dumps(self, storage: "DiskStorage", path: str | os.PathLike) -> None:
+        """Write a checkpoint into a directory, in place of the one that is there."""
+        if not storage.initialized:
+            raise RuntimeError("Cannot save a non-initialized storage.")
+        storage.write(Path(path), 0, keep=None)
+
+    def loads(self, storage: "DiskStorage", path: str | os.PathLike) -> None:
+        """Go back to what `dumps` wrote; or take in what another storage of torchrl wrote."""
+        found = checkpoints(Path(path))
+        if found:
+            storage.restore(found[-1].path)
+            return
+        metadata = json.loads((Path(path) / "storage_metadata.json").read_text())
+        if metadata["is_pytree"] or self._load_hooks:
+            super().loads(storage, Path(path))
+        else:
+            storage.fill(TensorDict.load_memmap(Path(path)), metadata["len"])
+
+
+class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
+    """torchrl's `LazyTensorStorage` with the big leaves on disk, compressed, safe from a kill.
+
+    Parameters
+    ----------
+    max_size : int
+        Records.
+    path : path, optional
+        The store's directory, made with the first record or reopened: a run that goes on has its
+        records again, and a `RoundRobinWriter` its place. None: a temporary one, which goes with
+        the process.
+    compressor : str or dict
+        As for `diskreplay.ReplayBuffer`.
+    min_bytes : int
+        Leaves of that many bytes a record and more are on disk only. Smaller ones are on disk and
+        in memory, where samplers look for ends of episodes.
+    ndim : int
+        Record axes, as for `LazyTensorStorage`.
+    device : str or torch.device
+        Where the leaves in memory are, and what is read.
+    next_of : bool
+        Store a big leaf ``("next", k)`` that is the next record's `k` once. Where it is not, both
+        are stored: never is anything else read than what was written.
+    stack : int or dict of str to int
+        So many frames a record stacks along the first axis of its big leaves, of which only the
+        newest is stored where the others are those of the record before. A dict says it by the last
+        part of the leaves' keys: ``{"pixels": 4}``.
+
+    Raises
+    ------
+    InvalidInputError
+        An option makes no sense.
+    FormatError, SchemaError
+        `path` holds something else.
+    LockedError
+        Another process writes to it.
+
+    Notes
+    -----
+    A record survives the death of the process when `set` returns, which `add` and `extend` call.
+    """
+
+    _default_checkpointer = DiskStorageCheckpointer
+    device: Any
+    max_size: int
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        path: str | os.PathLike | None = None,
+        compressor: str | Mapping[str, str] = "auto",
+        min_bytes: int = 1024,
+        ndim: int = 1,
+        device: "torch.device | str" = "cpu",
+        next_of: bool = False,
+        stack: int | Mapping[str, int] = 1,
+    ) -> None:
+        if not isinstance(min_bytes, int) or min_bytes < 0:
+            raise InvalidInputError(f"min_bytes: 0 or more expected, found {min_bytes!r:.60}")
+        self._shelf: RecordShelf | None = None
+        super().__init__(whole("max_size", max_size, most=1 << 40), ndim=ndim, device=device)
+        self._path, self._compressor, self._min_bytes = path, compressor, min_bytes
+        self._next_of, self._stack = bool(next_of), checked_stack(stack)
+        if path is not None and (Path(path) / "zarr.json").exists():
+            self._open(Path(path))
+            self._recall(np.flatnonzero(self._opened.log.rows >= 0))
+
+    @property
+    def path(self) -> Path | None:
+        """The store's directory; None as long as a temporary one is not made."""
+        if self._shelf is not None:
+            return self._shelf.log.path
+        return None if self._path is None else Path(self._path)
+
+    @property
+    def _opened(self) -> RecordShelf:
+        assert self._shelf is not None
+        return self._shelf
+
+    def flush(self) -> None:
+        """Make all records durable: a power cut does not take them."""
+        if self._shelf is not None:
+            self._shelf.log.flush()
+
+    def close(self) -> None:
+        """Close the store; the storage is of no use any more."""
+        if self._shelf is not None:
+            self._shelf.log.close()
+
+    # -- the leaves
+
+    def _init_standard(self, data: Any) -> None:
+        if self.device == "auto":
+            self.device = data.device
+        is_td = is_tensor_collection(data)
+        if isinstance(data, LazyStackedTensorDict):
+            with contextlib.suppress(RuntimeError):  # ragged
+                data = data.contiguous()
+        batch = tuple(data.shape if is_td else pytree.tree_leaves(data)[0].shape)
+        inner = batch[: self.ndim - 1]
+        self.max_size = rounded(self.max_size, inner)
+        shape = (self.max_size // int(np.prod(inner)), *inner)
+        leaves = [
+            described(key, tensor, self.ndim - 1, self._min_bytes, self._stack)
+            for key, tensor in items(data)
+        ]
+        layout = RecordLayout(leaves, self._next_of)
+        tree = None if is_td else pytree.treespec_dumps(pytree.tree_structure(data))
+        if is_td:
+            others = data.exclude(*(key(leaf) for leaf in layout.leaves.values()))
+            super()._init_standard(others)
+            if not self._storage.is_empty():
+                warnings.warn(
+                    f"{list(self._storage.keys(True, True))}: ragged leaves, and what is no "
+                    "tensor, are in memory and in checkpoints, and gone after a kill",
+                    stacklevel=2,
+                )
+        notes = {"shape": shape, "batch": (shape[0], *batch) if is_td else (), "tree": tree}
+        self._make(layout, notes)
+
+    def _open(self, source: Path) -> None:
+        """Make the leaves that a store or checkpoint has."""
+        found = parse_metadata(read_attributes(source))[0].get("records")
+        if not isinstance(found, dict):
+            raise SchemaError(f"{source}: this was not made by a DiskStorage; choose another path")
+        shape = tuple(found["shape"])
+        if len(shape) != self.ndim or int(np.prod(shape)) != rounded(self.max_size, shape[1:]):
+            raise SchemaError(
+                f"{source}: made for records of shape {shape}, not for max_size={self.max_size} "
+                f"and ndim={self.ndim}; give what it was made with, or choose another path"
+            )
+        self.max_size = int(np.prod(shape))
+        self._make(RecordLayout.parse(found), found)
+
+    def _make(self, layout: RecordLayout, notes: Mapping[str, Any]) -> None:
+        kept = {name: notes[name] for name in ("shape", "batch", "tree")}
+        slots = int(np.prod(notes["shape"]))
+        log = RecordLog(self._path, slots, layout, self._compressor, kept)
+        self._furnish(RecordShelf(log, torch.device(self.device), kept))
+
+    def _furnish(self, shelf: RecordShelf) -> None:
+        """Have the leaves of a shelf as what this stores."""
+        made = {name: shelf.make(name) for name in shelf.log.layout.leaves}
+        if shelf.notes["tree"] is not None:
+            tree = pytree.treespec_loads(shelf.notes["tree"])
+            self._storage = pytree.tree_unflatten(list(made.values()), tree)
+        else:
+            if self._storage is None:
+                batch = tuple(shelf.notes["batch"])
+                self._storage = TensorDict({}, batch_size=batch, device=self.device)
+            for name, leaf in shelf.log.layout.leaves.items():
+                self._storage.set(key(leaf), made[name])
+        self._shelf, self.initialized = shelf, True
+
+    def _recall(self, slots: np.ndarray) -> None:
+        """Take in what the rows of these slots have, and count the records."""
+        self._opened.recall(slots)
+        inner = int(np.prod(self._opened.shape[1:]))
+        shown = np.flatnonzero(self._opened.log.rows >= 0)
+        self._len = 0 if not len(shown) else (int(shown[-1]) // inner + 1) * inner
+
+    # -- setting and getting
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Write records; all leaves are on disk when this returns.
+
+        Parameters
+        ----------
+        cursor : int, slice, Tensor, ...
+            Where, along the record axes.
+        data : TensorDict, Tensor or tree of tensors
+            With the leaves of the first record, or some of them.
+        set_cursor : bool
+            Whether these are new records.
+
+        Raises
+        ------
+        InvalidInputError, ShapeError, DtypeError
+            Leaves are others than those of the first record. Nothing was written.
+        DiskFullError, ReadOnlyError, ...
+            As for `ReplayBuffer.extend`.
+        """
+        try:
+            if isinstance(data, list):
+                data = stacked(data)
+            if self._shelf is None:
+                self._init(data if is_int(cursor) else first(data))
+            elif is_tensor_collection(data):
+                check(data, self._opened, self._storage, self.ndim - is_int(cursor))
+            if is_tensorclass(data) and not is_tensorclass(self._storage):  # it was reopened
+                self._storage = type(data).from_tensordict(self._storage)
+        except BaseException:
+            put_back(self, cursor, set_cursor)
+            raise
+        slots = self._opened.slots[cursor].reshape(-1).numpy()
+        before = self._len, self._last_cursor
+        try:
+            with self._opened.together(slots, set_cursor):
+                super().set(cursor, data, set_cursor=set_cursor)
+        except BaseException:
+            self._len = before[0]
+            self._set_last_cursor(before[1])
+            put_back(self, cursor, set_cursor)
+            raise
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def get(self, index: Any) -> Any:
+        """Records, as `LazyTensorStorage.get`; of slices the leaves on disk are lazy."""
+        self._follow()
+        return super().get(index)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __len__(self) -> int:
+        """Records."""
+        self._follow()
+        return int(self._len)
+
+    def _follow(self) -> None:
+        """In another process: take in what the writer did since."""
+        if self._shelf is not None and self._shelf.log.is_reader:
+            changed = self._shelf.log.follow()
+            if changed is not None:
+                self._recall(changed)
+
+    def _empty(self) -> None:
+        super()._empty()
+        if self._shelf is not None:
+            self._shelf.log.clear()
+
+    # -- replay buffers that begin with records
+
+    @property
+    def checkpointer(self) -> Any:
+        """What `dumps` and `loads` use."""
+        return self._checkpointer
+
+    @checkpointer.setter
+    def checkpointer(self, value: Any) -> None:
+        Storage.checkpointer.fset(self, value)
+        if self._shelf is None or self._shelf.log.cursor is None:
+            return
+        # A replay buffer does this when it has made its writer, which has yet to know.
+        inner = int(np.prod(self._shelf.shape[1:]))
+        for buffer in self._attached_entities:
+            writer = getattr(buffer, "_writer", None)
+            if isinstance(writer, RoundRobinWriter) and not writer._write_count:
+                writer._cursor = (self._shelf.log.cursor // inner + 1) % self._shelf.shape[0]
+
+    # -- saving
+
+    def write(
+        self, directory: Path, number: int | str, keep: int | None,
+        attachments: Mapping[str, Any] | None = None,
+    ) -> Path:  # fmt: skip
+        """Write a checkpoint by hard links; as `diskreplay.ReplayBuffer.save`."""
+        shelf, length = self._opened, int(self._len)
+        leaves = {name: memory[:length] for name, memory in shelf.memory.items()}
+        attached: dict[str, Any] = {
+            **(attachments or {}),
+            _MEMORY: lambda path: torch.save({"leaves": leaves, "len": length}, path),
+        }
+        others = self._others() if is_tensor_collection(self._storage) else None
+        if others is not None and not others.is_empty():
+            attached[_OTHERS] = lambda path: others.consolidate(path)
+        return shelf.log.save(directory, number, attached, keep)
+
+    def restore(self, checkpoint: Path) -> Checkpoint:
+        """Go back to a checkpoint."""
+        if not checkpoint.exists():
+            raise CheckpointNotFoundError(
+                f"{checkpoint}: the records of this state are not there any more; the newest "
+                f"{_KEPT} checkpoints of state dicts are kept, and those of dumps"
+            )
+        if self._shelf is None:
+            self._open(checkpoint)
+        shelf = self._opened
+        found = shelf.log.load(checkpoint)
+        attached = found.attachments
+        saved = torch.load(attached[_MEMORY], weights_only=True)
+        for name, values in saved["leaves"].items():
+            shelf.memory[name].zero_()
+            shelf.memory[name][: len(values)] = values
+        if _OTHERS in attached:
+            self._storage.update(TensorDict.from_consolidated(attached[_OTHERS]))
+        self._len = saved["len"]
+        return found
+
+    def _others(self) -> Any:
+        """The leaves that are in memory only."""
+        return self._storage.exclude(*map(key, self._opened.log.layout.leaves.values()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What refers to a checkpoint beside the store; of a temporary store, all records."""
+        if not self.initialized:
+            return super().state_dict()
+        state = {"initialized": True, "_len": int(self._len)}
+        if self._path is None:
+            plain = pytree.tree_map(read, self._storage) if not is_tensor_collection(
+                self._storage) else self._storage.apply(read)  # fmt: skip
+            return {
+                "_storage": plain.state_dict() if is_tensor_collection(plain) else plain,
+                **state,
+            }
+        directory = Path(f"{self.path}.checkpoints")
+        number = max((f.number for f in checkpoints(directory) if f.number is not None), default=0)
+        return {**state, "checkpoint": os.fspath(self.write(directory, number + 1, _KEPT))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go back to what `state_dict` gave, or to what that of another storage did."""
+        revision = self._mutation_revision
+        if "checkpoint" in state_dict:
+            self.restore(Path(state_dict["checkpoint"]))
+        elif state_dict["initialized"]:
+            data = state_dict["_storage"]
+            if not isinstance(data, torch.Tensor):
+                data = TensorDict().load_state_dict(data, strict=False)
+            self.fill(data, state_dict["_len"])
+        with self._mutation_revision_value.get_lock():
+            self._mutation_revision_value.value = revision + 1  # as one change
+
+    def fill(self, data: Any, length: int) -> None:
+        """Have these records in place of all that there are."""
+        rows = -(length // -int(np.prod(data.shape[1 : self.ndim])))
+        data = data[:rows].clone()  # it may be what is in memory here
+        self._empty()
+        if rows:
+            self.set(slice(0, rows), data, set_cursor=False)
+        self._len = length
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        if self._shelf is not None:  # its leaves are found by its path
+            state["_storage"] = self._others() if is_tensor_collection(self._storage) else None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._shelf is not None:
+            self.__dict__.pop("_len_value", None)  # of its own: what it reads decides
+            self._furnish(self._shelf)
+            self._recall(np.flatnonzero(self._shelf.log.rows >= 0))

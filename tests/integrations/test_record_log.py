@@ -1,0 +1,227 @@
+"""Records in slots against arrays in memory: written in any order, with frames in common."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diskreplay.check.verify import verify
+from diskreplay.errors import DiskFullError, InvalidInputError, ReadOnlyError, UsageError
+from diskreplay.integrations.record_layout import Leaf, RecordLayout
+from diskreplay.integrations.record_log import RecordLog
+
+SLOTS = 40
+U1, F4 = np.dtype("uint8"), np.dtype("float32")
+
+
+def layout(stack=1, next_of=True, following=True, camera=False):
+    leaves = [Leaf(("pixels",), (2 * stack, 3), "uint8", U1, True, stack)]
+    if following:
+        leaves.append(Leaf(("next", "pixels"), (2 * stack, 3), "uint8", U1, True, stack))
+    if camera:
+        leaves += [Leaf(("camera",), (5,), "uint8", U1, True)]
+        leaves += [Leaf(("next", "camera"), (5,), "uint8", U1, True)]
+    leaves += [Leaf(("next", "reward"), (1,), "float32", F4, False)]
+    return RecordLayout(leaves, next_of)
+
+
+class Game:
+    """Records as a collector gives them: stacks that slide, resets, and what breaks the rules."""
+
+    def __init__(self, made, rng):
+        self.layout, self.rng, self.state = made, rng, None
+
+    def frames(self, name, count):
+        leaf = self.layout.leaves[name]
+        return self.rng.integers(0, 256, (count, *leaf.frame_shape), np.uint8)
+
+    def record(self):
+        rng, record = self.rng, {}
+        if self.state is None or rng.random() < 0.15:  # a reset, padded or not
+            self.state = {}
+            for name, leaf in self.layout.leaves.items():
+                if leaf.on_disk and leaf.key[0] != "next":
+                    padded = rng.random() < 0.5
+                    new = self.frames(name, 1 if padded else leaf.stack)
+                    self.state[name] = np.repeat(new, leaf.stack, 0) if padded else new
+        apart = rng.random() < 0.1  # what it led to has nothing to do with it
+        for name, leaf in self.layout.leaves.items():
+            if leaf.on_disk and leaf.key[0] != "next":
+                record[name] = self.state[name].reshape(leaf.shape)
+                new = self.frames(name, leaf.stack if apart else 1)
+                self.state[name] = np.concatenate([self.state[name], new])[-leaf.stack :]
+                following = name.replace("observation/", "observation/next_")
+                if following in self.layout.leaves:
+                    record[following] = self.state[name].reshape(leaf.shape)
+        record["next_reward"] = np.array([rng.normal()], np.float32)
+        return record
+
+    def records(self, count):
+        made = [self.record() for _ in range(count)]
+        return {name: np.stack([record[name] for record in made]) for name in self.layout.leaves}
+
+
+def twin(made):
+    return {name: np.zeros((SLOTS, *leaf.shape), leaf.stored) for name, leaf in made.leaves.items()}
+
+
+def check(log, wanted):
+    for name, values in wanted.items():
+        assert (log.read(name, np.arange(SLOTS)) == values).all(), name
+
+
+LAYOUTS = {
+    "plain": {"next_of": False},
+    "next": {},
+    "next of two": {"camera": True},
+    "stack": {"stack": 3, "following": False},
+    "stack, next": {"stack": 3},
+    "stack, next apart": {"stack": 2, "next_of": False},
+    "stack, next of two": {"stack": 4, "camera": True},
+}
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["stream"] * 5 + ["anywhere", "look", "clear"]), st.integers(1, 50)
+    ),
+    min_size=1, max_size=25,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+@settings(deadline=None, max_examples=8)
+@given(steps=STEPS, seed=st.integers(0, 2**32))
+def test_slots_show_what_was_written_last(kind, steps, seed):
+    made, rng = layout(**LAYOUTS[kind]), np.random.default_rng(seed)
+    log, wanted, game, cursor = RecordLog(None, SLOTS, made), twin(made), None, 0
+    game = Game(made, rng)
+    try:
+        reader = pickle.loads(pickle.dumps(log))
+        for step, count in steps:
+            if step == "look":
+                log.look()
+            elif step == "clear":
+                log.clear()
+                wanted = twin(made)
+            else:
+                slots = (cursor + np.arange(count)) % SLOTS
+                if step == "anywhere":
+                    slots = rng.integers(0, SLOTS, count)
+                else:
+                    cursor = int(slots[-1]) + 1
+                columns = game.records(count)
+                log.put(slots, columns, step == "stream")
+                for name, values in columns.items():
+                    for slot, value in zip(slots, values, strict=True):
+                        wanted[name][slot] = value
+                if step == "stream":
+                    assert log.cursor == cursor - 1
+            check(log, wanted)
+        reader.follow()
+        check(reader, wanted)
+        reader.close()
+    finally:
+        log.close()
+
+
+def test_frames_are_stored_once(tmp_path):
+    made = layout(stack=4)
+    log, rng = RecordLog(tmp_path / "store", 1000, made), np.random.default_rng(0)
+    frames = rng.integers(0, 256, (304, 2, 3), np.uint8)
+    stacks = np.stack([frames[i : i + 4].reshape(8, 3) for i in range(301)])
+    for start in range(0, 300, 7):
+        part = slice(start, min(start + 7, 300))
+        after = slice(part.start + 1, part.stop + 1)
+        log.put(
+            np.arange(300)[part],
+            {
+                "observation/pixels": stacks[part], "observation/next_pixels": stacks[after],
+                "next_reward": np.zeros((part.stop - part.start, 1), np.float32),
+            },
+        )  # fmt: skip
+    assert int(log.buffer.bounds[0, 1]) == 304  # and none twice
+    assert (log.read("observation/next_pixels", np.arange(300)) == stacks[1:]).all()
+    log.close()
+    assert verify(tmp_path / "store").findings == ()
+
+
+def test_dead_rows_leave():
+    made = layout(next_of=False)
+    log, game = RecordLog(None, 200, made), Game(made, np.random.default_rng(0))
+    for start in range(0, 3000, 30):
+        log.put(np.arange(start, start + 30) % 200, game.records(30))
+    first, count = log.buffer.bounds[0]
+    assert count == 3000  # in a ring nothing is written twice
+    assert count - first <= 200 + 64
+    log.close()
+
+
+def test_a_store_is_found_again(tmp_path):
+    made, rng = layout(stack=2), np.random.default_rng(0)
+    log, wanted, game = RecordLog(tmp_path / "store", SLOTS, made), twin(made), Game(made, rng)
+    for _ in range(20):
+        slots, columns = rng.integers(0, SLOTS, 9), game.records(9)
+        log.put(slots, columns, True)
+        for name, values in columns.items():
+            wanted[name][slots] = values
+    cursor = log.cursor
+    log.close()
+    again = RecordLog(tmp_path / "store", SLOTS, RecordLayout.parse(made.described()))
+    check(again, wanted)
+    assert again.cursor == cursor
+    again.close()
+
+
+def test_only_one_writes(tmp_path):
+    made = layout()
+    log, game = RecordLog(tmp_path / "store", SLOTS, made), Game(made, np.random.default_rng(0))
+    log.put(np.arange(3), game.records(3))
+    reader = pickle.loads(pickle.dumps(log))
+    with pytest.raises(ReadOnlyError, match="reads along"):
+        reader.put(np.arange(3), game.records(3))
+    other = RecordLog(tmp_path / "store", SLOTS, made)
+    with pytest.raises(UsageError, match="has this store now"):
+        log.read("next_reward", np.arange(3))
+    reader.close()
+    other.close()
+    log.close()
+
+
+def test_a_full_disk_takes_nothing(monkeypatch):
+    made = layout(stack=2)
+    log, wanted = RecordLog(None, SLOTS, made), twin(made)
+    game = Game(made, np.random.default_rng(0))
+
+    def put(slots):
+        columns = game.records(len(slots))
+        log.put(slots, columns)
+        for name, values in columns.items():
+            wanted[name][slots] = values
+
+    put(np.arange(10))
+    real = type(log.buffer).extend
+
+    def full(*_arguments):
+        raise DiskFullError(28, "No space left on device", "segment")
+
+    monkeypatch.setattr(type(log.buffer), "extend", full)
+    with pytest.raises(DiskFullError):
+        put(np.arange(5, 15))
+    monkeypatch.setattr(type(log.buffer), "extend", real)
+    check(log, wanted)
+    put(np.arange(12, 20))
+    check(log, wanted)
+    log.close()
+
+
+def test_leaves_that_cannot_share_frames_are_refused():
+    apart = [
+        Leaf(("pixels",), (4, 3), "uint8", U1, True),
+        Leaf(("next", "pixels"), (4,), "uint8", U1, True),
+    ]
+    with pytest.raises(InvalidInputError, match="have to be alike"):
+        RecordLayout(apart, next_of=True)
+    RecordLayout(apart)
+    with pytest.raises(InvalidInputError, match="cannot be 3 frames"):
+        RecordLayout([Leaf(("pixels",), (4, 3), "uint8", U1, True, 3)])
