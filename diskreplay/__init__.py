@@ -5,7 +5,7 @@ Layers, each using only those below it::
     cli/  __main__.py        the command ``diskreplay``
     compat/                  the APIs of five older buffers, on rows in slots
     convert/                 pandas, Parquet, Minari, checkpoints of ReAgent and Dopamine
-    integrations/            Gymnasium recorders, torch data sets, SB3, torchrl, DreamerV3
+    integrations/            Gymnasium recorders, torch data sets, SB3, Tianshou, torchrl, DreamerV3
     pictures/                contact sheets, animations, plots, the report
     remote/                  checkpoints in an object store
     inspection/              episodes and figures of the fields

@@ -60,9 +60,11 @@ class SlotFields:
             raise InvalidInputError("fields: at least one expected, found none")
         if not len(sizes):
             raise InvalidInputError("slots: a number for each lane expected, found none")
-        self.sizes = np.array([whole("slots", size, most=_MOST_SLOTS) for size in sizes], np.int64)
+        self.sizes = np.array(
+            [size and whole("slots", size, most=_MOST_SLOTS) for size in sizes], np.int64
+        )
         self.offsets = np.cumsum(self.sizes) - self.sizes
-        self.total = int(self.sizes.sum())
+        self.total = whole("slots", int(self.sizes.sum()), most=_MOST_SLOTS)
         self.min_bytes = whole("min_bytes", min_bytes + 1) - 1
         self.specs = {name: _spec(name, spec) for name, spec in fields.items()}
         self.values = {name: Field(name, *spec) for name, spec in self.specs.items()}
@@ -146,7 +148,7 @@ class SlotFields:
         """
         try:
             found = attributes[_META]
-            sizes = [numbers.integer("sizes", size, 1, _MOST_SLOTS) for size in found["sizes"]]
+            sizes = [numbers.integer("sizes", size, 0, _MOST_SLOTS) for size in found["sizes"]]
             numbers.integer("min_bytes", found["min_bytes"], 0, 1 << 30)
             return cls({**found["fields"]}, sizes, found["min_bytes"])
         except (KeyError, TypeError, ValueError, AttributeError, InvalidInputError) as error:

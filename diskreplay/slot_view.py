@@ -12,11 +12,11 @@ Read = Callable[[np.ndarray], np.ndarray]
 Write = Callable[[np.ndarray, np.ndarray], None]
 
 
-class SlotView:
+class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
     """Looks like a NumPy array of shape ``(slots, *shape)``.
 
     A slice is a view of the same kind, which reads nothing. Every other index reads, and gives an
-    array whose memory is its own; what is set is written.
+    array whose memory is its own; what is set is written. Arithmetic reads all of it.
 
     Parameters
     ----------
@@ -68,15 +68,16 @@ class SlotView:
         first, rest = _split(key, self._row)
         if isinstance(first, slice) and not rest:
             return type(self)(self.slots[first], self._row, self.dtype, self._read, self._write)
-        slots = self._slots(first)
-        found = self._read(slots.reshape(-1)).reshape(*slots.shape, *self._row)
-        return found if not rest else found[(slice(None),) * slots.ndim + rest]
+        slots = slots_at(self.slots, first)
+        found = self._read(slots.reshape(-1)).reshape((*slots.shape, *self._row))
+        # A number, and no array, where one element is asked for.
+        return found[(slice(None),) * slots.ndim + rest] if rest or not found.ndim else found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if self._write is None:
             raise ReadOnlyError("these rows can only be read")
         first, rest = _split(key, self._row)
-        slots = self._slots(first)
+        slots = slots_at(self.slots, first)
         shape = (*slots.shape, *self._row)
         value = 0 if value is None else np.asarray(value)
         if rest:
@@ -87,39 +88,54 @@ class SlotView:
             whole[...] = value
         self._write(slots.reshape(-1), whole.reshape(-1, *self._row))
 
-    def _slots(self, key: Any) -> np.ndarray:
-        """The slots that an index of the first axis names."""
-        length = len(self.slots)
-        if isinstance(key, slice):
-            named = self.slots[key]
-            return np.arange(named.start, named.stop, named.step, dtype=np.int64)
-        at = np.asarray(key)
-        if at.dtype.kind == "b":
-            if at.shape != (length,):
-                raise IndexError(f"a mask of shape ({length},) expected, found {at.shape}")
-            at = np.flatnonzero(at)
-        elif at.dtype.kind not in "iu" and at.size:
-            raise IndexError(f"integers, slices or a mask expected, found dtype {at.dtype}")
-        at = at.astype(np.int64)
-        if at.size and (at.min() < -length or at.max() >= length):
-            raise IndexError(
-                f"from {-length} to {length - 1} expected, found {at.min()} to {at.max()}"
-            )
-        at = np.where(at < 0, at + length, at)
-        return at * self.slots.step + self.slots.start
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError("an array on disk cannot be had without a copy")
         whole = np.empty(self.shape, self.dtype)
         rows = max(1, _AT_ONCE // max(self.nbytes // max(len(self), 1), 1))
         for start in range(0, len(self), rows):
-            slots = self._slots(slice(start, start + rows))
+            slots = slots_at(self.slots, slice(start, start + rows))
             whole[start : start + rows] = self._read(slots)
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
+    def reshape(self, *shape: Any) -> np.ndarray:
+        """As of an array, all of which is read."""
+        return np.asarray(self).reshape(*shape)
+
+    def copy(self) -> np.ndarray:
+        """All of it, in memory."""
+        return np.asarray(self)
+
+    def astype(self, dtype: Any) -> np.ndarray:
+        """All of it, in memory, cast."""
+        return np.asarray(self, dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        read = [np.asarray(each) if isinstance(each, SlotView) else each for each in inputs]
+        return getattr(ufunc, method)(*read, **options)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, on disk)"
+
+
+def slots_at(slots: range, key: Any) -> np.ndarray:
+    """Which of these slots an index of the first axis names, int64."""
+    length = len(slots)
+    if isinstance(key, slice):
+        named = slots[key]
+        return np.arange(named.start, named.stop, named.step, dtype=np.int64)
+    at = np.asarray(key)
+    if at.dtype.kind == "b":
+        if at.shape != (length,):
+            raise IndexError(f"a mask of shape ({length},) expected, found {at.shape}")
+        at = np.flatnonzero(at)
+    elif at.dtype.kind not in "iu" and at.size:
+        raise IndexError(f"integers, slices or a mask expected, found dtype {at.dtype}")
+    at = at.astype(np.int64)
+    if at.size and (at.min() < -length or at.max() >= length):
+        raise IndexError(f"from {-length} to {length - 1} expected, found {at.min()} to {at.max()}")
+    at = np.where(at < 0, at + length, at)
+    return at * slots.step + slots.start
 
 
 def _split(key: Any, row: tuple[int, ...]) -> tuple[Any, tuple[Any, ...]]:

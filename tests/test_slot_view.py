@@ -80,3 +80,20 @@ def test_there_is_no_array_of_it_without_a_copy():
         view.__array__(copy=False)
     assert np.asarray(view, np.int32).dtype == np.int32
     np.testing.assert_array_equal(np.asarray(view), array)
+
+
+def test_arithmetic_and_comparisons_read_it():
+    view, array, _ = made()
+    np.testing.assert_array_equal(view + 1, array + 1)
+    np.testing.assert_array_equal(2 - view[2:4], 2 - array[2:4])
+    assert ((view == array) & (array == view) & ~(view < view)).all()
+    np.testing.assert_array_equal(view.reshape(-1, 12), array.reshape(-1, 12))
+    np.testing.assert_array_equal(view[::2].copy(), array[::2])
+    assert view.astype("int16").dtype == np.int16
+
+
+def test_one_element_is_a_number():
+    array = np.arange(5.0)
+    view = SlotView(range(5), (), array.dtype, lambda slots: array[slots].copy())
+    assert isinstance(view[2], np.float64)
+    assert view[2] == 2.0

@@ -337,7 +337,8 @@ def test_a_reward_of_the_store_is_finite():
     [
         ({"slots": 25}, "multiple of 2 lanes"),
         ({"slots": 0, "lanes": 1}, "slots"),
-        ({"slots": [3, 0], "lanes": 1}, "slots"),
+        ({"slots": [3, -1], "lanes": 1}, "slots"),
+        ({"slots": [0, 0]}, "slots"),
         ({"slots": [3, 4], "lanes": 3}, "2 of them"),
         ({"min_bytes": -1}, "min_bytes"),
         ({"compressor": {"nothing": "lz4"}}, "nothing"),

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import CheckpointNotFoundError, FormatError
+from diskreplay.errors import CheckpointNotFoundError
+from diskreplay.integrations.packed_checkpoint import packed, unpacked
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import shared
@@ -89,7 +90,7 @@ class Checkpointed:
         if self._disk.path is None or self._disk.pickle == "embed":
             with self._room() as room:
                 made = self._save(room.path, "embedded", None)
-                state["_saved"] = _packed(made)
+                state["_saved"] = packed(made)
         else:
             there = checkpoints(self.checkpoint_dir)
             numbers = [found.number for found in there if found.number is not None]
@@ -113,7 +114,7 @@ class Checkpointed:
             self._load(Path(saved))
             return
         with self._room() as room:
-            self._load(_unpacked(saved, room.path))
+            self._load(unpacked(saved, room.path))
 
     def _load(self, checkpoint: Path) -> None:
         """Go back to a checkpoint, and to what was in memory."""
@@ -172,22 +173,3 @@ class Checkpointed:
 def _remove(room: Workspace, pid: int) -> None:
     if os.getpid() == pid:  # a forked child has a copy of this, and no part in the directory
         room.remove()
-
-
-def _packed(directory: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
-
-
-def _unpacked(contents: dict[str, bytes], room: Path) -> Path:
-    directory = room / "replay_ckpt.embedded"
-    for name, data in contents.items():
-        path = directory / name
-        if ".." in path.parts or directory not in path.parents:
-            raise FormatError(f"{name!r}: no file of a checkpoint; this pickle is not ours")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return directory

@@ -6,7 +6,7 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from diskreplay.errors import (
 )
 from diskreplay.integrations.env_state import EnvState
 from diskreplay.opening import checkpoints
-from diskreplay.session import Session
 from diskreplay.store.checkpoint import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import is_remote
@@ -31,6 +30,19 @@ _PARTS = {"modules", "optimizers", "classes", "rng", "generators", "extras"}
 _MAPPINGS, _SEQUENCES = {dict, OrderedDict, Counter}, {list, tuple, set}
 
 
+class Saved(Protocol):
+    """What is saved and loaded with a run."""
+
+    name: str
+
+    def save(
+        self, checkpoint_dir: Any, iteration_number: Any, *, attachments: Any, keep: Any
+    ) -> Path: ...
+    def load(
+        self, checkpoint_dir: Any, suffix: Any = None, *, resume_episodes: bool
+    ) -> Checkpoint: ...
+
+
 class RunState:
     """Saves a run of PyTorch with its replay buffer, and goes on with it.
 
@@ -40,6 +52,7 @@ class RunState:
     Parameters
     ----------
     buffer : ReplayBuffer
+        Or what is saved and loaded as one is, of `diskreplay.integrations.tianshou` say.
     checkpoint_dir : path, or URL of an object store
         As for ``buffer.save``.
     modules : dict of str to torch.nn.Module
@@ -66,7 +79,7 @@ class RunState:
 
     def __init__(
         self,
-        buffer: Session,
+        buffer: Saved,
         checkpoint_dir: str | os.PathLike,
         *,
         modules: Mapping[str, torch.nn.Module],
@@ -76,7 +89,7 @@ class RunState:
         env: Any = None,
         keep: int | None = CHECKPOINT_DURATION,
     ) -> None:
-        if not isinstance(buffer, Session):
+        if not all(hasattr(buffer, part) for part in ("name", "save", "load")):
             raise InvalidInputError(
                 f"buffer: a ReplayBuffer expected, found {type(buffer).__name__}"
             )

@@ -1,0 +1,308 @@
+"""A Tianshou `Batch` whose larger leaves are on disk, row by row."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from tianshou.data import Batch
+
+from diskreplay.errors import UsageError
+from diskreplay.naming import check_keys
+from diskreplay.slot_view import SlotView, slots_at
+from diskreplay.slots import Slots
+from diskreplay.store.field import DTYPES
+
+_OWN_NAMES = {"obs": "observation", "act": "action"}
+_REWARD, _NUMBER = "reward", "sequence_number"
+_LARGEST_REWARD = float(np.finfo(np.float32).max)
+
+
+def leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The paths and values of a batch that are no batches, ``"obs/camera"``."""
+    for key, value in batch.items():
+        if isinstance(value, Batch):
+            yield from leaves(value, f"{prefix}{key}/")
+        else:
+            yield prefix + key, value
+
+
+def is_storable(value: Any) -> bool:
+    """Whether the values of a leaf can be on disk."""
+    return isinstance(value, np.ndarray | SlotView) and value.dtype.name in DTYPES
+
+
+def field_names(template: Batch) -> dict[str, str]:
+    """The field of `Slots` for each leaf that can be on disk.
+
+    Observations and actions get the names that a `ReplayBuffer` has for them, where they can.
+    """
+    names = {}
+    for path, value in leaves(template):
+        if is_storable(value) and value.size:
+            first, _, rest = path.partition("/")
+            own = _OWN_NAMES.get(first)
+            names[path] = f"{own}/{rest}" if own and rest else own or path
+            if own and rest and not _is_key(rest):
+                names[path] = path
+    return names
+
+
+def _is_key(name: str) -> bool:
+    try:
+        check_keys([name], "obs")
+    except ValueError:
+        return False
+    return "/" not in name
+
+
+def fields_of(template: Batch, names: Mapping[str, str]) -> dict[str, tuple]:
+    """Shape and dtype of each field, of a batch with one row; and the reward as a store has it."""
+    there = dict(leaves(template))
+    fields = {name: (there[path].shape[1:], there[path].dtype) for path, name in names.items()}
+    if "rew" in names and not fields["rew"][0]:
+        fields[_REWARD] = ((), np.dtype(np.float32))
+    return fields | {_NUMBER: ((), np.dtype(np.int64))}
+
+
+class LeafRows:
+    """The rows that a buffer has on disk, and what was set leaf by leaf of one that is to come.
+
+    Parameters
+    ----------
+    slots : Slots
+    names : dict of str to str
+        The field of each leaf.
+    sizes : callable
+        Says how many transitions each lane has, those included that are just being set.
+
+    Attributes
+    ----------
+    slots : Slots
+    names : dict of str to str
+
+    Notes
+    -----
+    The rows of a lane are numbered as they are added, without a gap, but for one where the lane was
+    reset. So a store that is opened says which rows count.
+    """
+
+    def __init__(
+        self, slots: Slots, names: Mapping[str, str], sizes: Callable[[], list[int]]
+    ) -> None:
+        self._slots: Slots | None = slots
+        self.names, self._sizes = dict(names), sizes
+        self._is_adding = False
+        self._next = np.array(
+            [np.abs(self._numbers(lane)).max(initial=0) + 1 for lane in range(slots.num_envs)]
+        )
+        self._staged: dict[str, np.ndarray] | None = None
+        self._puts_aside = self._drops = False
+        # What a buffer was told to show instead of its rows: slots and values, by field.
+        self._aside: list[tuple[str, np.ndarray, np.ndarray]] = []
+
+    @property
+    def slots(self) -> Slots:
+        """The slots.
+
+        Raises
+        ------
+        UsageError
+            Another buffer of this process has taken them over.
+        """
+        if self._slots is None:
+            raise UsageError(
+                "another replay buffer of this process has this store now, unpickled later with "
+                "the same path; use that one"
+            )
+        return self._slots
+
+    def _numbers(self, lane: int) -> np.ndarray:
+        """The number of the row in each slot of a lane; 0 for none."""
+        first, size = self.slots.offsets[lane], self.slots.sizes[lane]
+        return self.slots.read(_NUMBER, np.arange(first, first + size))
+
+    def order(self, lane: int) -> np.ndarray:
+        """The slots whose rows count, as they were added."""
+        numbers = self._numbers(lane)
+        newest = numbers.max(initial=0)
+        if newest < -numbers.min(initial=0):  # taken out since
+            return np.empty(0, np.int64)
+        order = np.argsort(numbers)[::-1]
+        run = (numbers[order] == newest - np.arange(len(order))) & (numbers[order] > 0)
+        kept = len(run) if run.all() else int(run.argmin())
+        return self.slots.offsets[lane] + order[:kept][::-1]
+
+    def take_out(self, lane: int) -> None:
+        """The rows of a lane do not count any more; they are read for as long as nothing else is in
+        their slots."""
+        order = self.order(lane)
+        if len(order):
+            number = self.slots.read(_NUMBER, order[-1:])
+            self.slots.put(order[-1:], {_NUMBER: -number})
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """The rows that are set in the block are new ones."""
+        self._is_adding = True
+        try:
+            yield
+        finally:
+            self._is_adding = False
+
+    def _numbered(self, slots: np.ndarray) -> np.ndarray:
+        lanes = np.searchsorted(self.slots.offsets, slots, side="right") - 1
+        sizes, numbers = self._sizes(), np.empty(len(slots), np.int64)
+        for lane in dict.fromkeys(lanes.tolist()):
+            at = np.flatnonzero(lanes == lane)
+            if sizes[lane] == len(at):  # the lane was reset before
+                self._next[lane] += 1
+            numbers[at] = self._next[lane] + np.arange(len(at))
+            self._next[lane] += len(at)
+        return numbers
+
+    def hand_over(self) -> Slots:
+        """The slots, for another buffer; nobody has them here any more."""
+        slots, self._slots = self.slots, None
+        return slots
+
+    def batch(self) -> "DiskBatch":
+        """All slots as a batch: small leaves are arrays in memory, the others read when asked."""
+        slots = self.slots
+        columns = slots.columns
+        made = DiskBatch.over(self, range(len(slots)))
+        for path, name in self.names.items():
+            *parents, key = path.split("/")
+            batch: Batch = made
+            for parent in parents:
+                if parent not in batch.get_keys():
+                    batch.__dict__[parent] = Batch()
+                batch = batch.__dict__[parent]
+            batch.__dict__[key] = columns[name] if name in columns else self._view(name)
+        return made
+
+    def _view(self, name: str) -> SlotView:
+        shape, dtype = self.slots.specs[name]
+        return SlotView(
+            range(len(self.slots)), shape, dtype, lambda slots: self._read(name, slots),
+            lambda slots, values: self._write(name, slots, values),
+        )  # fmt: skip
+
+    def _read(self, name: str, slots: np.ndarray) -> np.ndarray:
+        found = self.slots.read(name, slots)
+        for field, at, values in self._aside:
+            if field == name:
+                where = np.searchsorted(at, slots, side="right") - 1
+                hits = (where >= 0) & (at[where] == slots)
+                found[hits] = values[where[hits]]
+        return found
+
+    def _write(self, name: str, slots: np.ndarray, values: np.ndarray) -> None:
+        if self._drops:
+            return
+        if self._puts_aside:
+            order = np.argsort(slots, kind="stable")
+            self._aside.append((name, slots[order], values[order]))
+        elif self._staged is not None:
+            self._staged[name] = values
+        else:
+            self.slots.put(slots, {name: values})
+
+    @contextlib.contextmanager
+    def put_aside(self) -> Iterator[None]:
+        """What is set in the block is shown, and is not in the rows."""
+        self._puts_aside = True
+        try:
+            yield
+        finally:
+            self._puts_aside = False
+
+    @contextlib.contextmanager
+    def taken_back(self, slots: range) -> Iterator[None]:
+        """What was put aside of these slots is shown no more. What is set in the block is set in
+        memory alone: that rows get what they have on disk."""
+        self._drops = True
+        try:
+            yield
+        finally:
+            self._drops = False
+            self._aside = [
+                each for each in self._aside if not len(each[1]) or each[1][0] not in slots
+            ]
+
+    @contextlib.contextmanager
+    def whole(self, batch: "DiskBatch", slots: np.ndarray) -> Iterator[None]:
+        """What is set in the block are rows, which are there together or not at all."""
+        if self._puts_aside or self._drops or self._staged is not None:
+            yield
+            return
+        self._staged = {}
+        try:
+            yield
+            staged = self._staged
+        finally:
+            self._staged = None
+        self.put(slots, staged)
+
+    def put(self, slots: np.ndarray, values: dict[str, np.ndarray]) -> None:
+        """Put rows into slots, whose small leaves are in memory already."""
+        slots = slots.reshape(-1)
+        if self._is_adding:
+            values = {**values, _NUMBER: self._numbered(slots)}
+        if _REWARD in self.slots.specs and _REWARD not in self.names.values():
+            rewards = values["rew"] if "rew" in values else self.slots.columns["rew"][slots]
+            rewards = np.nan_to_num(rewards, posinf=0.0, neginf=0.0)
+            rewards = np.clip(rewards, -_LARGEST_REWARD, _LARGEST_REWARD)
+            values = {**values, _REWARD: rewards.astype(np.float32)}
+        self.slots.put(slots, values)
+
+
+class DiskBatch(Batch):
+    """The `_meta` of a buffer, or of a part of it: rows set here are on disk when that returns.
+
+    Its keys are attributes, so that its own are slots of the class.
+    """
+
+    __slots__ = ("_range", "_rows")
+
+    @classmethod
+    def over(cls, rows: LeafRows, slots: range) -> "DiskBatch":
+        """One without leaves."""
+        made = cls()
+        object.__setattr__(made, "_rows", rows)
+        object.__setattr__(made, "_range", slots)
+        return made
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, slice) or not self.get_keys():
+            return super().__getitem__(index)
+        part = self.over(self._rows, self._range[index])
+        part.__dict__.update(super().__getitem__(index).__dict__)
+        return part
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, str):
+            super().__setitem__(index, value)
+            return
+        with self._rows.whole(self, slots_at(self._range, index)):
+            super().__setitem__(index, value)
+
+    def __reduce__(self) -> tuple:
+        return in_memory, (dict(_arrays(self)),)
+
+
+def _arrays(batch: Batch) -> Iterator[tuple[str, Any]]:
+    for path, value in leaves(batch):
+        yield path, np.asarray(value) if isinstance(value, SlotView) else value
+
+
+def in_memory(values: Mapping[str, Any]) -> Batch:
+    """A batch of leaves by their paths."""
+    made = Batch()
+    for path, value in values.items():
+        *parents, key = path.split("/")
+        batch = made
+        for parent in parents:
+            batch = batch.__dict__.setdefault(parent, Batch())
+        batch.__dict__[key] = value
+    return made

@@ -1,0 +1,131 @@
+"""Tianshou's calls of replay buffers, where the larger arrays are on disk."""
+
+import contextlib
+from typing import Any
+
+import numpy as np
+from tianshou.data import Batch, ReplayBuffer
+from tianshou.data.batch import create_value
+
+from diskreplay.integrations.disk_batch import DiskBatch, is_storable, leaves
+from diskreplay.integrations.tianshou_pickle import PickledBuffer
+
+
+class BufferOnDisk(PickledBuffer):
+    """Mixin of Tianshou's buffers: `_meta` has its larger leaves on disk.
+
+    A class that has it calls `_set_up` when it is constructed.
+    """
+
+    def add(self, batch: Any, buffer_ids: Any = None) -> Any:
+        """As Tianshou's. The transitions are on disk, whatever kills the process, when it returns.
+
+        Raises
+        ------
+        StorageError
+            The disk is full, say.
+        """
+        if not self._meta.get_keys() and self._required_keys_for_add - {"done"} <= {
+            *batch.get_keys()
+        }:
+            self._allocate(self._template(batch, buffer_ids))
+        with self._adding():
+            return super().add(batch, buffer_ids)
+
+    def _adding(self) -> Any:
+        return contextlib.nullcontext() if self._rows is None else self._rows.adding()
+
+    def _template(self, batch: Any, buffer_ids: Any) -> Batch:
+        """What `add` will set of a batch, with one row."""
+        is_vector = "buffers" in self.__dict__
+        stack = not is_vector and buffer_ids is None
+        made = Batch()
+        keys = set(batch.get_keys())
+        for key in keys & set(self._reserved_keys) if is_vector else keys:
+            made.__dict__[key] = batch[key]
+        for key in ("terminated", "truncated"):
+            made.__dict__[key] = np.asarray(made[key]).astype(np.bool_)
+        made.__dict__["done"] = np.logical_or(made.terminated, made.truncated)
+        made.__dict__["rew"] = np.asarray(made.rew).astype(float)
+        if not self._save_obs_next:
+            made.pop("obs_next", None)
+        if self._save_only_last_obs:
+            for key in {"obs", "obs_next"} & set(made.get_keys()):
+                made.__dict__[key] = made[key][-1] if stack else made[key][:, -1]
+        found = create_value(made, 1, stack)
+        assert isinstance(found, Batch)
+        return found
+
+    def update(self, buffer: ReplayBuffer) -> np.ndarray:
+        """As Tianshou's."""
+        if len(buffer) and self.maxsize and not self._meta.get_keys():
+            template: Any = buffer._meta[np.arange(1)]
+            self._allocate(template)
+        with self._adding():
+            return super().update(buffer)
+
+    def set_batch(self, batch: Any) -> None:
+        """As Tianshou's; the rows of a batch in memory are copied to the disk."""
+        if isinstance(batch, DiskBatch):
+            super().set_batch(batch)
+            return
+        assert len(batch) == self.maxsize
+        assert set(batch.get_keys()).issubset(self._reserved_keys)
+        if not self._meta.get_keys():
+            self._allocate(batch[np.arange(1)])
+        with self._adding():
+            self._meta[np.arange(self.maxsize)] = batch
+
+    def dropnull(self) -> None:
+        """As Tianshou's."""
+        rows = self._rows
+        memory = {} if rows is None else self._memory()
+        super().dropnull()
+        if rows is not None:
+            kept = self._meta
+            self._take(rows, memory)
+            if kept.get_keys():
+                with self._adding():
+                    self._meta[np.arange(len(kept))] = kept
+            self._share()
+
+    def set_array_at_key(
+        self, seq: Any, key: str, index: Any = None, default_value: Any = None
+    ) -> None:
+        """As Tianshou's; an array that is on disk is written there."""
+        names = {} if self._rows is None else self._there.names
+        if key not in names:
+            super().set_array_at_key(seq, key, index, default_value)
+            return
+        at = np.arange(self.maxsize)[slice(None) if index is None else index]
+        self._there.slots.put(at, {names[key]: np.broadcast_to(seq, (len(at), *np.shape(seq)[1:]))})
+
+    def get(
+        self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None
+    ) -> Any:
+        """As Tianshou's; all frames of all stacks are read in one go."""
+        value = self._meta.get(key)
+        stack_num = self.stack_num if stack_num is None else stack_num
+        if stack_num == 1 or not _reads(value):
+            return super().get(index, key, default_value, stack_num)
+        at = np.array(index) if isinstance(index, list) else index
+        stack = [at]
+        for _ in range(stack_num - 1):
+            stack.append(self.prev(stack[-1]))
+        where = np.stack([np.asarray(each) for each in stack[::-1]], axis=np.ndim(at))
+        return value[where]
+
+
+def _reads(value: Any) -> bool:
+    """Whether an index of several axes reads the same here as one of one axis after the other."""
+    if isinstance(value, Batch):
+        values = [each for _, each in leaves(value)]
+        return bool(values) and all(is_storable(each) for each in values) and _is_filled(value)
+    return is_storable(value)
+
+
+def _is_filled(batch: Batch) -> bool:
+    return all(
+        len(value.get_keys()) and _is_filled(value)
+        for value in batch.values() if isinstance(value, Batch)
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""Where Tianshou's replay buffers have their larger arrays."""
+
+import os
+import warnings
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
+from tianshou.data.batch import create_value
+
+from diskreplay.errors import InvalidInputError, SchemaError
+from diskreplay.integrations.disk_batch import LeafRows, field_names, fields_of, leaves
+from diskreplay.slot_fields import SlotFields
+from diskreplay.slots import Slots
+from diskreplay.store.format import read_attributes
+
+NOTE = "tianshou"  # among the notes of the slots
+_LEAST_BYTES = 2  # flags are in memory: compiled code of Tianshou's walks them
+OPEN: "weakref.WeakValueDictionary[Path, LeafRows]" = weakref.WeakValueDictionary()
+"""Those of this process, by the path of the store."""
+
+
+class DiskOptions(NamedTuple):
+    """What a replay buffer on disk can be told beside what Tianshou says.
+
+    The buffers' docstrings say what they mean.
+    """
+
+    path: str | os.PathLike | None = None
+    min_bytes: int = 1024
+    compressor: str | Mapping[str, str] = "auto"
+    checkpoints: str | os.PathLike | None = None
+    keep: int | None = 4
+    pickle: str = "reference"
+
+
+class LeavesOnDisk(ReplayBuffer):
+    """Mixin of Tianshou's buffers: where the larger leaves of `_meta` are.
+
+    A class that has it calls `_set_up` when it is constructed.
+    """
+
+    _rows: LeafRows | None
+    _options: DiskOptions
+    _meta: Any
+
+    @property
+    def _there(self) -> LeafRows:
+        """The rows of a buffer that has some."""
+        assert self._rows is not None
+        return self._rows
+
+    def _set_up(self, options: DiskOptions) -> None:
+        if options.pickle not in ("reference", "embed"):
+            raise InvalidInputError(
+                f"pickle: 'reference' or 'embed' expected, found {options.pickle!r:.60}"
+            )
+        if options.path is not None:
+            options = options._replace(path=Path(os.path.realpath(options.path)))
+        self._options, self._rows = options, None
+        if options.path is not None and Path(options.path, "zarr.json").exists():
+            self._reopen()
+            self._found()
+
+    def _found(self) -> None:
+        """Know what a store has that was reopened."""
+
+    def _sizes(self) -> list[int]:
+        return [part.maxsize for _, part in self._parts()]
+
+    def _parts(self) -> list[tuple[int, ReplayBuffer]]:
+        """The buffers of this one, and the first index of each."""
+        buffers = self.__dict__.get("buffers")
+        if buffers is None:
+            return [(0, self)]
+        return list(zip(self._offset.tolist(), buffers, strict=True))
+
+    def _make_slots(self, fields: Mapping[str, tuple], names: Mapping[str, str]) -> Slots:
+        options = self._options
+        compressor = options.compressor
+        if not isinstance(compressor, str):
+            if unknown := sorted(compressor.keys() - names.keys()):
+                raise InvalidInputError(
+                    f"compressor: {unknown[0]!r} is no array of this buffer; there are "
+                    f"{list(names)}"
+                )
+            compressor = {names[path]: chosen for path, chosen in compressor.items()}
+        return Slots(
+            options.path, fields, self._sizes(), min_bytes=max(options.min_bytes, _LEAST_BYTES),
+            compressor=compressor, weighted=isinstance(self, PrioritizedReplayBuffer),
+            notes={NOTE: {"leaves": dict(names)}},
+        )  # fmt: skip
+
+    def _allocate(self, template: Batch) -> None:
+        """Make the store, for transitions like that of a batch with one row."""
+        names = field_names(template)
+        self._take(self._leaf_rows(self._make_slots(fields_of(template, names), names), names))
+        in_memory_only = []
+        for path, value in leaves(template):
+            if path not in names:
+                in_memory_only.append(path)
+                self._set_leaf(path, create_value(value, self.maxsize, stack=False))
+        self._add_empty(self._meta, template)
+        if in_memory_only:
+            warnings.warn(
+                f"{', '.join(in_memory_only)}: no arrays of numbers, which stay in memory and "
+                "are gone when the buffer is opened again",
+                stacklevel=4,
+            )
+        self._share()
+
+    def _set_leaf(self, path: str, value: Any) -> None:
+        *parents, key = path.split("/")
+        batch = self._meta
+        for parent in parents:
+            batch = batch.__dict__.setdefault(parent, Batch())
+        batch.__dict__[key] = value
+
+    def _add_empty(self, batch: Batch, template: Batch) -> None:
+        for key, value in template.items():
+            if isinstance(value, Batch):
+                self._add_empty(batch.__dict__.setdefault(key, Batch()), value)
+
+    def _reopen(self) -> None:
+        path = Path(str(self._options.path))
+        attributes = read_attributes(path)
+        noted = attributes.get("notes", {})
+        if not isinstance(noted, dict) or NOTE not in noted:
+            raise SchemaError(f"{path}: no replay buffer of Tianshou's; choose another path")
+        names = noted[NOTE]["leaves"]
+        fields = SlotFields.parse(attributes).specs
+        self._take(self._leaf_rows(self._make_slots(fields, names), names))
+        self._share()
+
+    def _leaf_rows(self, slots: Slots, names: Mapping[str, str]) -> LeafRows:
+        parts = [part for _, part in self._parts() if part is not self]
+        owner = weakref.ref(self)  # rows that knew their buffer would keep it open
+
+        def sizes() -> list[int]:
+            mine: list[Any] = [*parts] or [owner()]
+            return [part._size for part in mine]
+
+        return LeafRows(slots, names, sizes)
+
+    def _take(self, rows: LeafRows, memory: Mapping[str, Any] | None = None) -> None:
+        """Have these rows, and what is in memory alone."""
+        self._rows = rows
+        OPEN[rows.slots.path] = rows
+        self._meta = rows.batch()
+        for path, value in (memory or {}).items():
+            self._set_leaf(path, value)
+
+    def _memory(self) -> dict[str, Any]:
+        """The leaves that are in memory alone."""
+        return {path: value for path, value in leaves(self._meta) if path not in self._there.names}
+
+    def _share(self) -> None:
+        """Have the buffers of this one see the same rows."""
+        if "buffers" in self.__dict__:
+            self._set_batch_for_children()
+
+    @property
+    def disk(self) -> Slots | None:
+        """The rows, to look into; None while nothing was added."""
+        return None if self._rows is None else self._there.slots

@@ -1,0 +1,133 @@
+"""Pickles, copies and files of Tianshou's replay buffers on disk."""
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from tianshou.data import Batch
+from tianshou.data.utils.converter import to_hdf5
+
+from diskreplay.errors import CheckpointNotFoundError
+from diskreplay.integrations.disk_batch import in_memory, leaves
+from diskreplay.integrations.packed_checkpoint import packed, unpacked
+from diskreplay.integrations.tianshou_leaves import OPEN, DiskOptions
+from diskreplay.integrations.tianshou_state import SavedBuffer
+from diskreplay.slot_view import SlotView
+from diskreplay.store import temporary
+from diskreplay.store.listing import checkpoints
+
+_OURS = {"_rows", "_options", "_meta", "_saved"}
+
+
+class PickledBuffer(SavedBuffer):
+    """Mixin of Tianshou's buffers: how they are pickled, copied and written to files."""
+
+    def _parts_changed(self) -> None:
+        """`buffers` are others."""
+
+    def _portable(self) -> dict[str, Any]:
+        """What is pickled beside the rows."""
+        state = {name: value for name, value in self.__dict__.items() if name not in _OURS}
+        state["_options"] = self._options
+        if "buffers" in state:
+            parts = np.empty(len(self.buffers), object)
+            for at, part in enumerate(self.buffers):
+                parts[at] = object.__new__(type(part))
+                parts[at].__dict__.update({**part.__dict__, "_meta": Batch()})
+            state["buffers"] = parts
+        for name in ("main_buffer", "cached_buffers"):
+            state.pop(name, None)
+        return state
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._pickled(self._options.pickle == "embed")
+
+    def _pickled(self, embed: bool) -> dict[str, Any]:
+        self._restore_originals_if_made()
+        state = self._portable()
+        if self._rows is None:
+            state["_meta"] = self._meta
+            return state
+        memory = self._memory()
+        path = self._options.path
+        if path is None or embed:
+            with temporary.make() as room:
+                saved: Any = packed(self.save(room.path, "embedded", keep=None))
+        else:
+            directory = Path(self._options.checkpoints or f"{path}.checkpoints")
+            numbers = [each.number for each in checkpoints(directory) if each.number is not None]
+            saved = os.fspath(
+                self.save(directory, max(numbers, default=0) + 1, keep=self._options.keep)
+            )
+        state["_saved"] = saved, memory
+        return state
+
+    def _restore_originals_if_made(self) -> None:
+        if self._rows is not None:
+            self._restore_originals()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        saved, meta = state.pop("_saved", None), state.pop("_meta", None)
+        options = state.pop("_options", DiskOptions())
+        super().__setstate__({**state, "_meta": Batch(), "_rows": None, "_options": options})
+        self._parts_changed()
+        if saved is None:
+            if meta is not None and len(meta.get_keys()):
+                self._options = options._replace(path=None)
+                self._allocate(meta[np.arange(1)])
+                self._meta[np.arange(self.maxsize)] = meta
+            return
+        rows, memory = saved
+        if isinstance(rows, str):
+            self._refer_to(Path(rows))
+        else:
+            self._options = options._replace(path=None)
+            with temporary.make() as room:
+                self.load(unpacked(rows, room.path))
+        for path, value in memory.items():
+            self._set_leaf(path, value)
+        self._share()
+
+    def _refer_to(self, checkpoint: Path) -> None:
+        if not checkpoint.exists():
+            raise CheckpointNotFoundError(
+                f"{checkpoint}: the rows of this pickle are not there any more; keep="
+                f"{self._options.keep} says how many checkpoints stay, and None keeps all"
+            )
+        there = OPEN.get(Path(str(self._options.path)))
+        if there is not None and there._slots is not None and not there.slots.closed:
+            self._take(self._leaf_rows(there.hand_over(), there.names))
+            self._share()
+        self.load(checkpoint)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy with rows of its own, in a temporary store."""
+        made = memo[id(self)] = object.__new__(type(self))
+        made.__setstate__(copy.deepcopy(self._pickled(True), memo))
+        return made
+
+    def save_hdf5(self, path: str, compression: str | None = None) -> None:
+        """As Tianshou's: a file with all arrays, which are read one at a time."""
+        self._restore_originals_if_made()
+        with h5py.File(path, "w") as file:
+            state = self._portable()
+            del state["_options"]
+            to_hdf5(state, file, compression=compression)
+            on_disk = [(p, v) for p, v in leaves(self._meta) if isinstance(v, SlotView)]
+            others = {p: v for p, v in leaves(self._meta) if not isinstance(v, SlotView)}
+            to_hdf5({"_meta": in_memory(others)}, file, compression=compression)
+            for name, view in on_disk:
+                *parents, key = name.split("/")
+                group = file["_meta"]
+                for parent in parents:
+                    group = group.require_group(parent)
+                    group.attrs["__data_type__"] = "Batch"
+                data = group.create_dataset(key, view.shape, view.dtype, compression=compression)
+                data.attrs["__data_type__"] = "ndarray"
+                rows = max(1, (32 << 20) // max(view.nbytes // max(len(view), 1), 1))
+                for start in range(0, len(view), rows):
+                    data[start : start + rows] = np.asarray(view[start : start + rows])

@@ -1,0 +1,202 @@
+"""What is saved with the rows of Tianshou's replay buffers, and checkpoints of both."""
+
+import base64
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tianshou.data import PrioritizedReplayBuffer
+
+from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
+from diskreplay.integrations.tianshou_leaves import NOTE, LeavesOnDisk
+from diskreplay.slot_fields import SlotFields
+from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+from diskreplay.store.format import read_attributes
+from diskreplay.store.listing import Checkpoint, checkpoints
+
+
+class SavedBuffer(LeavesOnDisk):
+    """Mixin of Tianshou's buffers: their state, `flush`, `close`, `save` and `load`."""
+
+    def _state(self) -> dict[str, Any]:
+        """All that is not in the rows, as JSON."""
+        parts = []
+        for _, part in self._parts():
+            gain = part._ep_return
+            parts.append(
+                [
+                    int(part._insertion_idx), int(part._size), int(part.last_index[0]),
+                    gain.tolist() if isinstance(gain, np.ndarray) else float(gain),
+                    int(part._ep_len), int(part._ep_start_idx),
+                ]
+            )  # fmt: skip
+        state: dict[str, Any] = {
+            "parts": parts, "random": [_packed_random(each) for each in self._generators()]
+        }  # fmt: skip
+        if isinstance(self, PrioritizedReplayBuffer):
+            state["priorities"] = [float(self._max_prio), float(self._min_prio)]
+        return state
+
+    def _generators(self) -> list[np.random.RandomState]:
+        own = [self._random_state]
+        return own + [part._random_state for _, part in self._parts() if part is not self]
+
+    def _note(self) -> None:
+        """Hand over to the slots what is saved with them."""
+        slots = self._there.slots
+        slots.notes = {**slots.notes, NOTE: {"leaves": self._there.names, **self._state()}}
+        if isinstance(self, PrioritizedReplayBuffer):
+            slots.weights[:] = self.weight[np.arange(self.maxsize)]
+
+    def _noted(self) -> dict[str, Any]:
+        return self._there.slots.notes[NOTE]
+
+    def _found(self) -> None:
+        """Know what a store has that was reopened; episodes that were under way are over."""
+        self._restore_generators()
+        for lane, (_, part) in enumerate(self._parts()):
+            order = self._there.order(lane) - int(self._there.slots.offsets[lane])
+            part._size = len(order)
+            last = int(order[-1]) if len(order) else -1
+            part._insertion_idx = part._ep_start_idx = (last + 1) % part.maxsize
+            part.last_index = np.array([max(last, 0)])
+            part._ep_return, part._ep_len = 0.0, 0
+        self._know_parts()
+        cut_unfinished(self)
+
+    def _know_parts(self) -> None:
+        """What a manager knows of its buffers, and the weights."""
+        if "buffers" in self.__dict__:
+            self._lengths = np.array([len(part) for _, part in self._parts()])
+            self.last_index = np.array([at + int(part.last_index[0]) for at, part in self._parts()])
+        if isinstance(self, PrioritizedReplayBuffer):
+            own: Any = self
+            own._max_prio, own._min_prio = self._noted().get("priorities", (1.0, 1.0))
+            weights, used = self._there.slots.weights, self._there.slots.used
+            weights = np.where(np.isnan(weights), self._max_prio**self._alpha, weights)
+            self.weight[np.arange(self.maxsize)] = np.where(used, weights, 0.0)
+
+    def _restore_generators(self) -> None:
+        saved = self._noted().get("random")
+        if saved is not None:
+            for generator, state in zip(self._generators(), saved, strict=True):
+                generator.set_state(_unpacked_random(state))
+
+    def _restore(self) -> None:
+        """Go on from what `_state` gave, after the rows were loaded."""
+        saved = self._noted()
+        for (_, part), state in zip(self._parts(), saved["parts"], strict=True):
+            part._insertion_idx, part._size, last, gain, part._ep_len, part._ep_start_idx = state
+            part._ep_return = np.array(gain) if isinstance(gain, list) else gain  # type: ignore[assignment]
+            part.last_index = np.array([last])
+        self._restore_generators()
+        self._know_parts()
+        if "buffers" not in self.__dict__:
+            self.last_index = np.array([saved["parts"][0][2]])
+
+    # -- flush, checkpoints
+
+    name = "replay"
+
+    def flush(self) -> None:
+        """Make everything durable, also against a power cut, with weights and generators."""
+        if self._rows is not None:
+            self._note()
+            self._there.slots.flush()
+
+    def close(self) -> None:
+        """`flush`, and let go of the store; a temporary one is removed."""
+        if self._rows is not None:
+            if not self._there.slots.closed:
+                self._note()
+            self._there.slots.close()
+
+    def save(
+        self, checkpoint_dir: str | os.PathLike, iteration_number: int | str, *,
+        attachments: Any = None, keep: int | None = CHECKPOINT_DURATION,
+    ) -> Path:  # fmt: skip
+        """Write a checkpoint, as `diskreplay.ReplayBuffer.save` does; so `RunState` can.
+
+        Arrays that are no numbers are not in it.
+        """
+        if self._rows is None:
+            raise InvalidInputError("nothing to save: add transitions first")
+        self._restore_originals()
+        self._note()
+        return self._there.slots.save(
+            checkpoint_dir, iteration_number, attachments=attachments, keep=keep
+        )
+
+    def load(
+        self, checkpoint_dir: str | os.PathLike, suffix: int | str | None = None, *,
+        resume_episodes: bool = True,
+    ) -> Checkpoint:  # fmt: skip
+        """Go back to a checkpoint, of which the next batches are those of the run that saved it.
+
+        Parameters
+        ----------
+        checkpoint_dir, suffix
+            As for `diskreplay.ReplayBuffer.load`.
+        resume_episodes : bool
+            Go on with the episodes that were under way; otherwise they are over, and truncated.
+        """
+        if self._rows is None:
+            path = Path(checkpoint_dir)
+            if not (path / "zarr.json").exists():
+                there = {each.suffix: each.path for each in checkpoints(path)}
+                newest = [each for each in checkpoints(path) if each.number is not None]
+                chosen = newest[-1].suffix if suffix is None and newest else str(suffix)
+                if chosen not in there:
+                    raise CheckpointNotFoundError(f"{path}: no checkpoint {suffix or ''}")
+                path = there[chosen]
+            self._like(path)
+        self._restore_originals()
+        found = self._there.slots.load(checkpoint_dir, suffix)
+        memory = self._memory()
+        self._take(self._leaf_rows(self._there.hand_over(), self._there.names), memory)
+        self._share()
+        self._restore()
+        if not resume_episodes:
+            cut_unfinished(self)
+        return found
+
+    def _like(self, checkpoint: Path) -> None:
+        """Make a store of the arrays that a checkpoint has."""
+        attributes = read_attributes(checkpoint)
+        names = attributes["notes"][NOTE]["leaves"]
+        rows = self._leaf_rows(self._make_slots(SlotFields.parse(attributes).specs, names), names)
+        self._take(rows)
+        self._share()
+
+    def _restore_originals(self) -> None:
+        """Take back what was relabelled for a sample."""
+        restore = getattr(self, "_restore_cache", None)
+        if restore is not None:
+            restore()
+
+
+def cut_unfinished(buffer: LeavesOnDisk) -> None:
+    """Say of the newest transition of each episode under way that the episode was truncated there.
+
+    A buffer that is reopened has done so: the environments begin anew, and no transition may go on
+    from one episode to another.
+    """
+    for _, part in buffer._parts():
+        for at in part.unfinished_index() if len(part) else ():
+            row: Any = part._meta[np.array([at])]
+            row.truncated[...] = True
+            row.done[...] = True
+            part._meta[np.array([at])] = row
+        part._ep_return, part._ep_len, part._ep_start_idx = 0.0, 0, part._insertion_idx
+
+
+def _packed_random(generator: np.random.RandomState) -> list[Any]:
+    state: Any = generator.get_state()
+    _, key, *rest = state
+    return [base64.b64encode(key.astype("<u4").tobytes()).decode(), *rest]
+
+
+def _unpacked_random(saved: list[Any]) -> tuple:
+    key = np.frombuffer(base64.b64decode(saved[0]), "<u4")
+    return ("MT19937", key, *saved[1:])
