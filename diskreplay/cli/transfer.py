@@ -93,7 +93,7 @@ Examples:
 
     diskreplay export runs/pong/replay --out pong/random-v0 --format minari
 
-    diskreplay export runs/door/replay --out door/ --format lerobot --fps 10 --task "Open the door"
+    diskreplay export runs/door/replay -o door -f lerobot --task "Open the door"
 
     diskreplay export runs/pong/replay --out old/ --format dopamine --suffix 7
 """)  # fmt: skip
