@@ -143,7 +143,9 @@ class RawColumn(Column[RawSegment]):
                 envs = segment.envs.start + np.flatnonzero(slow)
                 ready[envs] = 0
                 yield envs
-                self.handed.append(segment)
+                with self.changing:  # it may have been sealed since, being full, and deleted
+                    if self._open.get(segment.key) is segment:
+                        self.handed.append(segment)
 
     def keep_spares(self, wanted: int) -> None:
         """Have that many files ready, so that to open a segment is a rename."""
@@ -238,9 +240,13 @@ class RawColumn(Column[RawSegment]):
         done = []
         while self.handed:
             with self.changing:
-                if self.handed:
-                    self.seal(self.handed[-1])
-                    done.append(self.handed.pop())
+                if not self.handed:
+                    continue
+                segment = self.handed[-1]
+                if segment.seal is None:  # else it was sealed, being full, as it was handed over
+                    self.seal(segment)
+                    done.append(segment)
+                self.handed.pop()
         return done
 
     def place_copies(self) -> None:

@@ -642,3 +642,35 @@ def test_an_entry_of_an_open_shard_that_points_outside_of_it(tmp_path, offset, l
             for row in (8, 15):
                 with pytest.raises(diskreplay.CorruptSegmentError, match="rows 8 to 15"):
                     buffer.take("observation", [2 * row])
+
+
+@pytest.mark.parametrize("when", ["sealed", "while it is sealed"])
+def test_a_full_segment_that_is_sealed_is_not_handed_over(tmp_path, when):
+    """The adding thread sees that a segment is open and far behind. Before it says so, the
+    maintenance thread seals it, being full; its file may be deleted next, and then nobody can seal
+    it a second time."""
+    with diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=Box(0, 255, FRAME, np.uint8),
+        action_space=Discrete(9), capacity=64, compressor="raw", segment_rows=8,
+    ) as buffer:  # fmt: skip
+        for number in range(6):
+            buffer.add(np.full(FRAME, number, np.uint8), 0, 0.0, False, False)
+        store = buffer._rows.store
+        column = store.columns["observation"]
+        (segment,) = column.open_segments()
+        giving = column.hand_over(np.array([10**6]), np.zeros(1, np.int64))
+        with store.maintenance.lock:
+            next(giving)
+            if when == "sealed":
+                column.seal(segment)
+                assert list(giving) == []
+                assert column.handed == []
+            else:
+                assert list(giving) == []
+                assert column.handed == [segment]
+                column.seal(segment)
+            files.remove(segment.path)  # as when it has left
+            assert column.seal_handed() == []
+            assert column.handed == []
+            (tmp_path / "file").write_bytes(bytes(segment.mapping.array))
+            shutil.move(tmp_path / "file", segment.path)
