@@ -69,7 +69,11 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
         if isinstance(first, slice) and not rest:
             return type(self)(self.slots[first], self._row, self.dtype, self._read, self._write)
         slots = slots_at(self.slots, first)
-        found = self._read(slots.reshape(-1)).reshape((*slots.shape, *self._row))
+        found = self._read(slots.reshape(-1))
+        if slots.ndim > 1:  # to lie in memory as NumPy has it, which what is set from it goes by
+            found = found[_as_it_lies(first, np.arange(slots.size).reshape(slots.shape))]
+        else:
+            found = found.reshape((*slots.shape, *self._row))
         # A number, and no array, where one element is asked for.
         return found[(slice(None),) * slots.ndim + rest] if rest or not found.ndim else found
 
@@ -78,15 +82,18 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
             raise ReadOnlyError("these rows can only be read")
         first, rest = _split(key, self._row)
         slots = slots_at(self.slots, first)
-        shape = (*slots.shape, *self._row)
         value = 0 if value is None else np.asarray(value)
-        if rest:
-            whole = self._read(slots.reshape(-1)).reshape(shape)
-            whole[(slice(None),) * slots.ndim + rest] = value
+        named, inverse = np.unique(slots, return_inverse=True)
+        if len(named) < slots.size:
+            # Of a slot's values one stays. Which one depends on how the index lies in memory, so
+            # that NumPy itself sets them, by an index that lies as this one does.
+            at, slots = _as_it_lies(first, inverse.reshape(slots.shape)), named
         else:
-            whole = np.empty(shape, self.dtype)
-            whole[...] = value
-        self._write(slots.reshape(-1), whole.reshape(-1, *self._row))
+            at = np.arange(slots.size).reshape(slots.shape)
+        shape = (slots.size, *self._row)
+        whole = self._read(slots.reshape(-1)) if rest else np.empty(shape, self.dtype)
+        whole[(at, *rest)] = value
+        self._write(slots.reshape(-1), whole)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
@@ -136,6 +143,13 @@ def slots_at(slots: range, key: Any) -> np.ndarray:
         raise IndexError(f"from {-length} to {length - 1} expected, found {at.min()} to {at.max()}")
     at = np.where(at < 0, at + length, at)
     return at * slots.step + slots.start
+
+
+def _as_it_lies(index: Any, values: np.ndarray) -> np.ndarray:
+    """These integers in an array that lies in memory as an index does."""
+    made = np.empty_like(np.asarray(index), np.intp)
+    made[...] = values
+    return made
 
 
 def _split(key: Any, row: tuple[int, ...]) -> tuple[Any, tuple[Any, ...]]:
