@@ -76,13 +76,17 @@ class JointDraw:
                 self.release()
                 return None
             self._memory.learn(batch._windows)
-            ids = batch._arrays["id"]
-            batch._arrays["id"] = np.where(ids < 0, -1, ids * self._members + part.member)
-            if self._key != "id":
-                batch._arrays[self._key] = batch._arrays[self._key] * self._members + part.member
-            batches.append(batch)
+            batches.append(batch._arrays)
             start += size
-        arrays = {name: joined([batch[name] for batch in batches]) for name in batches[0]}
+        arrays = {
+            name: joined([batch[name] for batch in batches])
+            for name in batches[0] if name not in ("probability", "weight")
+        }  # fmt: skip
+        members = np.repeat([part.member for part in self.parts], sizes)
+        for name in {"id", self._key}:
+            ids = arrays[name]
+            owners = members.reshape(-1, *[1] * (ids.ndim - 1))
+            arrays[name] = np.where(ids < 0, -1, ids * self._members + owners)
         arrays |= {"probability": self.probability, "weight": self.weight}
         if self.order is not None:
             arrays = {name: _ordered(array, self.order) for name, array in arrays.items()}
@@ -126,6 +130,8 @@ def joined(parts: list[Any]) -> Any:
         return {key: joined([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple):
         return tuple(joined(list(each)) for each in zip(*parts, strict=True))
+    if first.base is None:  # rows of no other array: most are, and looking takes as long
+        return np.concatenate(parts)
     owner, due, rows = _owner(first), _address(first), 0
     for part in parts:
         if part.strides != first.strides or _address(part) != due or _owner(part) is not owner:

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from diskreplay.errors import (
 from diskreplay.handover import handovers_to
 from diskreplay.joint_draw import JointDraw
 from diskreplay.opening import open as open_buffer
+from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
@@ -52,8 +53,13 @@ class ReplayUnion:
         as if they were one buffer.
     batch_size : int, optional
         Default of `sample` and `prefetch`; that of the first member.
-    beta : float
-        Default exponent of the importance weights.
+    beta : float or callable
+        Default exponent of the importance weights, or a schedule: from the number of transitions
+        ever recorded, of all members, to the exponent. It may call none of them.
+    weight_normalization : {"batch", "buffer"}
+        By what weights are divided: the largest of the batch, or of whatever the union could draw.
+        The second needs the smallest priority of each member, which is at hand where a member has
+        this option too, and else looked for in each draw: some milliseconds for a million.
     seed : int or numpy.random.Generator, optional
         Of every draw: the members' own generators are not used. None: one that follows from that of
         the first member.
@@ -80,7 +86,7 @@ class ReplayUnion:
     is of one moment of all members: their locks are held for it, and not while frames are read.
 
     Importance weights make up for priorities, not for the mixture: ``(N P)^-beta`` of all members
-    together, or with a mixture of the member each is from, divided by the batch's largest.
+    together, or with a mixture of the member each is from, divided by the largest.
     """
 
     def __init__(
@@ -89,7 +95,8 @@ class ReplayUnion:
         *,
         mixture: Sequence[float] | None = None,
         batch_size: int | None = None,
-        beta: float = 0.4,
+        beta: Beta = 0.4,
+        weight_normalization: Literal["batch", "buffer"] = "batch",
         seed: int | np.random.Generator | None = None,
     ) -> None:
         self._closed = True  # until there is something to close
@@ -97,7 +104,14 @@ class ReplayUnion:
         if not members:
             raise InvalidInputError("members: at least one buffer, view or path expected")
         shares = _checked_mixture(mixture, len(members))
-        size, self.beta = whole("batch_size", batch_size, optional=True), exponent(beta)
+        size = whole("batch_size", batch_size, optional=True)
+        self.beta: Beta = _checked_beta(beta)
+        if weight_normalization not in ("batch", "buffer"):
+            raise InvalidInputError(
+                f"weight_normalization: 'batch' or 'buffer' expected, found "
+                f"{weight_normalization!r:.60}"
+            )
+        self._options = {"mixture": mixture, "weight_normalization": weight_normalization}
         with contextlib.ExitStack() as opened:  # closes them, unless all goes well
             there = [_member(member, opened) for member in members]
             self.members = tuple(there)
@@ -107,6 +121,7 @@ class ReplayUnion:
                     for each in there
                 ],
                 shares,
+                of_union=weight_normalization == "buffer",
             )
             if seed is None:
                 first = next(iter(self._members)).buffer
@@ -124,15 +139,15 @@ class ReplayUnion:
     # -- drawing
 
     def sample(
-        self, batch_size: int | None = None, *, beta: float | None = None, threads: int = 1
+        self, batch_size: int | None = None, *, beta: Beta | None = None, threads: int = 1
     ) -> Any:
         """Draw transitions, or windows, with replacement.
 
         Parameters
         ----------
         batch_size : int, optional
-        beta : float, optional
-            Exponent of the importance weights.
+        beta : float or callable, optional
+            Exponent of the importance weights, or a schedule, as for the union.
         threads : int
             How many read the frames of each member. What is drawn does not depend on it.
 
@@ -189,18 +204,16 @@ class ReplayUnion:
             for each in busy:
                 each.discard(me)
 
-    def _draw(self, size: int, beta: float | None, _guard: Any = None) -> JointDraw:
+    def _draw(self, size: int, beta: Beta | None, _guard: Any = None) -> JointDraw:
         with self._lock:
-            return self._members.draw(
-                self._rng, size, self.beta if beta is None else exponent(beta)
-            )
+            return self._members.draw(self._rng, size, self.beta if beta is None else beta)
 
     def prefetch(
         self,
         depth: int = 2,
         batch_size: int | None = None,
         *,
-        beta: float | None = None,
+        beta: Beta | None = None,
         threads: int = 1,
         device: Any = None,
         map: Callable[[Batch], Any] | None = None,
@@ -210,7 +223,7 @@ class ReplayUnion:
         Parameters
         ----------
         depth, batch_size, beta, threads, device, map
-            As for `ReplayBuffer.prefetch`; `beta` is a number.
+            As for `ReplayBuffer.prefetch`.
 
         Returns
         -------
@@ -236,6 +249,55 @@ class ReplayUnion:
             if self._prefetchers.open:
                 raise UsageError("the union has a prefetcher already: close that")
             return self._prefetchers.get(self, depth, size, beta, threads, handovers)
+
+    def sequences(
+        self,
+        length: int,
+        *,
+        name: str = "union",
+        seed: int | np.random.Generator | None = None,
+        **options: Any,
+    ) -> "ReplayUnion":
+        """A union of windows: of one view of each member, with these options.
+
+        Parameters
+        ----------
+        length, name, **options
+            As for `ReplayBuffer.sequences`. The views are closed with what this returns; where one
+            of that name is open it is refused.
+        seed : int or numpy.random.Generator, optional
+            Of every draw of the new union.
+
+        Returns
+        -------
+        ReplayUnion
+            With the mixture and the normalization of weights of this one, and the exponent and the
+            batch size of the views. Close it before this one.
+
+        Raises
+        ------
+        UsageError
+            This one draws windows already.
+        InvalidInputError, CapacityError
+            An option makes no sense to one of the members.
+        """
+        self._turn()
+        with contextlib.ExitStack() as opened:
+            views = []
+            for member in self.members:
+                if isinstance(member, Sequences):
+                    raise UsageError(
+                        "the union draws windows already; call sequences() of one of buffers"
+                    )
+                if member._views.get(name) is not None:
+                    raise InvalidInputError(
+                        f"name: {member.path}: a view {name!r} is open; choose another name"
+                    )
+                views.append(member.sequences(length, name=name, **options))
+                opened.callback(views[-1].close)
+            union = ReplayUnion(views, beta=views[0].options.beta, seed=seed, **self._options)
+            union._opened.push(opened.pop_all())
+        return union
 
     # -- priorities
 
@@ -431,3 +493,7 @@ def _checked_mixture(mixture: Any, members: int) -> np.ndarray | None:
     if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
         raise InvalidInputError(f"mixture: shares from 0 on expected, found {mixture!r:.60}")
     return shares / shares.sum()
+
+
+def _checked_beta(beta: Any) -> Beta:
+    return beta if callable(beta) else exponent(beta)

@@ -61,6 +61,12 @@ class TransitionMember:
         """The sum of ``priority ** alpha``, which is 1 each without priorities."""
         return self.sampler.tree.total if self.is_prioritized else float(self.count)
 
+    @property
+    def least(self) -> float:
+        """The smallest ``priority ** alpha`` that can be drawn; needs `mass` above 0. O(1) where
+        weights are normalised by the buffer, or there are no priorities; else O(rows)."""
+        return self.sampler.tree.min if self.is_prioritized else 1.0
+
     def draw(self, rng: ReplayableRng, size: int, guard: ReadGuard) -> Any:
         """Draw so many, with the numbers of another generator than its own."""
         return self.rows.draw(rng, size, 0.0, guard)

@@ -7,8 +7,10 @@ import numpy as np
 
 from diskreplay.errors import EmptyBufferError, InvalidInputError, PriorityError, SchemaError
 from diskreplay.joint_draw import JointDraw, JointMemory
+from diskreplay.options import Beta
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.union_member import TransitionMember
+from diskreplay.validation import exponent
 
 _LOOK = (
     "fields", "observation space", "action space", "stack_size", "stack_padding",
@@ -25,10 +27,14 @@ class UnionMembers:
     members : sequence of TransitionMember
     mixture : ndarray of float64 or None
         The share of each, 1 in sum.
+    of_union : bool
+        Whether weights are divided by the largest of the union, and not by that of the batch.
     """
 
-    def __init__(self, members: Sequence[TransitionMember], mixture: np.ndarray | None) -> None:
-        self._members, self._mixture = list(members), mixture
+    def __init__(
+        self, members: Sequence[TransitionMember], mixture: np.ndarray | None, *, of_union: bool
+    ) -> None:
+        self._members, self._mixture, self._of_union = list(members), mixture, of_union
         self._check()
         self._memory = JointMemory()
         # In one order, whatever that of the members: two unions never wait for each other.
@@ -86,6 +92,11 @@ class UnionMembers:
             )
             raise
 
+    @property
+    def add_count(self) -> int:
+        """Transitions ever recorded, of all members."""
+        return sum(member.rows.add_count for member in self._members)
+
     def shares(self) -> np.ndarray:
         """The probability that a draw is of each member.
 
@@ -107,12 +118,13 @@ class UnionMembers:
 
     # -- drawing; whoever gets a JointDraw releases it
 
-    def draw(self, rng: ReplayableRng, size: int, beta: float) -> JointDraw:
+    def draw(self, rng: ReplayableRng, size: int, beta: Beta) -> JointDraw:
         """Draw so many, of each member as often as its share says, less than one off."""
         drawn = self._begun()
         try:
             with self.locked():
                 shares = self.shares()
+                power = exponent(beta(self.add_count) if callable(beta) else beta)
                 rng.taken()
                 at = (np.arange(size) + rng.random(1)) / size
                 found = np.searchsorted(np.cumsum(shares), at, side="right")
@@ -123,7 +135,7 @@ class UnionMembers:
                     draw = self._members[number].draw
                     part = drawn.add(number, draw, rng, int(counts[number]))
                     drawn.numbers += part.numbers
-                self._weigh(drawn, shares, beta)
+                self._weigh(drawn, shares, power)
         except BaseException:
             for part in drawn.parts:
                 if part.drawn is not None:
@@ -164,15 +176,25 @@ class UnionMembers:
         probability, relative = [], []
         for number, part, _guard in drawn.parts:
             probability.append(part.probability * shares[number])
-            if self._mixture is None:
-                relative.append(probability[-1])
-            else:  # how much more often than evenly in its member
-                relative.append(part.probability * self._members[number].count)
+            relative.append(part.probability * self._scale(number, shares))
         drawn.probability, found = np.concatenate(probability), np.concatenate(relative)
         drawn.weight = np.ones(len(found), np.float32)
         positive = found > 0  # a new window of priority 0 is handed out all the same
         if beta and positive.any() and any(member.is_prioritized for member in self._members):
-            drawn.weight[positive] = (found[positive].min() / found[positive]) ** beta
+            least = self._least(shares) if self._of_union else found[positive].min()
+            drawn.weight[positive] = (least / found[positive]) ** beta
+
+    def _scale(self, number: int, shares: np.ndarray) -> float:
+        """What to multiply a probability in a member by, for a weight: its share of all; or with a
+        mixture its count, which gives how much more often than evenly it is drawn there."""
+        return shares[number] if self._mixture is None else self._members[number].count
+
+    def _least(self, shares: np.ndarray) -> float:
+        """What the largest weight of the union is of."""
+        return min(
+            member.least / member.mass * self._scale(number, shares)
+            for number, member in enumerate(self._members) if shares[number] > 0
+        )  # fmt: skip
 
     def undo(self, drawn: JointDraw) -> None:
         """Nobody took it."""

@@ -447,3 +447,61 @@ class TestUnion(OfReplayBuffer):
 
     def make(self, path):
         return _Joined(diskreplay.ReplayBuffer(path, **SPACES, capacity=CAPACITY, segment_rows=8))
+
+
+@pytest.mark.parametrize("mixture", [None, (1, 3)])
+def test_a_union_of_windows_by_its_options(stores, mixture):
+    live, old = stores
+    with diskreplay.ReplayUnion(
+        [live, old], mixture=mixture, weight_normalization="buffer"
+    ) as union:
+        with union.sequences(
+            6, burn_in=2, prioritized=True, batch_size=5, beta=1.0, seed=1
+        ) as windows:
+            assert windows.batch_size == 5
+            assert len(windows) == sum(len(view.anchors()) for view in windows.members)
+            anchors = windows.gather([0]).anchor
+            windows.update_priorities(anchors, [0.01])
+            batch = windows.sample(200)
+            members, own = windows.locate(batch.anchor)
+            # The rarest window of all has the weight 1, whether it is in the batch or not.
+            least = windows.gather(anchors).probability[0]
+            if mixture is None:
+                np.testing.assert_allclose(batch.weight, least / batch.probability, rtol=1e-5)
+            for m, view in enumerate(windows.members):
+                part = view.gather(own[members == m])
+                np.testing.assert_array_equal(batch.reward[members == m], part.reward)
+            with pytest.raises(errors.InvalidInputError, match="'union' is open"):
+                union.sequences(3)
+            with pytest.raises(errors.UsageError, match="windows already"):
+                windows.sequences(3)
+        assert live._views.get("union") is None  # closed with it
+        again = union.sequences(3, name="union")
+        again.close()
+        with pytest.raises(errors.CapacityError):
+            union.sequences(10_000)
+
+
+def test_a_schedule(stores):
+    live, old = stores
+    asked = []
+
+    def schedule(added):
+        asked.append(added)
+        return 0.5
+
+    union = diskreplay.ReplayUnion([live, old], beta=schedule, seed=1)
+    with diskreplay.ReplayUnion([live, old], beta=0.5, seed=1) as other:
+        np.testing.assert_array_equal(union.sample(20).weight, other.sample(20).weight)
+    assert asked == [120]
+    fill(live, 5, 80)
+    union.sample(3, beta=schedule)
+    assert asked == [120, 125]
+    with pytest.raises(errors.ReentryError):
+        union.sample(3, beta=lambda _added: len(union))
+    with pytest.raises(errors.InvalidInputError, match="beta"):
+        union.sample(3, beta=lambda _added: -1)
+    with pytest.raises(errors.InvalidInputError, match="weight_normalization"):
+        diskreplay.ReplayUnion([live], weight_normalization="union")
+    union.sample(3)
+    union.close()

@@ -24,13 +24,13 @@ def test_the_page(tmp_path, monkeypatch):
     with record("runs/a/replay", 0) as buffer:
         names = {"buffer": buffer, "np": np, "diskreplay": diskreplay}
         code = [text for language, text in blocks("docs/unions.md") if language == "python"]
-        for text in code[:3]:
+        for text in code[:4]:
             paste(text, "docs/unions.md", names)
         counts = np.bincount(names["members"])
         assert counts[0] == 128
         assert counts[1] in (76, 77)
         assert counts.sum() == 256
-        first, second = code[3].split("...\n")
+        first, second = code[4].split("...\n")
         paste(first, "docs/unions.md", names)
         wanted = names["union"].sample(64)
         paste(second, "docs/unions.md", names)
