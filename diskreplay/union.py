@@ -111,7 +111,7 @@ class ReplayUnion:
                 f"weight_normalization: 'batch' or 'buffer' expected, found "
                 f"{weight_normalization!r:.60}"
             )
-        self._options = {"mixture": mixture, "weight_normalization": weight_normalization}
+        self._mixture, self._normalization = mixture, weight_normalization
         with contextlib.ExitStack() as opened:  # closes them, unless all goes well
             there = [_member(member, opened) for member in members]
             self.members = tuple(there)
@@ -254,25 +254,44 @@ class ReplayUnion:
         self,
         length: int,
         *,
+        burn_in: int = 0,
+        ahead: int | None = None,
+        stride: int = 1,
+        ends: Literal["inside", "shift", "pad", "cross"] = "inside",
+        n_step: int | None = None,
+        batch_size: int = 16,
+        prioritized: bool = False,
+        alpha: float = 0.9,
+        beta: Beta = 0.6,
+        eta: float = 0.9,
+        state: str | Sequence[str] = (),
+        fields: Sequence[str] | None = None,
+        arrival: bool = False,
+        online: bool | int = False,
+        finished: bool = False,
+        returns_to_go: float | None = None,
         name: str = "union",
         seed: int | np.random.Generator | None = None,
-        **options: Any,
     ) -> "ReplayUnion":
         """A union of windows: of one view of each member, with these options.
 
         Parameters
         ----------
-        length, name, **options
-            As for `ReplayBuffer.sequences`. The views are closed with what this returns; where one
-            of that name is open it is refused.
+        length, burn_in, ahead, stride, ends, n_step, batch_size, prioritized, alpha, eta, state
+            As for `ReplayBuffer.sequences`.
+        fields, arrival, online, finished, returns_to_go
+            As for `ReplayBuffer.sequences`.
+        beta : float or callable
+            As for the union.
+        name : str
+            Of the views, which are closed with what this returns. Where one is open it is refused.
         seed : int or numpy.random.Generator, optional
             Of every draw of the new union.
 
         Returns
         -------
         ReplayUnion
-            With the mixture and the normalization of weights of this one, and the exponent and the
-            batch size of the views. Close it before this one.
+            With the mixture and the normalization of weights of this one. Close it before this one.
 
         Raises
         ------
@@ -293,9 +312,19 @@ class ReplayUnion:
                     raise InvalidInputError(
                         f"name: {member.path}: a view {name!r} is open; choose another name"
                     )
-                views.append(member.sequences(length, name=name, **options))
-                opened.callback(views[-1].close)
-            union = ReplayUnion(views, beta=views[0].options.beta, seed=seed, **self._options)
+                view = member.sequences(
+                    length, burn_in=burn_in, ahead=ahead, stride=stride, ends=ends, n_step=n_step,
+                    batch_size=batch_size, prioritized=prioritized, alpha=alpha, eta=eta,
+                    weight_normalization=self._normalization, state=state, fields=fields,
+                    arrival=arrival, online=online, finished=finished, returns_to_go=returns_to_go,
+                    name=name,
+                )  # fmt: skip
+                opened.callback(view.close)
+                views.append(view)
+            union = ReplayUnion(
+                views, mixture=self._mixture, beta=beta, weight_normalization=self._normalization,
+                seed=seed,
+            )  # fmt: skip
             union._opened.push(opened.pop_all())
         return union
 

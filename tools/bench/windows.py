@@ -1,19 +1,35 @@
-"""Sequences as four learners sample them: diskreplay beside torchrl and flashbax, and a floor.
+"""Sequences as four learners sample them: diskreplay beside its peers, and a floor.
 
-    python tools/bench/windows.py [--rounds 20] [--frames 25000]
+    python tools/bench/windows.py [--rounds 20] [--frames 25000] [--only R2D2 vectors]
+                                  [--realtime]
 
 The floor is one `np.take` of the windows' frames, with rows that are drawn already, others each
 time; from a plain array, and from a mapped file. All contenders hold the same rows and take turns.
-They are timed by the clock, and by the processor time of their thread: read the ratios.
-Peers that are not installed are left out. torchrl makes no stacks in slices, no targets, no
-burn-in masks; flashbax has none of these either, and its windows go over the ends of episodes.
+They are timed by the clock, and by the processor time of all threads: read the ratios. On a
+machine that others use, `--realtime` (Linux, root) gives each round priority over all else. Peers
+that are not installed are left out: ``pip install diskreplay[bench]`` has all but Reverb, which
+needs an environment of its own, with Python 3.11 and ``dm-reverb[tensorflow]`` (TensorFlow 2.15).
+
+What they do less: nobody else makes stacks in windows, n-step targets or burn-in masks.
+
+- torchrl: SliceSampler, evenly also for R2D2.
+- flashbax: trajectory buffer on the CPU, by priority and with a period of 40 for R2D2, evenly else.
+  Windows go over the ends of episodes.
+- Tianshou: what its recurrent agents do, stacks of the observation as long as the window, by
+  priority for R2D2; the newest action and reward of each only. A stack ends at the drawn row, and
+  repeats the first row of an episode before its beginning.
+- Reverb: a table of trajectories, one for each row (R2D2: each 40), by priority for R2D2. Its
+  server is in this process, so that nothing goes over a socket; `Client.sample` of a batch, each
+  column stacked. It keeps rows compressed, in memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -78,21 +94,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--frames", type=int, default=25_000)
+    parser.add_argument("--only", nargs="*", default=[""], help="learners, by parts of their names")
+    parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    from sampling import first_of_all
+
     frames = atari(options.frames)
     found: dict[str, dict[str, list[float]]] = {}
     for learner in LEARNERS:
+        if not any(part in learner.name for part in options.only):
+            continue
         with tempfile.TemporaryDirectory(prefix="windows-") as directory:
             calls = dict(contenders(learner, learner.frames(frames), Path(directory)))
             taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
             for number in range(options.rounds + 3):
-                for name in calls if number % 2 else reversed(calls):
-                    begin = time.perf_counter(), time.thread_time()
-                    calls[name]()
-                    if number >= 3:
-                        ends = time.perf_counter(), time.thread_time()
-                        taken[name].append((ends[0] - begin[0], ends[1] - begin[1]))
+                quiet = options.realtime and number >= 3
+                with first_of_all() if quiet else contextlib.nullcontext():
+                    for name in calls if number % 2 else reversed(calls):
+                        begin = time.perf_counter(), time.process_time()
+                        calls[name]()
+                        if number >= 3:
+                            ends = time.perf_counter(), time.process_time()
+                            taken[name].append((ends[0] - begin[0], ends[1] - begin[1]))
         found[learner.name] = {
             name: [1e3 * median(each) for each in zip(*both, strict=True)]
             for name, both in taken.items()
@@ -154,6 +178,10 @@ def contenders(
             yield f"torchrl {kind}", torchrl(learner, frames, directory / kind, kind)
     if find_spec("flashbax"):
         yield "flashbax", flashbax(learner, frames)
+    if find_spec("tianshou"):
+        yield "Tianshou", tianshou(learner, frames)
+    if find_spec("reverb"):
+        yield "Reverb", reverb(learner, frames)
 
 
 def _take(source: np.ndarray, rows: Iterator[np.ndarray], out: np.ndarray) -> Any:
@@ -226,17 +254,79 @@ def flashbax(learner: Learner, frames: np.ndarray) -> Callable[[], Any]:
         for name, column in columns_of(frames).items()
         if name in ("observation", "action", "reward", "truncated")
     }
-    buffer = fbx.make_trajectory_buffer(
-        add_batch_size=1, sample_batch_size=learner.windows, sample_sequence_length=learner.rows,
-        period=1, min_length_time_axis=learner.rows, max_length_time_axis=len(frames),
-    )  # fmt: skip
+    options = {
+        "add_batch_size": 1, "sample_batch_size": learner.windows,
+        "sample_sequence_length": learner.rows, "period": learner.options.get("stride", 1),
+        "min_length_time_axis": learner.rows, "max_length_time_axis": len(frames),
+    }  # fmt: skip
+    if learner.options.get("prioritized"):
+        buffer = fbx.make_prioritised_trajectory_buffer(**options, device="cpu")
+    else:
+        buffer = fbx.make_trajectory_buffer(**options)
     state = buffer.init({name: column[0] for name, column in columns.items()})
     add, sample = jax.jit(buffer.add, donate_argnums=0), jax.jit(buffer.sample)
     for start in range(0, len(frames), 1000):
         part = {name: column[None, start : start + 1000] for name, column in columns.items()}
         state = add(state, part)
-    keys = iter(jax.random.split(jax.random.PRNGKey(0), 1000))
+    keys = itertools.cycle(jax.random.split(jax.random.PRNGKey(0), 1000))
     return lambda: jax.block_until_ready(sample(state, next(keys)))
+
+
+def tianshou(learner: Learner, frames: np.ndarray) -> Callable[[], Any]:
+    from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
+
+    options: dict[str, Any] = {"stack_num": learner.rows, "ignore_obs_next": True}
+    if learner.options.get("prioritized"):
+        buffer = PrioritizedReplayBuffer(len(frames), alpha=0.9, beta=0.6, **options)
+    else:
+        buffer = ReplayBuffer(len(frames), **options)
+    columns = columns_of(frames)
+    for i, frame in enumerate(frames):
+        buffer.add(
+            Batch(
+                obs=frame, act=columns["action"][i], rew=1.0, terminated=False,
+                truncated=bool(columns["truncated"][i]),
+            )
+        )  # fmt: skip
+
+    def sample() -> Any:
+        rows = buffer.sample_indices(learner.windows)
+        weight = buffer.get_weight(rows) if learner.options.get("prioritized") else None
+        return buffer.get(rows, "obs"), buffer.act[rows], buffer.rew[rows], weight
+
+    return sample
+
+
+def reverb(learner: Learner, frames: np.ndarray) -> Callable[[], Any]:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import reverb as rb
+
+    stride = learner.options.get("stride", 1)
+    even = not learner.options.get("prioritized")
+    table = rb.Table(
+        "windows", rb.selectors.Uniform() if even else rb.selectors.Prioritized(0.9),
+        rb.selectors.Fifo(), max_size=len(frames), rate_limiter=rb.rate_limiters.MinSize(1),
+    )  # fmt: skip
+    server = rb.Server([table])
+    client = rb.Client(f"localhost:{server.port}")
+    columns = columns_of(frames)
+    names = ("observation", "action", "reward", "terminated", "truncated", "step")
+    with client.trajectory_writer(num_keep_alive_refs=learner.rows) as writer:
+        for i in range(len(frames)):
+            writer.append({name: columns[name][i] for name in names})
+            first = i % EPISODE - learner.rows + 1  # of the window that ends here, in its episode
+            if first >= 0 and first % stride == 0:
+                window = {name: each[-learner.rows :] for name, each in writer.history.items()}
+                writer.create_item("windows", 1.0, window)
+            if i % 1000 == 999:
+                writer.flush()
+
+    def sample(_server: Any = server) -> Any:
+        windows = client.sample("windows", num_samples=learner.windows, emit_timesteps=False)
+        data = [window.data for window in windows]
+        return [np.stack(column) for column in zip(*data, strict=True)]
+
+    return sample
 
 
 if __name__ == "__main__":
