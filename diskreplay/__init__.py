@@ -11,7 +11,9 @@ Layers, each using only those below it::
     inspection/              episodes and figures of the fields
     union.py                 several stores as one, for sampling
     union_state.py           what of it no member saves
+    union_prefetchers.py     its prefetcher, which the members know of too
     union_members.py         its members at one moment
+    union_options.py         what it was asked for
     union_member.py          transitions or windows of one of them
     joint_draw.py            what was drawn of several, and its batch
     opening.py               buffers and checkpoints by their path alone

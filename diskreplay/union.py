@@ -11,25 +11,20 @@ import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import (
-    ClosedError,
-    InvalidInputError,
-    PriorityError,
-    ShapeError,
-    UsageError,
-)
+from diskreplay.errors import ClosedError, InvalidInputError, PriorityError, ShapeError, UsageError
 from diskreplay.handover import handovers_to
 from diskreplay.joint_draw import JointDraw
 from diskreplay.opening import open as open_buffer
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
-from diskreplay.prefetchers import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequences import Sequences
 from diskreplay.statistics import Statistics
 from diskreplay.store import files
 from diskreplay.union_member import SequenceMember, TransitionMember
 from diskreplay.union_members import UnionMembers
+from diskreplay.union_options import check_normalization, checked_mixture
+from diskreplay.union_prefetchers import UnionPrefetchers
 from diskreplay.union_state import UnionState, packed
 from diskreplay.validation import checked_ids, exponent, whole
 
@@ -90,27 +85,19 @@ class ReplayUnion:
     """
 
     def __init__(
-        self,
-        members: Sequence[ReplayBuffer | Sequences | str | os.PathLike],
-        *,
-        mixture: Sequence[float] | None = None,
-        batch_size: int | None = None,
-        beta: Beta = 0.4,
+        self, members: Sequence[ReplayBuffer | Sequences | str | os.PathLike], *,
+        mixture: Sequence[float] | None = None, batch_size: int | None = None, beta: Beta = 0.4,
         weight_normalization: Literal["batch", "buffer"] = "batch",
         seed: int | np.random.Generator | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._closed = True  # until there is something to close
         members = list(members)
         if not members:
             raise InvalidInputError("members: at least one buffer, view or path expected")
-        shares = _checked_mixture(mixture, len(members))
+        shares = checked_mixture(mixture, len(members))
         size = whole("batch_size", batch_size, optional=True)
-        self.beta: Beta = _checked_beta(beta)
-        if weight_normalization not in ("batch", "buffer"):
-            raise InvalidInputError(
-                f"weight_normalization: 'batch' or 'buffer' expected, found "
-                f"{weight_normalization!r:.60}"
-            )
+        self.beta: Beta = beta if callable(beta) else exponent(beta)
+        check_normalization(weight_normalization)
         self._mixture, self._normalization = mixture, weight_normalization
         with contextlib.ExitStack() as opened:  # closes them, unless all goes well
             there = [_member(member, opened) for member in members]
@@ -132,7 +119,7 @@ class ReplayUnion:
             of = there[0].options if isinstance(there[0], Sequences) else there[0]
             self.batch_size: int = size or of.batch_size
             self._lock, self._busy = threading.RLock(), set[int]()
-            self._prefetchers = _UnionPrefetchers(self._members, self._lock, self._rng)
+            self._prefetchers = UnionPrefetchers(self._members, self._lock, self._rng)
             self._opened = opened.pop_all()
         self._closed = False
 
@@ -209,15 +196,9 @@ class ReplayUnion:
             return self._members.draw(self._rng, size, self.beta if beta is None else beta)
 
     def prefetch(
-        self,
-        depth: int = 2,
-        batch_size: int | None = None,
-        *,
-        beta: Beta | None = None,
-        threads: int = 1,
-        device: Any = None,
-        map: Callable[[Batch], Any] | None = None,
-    ) -> Prefetcher:
+        self, depth: int = 2, batch_size: int | None = None, *, beta: Beta | None = None,
+        threads: int = 1, device: Any = None, map: Callable[[Batch], Any] | None = None,
+    ) -> Prefetcher:  # fmt: skip
         """Batches read ahead on background threads, as `ReplayBuffer.prefetch` does.
 
         Parameters
@@ -251,28 +232,14 @@ class ReplayUnion:
             return self._prefetchers.get(self, depth, size, beta, threads, handovers)
 
     def sequences(
-        self,
-        length: int,
-        *,
-        burn_in: int = 0,
-        ahead: int | None = None,
-        stride: int = 1,
-        ends: Literal["inside", "shift", "pad", "cross"] = "inside",
-        n_step: int | None = None,
-        batch_size: int = 16,
-        prioritized: bool = False,
-        alpha: float = 0.9,
-        beta: Beta = 0.6,
-        eta: float = 0.9,
-        state: str | Sequence[str] = (),
-        fields: Sequence[str] | None = None,
-        arrival: bool = False,
-        online: bool | int = False,
-        finished: bool = False,
-        returns_to_go: float | None = None,
-        name: str = "union",
+        self, length: int, *, burn_in: int = 0, ahead: int | None = None, stride: int = 1,
+        ends: Literal["inside", "shift", "pad", "cross"] = "inside", n_step: int | None = None,
+        batch_size: int = 16, prioritized: bool = False, alpha: float = 0.9, beta: Beta = 0.6,
+        eta: float = 0.9, state: str | Sequence[str] = (), fields: Sequence[str] | None = None,
+        arrival: bool = False, online: bool | int = False, finished: bool = False,
+        returns_to_go: float | None = None, name: str = "union",
         seed: int | np.random.Generator | None = None,
-    ) -> "ReplayUnion":
+    ) -> "ReplayUnion":  # fmt: skip
         """A union of windows: of one view of each member, with these options.
 
         Parameters
@@ -473,31 +440,6 @@ class ReplayUnion:
             member.buffer._draw_pending()
 
 
-class _UnionPrefetchers(Prefetchers):
-    """That of a union, for which the members' calls wait too."""
-
-    def __init__(self, members: UnionMembers, lock: "threading.RLock", rng: ReplayableRng) -> None:
-        super().__init__(lock, rng)
-        self._members = members
-
-    def get(self, buffer: Any, *options: Any) -> Prefetcher:
-        made = Prefetcher(buffer, *options)
-        self.open.append(made)
-        for member in self._members:
-            member.buffer._views.prefetching.append(made)
-        return made
-
-    def forget(self, prefetcher: Prefetcher) -> None:
-        super().forget(prefetcher)
-        for member in self._members:
-            member.buffer._views.prefetching.remove(prefetcher)
-
-    def _undo(self, drawn: Sequence[Any]) -> None:
-        super()._undo(drawn)
-        for each in reversed(drawn):
-            self._members.undo(each)
-
-
 def _member(member: Any, opened: contextlib.ExitStack) -> ReplayBuffer | Sequences:
     if isinstance(member, ReplayBuffer | Sequences):
         return member
@@ -506,23 +448,3 @@ def _member(member: Any, opened: contextlib.ExitStack) -> ReplayBuffer | Sequenc
             f"members: a buffer, a view of sequences or a path expected, found {member!r:.60}"
         )
     return opened.enter_context(open_buffer(member))
-
-
-def _checked_mixture(mixture: Any, members: int) -> np.ndarray | None:
-    if mixture is None:
-        return None
-    try:
-        shares = np.array(mixture, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"mixture: numbers expected ({error})") from error
-    if shares.shape != (members,):
-        raise InvalidInputError(
-            f"mixture: one share for each of {members} members expected, found {mixture!r:.60}"
-        )
-    if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
-        raise InvalidInputError(f"mixture: shares from 0 on expected, found {mixture!r:.60}")
-    return shares / shares.sum()
-
-
-def _checked_beta(beta: Any) -> Beta:
-    return beta if callable(beta) else exponent(beta)

@@ -1,0 +1,33 @@
+"""What a union is asked for, checked."""
+
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import InvalidInputError
+
+
+def checked_mixture(mixture: Any, members: int) -> np.ndarray | None:
+    """The share of each member, 1 in sum; or an `InvalidInputError`."""
+    if mixture is None:
+        return None
+    try:
+        shares = np.array(mixture, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"mixture: numbers expected ({error})") from error
+    if shares.shape != (members,):
+        raise InvalidInputError(
+            f"mixture: one share for each of {members} members expected, found {mixture!r:.60}"
+        )
+    if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
+        raise InvalidInputError(f"mixture: shares from 0 on expected, found {mixture!r:.60}")
+    return shares / shares.sum()
+
+
+def check_normalization(weight_normalization: Any) -> None:
+    """Refuse what is no way to normalise weights."""
+    if weight_normalization not in ("batch", "buffer"):
+        raise InvalidInputError(
+            f"weight_normalization: 'batch' or 'buffer' expected, found "
+            f"{weight_normalization!r:.60}"
+        )

@@ -1,0 +1,35 @@
+"""The prefetcher of a union, which its members know of too."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from diskreplay.prefetch import Prefetcher
+from diskreplay.prefetchers import Prefetchers
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.union_members import UnionMembers
+
+
+class UnionPrefetchers(Prefetchers):
+    """That of a union, for which the members' calls wait too."""
+
+    def __init__(self, members: UnionMembers, lock: "threading.RLock", rng: ReplayableRng) -> None:
+        super().__init__(lock, rng)
+        self._members = members
+
+    def get(self, buffer: Any, *options: Any) -> Prefetcher:
+        made = Prefetcher(buffer, *options)
+        self.open.append(made)
+        for member in self._members:
+            member.buffer._views.prefetching.append(made)
+        return made
+
+    def forget(self, prefetcher: Prefetcher) -> None:
+        super().forget(prefetcher)
+        for member in self._members:
+            member.buffer._views.prefetching.remove(prefetcher)
+
+    def _undo(self, drawn: Sequence[Any]) -> None:
+        super()._undo(drawn)
+        for each in reversed(drawn):
+            self._members.undo(each)
