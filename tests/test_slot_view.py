@@ -45,6 +45,26 @@ def test_it_is_set_as_an_array(key):
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("rest", [(), (slice(None), 1), (2, 0)], ids=str)
+@pytest.mark.parametrize("value_order", "CF")
+@pytest.mark.parametrize("order", ["C", "F", "picked"])
+def test_of_a_slots_values_the_one_stays_that_an_array_keeps(order, value_order, rest):
+    """Which one depends on how the index and the values lie in memory."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        index = rng.integers(0, 10, (5, 7))
+        index = index[:, [0, 3, 3, 6]] if order == "picked" else np.asarray(index, order=order)
+        (view, found, _), wanted = made(), made()[1]
+        read, expected = view[(index, *rest)], wanted[(index, *rest)]
+        np.testing.assert_array_equal(read, expected)
+        value = np.asarray(rng.normal(size=expected.shape), np.float32, order=value_order)
+        view[(index, *rest)] = value
+        wanted[(index, *rest)] = value
+        np.testing.assert_array_equal(found, wanted)
+        if not rest:
+            assert read.strides == expected.strides
+
+
 def test_slices_are_views_that_read_nothing():
     view, array, reads = made()
     part = view[2:9][1::2]
