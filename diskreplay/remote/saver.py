@@ -10,7 +10,6 @@ from diskreplay.errors import (
     CheckpointNotFoundError,
     DiskReplayError,
     InvalidInputError,
-    RemoteError,
     RemoteUnavailableError,
 )
 from diskreplay.remote.checkpoints import RemoteCheckpoints
@@ -70,7 +69,7 @@ class RemoteSaver:
         """
         remote, keep = self._remote(where), checkpoint.checked_keep(given_keep)
         self.wait()
-        self._report()
+        self._report(refuse=True)
         path = self._session.save(self._place, number, attachments=attachments, keep=1)
         suffix = path.name.partition("_ckpt.")[2]
         self._status = SaveStatus(suffix, "publishing", path)
@@ -105,18 +104,17 @@ class RemoteSaver:
                 stacklevel=2,
             )
 
-    def _report(self) -> None:
-        """Tell of a failure that nobody has been told of."""
-        error = self._status.error if self._status is not None else None
-        if self._status is None or error is None:
+    def _report(self, *, refuse: bool) -> None:
+        """Tell of a failure that nobody has been told of: raise it if `refuse`, and if the next
+        save would fail like it."""
+        status = self._status
+        if status is None or status.error is None:
             return
-        self._status = self._status._replace(error=None)
-        if isinstance(error, RemoteError) and not isinstance(error, RemoteUnavailableError):
+        error, self._status = status.error, status._replace(error=None)
+        if refuse and not isinstance(error, RemoteUnavailableError):
             raise error
         warnings.warn(
-            f"checkpoint {self._status.suffix} was not published: {error}",
-            RuntimeWarning,
-            stacklevel=4,
+            f"checkpoint {status.suffix} was not published: {error}", RuntimeWarning, stacklevel=4
         )
 
     def load(self, where: Any, suffix: int | str | None, resume_episodes: bool) -> Checkpoint:
@@ -152,9 +150,9 @@ class RemoteSaver:
             self._pushing = None
 
     def close(self) -> None:
-        """Wait, and tell of a failure that nobody has been told of."""
+        """Wait, and warn of a failure that nobody has been told of: the buffer is closed anyway."""
         self.wait()
-        self._report()
+        self._report(refuse=False)
 
     def _remote(self, where: Any) -> RemoteCheckpoints:
         if isinstance(where, RemoteCheckpoints):

@@ -132,6 +132,17 @@ def test_a_failure_on_the_thread_is_told(run, url):
         run.buffer.save(remote, 5, wait=False)
 
 
+def test_close_warns_of_a_failure_and_lets_go(tmp_path, url):
+    run = Run(tmp_path)
+    run.add(100)
+    RemoteCheckpoints(url, run="other").push(run.save(1))
+    run.buffer.save(url, 2, wait=False)
+    with pytest.warns(RuntimeWarning, match="checkpoint 2 was not published.*run other"):
+        run.buffer.close()
+    assert run.buffer.closed
+    run.open(run.buffer.path).close()  # nobody holds it
+
+
 def test_the_local_checkpoint_is_there_when_publishing_fails(run, url):
     remote = RemoteCheckpoints(url)
     remote._bucket.create = refusing(errors.RemoteUnavailableError(5, "no answer", "memory://"))
