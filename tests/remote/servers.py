@@ -37,10 +37,16 @@ def options(endpoint):
     }  # fmt: skip
 
 
-def make_bucket(endpoint, name="bucket"):
+class Ended(Exception):
+    """A server has ended before it answered: another process took one of its ports, say."""
+
+
+def make_bucket(endpoint, server=None, name="bucket"):
     """Make a bucket by one plain request, as these servers take it; asks until they answer."""
     start = time.monotonic()
     while True:
+        if server is not None and server.poll() is not None:
+            raise Ended
         request = urllib.request.Request(f"{endpoint}/{name}", method="PUT")
         try:
             with urllib.request.urlopen(request, timeout=30):
@@ -56,51 +62,60 @@ def make_bucket(endpoint, name="bucket"):
         time.sleep(0.1)
 
 
-@contextlib.contextmanager
-def process(command, endpoint):
-    """A server in a process of its own, once it answers."""
+def process(prepare):
+    """A server in a process of its own, once it answers: `prepare` gives its command and endpoint,
+    for other ports each time."""
     with tempfile.TemporaryFile() as said:
-        server = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
-        try:
+        for last in (False,) * 4 + (True,):
+            command, endpoint = prepare()
+            server = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
             try:
-                make_bucket(endpoint)
-            except TimeoutError:
-                said.seek(0)
-                print(said.read().decode(errors="replace")[-5000:])
-                raise
-            yield endpoint
-        finally:
-            server.kill()
-            server.wait()
+                make_bucket(endpoint, server)
+                yield endpoint
+                return
+            except (Ended, TimeoutError) as error:
+                if last or isinstance(error, TimeoutError):
+                    said.seek(0)
+                    print(said.read().decode(errors="replace")[-5000:])
+                    raise
+            finally:
+                server.kill()
+                server.wait()
 
 
 @contextlib.contextmanager
 def seaweedfs():
     """SeaweedFS with its S3 gateway: conditional puts are right, also in races."""
-    ports = [free_port() for _ in range(8)]
-    master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3, s3_grpc = ports
     with tempfile.TemporaryDirectory() as place:
-        command = [
-            program("weed"), "server", f"-dir={place}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
-            f"-master.port={master}", f"-master.port.grpc={master_grpc}",
-            "-master.volumeSizeLimitMB=64", "-volume.max=40",
-            f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}",
-            "-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}",
-            "-s3", f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}",
-        ]  # fmt: skip
-        with process(command, f"http://127.0.0.1:{s3}") as endpoint:
-            yield endpoint
+
+        def prepare():
+            ports = [free_port() for _ in range(8)]
+            master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3, s3_grpc = ports
+            command = [
+                program("weed"), "server", f"-dir={place}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+                f"-master.port={master}", f"-master.port.grpc={master_grpc}",
+                "-master.volumeSizeLimitMB=64", "-volume.max=40",
+                f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}",
+                "-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}",
+                "-s3", f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}",
+            ]  # fmt: skip
+            return command, f"http://127.0.0.1:{s3}"
+
+        yield from process(prepare)
 
 
 @contextlib.contextmanager
 def rclone():
     """rclone's S3 server, which takes no notice of conditions."""
-    port = free_port()
     with tempfile.TemporaryDirectory() as place:
         os.mkdir(os.path.join(place, "bucket"))
-        command = [program("rclone"), "serve", "s3", f"--addr=127.0.0.1:{port}", place]
-        with process(command, f"http://127.0.0.1:{port}") as endpoint:
-            yield endpoint
+
+        def prepare():
+            port = free_port()
+            command = [program("rclone"), "serve", "s3", f"--addr=127.0.0.1:{port}", place]
+            return command, f"http://127.0.0.1:{port}"
+
+        yield from process(prepare)
 
 
 class Faults:
