@@ -1,6 +1,7 @@
 """For all tests."""
 
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
@@ -15,6 +16,9 @@ os.environ.pop("COLUMNS", None)
 # Each of several workers, and of the processes that tests start, would have threads for all cores,
 # which wait for each other busily. NumPy and PyTorch read it when they are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# torchrl has all processes spawned from its import on, if nobody has said how they are started.
+multiprocessing.get_start_method()  # which fixes it
 
 # What a shell runs in the background without job control ignores Ctrl-C, and so would all processes
 # that tests start and interrupt.

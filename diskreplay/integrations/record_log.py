@@ -203,8 +203,11 @@ class RecordLog:
         buffer = self.buffer
         for start in range(0, len(slots), self._step):
             part = slice(start, start + self._step)
+            # What is written over the record that moved the cursor says so in its stead: that row
+            # may go now.
+            moved = moves | (slots[part] == self.cursor)
             self._append(
-                buffer, slots[part] + moves * _MOVED,
+                buffer, slots[part] + moved * _MOVED,
                 {name: column[part] for name, column in columns.items()},
             )  # fmt: skip
             self._make_room(buffer)

@@ -562,8 +562,17 @@ def read_along(storage, asked, answers):
         answers.put(str(error))
 
 
-def test_another_process_reads_along(tmp_path):
-    context = multiprocessing.get_context("spawn")
+@pytest.fixture
+def spawn():
+    """Processes are spawned, as torchrl has it outside of these tests: its counts are of that."""
+    before = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)
+    yield multiprocessing.get_context("spawn")
+    multiprocessing.set_start_method(before, force=True)
+
+
+def test_another_process_reads_along(tmp_path, spawn):
+    context = spawn
     with storage(SIZE, min_bytes=30, path=tmp_path / "store") as made:
         buffer = TensorDictReplayBuffer(storage=made, batch_size=4)
         buffer.extend(steps(30))
