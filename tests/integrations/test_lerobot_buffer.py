@@ -170,7 +170,7 @@ def test_a_path_has_it_all_again(tmp_path):
 RUN = """
 import sys
 from diskreplay.integrations.lerobot import ReplayBuffer
-from tests.integrations.test_lerobot import transitions
+from tests.integrations.test_lerobot_buffer import transitions
 ours = ReplayBuffer(50, "cpu", path=sys.argv[1])
 for number, transition in enumerate(transitions(["on", "on", "done", "on"] * 1000)):
     ours.add(**transition)
