@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +50,7 @@ class RemoteSaver:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session: Session = weakref.proxy(session)  # which has this: else it is never dropped
         self._place = session.path.with_name(session.path.name + ".remote")
         self._opened: dict[str, RemoteCheckpoints] = {}
         self._status: SaveStatus | None = None

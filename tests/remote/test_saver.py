@@ -143,6 +143,15 @@ def test_close_warns_of_a_failure_and_lets_go(tmp_path, url):
     run.open(run.buffer.path).close()  # nobody holds it
 
 
+def test_a_dropped_buffer_lets_go(tmp_path, url):
+    run = Run(tmp_path)
+    run.add(100)
+    run.buffer.save(url, 1)
+    path = run.buffer.path
+    del run.buffer  # no collection of garbage is needed
+    run.open(path).close()
+
+
 def test_the_local_checkpoint_is_there_when_publishing_fails(run, url):
     remote = RemoteCheckpoints(url)
     remote._bucket.create = refusing(errors.RemoteUnavailableError(5, "no answer", "memory://"))
