@@ -162,6 +162,13 @@ def check_windows(batch: diskreplay.Batch, *, is_whole: bool = True) -> int:
     return looked_at
 
 
+def own_ids(union: diskreplay.ReplayUnion, batch: Any) -> Any:
+    """The batch with the ids that its rows have in their own stores."""
+    there = batch.id >= 0  # a window has positions without a row
+    batch.id[there] = union.locate(batch.id[there])[1]
+    return batch
+
+
 def _step(row: int) -> int:
     step = 0
     while row - step > 0 and not content.ends(0, row - step - 1):
@@ -278,8 +285,11 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
         Adder(warm)(CAPACITY)
         warm.sample(16)
         warm.sequences(4, prioritized=True).sample(2)
+    older = path.with_name("warm")
+    with diskreplay.ReplayUnion([older]) as union:
+        union.sample(16)
     before = resources()
-    with make(path, compressor) as buffer:
+    with make(path, compressor) as buffer, diskreplay.ReplayUnion([buffer, older]) as union:
         add = Adder(buffer)
         add(2 * CAPACITY)
 
@@ -324,6 +334,17 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
                     done["frames"] += check_windows(next(ahead))
                     done["windows ahead"] += 3
 
+        joined = union.sequences(5, burn_in=4, ends="shift", prioritized=True, name="joined")
+
+        def drawing_from_both() -> None:
+            batch = union.sample(16)
+            union.update_priorities(batch.id, 0.1 + np.abs(batch.reward))
+            done["frames"] += check(own_ids(union, batch))
+            drawn = joined.sample(3)
+            joined.update_priorities(drawn.anchor, 0.1 + np.abs(drawn.reward[:, 4]))
+            done["frames"] += check_windows(own_ids(union, drawn))
+            done["from both"] += 1
+
         def saving() -> None:
             buffer.save(path.parent / "checkpoints", done["saved"])
             buffer.flush()
@@ -344,7 +365,7 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
 
         works = (
             adding, sampling, gathering, prefetching, saving, sampling, drawing_windows,
-            prefetching_windows,
+            prefetching_windows, drawing_from_both,
         )  # fmt: skip
         threads = [guarded(work) for work in works]
         for thread in threads:
@@ -353,7 +374,7 @@ def threads(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
         until = time.monotonic() + _PATIENCE_S
         parts = (
             "rows", "sampled", "gathered", "prefetched", "saved", "windows", "windows ahead",
-            "written back",
+            "written back", "from both",
         )  # fmt: skip
         while not (stop.is_set() or all(done[part] for part in parts)):
             if time.monotonic() > until:
