@@ -15,7 +15,7 @@ from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers, Resumed
 from diskreplay.sequence_view import Views
-from diskreplay.store import attachments, checkpoint, loading, tempfiles
+from diskreplay.store import attachments, checkpoint, generation, loading, tempfiles
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.place import Place
 from diskreplay.store.store import Store
@@ -134,6 +134,7 @@ class CheckpointLoader:
         session = self._session
         kind, live = session._kind, session._rows.store
         meta = {**saved.meta, **session._options_meta()}
+        meta[generation.KEY] = generation.following(live.meta)
         if "metadata" in saved.meta:
             meta["metadata"] = parse_metadata(saved.meta)[0]
         replacement = loading.Replacement(live, saved, meta, kind.schema.lacking(saved))

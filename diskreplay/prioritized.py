@@ -2,16 +2,22 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from threading import get_ident
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
+from diskreplay import validation
+from diskreplay.batch import Batch
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution
-from diskreplay.errors import PriorityError, ShapeError
+from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.options import Beta
+from diskreplay.prefetch import MOST_THREADS
+from diskreplay.sampling.prioritized import PriorityMass
 from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.store.rwlock import ReadGuard
 from diskreplay.validation import checked_ids
 
 
@@ -127,6 +133,94 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ignored = self._rows.indexed().sampler.update(ids, priorities)
             self._ignored += ignored
         return ignored
+
+    # -- as one of several buffers that are drawn from together
+
+    def sample_at(self, positions: np.ndarray, *, threads: int = 1) -> tuple[Batch, PriorityMass]:
+        """The transitions at given places of the sum of all ``priority ** alpha``.
+
+        For one draw over several buffers: whoever knows the sum of each draws from the sum of all,
+        and asks each buffer for what falls to it. The buffer's own generator is not used.
+
+        Parameters
+        ----------
+        positions : array_like of float, shape (batch,)
+            In ``[0, 1]``, as shares of this buffer's sum.
+        threads : int
+            How many read the frames.
+
+        Returns
+        -------
+        batch : Batch
+            `probability` is that of each row in one draw from this buffer alone, `weight` is 1.
+        mass : PriorityMass
+            What the draw was from: of the same moment.
+
+        Raises
+        ------
+        InvalidInputError, ShapeError
+        EmptyBufferError
+            Nothing can be sampled, or all priorities are zero.
+        CorruptSegmentError
+            Stored bytes do not match their checksum.
+        """
+        found = np.asarray(positions)
+        if found.ndim != 1 or found.dtype.kind not in "fiu":
+            raise ShapeError(
+                f"positions: numbers along one axis expected, found shape {found.shape} of "
+                f"{found.dtype}"
+            )
+        places = np.ascontiguousarray(found, np.float64)
+        if not ((places >= 0) & (places <= 1)).all():  # NaN too
+            raise InvalidInputError("positions: numbers from 0 to 1 expected")
+        threads = validation.whole("threads", threads, most=MOST_THREADS)
+        self._turn_when_drawn()
+        guard, me = ReadGuard(), get_ident()
+        try:
+            self._busy.add(me)
+            while True:
+                with self._lock:
+                    self._check_open()
+                    self._follow()
+                    rows = self._rows.indexed()
+                    ids, mass = rows.sampler.draw_at(places)
+                    drawn = rows.choose(ids, guard)
+                batch = drawn.read(threads=threads)
+                if batch is not None:
+                    return batch, mass
+        finally:
+            try:
+                guard.release()
+            finally:
+                self._busy.discard(me)
+
+    def priority_mass(self) -> PriorityMass:
+        """What `sample_at` would draw from now. O(1)."""
+        with self._turn():
+            self._check_open()
+            self._follow()
+            mass: PriorityMass = self._rows.indexed().sampler.mass()
+            return mass
+
+    def raise_largest_priority(self, priority: float) -> None:
+        """Let new transitions have at least this priority: one that was seen elsewhere.
+
+        Parameters
+        ----------
+        priority : float
+            Finite and not negative. Below the largest one seen here nothing changes.
+
+        Raises
+        ------
+        PriorityError
+        """
+        try:
+            value = float(priority)
+        except (TypeError, ValueError) as error:
+            raise PriorityError(f"priority: a number expected, found {priority!r:.60}") from error
+        with self._turn_when_drawn():
+            self._check_writable()
+            self._rows.indexed().sampler.raise_largest(value)
 
     @property
     def tree(self) -> SumTree:

@@ -8,6 +8,7 @@ import numpy as np
 from diskreplay.errors import InvalidInputError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.mutable_fields import MutableFields
+from diskreplay.store import generation
 
 
 class RowBuffer(MutableFields):
@@ -16,6 +17,14 @@ class RowBuffer(MutableFields):
     def _addable(self) -> IndexedStore:
         """The rows, with what has to know of new ones. Needs the lock."""
         return self._rows.indexed()
+
+    @property
+    def generation(self) -> int:
+        """Which run of row numbers this is. `load` and `clear` raise it, since row numbers go back
+        then, and so does an opening that had to drop rows after a power cut. An id means the same
+        transition as long as it stays; a kill does not change it."""
+        with self._turn():
+            return generation.current(self._rows.store.meta)
 
     def add_frame(self, observation: Any) -> np.ndarray:
         """Record an observation that is no transition, as the next row of the running episode.

@@ -56,6 +56,3 @@ class SequenceBatch(Batch):
 
     def __repr__(self) -> str:
         return f"SequenceBatch({len(self)} windows: {', '.join(self._arrays)})"
-
-    def __reduce__(self) -> tuple:
-        return SequenceBatch, (self._arrays, {})

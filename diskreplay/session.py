@@ -28,13 +28,13 @@ from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, loading, priorities, tempfiles, temporary
+from diskreplay.store import checkpoint, generation, loading, priorities, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import is_remote, resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind, saved_rng
 
-_OF_PRIORITIES = ("alpha", "beta", "weight_normalization", "largest_priority")
+_KEPT = ("alpha", "beta", "weight_normalization", "largest_priority", generation.KEY)
 _MOST_ROWS = 1 << 36  # 16 bytes of memory each: more is a slip of the finger
 
 
@@ -201,10 +201,10 @@ class Session(CallGuard):
         """What the group's attributes hold besides the store's own; `states` are those of the
         views."""
         rows = getattr(self, "_rows", None)  # None: the store is being created
-        before = rows.store.meta if rows else {}
+        before = rows.store.meta if rows else {generation.KEY: generation.first()}
         return {
             # Of a prioritized buffer that had the store before: its priorities are still there.
-            **{name: before[name] for name in _OF_PRIORITIES if name in before},
+            **{name: before[name] for name in _KEPT if name in before},
             **self._options_meta(),
             "rng": self._rng.state(),
             **self._kind.state(rows),

@@ -92,6 +92,37 @@ def test_a_batch_can_be_sent_to_another_process(buffer):
             np.testing.assert_array_equal(other[name], batch[name])
 
 
+@pytest.mark.parametrize(("stack", "horizon"), [(4, 1), (4, 3), (1, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("ends", [0, 20])
+def test_a_pickled_batch_has_each_frame_of_a_window_once(stack, horizon, ends):
+    """Also where some next stacks are read apart, since an episode ended amid the window."""
+    space = gym_spaces.Dict({"camera": Box(0, 255, (16, 16), "uint8"), "arm": Box(-1, 1, (3,))})
+    with diskreplay.ReplayBuffer(
+        None, observation_space=space, action_space=Discrete(3), capacity=500, stack_size=stack,
+        update_horizon=horizon, seed=0,
+    ) as made:  # fmt: skip
+        for row in range(300):
+            end = ends and row % ends == ends - 1
+            frame = {"camera": np.full((16, 16), row % 256, "uint8"), "arm": np.full(3, row / 300)}
+            made.add(frame, row % 3, 1.0, end and row % 3 > 0, end and row % 3 == 0, frame)
+        batch = made.sample(64)
+        data = pickle.dumps(batch, 5)
+        other = pickle.loads(data)
+    for name in ("observation", "next_observation"):
+        for key in space:
+            np.testing.assert_array_equal(other[name][key], batch[name][key])
+    for name in set(batch) - {"observation", "next_observation"}:
+        np.testing.assert_array_equal(other[name], batch[name])
+    apart = np.count_nonzero(batch.terminated | (batch.steps < horizon))
+    frames = min(64 * (stack + horizon) + apart * stack, 64 * 2 * stack)
+    assert len(data) < frames * (256 + 12) + 64 * 100 + 2000
+    if not ends and stack >= horizon:
+        np.testing.assert_array_equal(
+            other.window("observation/camera")[:, :stack].reshape(64, -1, 16, 16),
+            other.observation["camera"].reshape(64, -1, 16, 16),
+        )
+
+
 def test_fields_are_of_the_types_that_type_checkers_see(buffer):
     batch = buffer.sample(4)
     hints = typing.get_type_hints(diskreplay.Batch)
@@ -113,7 +144,7 @@ def test_the_window_behind_both_stacks(buffer):
     assert np.shares_memory(window, batch.observation)
     np.testing.assert_array_equal(window[:, :stack], batch.observation)
     np.testing.assert_array_equal(window[:, n:], batch.next_observation)
-    assert pickle.loads(pickle.dumps(batch)).window() is None
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(batch)).window(), window)
     view = buffer.sequences(5)
     frames = view.sample(3).window()
     assert frames.shape == (3, 5 + n + stack - 1, 4, 4)

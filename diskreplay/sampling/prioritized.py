@@ -1,6 +1,6 @@
 """Transitions in proportion to a power of their priority."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -8,6 +8,20 @@ from diskreplay.errors import EmptyBufferError, PriorityError, UnknownIdError
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.sampling.sum_tree import SumTree
+
+
+class PriorityMass(NamedTuple):
+    """What a sum tree can say of all its rows at one moment."""
+
+    total: float
+    """The sum of ``priority ** alpha``; 0 if nothing can be drawn."""
+    least: float
+    """The smallest of them that can be drawn, infinity if there is none. NaN where weights are
+    normalised by the batch: then it is not kept up to date."""
+    sampleable: int
+    """Rows that can be sampled."""
+    largest: float
+    """The largest priority seen, which new rows get."""
 
 
 class PrioritizedSampler:
@@ -172,10 +186,7 @@ class PrioritizedSampler:
             Nothing can be sampled, or all priorities are zero.
         """
         tree, index = self.tree, self._index
-        total = tree.total
-        if not total > 0:
-            what = "all priorities are 0" if index.sampleable else "no complete transition yet"
-            raise EmptyBufferError(f"nothing to sample: {what}")
+        total = self._drawable()
         ids = np.empty(size, np.int64)
         probability, weight = np.empty(size), np.empty(size, np.float32)
         whole = tree.min / total if self.normalization == "buffer" else 0.0
@@ -184,6 +195,61 @@ class PrioritizedSampler:
             whole, index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
         return ids, probability, weight
+
+    def draw_at(self, positions: np.ndarray) -> tuple[np.ndarray, PriorityMass]:
+        """The ids at given places of the total, and what that total was: for a draw over several
+        trees, of which somebody else knows the random numbers.
+
+        Parameters
+        ----------
+        positions : ndarray of float64, shape (size,)
+            In ``[0, 1]``, as shares of the total.
+
+        Raises
+        ------
+        EmptyBufferError
+            Nothing can be sampled, or all priorities are zero.
+        """
+        total, index = self._drawable(), self._index
+        places = self.tree.find(positions * total)
+        rows, envs = np.divmod(places, index.num_envs)
+        last = index.count[envs] - 1
+        # The newest row of that env that sits in this place of the ring.
+        rows = last - (last - rows) % (index.size // index.num_envs)
+        return rows * index.num_envs + envs, self.mass()
+
+    def mass(self) -> PriorityMass:
+        """What the tree says of all rows now."""
+        least = self.tree.min if self.normalization == "buffer" else np.nan
+        return PriorityMass(self.tree.total, least, self._index.sampleable, self.largest)
+
+    def raise_largest(self, priority: float) -> None:
+        """Take over the largest priority that another sampler has seen, if it is larger.
+
+        Raises
+        ------
+        PriorityError
+        """
+        kernels = self._kernels
+        if (
+            not 0 <= priority < np.inf
+            or kernels.leaf_of(priority, self.alpha) > kernels.LARGEST_LEAF
+        ):
+            raise PriorityError(
+                f"priority {priority}: finite, not negative and, raised to alpha, at most 1e297 "
+                "expected"
+            )
+        self.largest = max(self.largest, priority)
+
+    def _drawable(self) -> float:
+        """The total, if it is positive."""
+        total = self.tree.total
+        if not total > 0:
+            what = (
+                "all priorities are 0" if self._index.sampleable else "no complete transition yet"
+            )
+            raise EmptyBufferError(f"nothing to sample: {what}")
+        return total
 
     def probability(self, ids: np.ndarray) -> np.ndarray:
         """The probability of each id in one draw."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from diskreplay.errors import CapacityError, CorruptSegmentError, FormatError
-from diskreplay.store import codec, files, format, numbers, priorities, private
+from diskreplay.store import codec, files, format, generation, numbers, priorities, private
 from diskreplay.store.catalog import is_still_sealed, segments_of
 from diskreplay.store.column import Column
 from diskreplay.store.commit_page import finals_in, finals_word, rows_behind
@@ -70,6 +70,8 @@ def recover(store: OpenStore, *, shrink: bool = False) -> bool:
                 RuntimeWarning,
                 stacklevel=2,
             )
+            # Other rows get their numbers; the caller has it recorded.
+            store.meta[generation.KEY] = generation.following(store.meta)
     in_shards = [np.array(numbers_) for numbers_ in page.packed]
     words = np.array(page.finals)
     del page

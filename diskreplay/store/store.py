@@ -30,6 +30,7 @@ from diskreplay.signals import undisturbed
 from diskreplay.store import (
     files,
     format,
+    generation,
     interrupted_repair,
     manifest,
     priorities,
@@ -97,8 +98,12 @@ class Store(OpenStore):
         self.follower.catch_up()
 
     def _open_for_writing(self, shrink: bool) -> None:
+        before = generation.current(self.meta)
         if recovery.recover(self, shrink=shrink):
             self._record.note_all_flushed(self.count)
+        if generation.current(self.meta) != before:
+            with contextlib.suppress(StorageError):  # the next record has it
+                self.record(self.meta)
         if any(column.pending_deletes for column in self.columns.values()):
             with contextlib.suppress(StorageError):  # the maintenance thread tries again
                 self.maintenance.run(durable=True)
