@@ -1,72 +1,58 @@
-"""diskreplay: the replay store that long reinforcement-learning runs live on.
+"""diskreplay: an experience replay buffer whose home is the disk.
 
-Layers, each using only those below it::
+Make a buffer, add steps, draw batches::
 
-    cli/  __main__.py        the command ``diskreplay``
-    compat/                  the APIs of five older buffers, on rows in slots
-    convert/                 pandas, Parquet, Minari, checkpoints of ReAgent and Dopamine
-    integrations/            Gymnasium recorders, torch data sets, SB3, Tianshou, torchrl, DreamerV3
-    pictures/                contact sheets, animations, plots, the report
-    remote/                  checkpoints in an object store
-    inspection/              episodes and figures of the fields
-    union.py                 several stores as one, for sampling
-    union_state.py           what of it no member saves
-    union_prefetchers.py     its prefetcher, which the members know of too
-    union_members.py         its members at one moment
-    union_options.py         what it was asked for
-    union_member.py          transitions or windows of one of them
-    joint_draw.py            what was drawn of several, and its batch
-    opening.py               buffers and checkpoints by their path alone
-    shared_buffer.py         one open buffer a process and path
-    prioritized.py           PrioritizedReplayBuffer
-    buffer.py                ReplayBuffer: add, clear, looking
-    sequence_source.py       the calls that make the two views below
-    hindsight.py             transitions with goals that were reached
-    sequences.py             windows of rows, for recurrent learners
-    sequence_hindsight.py    windows with such goals
-    relabelling.py           which goals take the place of others
-    transition_source.py     the calls that draw transitions
-    row_buffer.py            rows recorded as they are
-    mutable_fields.py        values that are written again
-    slots.py                 rows in numbered slots, written in any order
-    row_reader.py            rows read by id
-    session.py               path, lock and process; flush, close, save, load
-    call_guard.py            whether a call may begin
-    checkpoint_loader.py     a checkpoint in the place of a live store
-    checkpoint_saver.py      a checkpoint of a live store
-    slot_table.py            which row is in which slot
-    owned_store_kind.py      what a store holds for an API with its own rules
-    sequence_view.py         one view of the rows as windows
-    store_kind.py            what a store holds for a buffer, and what is saved with it
-    prefetchers.py           those of one buffer
-    prefetch.py              batches read ahead
-    draw_source.py           whom a prefetcher draws from
-    handover.py              from a batch that was read to what is taken
-    distribution.py          how transitions are drawn
-    statistics.py            figures of a buffer at one moment
-    indexed_store.py         one store with its index, sampler and open episodes
-    sequence_reader.py       from windows that were drawn to a batch
-    sequence_options.py      what a view was asked for
-    batch_reader.py          from what was drawn to a batch
-    open_episodes.py         the episodes under way
-    small_columns.py         steps, flags and rewards, as the index is told of them
-    options.py               what makes a transition
-    slot_fields.py           what rows in slots consist of
-    validation.py            what comes in, checked and cast
-    schema.py                which fields there are
-    spaces.py                their leaves, and as JSON
-    naming.py                which names extras and keys may have
-    sequence_batch.py        what a batch of windows has
-    sequence_state.py        what is saved of a view
-    slot_view.py             an array of rows by slot, without memory
-    batch.py  episodes.py  metadata.py
-    check/                   verify and repair
-    sampling/                row index, sum tree, samplers; knows nothing of files
-    store/                   columns, segments, recovery, checkpoints; knows nothing of episodes
-    errors.py  extensions.py  fork.py  signals.py  cache_line.py  jit.py
+    import gymnasium
+    import diskreplay
 
-Importing this module loads the errors and no other package; what else it exports is loaded when it
-is first named, and Numba and zarr when they are first used.
+    env = gymnasium.make("CartPole-v1")
+    buffer = diskreplay.PrioritizedReplayBuffer(
+        "runs/cartpole/replay",             # a directory: created, or opened again
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        capacity=100_000,
+    )
+    observation, info = env.reset(seed=0)
+    for step in range(200):
+        action = env.action_space.sample()
+        following, reward, terminated, truncated, info = env.step(action)
+        buffer.add(observation, action, reward, terminated, truncated, following)
+        observation = following
+        if terminated or truncated:
+            observation, info = env.reset()
+    batch = buffer.sample(32)               # batch.observation, .action, .reward, ...
+    buffer.update_priorities(batch.id, abs(batch.reward))
+    buffer.save("runs/cartpole/checkpoints", 200)
+    buffer.close()
+
+The names that most programs need:
+
+`ReplayBuffer`, `PrioritizedReplayBuffer`
+    Record steps, draw transitions uniformly or by priority, save and load.
+`Batch`
+    What `sample` returns; ``batch.to_torch(device)`` makes tensors of it.
+`open`
+    A buffer or a checkpoint by its path alone; to read, also while training writes.
+`checkpoints`, `attachment`, `Checkpoint`
+    What was saved in a directory, and the files that were saved with it.
+`shared`
+    One buffer for all who ask in this process, a notebook's cells say.
+`Sequences`, `SequenceBatch`, `Hindsight`
+    Windows of rows for recurrent learners, and goals that were reached; a buffer's methods
+    `sequences` and `hindsight` make them.
+`ReplayUnion`
+    Several buffers, stores and checkpoints drawn from as one.
+`Slots`
+    Rows in numbered slots, for frameworks that choose the slot.
+`DiskReplayError`
+    The base of all errors. Each one's text says where, what was found, and what to do;
+    ``help(diskreplay.errors)`` lists them, with causes and remedies.
+
+Elsewhere: ``diskreplay.integrations`` has recorders for Gymnasium's environments and the buffers
+of frameworks (torch, Stable-Baselines3, Tianshou, torchrl, CleanRL, DreamerV3, LeRobot);
+``diskreplay.convert`` exports and imports; ``diskreplay.remote`` keeps checkpoints in object
+stores; ``diskreplay.compat`` speaks the APIs of older buffers. The command ``diskreplay --help``
+looks into a store from the terminal.
 """
 
 __version__ = "0.1.0"
