@@ -162,8 +162,17 @@ class Batch:
     probability : ndarray of float64
         Of each row in one draw.
 
+    Parameters
+    ----------
+    arrays : dict of str to ndarray, dict or tuple
+        The attributes by name.
+    windows : dict of str to ndarray
+        What `window` gives, by field.
+
+    Notes
+    -----
     Extras are attributes too (``batch.log_prob``), and everything is an item
-    (``batch["log_prob"]``).
+    (``batch["log_prob"]``). `sample` and `gather` make batches; programs seldom do.
     """
 
     __slots__ = ("_arrays", "_windows")
@@ -259,12 +268,30 @@ class Batch:
         """The arrays by name as tensors on a device; see `integrations.torch.to_torch`.
 
         On the CPU they share their memory with this batch. Needs ``diskreplay[torch]``.
+
+        Parameters
+        ----------
+        device : torch.device or str
+        non_blocking : bool
+            Whether this returns before a copy to a GPU has ended, as for `torch.Tensor.to`.
+
+        Returns
+        -------
+        dict of str to torch.Tensor, or dicts and tuples of them
         """
         return extensions.find("to_torch")(self, device, non_blocking=non_blocking)
 
     def to_jax(self, device: Any = None) -> dict[str, Any]:
-        """The arrays by name as JAX's, on its default device or another one; see
-        `integrations.jax.to_jax`. Needs ``diskreplay[jax]``.
+        """The arrays by name as JAX's; see `integrations.jax.to_jax`. Needs ``diskreplay[jax]``.
+
+        Parameters
+        ----------
+        device : jax.Device, optional
+            JAX's default device if it is not given.
+
+        Returns
+        -------
+        dict of str to jax.Array, or dicts and tuples of them
         """
         return extensions.find("to_jax")(self, device)
 

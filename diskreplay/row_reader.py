@@ -258,8 +258,16 @@ class RowReader(Session):
     ) -> "pandas.DataFrame":
         """The transitions as a data frame, one row each, in the order of time.
 
-        See `convert.pandas.to_pandas`; `convert.pandas.iter_frames` gives it in pieces. Needs
-        ``diskreplay[pandas]``.
+        `convert.pandas.iter_frames` gives it in pieces. Needs ``diskreplay[pandas]``.
+
+        Parameters
+        ----------
+        columns, episodes, ids, observations, vectors, gamma
+            As for `convert.pandas.to_pandas`.
+
+        Returns
+        -------
+        pandas.DataFrame
         """
         to_pandas = extensions.find("to_pandas")
         return to_pandas(self, columns, episodes, ids, observations, vectors=vectors, gamma=gamma)
@@ -276,7 +284,15 @@ class RowReader(Session):
     ) -> Path:
         """Write a checkpoint that ReAgent or Dopamine loads, and so does `load`.
 
-        `convert.gz_checkpoint.write` says what the options mean, and which errors are raised.
+        Parameters
+        ----------
+        checkpoint_dir, suffix, flavour, stack_size, capacity, progress
+            As for `convert.gz_checkpoint.write`, which says which errors are raised, too.
+
+        Returns
+        -------
+        Path
+            The directory.
         """
         return extensions.find("export_gz")(
             self, checkpoint_dir, suffix, flavour=flavour, stack_size=stack_size,

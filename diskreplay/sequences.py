@@ -39,6 +39,11 @@ class Sequences:
     name : str
         Under which its generator and its priorities are saved.
     options : SequenceOptions
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+    view : SequenceView
     """
 
     def __init__(self, buffer: TransitionSource, view: SequenceView) -> None:
@@ -55,7 +60,14 @@ class Sequences:
         options: SequenceOptions,
         seed: int | np.random.Generator | None,
     ) -> "Sequences":
-        """That of a buffer, which has it already or not; see `ReplayBuffer.sequences`."""
+        """That of a buffer, which has it already or not.
+
+        Parameters
+        ----------
+        buffer : ReplayBuffer
+        name, options, seed
+            As for `ReplayBuffer.sequences`, which calls this.
+        """
         name = checked_view(name)
         with buffer._turn_when_drawn():  # what the buffer's generator gives next is settled
             buffer._check_open()
@@ -300,7 +312,13 @@ class Sequences:
 
     def write(self, field: str, ids: np.ndarray, values: np.ndarray) -> int:
         """Replace the values of a mutable extra, of recurrent states say, in rows of
-        ``batch.id[batch.transition]``: see `ReplayBuffer.write`."""
+        ``batch.id[batch.transition]``.
+
+        Parameters
+        ----------
+        field, ids, values
+            As for `ReplayBuffer.write`, which says what is returned and raised, too.
+        """
         return self._buffer.write(field, ids, values)
 
     def priority(self, td: np.ndarray, learn: np.ndarray) -> np.ndarray:

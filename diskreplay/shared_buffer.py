@@ -151,7 +151,13 @@ class SharedBuffer:
             self._entry.pause()
 
     def has(self, claim: object) -> bool:
-        """Whether this is the last claim."""
+        """Whether this is the last claim.
+
+        Parameters
+        ----------
+        claim : object
+            What the call that claimed the buffer returned.
+        """
         return self._entry is None or self._entry.claim is claim
 
     def close(self) -> None:

@@ -106,7 +106,17 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def reshape(self, *shape: Any) -> np.ndarray:
-        """As of an array, all of which is read."""
+        """As of an array, all of which is read.
+
+        Parameters
+        ----------
+        *shape : int, or one tuple of them
+
+        Returns
+        -------
+        ndarray
+            A copy.
+        """
         return np.asarray(self).reshape(*shape)
 
     def copy(self) -> np.ndarray:
@@ -114,7 +124,17 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
         return np.asarray(self)
 
     def astype(self, dtype: Any) -> np.ndarray:
-        """All of it, in memory, cast."""
+        """All of it, in memory, cast.
+
+        Parameters
+        ----------
+        dtype : dtype_like
+
+        Returns
+        -------
+        ndarray
+            A copy.
+        """
         return np.asarray(self, dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:

@@ -157,9 +157,20 @@ class Slots(RowReader):
             return self._table.row_of >= 0
 
     def order(self, lane: int = 0) -> np.ndarray:
-        """The slots of a lane that have a row, in the order in which they were put, int64: what a
-        framework has to know after a reopening. One that the log added once more counts as put
-        then; slots that are written in turn are in the order of that."""
+        """The slots of a lane that have a row, in the order in which they were put: what a
+        framework has to know after a reopening.
+
+        Parameters
+        ----------
+        lane : int
+            The env.
+
+        Returns
+        -------
+        ndarray of int64
+            One that the log added once more counts as put then. Slots that are written in turn are
+            in the order of that.
+        """
         with self._turn():
             self._follow()
             return self._table.order(int(lane))
@@ -249,7 +260,13 @@ class Slots(RowReader):
             self._table.put(at, fitted)
 
     def empty(self, lane: int = 0) -> None:
-        """Take the rows out of all slots of a lane. It costs one row, and outlasts a kill."""
+        """Take the rows out of all slots of a lane. It costs one row, and outlasts a kill.
+
+        Parameters
+        ----------
+        lane : int
+            The env.
+        """
         self._check_writable()
         if not 0 <= lane < self.num_envs:
             raise InvalidInputError(f"lane: 0 to {self.num_envs - 1} expected, found {lane!r:.60}")
@@ -315,6 +332,10 @@ class Slots(RowReader):
 
     def view(self, field: str) -> "SlotView | np.ndarray":
         """A field as an array of shape ``(slots, *shape)``.
+
+        Parameters
+        ----------
+        field : str
 
         Returns
         -------

@@ -48,12 +48,19 @@ class Statistics:
     episodes: int
     """Episodes with at least one retained row, cut and unfinished ones included."""
     capacity: int | None
+    """That of the buffer; None keeps everything."""
     num_envs: int
+    """Parallel environments."""
     fields: dict[str, FieldStatistics]
+    """Figures of each field, by name."""
     raw_bytes: int
+    """Bytes of all retained rows as plain arrays."""
     disk_bytes: int
+    """Bytes that the files of all fields take on disk."""
     ratio: float
+    """raw / disk."""
     segments: int
+    """Files in use, of all fields."""
     ignored_updates: int
     """Priorities given for rows that could not be sampled, since this buffer was opened."""
     priorities: PriorityStatistics | None

@@ -14,14 +14,13 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ClosedError, InvalidInputError, PriorityError, ShapeError, UsageError
 from diskreplay.handover import handovers_to
 from diskreplay.joint_draw import JointDraw
-from diskreplay.opening import open as open_buffer
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequences import Sequences
 from diskreplay.statistics import Statistics
 from diskreplay.store import files
-from diskreplay.union_member import SequenceMember, TransitionMember
+from diskreplay.union_member import member_of, opened_member
 from diskreplay.union_members import UnionMembers
 from diskreplay.union_options import check_normalization, checked_mixture
 from diskreplay.union_prefetchers import UnionPrefetchers
@@ -100,16 +99,10 @@ class ReplayUnion:
         check_normalization(weight_normalization)
         self._mixture, self._normalization = mixture, weight_normalization
         with contextlib.ExitStack() as opened:  # closes them, unless all goes well
-            there = [_member(member, opened) for member in members]
+            there = [opened_member(member, opened) for member in members]
             self.members = tuple(there)
-            self._members = UnionMembers(
-                [
-                    SequenceMember(each) if isinstance(each, Sequences) else TransitionMember(each)
-                    for each in there
-                ],
-                shares,
-                of_union=weight_normalization == "buffer",
-            )
+            of_union = weight_normalization == "buffer"
+            self._members = UnionMembers([*map(member_of, there)], shares, of_union=of_union)
             if seed is None:
                 first = next(iter(self._members)).buffer
                 with first._turn_when_drawn():
@@ -162,6 +155,12 @@ class ReplayUnion:
     def gather(self, ids: np.ndarray, *, threads: int = 1) -> Any:
         """The transitions with these ids, or the windows of these anchors, in this order, with
         weights of 1.
+
+        Parameters
+        ----------
+        ids : array_like of int
+        threads : int
+            As for `sample`.
 
         Raises
         ------
@@ -338,6 +337,10 @@ class ReplayUnion:
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which member each id is of, and the id there.
 
+        Parameters
+        ----------
+        ids : array_like of int
+
         Returns
         -------
         members, ids : ndarray of int64
@@ -385,6 +388,10 @@ class ReplayUnion:
 
     def load(self, path: str | os.PathLike) -> None:
         """Go on where `save` was called, after the members were loaded; all or nothing.
+
+        Parameters
+        ----------
+        path : path
 
         Raises
         ------
@@ -438,13 +445,3 @@ class ReplayUnion:
         self._prefetchers.draw_pending()
         for member in self._members:
             member.buffer._draw_pending()
-
-
-def _member(member: Any, opened: contextlib.ExitStack) -> ReplayBuffer | Sequences:
-    if isinstance(member, ReplayBuffer | Sequences):
-        return member
-    if not isinstance(member, str | os.PathLike):
-        raise InvalidInputError(
-            f"members: a buffer, a view of sequences or a path expected, found {member!r:.60}"
-        )
-    return opened.enter_context(open_buffer(member))

@@ -1,11 +1,15 @@
 """What a union draws from: the transitions of a buffer, or the windows of a view."""
 
+import contextlib
+import os
 from typing import Any, cast
 
 import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import InvalidInputError
+from diskreplay.opening import open as open_buffer
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_batch import SequenceBatch
@@ -143,3 +147,19 @@ class SequenceMember(TransitionMember):
         asked = self._sequences.options
         window = asked.window._replace(stride=1, finished=False)
         return (*super().look, window, asked.fields, asked.state, asked.returns_to_go)
+
+
+def opened_member(member: Any, opened: contextlib.ExitStack) -> ReplayBuffer | Sequences:
+    """A member as it was given, or the buffer at its path; `opened` closes that."""
+    if isinstance(member, ReplayBuffer | Sequences):
+        return member
+    if not isinstance(member, str | os.PathLike):
+        raise InvalidInputError(
+            f"members: a buffer, a view of sequences or a path expected, found {member!r:.60}"
+        )
+    return opened.enter_context(open_buffer(member))
+
+
+def member_of(source: ReplayBuffer | Sequences) -> TransitionMember:
+    """What a union draws from in a buffer or a view."""
+    return SequenceMember(source) if isinstance(source, Sequences) else TransitionMember(source)

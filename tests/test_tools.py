@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ("tools/demo", "tools/test", ".ci/run", ".ci/versions")
+SCRIPTS = ("tools/demo", "tools/docs", "tools/test", ".ci/run", ".ci/versions")
 BASH = shutil.which("bash") or "bash"
 
 
@@ -139,6 +139,7 @@ def test_run_ends_with_the_closing_line_of_the_first_pass(clone, tests, theirs):
     (clone / "tools/frameworks").mkdir()
     shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
     for name, said, code in (
+        ("tools/docs", "build/site/index.html", 0),
         ("tools/test", "a dot\n3 passed in 1s", tests),
         ("tools/frameworks/sb3", "SB3's own tests", theirs),
         ("tools/frameworks/torchrl", "torchrl's own tests", 3 if theirs else 0),

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+__all__ = ["Finding", "Loss", "Report", "Span"]
+
 _SHOWN = 5  # ranges of rows, or groups of envs, that are listed in a sentence
 
 

@@ -31,6 +31,8 @@ from diskreplay.store.field import Field
 from diskreplay.store.plain_file import Unreadable, checksum, plain_file
 from diskreplay.store.segment import Seal
 
+__all__ = ["verify"]
+
 _TRIES_OF_ROWS = 3
 _TRIES = 20  # of a file that the writer seals or deletes while it is read
 _LONGEST_WAIT = 3.0  # seconds for metadata that are damaged, and not just being replaced

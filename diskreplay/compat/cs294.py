@@ -14,6 +14,8 @@ from diskreplay.errors import InvalidInputError, ShapeError, UsageError
 from diskreplay.spaces import box
 from diskreplay.validation import fit_reward
 
+__all__ = ["ReplayBuffer", "sample_n_unique"]
+
 _WAITING = 2  # frames without an effect: the newest, and one whose effect comes late
 
 

@@ -12,6 +12,8 @@ from diskreplay.spaces import box
 from diskreplay.store.field import Field
 from diskreplay.validation import fit
 
+__all__ = ["ExperienceReplayBuffer", "InsufficientCacheError", "NumpyArrayCheckError"]
+
 _ATTEMPTS = 10  # for each row of a batch
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 

@@ -28,6 +28,8 @@ from diskreplay.convert.timeline import Priorities, rows_within, take_retained
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.opening import open as open_buffer
 
+__all__ = ["convert", "merge", "trim"]
+
 Source = str | os.PathLike | ReplayBuffer
 
 _PIECE_BYTES = 16 << 20

@@ -27,7 +27,7 @@ from diskreplay.opening import open as open_buffer
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.spaces import box
 
-__all__ = ["find", "found", "newest", "read", "write"]
+__all__ = ["newest", "read", "write"]
 
 _OWN = ("observation", "action", "reward", "terminal")
 _MOST_SLOTS = 1 << 40
@@ -40,7 +40,17 @@ def found(directory: str | os.PathLike, suffix: int | str) -> bool:
 
 
 def newest(directory: str | os.PathLike) -> int | None:
-    """The highest number that `directory` holds such a checkpoint of; None if there is none."""
+    """The highest number that a directory holds such a checkpoint of.
+
+    Parameters
+    ----------
+    directory : path
+
+    Returns
+    -------
+    int or None
+        None if there is none.
+    """
     pattern = re.compile(r"add_count_ckpt\.(\d+)\.gz")
     directory = Path(directory)
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []

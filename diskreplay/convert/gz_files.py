@@ -12,6 +12,7 @@ from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError
 from diskreplay.store import checkpoint, files
 
 STORE_PREFIX = "$store$_"
+"""Of the names of files of elements, as in Dopamine."""
 _CHUNK_BYTES = 4 << 20
 _MOST_ARRAY = 1 << 30  # bytes of an array that is no column
 

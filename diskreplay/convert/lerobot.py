@@ -43,6 +43,8 @@ from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
 
+__all__ = ["from_lerobot", "to_lerobot"]
+
 _PIECE_BYTES = 16 << 20
 
 

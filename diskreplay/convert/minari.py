@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from minari import EpisodeData, MinariDataset
     from minari.data_collector import EpisodeBuffer
 
+__all__ = ["from_minari", "to_minari"]
 
 _OURS = "diskreplay"  # in a data set's metadata: what Minari has no word for
 _PADDED = "diskreplay_padded"  # in an episode's: its last observation is made up

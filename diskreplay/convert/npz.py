@@ -30,6 +30,8 @@ from diskreplay.convert.timeline import Priorities, rows_within
 from diskreplay.errors import FormatError, NotSampleableError, StorageError
 from diskreplay.opening import open as open_buffer
 
+__all__ = ["from_npz", "to_npz"]
+
 _VERSION = 1
 _KEYS = ("env", "row")
 _OTHERS = ("diskreplay", "priority")

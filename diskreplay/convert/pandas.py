@@ -50,6 +50,8 @@ from diskreplay.inspection.identity import metadata_of
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+__all__ = ["iter_frames", "to_pandas"]
+
 Observations = Literal["none", "array", "bytes", "png"]
 Vectors = Literal["spread", "array"]
 

@@ -63,6 +63,8 @@ from diskreplay.convert.timeline import (
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.opening import open as open_buffer
 
+__all__ = ["from_parquet", "to_parquet"]
+
 Compression = Literal["zstd", "lz4", "snappy", "gzip", "none"]
 
 _KEY = b"diskreplay"

@@ -29,6 +29,8 @@ from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timelin
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.opening import open as open_buffer
 
+__all__ = ["from_csv", "to_csv"]
+
 _VERSION = 1
 _MOST_NUMBERS = 1024
 _CSV_ROWS = 20_000

@@ -32,6 +32,8 @@ except ModuleNotFoundError as error:
 from diskreplay.errors import InvalidInputError
 from diskreplay.integrations.sb3_like import DiskOptions, DiskTransitions
 
+__all__ = ["ReplayBuffer", "ReplayBufferSamples"]
+
 
 class ReplayBufferSamples(NamedTuple):
     """Transitions as tensors, by the names that CleanRL and SB3 give them."""

@@ -150,7 +150,13 @@ class Tensored(Handover):
 
 
 def handovers_to(device: Any, map: Map | None) -> Callable[[], Handover]:
-    """What makes the handovers to a device.
+    """What makes the handovers to a device, for a prefetcher.
+
+    Parameters
+    ----------
+    device : torch.device or str
+    map : callable, optional
+        What is called with the tensors of each batch, and whose result is handed over.
 
     Raises
     ------

@@ -28,6 +28,8 @@ from diskreplay.opening import open as open_buffer
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.validation import whole
 
+__all__ = ["Replay"]
+
 _EVEN_ROWS = 1 << 20  # up to here, any worker may have all of the capacity
 _WAIT = 0.01
 

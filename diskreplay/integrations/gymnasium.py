@@ -71,6 +71,8 @@ from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
 from diskreplay.integrations.environments import note
 from diskreplay.integrations.frame_stacks import FrameStacks
 
+__all__ = ["Recorder", "VectorRecorder"]
+
 ExtrasFunction = Callable[[Any, Any, Any, Any, Any, Any], Mapping[str, Any] | None]
 
 _RESET_NEEDED = "Cannot call env.step() before env.reset(): there is no episode under way to record"

@@ -14,6 +14,8 @@ except ModuleNotFoundError as error:
 
 from diskreplay.batch import Batch, mapped
 
+__all__ = ["to_jax"]
+
 _IDS = "id", "anchor"
 _STACKS = "observation", "next_observation"
 

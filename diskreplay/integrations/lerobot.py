@@ -42,6 +42,8 @@ from diskreplay.integrations.transition_rows import rows_for
 from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import shared
 
+__all__ = ["ReplayBuffer"]
+
 State = Mapping[str, torch.Tensor]
 
 

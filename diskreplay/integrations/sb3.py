@@ -41,6 +41,16 @@ from gymnasium import spaces as gym_spaces
 from diskreplay.errors import InvalidInputError
 from diskreplay.integrations.sb3_like import DiskOptions, DiskTransitions
 
+__all__ = [
+    "DiskReplayBuffer",
+    "DiskDictReplayBuffer",
+    "DiskNStepReplayBuffer",
+    "DiskHerReplayBuffer",
+    "DiskPrioritizedReplayBuffer",
+    "PrioritizedDQN",
+    "PrioritizedSamples",
+]
+
 
 class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
     """SB3's `ReplayBuffer`, and `DictReplayBuffer`, with the observations on disk.

@@ -57,6 +57,8 @@ from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import Checkpoint, checkpoints
 from diskreplay.validation import whole
 
+__all__ = ["DiskStorage", "DiskStorageCheckpointer"]
+
 _MEMORY, _OTHERS = "memory.pt", "others.consolidated"  # of a checkpoint
 _KEPT = 4  # checkpoints of state dicts
 

@@ -269,7 +269,13 @@ class RemoteCheckpoints:
         return catalog.in_order(self._reading().read()[0].checkpoints.values())
 
     def extra(self, suffix: int | str | None = None) -> dict[str, Any]:
-        """What `push` was given as `extra`; by default of the highest number."""
+        """What `push` was given as `extra`.
+
+        Parameters
+        ----------
+        suffix : int or str, optional
+            Default: the highest number.
+        """
         registry = self._reading()
         return dict(registry.document(registry.find(suffix)).extra)
 
@@ -297,7 +303,13 @@ class RemoteCheckpoints:
 
     def zarr(self, suffix: int | str | None = None) -> "zarr.Group":
         """The arrays of a published checkpoint, read when they are indexed: a request for each
-        range of bytes that is needed. By default of the highest number."""
+        range of bytes that is needed.
+
+        Parameters
+        ----------
+        suffix : int or str, optional
+            Default: the highest number.
+        """
         import zarr
 
         from diskreplay.remote.ranges import RangeStore

@@ -112,11 +112,25 @@ class SumTree:
         self._kernels.tree_set(self.nodes, self.least, self.starts, indices, values)
 
     def get(self, indices: np.ndarray) -> np.ndarray:
-        """A copy of leaves, float64, in the shape of `indices`."""
+        """A copy of leaves.
+
+        Parameters
+        ----------
+        indices : array_like of int
+
+        Returns
+        -------
+        ndarray of float64, in the shape of `indices`
+        """
         return self.leaves[self._checked(indices)].reshape(np.shape(indices))
 
     def sample(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draw leaves independently, each with probability leaf / total.
+
+        Parameters
+        ----------
+        size : int
+        rng : numpy.random.Generator
 
         Returns
         -------
@@ -131,6 +145,11 @@ class SumTree:
 
     def stratified_sample(self, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draw one leaf from each of `size` equal parts of the total: same odds, less variance.
+
+        Parameters
+        ----------
+        size : int
+        rng : numpy.random.Generator
 
         Returns
         -------

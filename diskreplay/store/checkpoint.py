@@ -22,7 +22,8 @@ from diskreplay.store.paths import resolved
 from diskreplay.store.segment import Seal, Segment
 from diskreplay.store.store import Store
 
-CHECKPOINT_DURATION = 4  # as in ReAgent and Dopamine: so many numbered checkpoints are kept
+CHECKPOINT_DURATION = 4
+"""So many numbered checkpoints `save` keeps by default, as ReAgent and Dopamine do."""
 
 _SHOWN = 5  # names of other buffers
 _LOOKS = 5  # at a directory that shows no checkpoint

@@ -61,13 +61,26 @@ class Checkpoint:
 
     @classmethod
     def of(cls, path: Path, name: str, suffix: str, contents: Manifest, rows: int | None) -> Self:
-        """A whole one."""
+        """A whole one.
+
+        Parameters
+        ----------
+        path, name, suffix, rows
+            As the attributes.
+        contents : Manifest
+        """
         attached = attachments.paths(path, contents)
         return cls(path, name, suffix, contents.saved_at, attached, rows, None)
 
     @classmethod
     def found(cls, path: Path, name: str, suffix: str) -> Self:
-        """What is at `path`, whole or not. Raises nothing."""
+        """What is at `path`, whole or not. Raises nothing.
+
+        Parameters
+        ----------
+        path, name, suffix
+            As the attributes.
+        """
         rows = None
         try:
             attributes = format.read_attributes(path)

@@ -23,6 +23,7 @@ from diskreplay.compat.reagent.prioritized import PrioritizedReplayBuffer
 from diskreplay.compat.reagent.sum_tree import SumTree
 
 create_from_env = ReplayBuffer.create_from_env
+"""`ReplayBuffer.create_from_env`, by the original's name."""
 
 __all__ = [
     "ReplayBuffer",

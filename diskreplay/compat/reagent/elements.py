@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 ReplayElement = namedtuple("shape_type", ["name", "shape", "type"])
+"""An element of each row: its name, shape and dtype."""
 
 
 def native_rewards(rewards: np.ndarray) -> np.ndarray:
