@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -17,9 +17,13 @@ from diskreplay.metadata import parse as parse_metadata
 from diskreplay.session import Session
 from diskreplay.store.format import read_attributes
 from diskreplay.store.rwlock import ReadGuard
+from diskreplay.store.store import Store
 
 if TYPE_CHECKING:
     import pandas
+
+Seen = TypeVar("Seen")
+Read = TypeVar("Read")
 
 
 class RowReader(Session):
@@ -81,6 +85,39 @@ class RowReader(Session):
     ) -> None:  # fmt: skip
         """Read fields of the rows that `ids_in` names when it is given what is there at the moment,
         under the lock."""
+
+        def read(store: Store, ids: np.ndarray) -> None:
+            for name, result in zip(names, results, strict=True):
+                store.take(name, ids.reshape(-1), result)
+
+        self._read_held(ids_in, read)
+
+    def _retained(self, names: Sequence[str]) -> tuple[np.ndarray, tuple[int, ...], list]:
+        """Fields of all retained rows, of one moment.
+
+        Returns
+        -------
+        bounds : ndarray of int64, shape (num_envs, 2)
+            The rows that were read: from the first up to the second.
+        begins : tuple of int
+            As `begins`, at that moment.
+        values : list of ndarray
+            Copies, env by env, oldest first.
+        """
+
+        def look(rows: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+            bounds = np.stack([rows.store.first, rows.store.count], axis=1)
+            return bounds, tuple(rows.episodes.retained_begins())
+
+        def read(store: Store, seen: tuple[np.ndarray, tuple[int, ...]]) -> Any:
+            bounds, begins = seen
+            return bounds, begins, [store.spans(name, *bounds.T) for name in names]
+
+        return self._read_held(look, read)
+
+    def _read_held(self, look: Callable[[Any], Seen], read: Callable[[Store, Seen], Read]) -> Read:
+        """What `read` makes of what `look` sees, under the lock, of the rows as they are at the
+        moment: the store keeps these until `read` returns."""
         self._turn()
         guard, me = ReadGuard(), get_ident()
         while True:
@@ -89,20 +126,19 @@ class RowReader(Session):
                 with self._lock:
                     self._check_open()
                     self._follow()
-                    ids = ids_in(self._rows)
+                    seen = look(self._rows)
                     store = self._rows.store
                     store.rwlock.acquire_read(
                         guard
                     )  # under the lock: what is there now is not evicted
                     looks = store.follower.looks
-                for name, result in zip(names, results, strict=True):
-                    store.take(name, ids.reshape(-1), result)
+                result = read(store, seen)
                 guard.release()
             except CorruptSegmentError:
                 if not store.follower.has_moved_on(looks):
                     raise
             else:
-                return
+                return result
             finally:
                 try:
                     guard.release()  # unless Ctrl-C came when this began above, it is at its end

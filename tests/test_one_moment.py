@@ -121,16 +121,16 @@ def busy(live, tmp_path, monkeypatch):
     live.update_priorities(np.arange(400, 600), np.linspace(1, 3, 200))
     live.flush()
     saved = live.save(tmp_path / "checkpoints", 1)
-    take, added = diskreplay.ReplayBuffer.take, [1500]
+    read, added = diskreplay.ReplayBuffer._read_held, [1500]
 
-    def take_and_add(self, *arguments, **options):
-        taken = take(self, *arguments, **options)
+    def read_and_add(self, *arguments):
+        found = read(self, *arguments)
         if self.path == live.path and self is not live:
             record(live, added[0], added[0] + 7)
             added[0] += 7
-        return taken
+        return found
 
-    monkeypatch.setattr(diskreplay.ReplayBuffer, "take", take_and_add)
+    monkeypatch.setattr(diskreplay.ReplayBuffer, "_read_held", read_and_add)
     yield live.path, saved
     assert added[0] > 1500
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import DiskReplayError, FormatError
-from diskreplay.inspection.episodes import begins_within, count_episodes
+from diskreplay.inspection.episodes import starts_of
 from diskreplay.inspection.identity import metadata_of, title_of
 from diskreplay.inspection.store_activity import (
     Beside,
@@ -135,16 +135,18 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
     schema, on_disk = _described(path, attributes)
     store = Store.open(path, mode="r", only=_COUNTED)
     try:
-        episodes, retained, begins = 0, 0, parse_begins(store.meta, store)
-        for env, (first, count) in enumerate(zip(store.first, store.count, strict=True)):
-            step, is_final, *ends = (store.read(name, env, first, count) for name in _COUNTED)
-            marked = begins_within(begins, env, store.num_envs, int(first), int(count))
-            episodes += count_episodes(step, is_final, ends[0] | ends[1], marked)
-            retained += len(is_final) - int(is_final.sum())
+        bounds = np.stack([store.first, store.count], axis=1)
+        step, is_final, *ends = (store.spans(name, *bounds.T) for name in _COUNTED)
+        begins = parse_begins(store.meta, store)
+        starts = starts_of(step, is_final, ends[0] | ends[1], bounds, begins)
+        retained = len(is_final) - int(np.count_nonzero(is_final))
+        transitions_of = (
+            np.add.reduceat(~is_final, starts, dtype=np.int64) if len(starts) else starts
+        )
+        episodes = int(np.count_nonzero(transitions_of))
         closed = store.page is None or store.page.closed
         live = store.follower.is_live
         transitions = int(store.transitions_at(store.count).sum())
-        bounds = np.stack([store.first, store.count], axis=1)
         writer = writer_of(path)
         is_held = writer is not None and writer.holds is not False
         writing = live and is_held and _grows(store, patience)

@@ -148,6 +148,20 @@ class OpenStore:
         """A copy of the rows ``start..stop`` of one env of one field."""
         return self.columns[name].read(env, start, stop)
 
+    def spans(self, name: str, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+        """A copy of a field's rows ``start[e]`` up to ``stop[e]`` of each env `e`, env by env."""
+        column = self.columns[name]
+        if column.field.env_group == 1:  # an env's rows lie behind each other: copied as they are
+            ranges = enumerate(zip(start.tolist(), stop.tolist(), strict=True))
+            return np.concatenate([column.read(env, *rows) for env, rows in ranges])
+        ends = np.cumsum(stop - start)
+        out = np.empty((int(ends[-1]), *column.field.shape), column.field.dtype)
+        place_of_row_0 = ends - stop
+        for row, envs, values, wanted in column.pieces(start, stop):
+            at, env = np.nonzero(wanted)
+            out[place_of_row_0[envs][env] + row + at] = values[at, env]
+        return out
+
     def take(self, name: str, ids: np.ndarray, out: np.ndarray) -> None:
         """The row of each id (``row * num_envs + env``) of one field into ``out[i]``; zeros for
         negative ids. The caller holds `rwlock` and knows that the rows are retained."""

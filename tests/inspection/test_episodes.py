@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.episodes import count_episodes, episodes_of
+from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.overview import overview_of
 
 
-def make_buffer(path, num_envs=1, capacity=None):
+def make_buffer(path, num_envs=1, capacity=None, env_group=None):
     return diskreplay.ReplayBuffer(
         path, observation_space=Discrete(1000), action_space=Discrete(2), capacity=capacity,
-        num_envs=num_envs,
+        num_envs=num_envs, env_group=env_group,
     )  # fmt: skip
 
 
@@ -76,24 +77,17 @@ def expected(records, rows_per_env):
     events=st.lists(st.lists(EVENT, min_size=3, max_size=3), max_size=40),
     num_envs=st.sampled_from([1, 1, 3]),
     rows_per_env=st.sampled_from([None, 2, 7]),
+    env_group=st.sampled_from([None, 1, 2]),
 )
-def test_episodes_are_those_recorded(tmp_path_factory, events, num_envs, rows_per_env):
+def test_episodes_are_those_recorded(tmp_path_factory, events, num_envs, rows_per_env, env_group):
     path = tmp_path_factory.mktemp("store") / "replay"
     records = [Record() for _ in range(num_envs)]
     capacity = None if rows_per_env is None else rows_per_env * num_envs
-    with make_buffer(path, num_envs, capacity) as buffer:
+    with make_buffer(path, num_envs, capacity, env_group) as buffer:
         for moment in events:
             replay(buffer, records, moment[:num_envs])
         check(episodes_of(buffer), expected(records, rows_per_env), num_envs)
-        counted = 0
-        for env, (first, stop) in enumerate(buffer.bounds.tolist()):
-            ids = np.arange(first, stop) * num_envs + env
-            step, final, *ends = (
-                buffer.take(name, ids) for name in ("step", "is_final", "terminated", "truncated")
-            )
-            none = np.empty(0, np.int64)
-            counted += count_episodes(step, final, ends[0] | ends[1], none)
-        assert counted == len(expected(records, rows_per_env))
+    assert overview_of(path).episodes == len(expected(records, rows_per_env))
     with diskreplay.open(path) as reader:
         check(episodes_of(reader), expected(records, rows_per_env), num_envs)
 
