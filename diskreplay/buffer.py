@@ -153,6 +153,7 @@ class ReplayBuffer(SequenceSource):
         *,
         mask: np.ndarray | None = None,
         next_observation_mask: np.ndarray | None = None,
+        priority: Any = None,
         **extras: Any,
     ) -> np.ndarray:
         """Record one step of each env.
@@ -172,6 +173,10 @@ class ReplayBuffer(SequenceSource):
             Envs that record this step; the values of the others are not looked at.
         next_observation_mask : ndarray of bool, shape (num_envs,), optional
             Envs whose `next_observation` is one; all by default.
+        priority : float, optional
+            Of a `PrioritizedReplayBuffer`: what the transition has until its first update, once it
+            can be drawn. Finite and not negative; the largest one seen by default. Ape-X and R2D2
+            have the actors compute it (Horgan et al. 2018, Kapturowski et al. 2019).
         **extras
             A value for each further field.
 
@@ -182,8 +187,10 @@ class ReplayBuffer(SequenceSource):
 
         Raises
         ------
-        ShapeError, DtypeError, NotFiniteError, ExtrasError
+        ShapeError, DtypeError, NotFiniteError, ExtrasError, PriorityError
             Nothing was recorded.
+        InvalidInputError
+            A priority, and the buffer draws uniformly. Nothing was recorded.
         DiskFullError
             Nothing was recorded; free some space and add the step again.
         UsageError
@@ -217,7 +224,7 @@ class ReplayBuffer(SequenceSource):
             if self.num_envs > 1:
                 return rows.add_rows(
                     observation, action, reward, terminated, truncated, next_observation,
-                    mask, next_observation_mask, extras,
+                    mask, next_observation_mask, extras, priority,
                 )  # fmt: skip
             if mask is not None or next_observation_mask is not None:
                 keep = [
@@ -228,8 +235,9 @@ class ReplayBuffer(SequenceSource):
                     return np.empty(0, np.int64)
                 next_observation = next_observation if keep[1] else None
             return rows.add_row(
-                observation, action, reward, terminated, truncated, next_observation, extras
-            )
+                observation, action, reward, terminated, truncated, next_observation, extras,
+                priority,
+            )  # fmt: skip
 
     def clear(self) -> None:
         """Forget all rows, for good; ids, rows and `add_count` start at 0 again.

@@ -1,28 +1,24 @@
 """The rows of one store, and what a buffer knows of them in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from diskreplay import small_columns, validation
-from diskreplay.batch_reader import BatchReader, DrawnBatch
-from diskreplay.errors import (
-    DiskReplayError,
-    NotSampleableError,
-    ReentryError,
-    UnknownIdError,
-)
+from diskreplay.batch_reader import BatchReader
+from diskreplay.drawable_rows import DrawableRows
+from diskreplay.errors import DiskReplayError, ReentryError
 from diskreplay.open_episodes import LONGEST, OpenEpisodes
 from diskreplay.options import Options
-from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.runs import Run, joined
 from diskreplay.schema import Schema
 from diskreplay.small_columns import BEGINS, FINAL
-from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 from diskreplay.validation import RowValidator
 
 if TYPE_CHECKING:
+    from diskreplay.sampling.initial_priorities import Given
     from diskreplay.sampling.prioritized import PrioritizedSampler
     from diskreplay.sampling.row_index import RowIndex
     from diskreplay.sampling.uniform import UniformSampler
@@ -31,7 +27,7 @@ _NOT_MADE: Any = None  # an index
 _AT_ONCE = 1 << 20  # rows that a reader takes in
 
 
-class IndexedStore:
+class IndexedStore(DrawableRows):
     """One store with its row index, its sampler, its counts and its episodes under way.
 
     It lives as long as its store: `ReplayBuffer.load` puts another in its place. All methods need
@@ -50,6 +46,8 @@ class IndexedStore:
     add_count : int
         Transitions ever recorded.
     episodes : OpenEpisodes
+    final_at : int
+        The place of ``is_final`` among the fields; ``step`` is before it.
     index : RowIndex or None
     sampler : UniformSampler or PrioritizedSampler or None
         Both made by `make_index` when first needed, and Numba is not loaded before.
@@ -73,6 +71,7 @@ class IndexedStore:
         self.next_step = self.episodes.next_step  # the same array, for `add`
         self._validator = RowValidator(schema, store.num_envs)
         self._reward_at = schema.names.index("reward")
+        self.final_at = self._reward_at + 4
 
     # -- the index
 
@@ -141,9 +140,24 @@ class IndexedStore:
 
     # -- adding; where there is no index, none is kept up
 
+    def given(self, priority: Any, shape: tuple[int, ...], **how: Any) -> "Given | None":
+        """The priorities that rows are to be added with, checked; None without any."""
+        return None if priority is None else self.sampler.given(priority, shape, **how)
+
+    def _note_given(self, envs: np.ndarray, given: "Given | None") -> None:
+        """Rows of these envs are about to be added, with these priorities. Before they are: Ctrl-C
+        may leave them committed, and memory not know of them."""
+        if self.index is not None and (given is not None or self.sampler.initial is not None):
+            self.sampler.note(envs, given)
+
+    def _seen(self, given: "Given | None") -> None:
+        """Rows were added with these priorities."""
+        if given is not None:
+            self.sampler.largest = max(self.sampler.largest, given.largest)
+
     def add_row(
         self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
-        next_observation: Any, extras: Any,
+        next_observation: Any, extras: Any, priority: Any = None,
     ) -> np.ndarray:  # fmt: skip
         """One step of the only env, as `ReplayBuffer.add` has it; returns its id."""
         step = self.next_step.item(0)
@@ -152,7 +166,7 @@ class IndexedStore:
         row, final = self._validator.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
         )
-        return np.array([self._append(step, row, final)])
+        return np.array([self._append(step, row, final, self.given(priority, ()))])
 
     def put_row(self, row: list[Any]) -> int:
         """One step of the only env, as `SlotBuffer.put` has it; returns its number."""
@@ -163,12 +177,20 @@ class IndexedStore:
         row[at : at + 5] = reward, terminated, False, step, False
         return self._append(step, row, None)
 
-    def _append(self, step: int, row: list[Any], final: list[Any] | None) -> int:
+    def _append(
+        self, step: int, row: list[Any], final: list[Any] | None, given: "Given | None" = None
+    ) -> int:
         reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
         index, number = self.index, self.store.count.item(0)
         try:
-            if index is not None and index.growing:
-                self._grow(2)
+            if index is not None:
+                if index.growing:
+                    self._grow(2)
+                if given is not None or self.sampler.initial is not None:
+                    finals = int(final is not None)
+                    self._note_given(
+                        np.zeros(1 + finals, np.int64), given and given.and_none(finals)
+                    )
             self.store.writer.append_row(row, final)
             if index is None:
                 self.store.writer.evict()
@@ -178,6 +200,8 @@ class IndexedStore:
                     self.sampler.append_one(step + 1, FINAL, 0.0)
             self.next_step[0] = 0 if terminated or truncated else step + 1
             self.add_count += 1
+            if given is not None:
+                self._seen(given)
         except BaseException as error:
             self._mend(number, error)
             raise
@@ -211,6 +235,7 @@ class IndexedStore:
     def add_rows(
         self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
         next_observation: Any, mask: Any, next_observation_mask: Any, extras: Any,
+        priority: Any = None,
     ) -> np.ndarray:  # fmt: skip
         """One step of each env that `mask` names; returns the ids."""
         num_envs, validator, steps = self.store.num_envs, self._validator, self.next_step
@@ -239,9 +264,11 @@ class IndexedStore:
             last = final_envs, steps[final_envs] + 1, [FINAL] * len(final_envs)
             more = *last, np.zeros(len(final_envs))
             added = [np.append(a, b).astype(a.dtype) for a, b in zip(added, more, strict=True)]
+        given = self.given(priority, (num_envs,), among=envs)
         before = self.store.count.copy()
         try:
             self._grow(2)
+            self._note_given(added[0], given and given.and_none(len(final_envs)))
             rows = self.store.writer.append(envs, row_values, final_envs, final)
             self._take_in(*added)
             if len(envs) < num_envs:
@@ -250,6 +277,7 @@ class IndexedStore:
                 steps += 1
             steps[ended] = 0
             self.add_count += len(envs)
+            self._seen(given)
         except BaseException as error:
             self._mend(before, error)
             raise
@@ -267,6 +295,7 @@ class IndexedStore:
         number = self.store.count.item(0)
         try:
             self._grow(1)
+            self._note_given(np.zeros(1, np.int64), None)
             self.store.writer.append_row(row, None, is_final=True)
             if self.index is None:
                 self.store.writer.evict()
@@ -297,6 +326,7 @@ class IndexedStore:
         before = self.store.count.copy()
         try:
             self._grow(1)
+            self._note_given(envs, None)
             self.store.writer.append(envs, final, envs[:0], [], is_final=True)
             self._take_in(envs, steps[envs], flags, rewards)
             steps[envs] = 0
@@ -313,29 +343,44 @@ class IndexedStore:
             elif len(left := index.evict(env, int(first[env]))):
                 self.sampler.leave(left)
 
-    def extend(self, env: int, columns: list[np.ndarray]) -> np.ndarray:
-        """Rows of one env, an array that `fitted` for each field; returns their ids."""
-        first, rows = int(self.store.count[env]), len(columns[0])
-        most = self.store.writer.most_at_once
-        self.episodes.look_again()
-        for start in range(0, rows, most):
-            self._extend(env, [part[start : start + most] for part in columns])
-        return (first + np.arange(rows)) * self.store.num_envs + env
+    def extend(self, runs: Sequence[Run], given: "Given | None" = None) -> None:
+        """Rows of some envs, each of which is there once; `given` for all of them, run after run.
 
-    def _extend(self, env: int, columns: list[np.ndarray]) -> None:
-        reward, terminated, truncated, step, is_final = columns[self._reward_at :][:5]
+        In commits of so many rows of each env as there is room for at once: what stops short, on a
+        full disk say, leaves the first ones.
+        """
+        most, lengths = self.store.writer.most_at_once, np.array([run.rows for run in runs])
+        self.episodes.look_again()
+        for start in range(0, int(lengths.max(initial=0)), most):
+            parts = [run.part(start, start + most) for run in runs if run.rows > start]
+            now = given
+            if given is not None:
+                at = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+                now = given._replace(leaves=given.leaves[(at >= start) & (at < start + most)])
+            self._extend(parts, now)
+
+    def _extend(self, runs: Sequence[Run], given: "Given | None") -> None:
+        reward, terminated, truncated, step, is_final = (
+            joined(runs, column) for column in range(self._reward_at, self._reward_at + 5)
+        )
+        envs, lengths = (np.array(of) for of in zip(*((r.env, r.rows) for r in runs), strict=True))
+        stops = np.cumsum(lengths)
         flags = terminated + 2 * truncated.view(np.uint8) + FINAL * is_final.view(np.uint8)
-        if self.episodes.begins_next(env):
-            flags[0] |= BEGINS
+        for env, first in zip(envs.tolist(), (stops - lengths).tolist(), strict=True):
+            if self.episodes.begins_next(env):
+                flags[first] |= BEGINS
         before = self.store.count.copy()
         try:
-            self._grow(len(step))
-            self.store.writer.extend(env, columns)
-            reward, step = np.ascontiguousarray(reward), np.ascontiguousarray(step)
-            self._take_in(np.full(len(step), env), step, flags, reward)
-            over = terminated[-1] or truncated[-1] or is_final[-1]
-            self.next_step[env] = 0 if over else int(step[-1]) + 1
+            self._grow(int(lengths.max()))
+            of_rows = np.repeat(envs, lengths)
+            self._note_given(of_rows, given)
+            self.store.writer.extend(runs)
+            self._take_in(of_rows, step, flags, reward)
+            last = stops - 1
+            over = terminated[last] | truncated[last] | is_final[last]
+            self.next_step[envs] = np.where(over, 0, step[last] + 1)
             self.add_count += int(np.count_nonzero(~is_final))
+            self._seen(given)
         except BaseException as error:
             self._mend(before, error)
             raise
@@ -343,60 +388,6 @@ class IndexedStore:
     def fitted(self, columns: Any) -> list[np.ndarray]:
         """The columns of `ReplayBuffer.extend`, checked, in the order and dtypes of the store."""
         return self._validator.columns(columns)
-
-    # -- sampling; the index has to be there
-
-    def draw(self, rng: ReplayableRng, size: int, beta: float, guard: ReadGuard) -> DrawnBatch:
-        """Draw transitions, and say what is to be read of them; `guard` holds it."""
-        rng.taken()
-        ids, probability, weight = self.sampler.draw(rng, size, beta)
-        plan = self.index.plan(ids)
-        return self._drawn(ids, probability, weight, plan, rng.taken(), guard)
-
-    def choose(self, ids: np.ndarray, guard: ReadGuard) -> DrawnBatch:
-        """What is to be read of these transitions; `guard` holds it."""
-        self.index.check_known(ids)
-        plan = self.index.plan(ids)
-        probability = self.sampler.probability(ids)
-        return self._drawn(ids, probability, np.ones(len(ids), np.float32), plan, [], guard)
-
-    def _drawn(
-        self, ids: np.ndarray, probability: np.ndarray, weight: np.ndarray, plan: Any,
-        numbers: list[np.ndarray], guard: ReadGuard,
-    ) -> DrawnBatch:  # fmt: skip
-        store = self.store
-        store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
-        return DrawnBatch(
-            ids, probability, weight, plan, store, guard, store.follower.looks, numbers,
-            self._batch_reader,
-        )  # fmt: skip
-
-    def retained(self, ids: np.ndarray) -> np.ndarray:
-        """These ids, if all of these rows are there; found out without the row index.
-
-        Raises
-        ------
-        UnknownIdError, NotSampleableError
-        """
-        first, count, num_envs = self.store.first, self.store.count, self.store.num_envs
-        if num_envs == 1 and ids.size and ids.max() < count[0]:
-            low = ids.min()
-            if low >= first[0] or (low < 0 and first[0] == 0):
-                return ids  # by far the most common
-        there = ids[ids >= 0]
-        rows, envs = np.divmod(there, num_envs)
-        if (rows >= count[envs]).any():
-            at = int((rows >= count[envs]).argmax())
-            raise UnknownIdError(
-                f"id {there[at]} was never handed out: env {envs[at]} has {count[envs[at]]} rows; "
-                "ids are row * num_envs + env"
-            )
-        if (rows < first[envs]).any():
-            at = int((rows < first[envs]).argmax())
-            raise NotSampleableError(
-                f"id {there[at]} is evicted: env {envs[at]} keeps rows from {first[envs[at]]} on"
-            )
-        return ids
 
     # -- following a writer
 
@@ -425,5 +416,6 @@ class IndexedStore:
         while (new := store.count - index.count).any():
             ids = small_columns.ids_between(index.count, index.count + np.minimum(new, most))
             read = small_columns.read(store, ids, self.episodes.begins)
+            self._note_given(ids % store.num_envs, None)
             self._take_in(ids % store.num_envs, *read)
         store.first = np.maximum(store.first, index.first)

@@ -25,7 +25,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """Experience replay on disk; transitions are drawn in proportion to ``priority ** alpha``.
 
     Proportional prioritization with importance weights: Schaul et al., "Prioritized Experience
-    Replay", 2016. Draws are stratified. New transitions get the largest priority seen so far.
+    Replay", 2016. Draws are stratified. New transitions get the largest priority seen so far,
+    or the one that they were added with.
 
     Parameters
     ----------

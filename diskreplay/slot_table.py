@@ -9,6 +9,7 @@ from diskreplay.errors import CorruptSegmentError, FormatError, NotFiniteError, 
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Options
 from diskreplay.owned_store_kind import OwnedStoreKind
+from diskreplay.runs import Run
 from diskreplay.slot_fields import SLOT, SlotFields
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
@@ -240,7 +241,7 @@ class SlotTable(IndexedStore):
     def _extend_lane(self, lane: int, slots: np.ndarray, columns: list[np.ndarray]) -> None:
         before = self.store.count[[lane]]
         try:
-            self.extend(lane, columns)
+            self.extend([Run(lane, columns)])
         except BaseException as error:
             self._mend_slots(before, np.array([lane]), error)
             raise

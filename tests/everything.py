@@ -35,6 +35,10 @@ def fill_and_use(kind, path, space, envs, **options):
         batch = buffer.sample(32)
         if prioritized:
             buffer.update_priorities(batch.id, np.ones(32))
+            buffer.extend(
+                {name: buffer.take(name, batch.id[:2]) for name in buffer.fields},
+                priority=np.ones(2),
+            )
             buffer.sample(32, beta=0.4)
         buffer.gather(batch.id)
         windows(buffer)

@@ -1,10 +1,11 @@
 """Transitions in proportion to a power of their priority."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from diskreplay.errors import EmptyBufferError, PriorityError, UnknownIdError
+from diskreplay.sampling.initial_priorities import Given, InitialPriorities, checked
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.sampling.sum_tree import SumTree
@@ -29,7 +30,7 @@ class PrioritizedSampler:
 
     ``P(i) = p_i^alpha / sum_k p_k^alpha``, drawn stratified; weights ``(N P(i))^-beta``, divided
     by the largest of the batch or of the whole buffer. A row that becomes sampleable gets the
-    largest priority seen so far (1 before any).
+    priority that it was added with, or else the largest one seen so far (1 before any).
 
     Attributes
     ----------
@@ -37,6 +38,8 @@ class PrioritizedSampler:
         Leaf ``place`` holds ``p^alpha`` of the row there, 0 while it cannot be sampled.
     largest : float
         The largest priority seen.
+    initial : InitialPriorities or None
+        Those that rows were added with; None as long as there was none.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class PrioritizedSampler:
         self.alpha, self.normalization = alpha, normalization
         self._index = index
         self.largest = 1.0
+        self.initial: InitialPriorities | None = None
         self._newest = 0.0, 0.0  # the largest priority at the last `enter`, and its leaf
         self._one, self._places = np.empty(1), np.empty(0, np.int64)  # for kernels, made once
         self.tree = self._make_tree()
@@ -64,6 +68,8 @@ class PrioritizedSampler:
 
     def append_one(self, step: int, flags: int, reward: float) -> None:
         """One row of the only env, taken in by index and tree with one kernel call."""
+        if self.initial is not None:
+            return self._append_with_initial(step, flags, reward)
         tree, index, newest = self.tree, self._index, self._newest
         leaf = newest[1] if newest[0] == self.largest else self._newest_leaf()
         index.sampleable += self._kernels.append_one(
@@ -76,9 +82,34 @@ class PrioritizedSampler:
             self._newest = self.largest, self.leaf(self.largest)
         return self._newest[1]
 
+    def _append_with_initial(self, step: int, flags: int, reward: float) -> None:
+        left, entered = self._index.append(
+            np.zeros(1, np.int64), np.array([step], np.int32), np.array([flags], np.uint8),
+            np.array([reward], np.float32),
+        )  # fmt: skip
+        self.leave(left)
+        self.enter(entered)
+
+    def given(self, priorities: Any, shape: tuple[int, ...], **how: Any) -> Given:
+        """Priorities that rows are to be added with, see `initial_priorities.checked`."""
+        return checked(self._kernels, priorities, shape, self.alpha, **how)
+
+    def note(self, envs: np.ndarray, given: Given | None) -> None:
+        """Rows of these envs are about to be added, with these priorities or without. Has to be
+        called before each row if one is `given`, and from the first one on that was."""
+        if self.initial is None:
+            self.initial = InitialPriorities(self._index)
+        self.initial.note(envs, np.nan if given is None else given.leaves)
+
     def enter(self, places: np.ndarray) -> None:
-        """Rows became sampleable: they get the largest priority seen."""
-        self._fill(places, self._newest_leaf())
+        """Rows became sampleable: they get the priority that they were added with, or else the
+        largest one seen."""
+        if self.initial is None:
+            return self._fill(places, self._newest_leaf())
+        leaves, tree = self.initial.at(places), self.tree
+        leaves[np.isnan(leaves)] = self._newest_leaf()
+        if len(leaves):
+            tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, leaves)
 
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable: they cannot be drawn."""
@@ -116,7 +147,8 @@ class PrioritizedSampler:
         Returns
         -------
         ndarray of float64, shape (rows, num_envs)
-            From the oldest retained row of any env on; NaN where a row cannot be sampled.
+            From the oldest retained row of any env on. NaN where a row cannot be sampled, unless
+            it was added with a priority and may come to be.
         """
         index = self._index
         start, stop = int(index.first.min()), int(index.count.max())
@@ -124,7 +156,12 @@ class PrioritizedSampler:
         leaves = self.tree.leaves.reshape(-1, index.num_envs)
         for at, place, rows in index.runs(start, stop):
             out[at : at + rows] = leaves[place : place + rows]
-        out[~index.sampleable_rows(start, stop)] = np.nan
+        sampleable = index.sampleable_rows(start, stop)
+        out[~sampleable] = np.nan
+        if self.initial is not None:
+            envs, numbers, known = self.initial.known(index.count)
+            waiting = ~sampleable[numbers - start, envs]
+            out[numbers[waiting] - start, envs[waiting]] = known[waiting]
         return out
 
     def restore(self, saved: tuple[int, np.ndarray, float | None] | None) -> None:
@@ -140,17 +177,18 @@ class PrioritizedSampler:
         if alpha and alpha != self.alpha:  # those of alpha 0 say nothing: they stay as they are
             leaves = self._converted(leaves, alpha)
         index = self._index
-        if not index.sampleable:
-            tree.clear()
-            return
         of_new = self.leaf(self.largest)
         first, stop = int(index.first.min()), int(index.count.max())
         known = np.full((stop - first, index.num_envs), np.nan)
         low, high = max(start, first), min(start + len(leaves), stop)
         if low < high:
             known[low - first : high - first] = leaves[low - start : high - start]
-        known[np.isnan(known)] = of_new
         sampleable = index.sampleable_rows(first, stop)
+        self._restore_initial(first, known, sampleable)
+        if not index.sampleable:
+            tree.clear()
+            return
+        known[np.isnan(known)] = of_new
         ours = tree.leaves.reshape(-1, index.num_envs)
         ours[:] = 0.0
         for at, place, rows in index.runs(first, stop):
@@ -158,6 +196,18 @@ class PrioritizedSampler:
             there = sampleable[at : at + rows]
             np.copyto(ours[place : place + rows], known[at : at + rows], where=there)
         tree.rebuild()
+
+    def _restore_initial(self, first: int, leaves: np.ndarray, sampleable: np.ndarray) -> None:
+        """Take over the leaves of rows that cannot be sampled yet, from `first` on."""
+        index, self.initial = self._index, None
+        rows = index.count[:, None] - 1 - np.arange(index.horizon + 1)
+        envs, at = np.nonzero(rows >= index.first[:, None])
+        rows = rows[envs, at]
+        waiting = ~sampleable[rows - first, envs] & ~np.isnan(leaves[rows - first, envs])
+        if waiting.any():
+            envs, rows = envs[waiting], rows[waiting]
+            self.initial = InitialPriorities(index)
+            self.initial.put(envs, rows, leaves[rows - first, envs])
 
     def take_over(self, other: "PrioritizedSampler", newest: np.ndarray) -> None:
         """Go on with the priorities of another sampler, which did not come to know the last rows.
@@ -173,6 +223,13 @@ class PrioritizedSampler:
         for env, row in enumerate(newest.tolist()):
             of_env = leaves[max(row - start, 0) :, env]
             of_env[of_env == 0] = np.nan
+        if other.initial is not None:
+            count = self._index.count
+            more = max(int(count.max()) - start - len(leaves), 0)
+            leaves = np.concatenate([leaves, np.full((more, leaves.shape[1]), np.nan)])
+            envs, rows, known = other.initial.known(np.minimum(other.initial.until, count))
+            never = np.isnan(leaves[rows - start, envs])
+            leaves[rows[never] - start, envs[never]] = known[never]
         self.restore((start, leaves, self.alpha))
 
     def draw(
@@ -211,11 +268,7 @@ class PrioritizedSampler:
             Nothing can be sampled, or all priorities are zero.
         """
         total, index = self._drawable(), self._index
-        places = self.tree.find(positions * total)
-        rows, envs = np.divmod(places, index.num_envs)
-        last = index.count[envs] - 1
-        # The newest row of that env that sits in this place of the ring.
-        rows = last - (last - rows) % (index.size // index.num_envs)
+        envs, rows = index.newest_at(self.tree.find(positions * total))
         return rows * index.num_envs + envs, self.mass()
 
     def mass(self) -> PriorityMass:

@@ -82,6 +82,24 @@ def leaf_of(priority, alpha):
     return as_leaf(priority, alpha)
 
 
+@kernel("float64[::1], float64, float64[::1]")
+def leaves_of(priorities, alpha, leaves):
+    """The leaves of many; NaN stays. The position of the first that is none, or -1, and the largest
+    priority."""
+    largest = 0.0
+    for i in range(len(priorities)):
+        if priorities[i] != priorities[i]:
+            leaves[i] = priorities[i]
+            continue
+        if not 0.0 <= priorities[i] < _INFINITY:
+            return i, 0.0
+        leaves[i] = as_leaf(priorities[i], alpha)
+        if leaves[i] > LARGEST_LEAF:
+            return i, 0.0
+        largest = max(largest, priorities[i])
+    return -1, largest
+
+
 @kernel(
     "float64[::1], int64[::1], float64[::1], float64, float64, float64, int64[:, ::1], "
     "int64[::1], int64[::1], float64[::1], float32[::1]"

@@ -98,6 +98,11 @@ class RowIndex:
         return int(self.figures[0] * self.figures[1])
 
     @property
+    def horizon(self) -> int:
+        """The n of n-step returns: so many rows later a row can be sampled, or never."""
+        return int(self.figures[3])
+
+    @property
     def state(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ring, bounds and figures, as the kernels take them."""
         return self.ring, self.bounds, self.figures
@@ -216,6 +221,12 @@ class RowIndex:
             there[: max(self.first[env] - start, 0), env] = False
             there[max(self.count[env] - start, 0) :, env] = False
         return there
+
+    def newest_at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The env in each of these places of the ring, and the newest row of it that sits there."""
+        rows, envs = np.divmod(places, self.num_envs)
+        last = self.count[envs] - 1
+        return envs, last - (last - rows) % (self.size // self.num_envs)
 
     def plan(self, ids: np.ndarray) -> Plan:
         """What to read for each id, and its n-step return.

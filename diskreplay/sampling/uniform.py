@@ -1,8 +1,10 @@
 """Every transition with the same probability."""
 
+from typing import Any, NoReturn
+
 import numpy as np
 
-from diskreplay.errors import EmptyBufferError
+from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
 
@@ -10,7 +12,15 @@ _PATIENCE = 8  # rounds of picking rows blindly before listing the ones that can
 
 
 class UniformSampler:
-    """Draws ids evenly, with replacement."""
+    """Draws ids evenly, with replacement.
+
+    Attributes
+    ----------
+    initial : None
+        No row has a priority.
+    """
+
+    initial = None
 
     def __init__(self, index: RowIndex) -> None:
         from diskreplay.sampling import row_index_kernels
@@ -20,6 +30,13 @@ class UniformSampler:
     def append_one(self, step: int, flags: int, reward: float) -> None:
         """One row of the only env: the index takes it in."""
         self._index.append_one(step, flags, reward)
+
+    def given(self, *_arguments: Any, **_how: Any) -> NoReturn:
+        """Refuse priorities of rows."""
+        raise InvalidInputError(
+            "priority: this buffer draws uniformly, and rows have none; make a "
+            "PrioritizedReplayBuffer"
+        )
 
     def enter(self, places: np.ndarray) -> None:
         """Rows became sampleable; the index knows, nothing else to do."""

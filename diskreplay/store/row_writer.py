@@ -202,22 +202,29 @@ class RowWriter:
             self._count_finals(envs if is_final else final_envs)
         return rows
 
-    def extend(self, env: int, values: Sequence[np.ndarray]) -> None:
-        """Add rows to one env, in commits of at most `most_at_once`.
+    def extend(self, runs: Sequence[tuple[int, Sequence[np.ndarray]]]) -> None:
+        """Add rows to some envs, at most `most_at_once` to each, all or an error.
+
+        A kill may leave those of some envs and not of others: the commit is one store an env.
 
         Parameters
         ----------
-        values : sequence of ndarray, each of shape (rows, *field.shape)
-            An array for each column, in the order of `columns`, of its dtype.
+        runs : sequence of (env, values)
+            No env twice; and an array ``(rows, *field.shape)`` for each column, in the order of
+            `columns`, of its dtype.
         """
-        row, rows = int(self._store.count[env]), len(values[0])
-        self.reserve_env(env, row + rows - 1)
+        store = self._store
+        envs = np.array([env for env, _ in runs])
+        rows = store.count[envs]
+        stop = rows + [len(values[0]) for _, values in runs]
+        self.reserve(envs, stop)
         self._hand_until = 0
-        for column, value in zip(self._store.columns.values(), values, strict=True):
-            column.write(env, row, value)
-        self._store.count[env] = row + rows  # the commit
-        finals = np.count_nonzero(values[list(self._store.columns).index("is_final")])
-        self._count_finals(np.array([env]), finals)
+        for number, column in enumerate(store.columns.values()):
+            for (env, values), row in zip(runs, rows.tolist(), strict=True):
+                column.write(env, row, values[number])
+        store.count[envs] = stop  # the commit
+        at = list(store.columns).index("is_final")
+        self._count_finals(envs, np.array([np.count_nonzero(v[at]) for _, v in runs]))
 
     def overwrite(self, name: str, ids: np.ndarray, values: np.ndarray) -> None:
         """Replace the values of a mutable field in rows that are retained; all or an error.
