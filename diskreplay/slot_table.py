@@ -100,6 +100,8 @@ class SlotTable(IndexedStore):
         emptied = np.flatnonzero(slots == _EMPTIED)
         if len(emptied):
             self.row_of[first : first + size] = -1
+            for column in self.columns.values():
+                column[first : first + size] = 0
             start += int(emptied[-1]) + 1
             slots = slots[int(emptied[-1]) + 1 :]
         # Of several rows for a slot the last one counts: as NumPy assigns.

@@ -66,7 +66,6 @@ def verify(
             help="Directory of a live store or of a checkpoint, or a URL that checkpoints are "
             "published at.",
             show_default=False,
-            callback=absolute_or_url,
         ),
     ],
     repair: Annotated[
@@ -101,6 +100,7 @@ def verify(
 
     if sources and not repair:
         raise typer.BadParameter("--from goes with --repair")
+    path = absolute_or_url(path)
     if isinstance(path, str):
         if repair:
             raise typer.BadParameter("what is published is never repaired: push it again")
@@ -198,7 +198,7 @@ def checkpoints(
         Path,
         typer.Argument(
             metavar="DIR", help=f"{_DIRECTORY}, or a URL that they are published at.",
-            show_default=False, callback=absolute_or_url,
+            show_default=False,
         ),
     ],
     as_json: JsonOption = False,
@@ -210,6 +210,7 @@ def checkpoints(
     """
     from diskreplay.store import listing
 
+    directory = absolute_or_url(directory)
     if isinstance(directory, str):
         remote.say_published(directory, as_json=as_json)
         return

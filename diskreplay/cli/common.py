@@ -72,7 +72,8 @@ def absolute(given: Any) -> Any:
 
 
 def absolute_or_url(given: Path) -> Any:
-    """As `absolute`; a URL of an object store as it was typed."""
+    """As `absolute`; a URL of an object store as it was typed. Not for a callback: some versions of
+    Typer make a Path of what that returns."""
     # As a Path, which completes names in a shell, it has lost one of its slashes.
     url = re.fullmatch(r"(s3|gs|az|file|memory):/(.*)", str(given))
     if url is None:

@@ -1,5 +1,6 @@
 """Pictures as videos and as PNG, by PyAV: written one after the other, and read in that order."""
 
+import contextlib
 import io
 import os
 from collections.abc import Iterator
@@ -84,6 +85,8 @@ class VideoWriter:
         self._stream = self._container.add_stream(codec.name, fps, options=dict(codec.options))
         self._stream.width, self._stream.height = width, height
         self._stream.pix_fmt = codec.pixels
+        with _scheduled_as_before():
+            self._stream.codec_context.open(strict=False)
 
     def write(self, pictures: np.ndarray) -> None:
         """Add pictures, uint8 of shape ``(n, h, w, 3)``."""
@@ -115,6 +118,26 @@ class VideoWriter:
             self._put(None)
         finally:
             self._container.close()
+
+
+@contextlib.contextmanager
+def _scheduled_as_before() -> Iterator[None]:
+    """Where root opens it, SVT-AV1 gives its threads, and the one that opens it, the highest
+    real-time priority: for as long as they live, nothing else on the machine would run beside
+    them. Here they get back the scheduling that the caller had."""
+    if not hasattr(os, "sched_getscheduler") or not os.path.isdir("/proc/self/task"):
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    before = set(os.listdir("/proc/self/task"))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
+        for thread in set(os.listdir("/proc/self/task")) - before:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                if os.sched_getscheduler(int(thread)) != policy:
+                    os.sched_setscheduler(int(thread), policy, parameters)
 
 
 class VideoReader:

@@ -87,6 +87,10 @@ class RangeStore(Store):
         """Refused: what is published never changes."""
         self._check_writable()
 
+    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, bytes]]) -> None:
+        """Refused, too; Zarr before 3.1 asks for it."""
+        self._check_writable()
+
     async def delete(self, key: str) -> None:
         """Refused: what is published never changes."""
         self._check_writable()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import diskreplay  # noqa: E402
 from diskreplay import FormatError, InvalidInputError  # noqa: E402
 from diskreplay.convert import lerobot, lerobot_writer  # noqa: E402
 from diskreplay.convert.lerobot import from_lerobot, to_lerobot  # noqa: E402
+from tests import processes  # noqa: E402
 from tests.convert.recorded import STREAM, Recorded  # noqa: E402
 
 KINDS = ["av1", "h264", "lossless", "png"]
@@ -317,6 +319,29 @@ def test_sizes_that_no_video_has(tmp_path):
         (tmp_path / "mine" / "thesis.tex").write_text("all of it")
         with pytest.raises(InvalidInputError, match="no LeRobot data set"):
             to_lerobot(made, tmp_path / "mine", overwrite=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="scheduling is told by /proc")
+def test_no_thread_is_a_real_time_one(tmp_path):
+    """SVT-AV1 makes its own so where root opens it, and the one that opens it."""
+    code = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from diskreplay.convert.lerobot_videos import VideoWriter
+
+def scheduled():
+    return {os.sched_getscheduler(int(each)) for each in os.listdir("/proc/self/task")}
+
+before = scheduled()
+writer = VideoWriter(Path(sys.argv[1]), 10, "av1", 64, 64)
+assert len(os.listdir("/proc/self/task")) > 3
+assert scheduled() == before, scheduled()
+writer.write(np.zeros((4, 64, 64, 3), np.uint8))
+assert scheduled() == before, scheduled()
+writer.close()
+"""
+    processes.run(code, tmp_path / "video.mp4", check=True, imports=("av",))
 
 
 def cut_video(root):
