@@ -29,7 +29,7 @@ def test_buffers_load_no_layer_above_them():
 import sys
 import diskreplay
 diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer, diskreplay.open
-above = ("cli", "compat", "convert", "integrations", "pictures", "inspection")
+above = ("cli", "view", "compat", "convert", "integrations", "pictures", "inspection")
 print(*(name for name in sys.modules if name.split(".")[1:2] and name.split(".")[1] in above
         and name.startswith("diskreplay.")))
 """

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "diskreplay"
 # From the top down; modules of one level may use each other. As docs/design/layers.md says.
 LEVELS = [
     ["cli", "__main__"],
+    ["view"],
     ["compat"],
     ["convert", "integrations", "pictures", "remote"],
     ["inspection"],
@@ -56,7 +57,7 @@ LEVELS = [
     ["store"],
     ["errors", "extensions", "fork", "signals", "cache_line", "jit"],
 ]
-HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch", "obstore"]
+HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch", "obstore", "starlette"]
 
 
 def modules():

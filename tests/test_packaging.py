@@ -18,7 +18,7 @@ REPOSITORY = "https://github.com/diskreplay/diskreplay"
 # Those of a user.
 EXTRAS = {
     "all", "atari", "cloud", "jax", "lerobot", "minari", "pandas", "plot", "recorders", "sb3",
-    "torch", "torchrl",
+    "torch", "torchrl", "view",
 }  # fmt: skip
 # ](target) of links and pictures, and the targets of other ways to write one.
 LINK = re.compile(

@@ -24,6 +24,7 @@ from diskreplay.cli import (
     remote,
     show,
     transfer,
+    view,
     warmup,
     watch,
 )
@@ -151,7 +152,7 @@ app = typer.Typer(
     epilog=_EPILOG,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for _module in (look, show, pictures, checks, transfer, copies, remote, warmup):
+for _module in (look, view, show, pictures, checks, transfer, copies, remote, warmup):
     for _command in _module.commands.registered_commands:
         _command.cls = help_text.Command
     app.add_typer(_module.commands)

@@ -1,10 +1,8 @@
 """What every command shares: opening a store, its options, and how output looks."""
 
 import contextlib
-import dataclasses
 import errno
 import json
-import math
 import os
 import re
 import sys
@@ -13,7 +11,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -28,6 +25,7 @@ from diskreplay.errors import (
     InvalidInputError,
     StorageError,
 )
+from diskreplay.inspection.plain import plain
 from diskreplay.store import format, manifest
 
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
@@ -244,21 +242,6 @@ def check_target(out: Path, buffer: ReplayBuffer, force: bool) -> None:
 def say_json(document: Any) -> None:
     """Print a document as JSON: arrays as lists, what is not finite as null."""
     typer.echo(json.dumps(plain(document), indent=2, allow_nan=False))
-
-
-def plain(value: Any) -> Any:
-    """`value` in JSON's own types: dicts, lists, text, numbers, booleans and None."""
-    if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain(dataclasses.asdict(value))
-    return str(value) if isinstance(value, os.PathLike | np.dtype) else value
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
 from diskreplay.inspection.identity import action_labels
-from diskreplay.inspection.priorities import priorities_of
+from diskreplay.inspection.priorities import PriorityRows, priority_rows
 from diskreplay.inspection.profile import values_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.statistics import Statistics
@@ -17,6 +17,7 @@ _DOTS = 400  # episodes that are drawn one by one; of more, bins of them
 _BINS = 120
 _BARS = 24  # distinct values that get a bar each; of more, a histogram
 _VECTOR = 8  # components of an action that get a chart
+_AGES = 60  # bins
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,12 @@ def charts_of(
     Reads rewards and actions part by part, and the priorities; no observations. Memory: a few
     dozen bytes a row for the index that a prioritized buffer needs, else a few megabytes.
     """
+    is_prioritized = isinstance(buffer, PrioritizedReplayBuffer)
+    priorities = priority_rows(buffer) if is_prioritized else None
     sections: dict[str, Sequence[Chart | None]] = {
         "Episodes": _episode_charts(episodes),
-        "Transitions": [_rewards(buffer), *_actions(buffer), _priorities(buffer)],
+        "Transitions": [_rewards(buffer), *_actions(buffer)],
+        "Priorities": [] if priorities is None else _priority_charts(priorities),
         "Memory and disk": [_sizes(statistics)],
     }
     return {
@@ -200,15 +204,12 @@ def _distribution(
     )
 
 
-def _priorities(buffer: ReplayBuffer) -> Bars | None:
-    if not isinstance(buffer, PrioritizedReplayBuffer):
-        return None
-    profile = priorities_of(buffer)
-    if profile is None:
-        return None
-    leaves = buffer.tree.leaves
-    leaves = leaves[leaves > 0]
-    values = leaves ** (1 / buffer.alpha) if buffer.alpha else np.ones_like(leaves)
+def _priority_charts(rows: PriorityRows) -> list[Chart | None]:
+    return [_priorities(rows), *_by_age(rows)]
+
+
+def _priorities(rows: PriorityRows) -> Bars:
+    profile, values = rows.profile(), rows.priorities
     low, high = float(values.min()), float(values.max())
     log = high > 100 * low
     labels, edges, counts = [f"{low:.4g}"], np.empty(0), np.array([len(values)])
@@ -223,6 +224,37 @@ def _priorities(buffer: ReplayBuffer) -> Bars | None:
         "Priority of each transition", note, "priority", "transitions", counts, labels, edges,
         log_counts=_uneven(counts), log_edges=log,
     )  # fmt: skip
+
+
+def _by_age(rows: PriorityRows) -> list[Chart]:
+    """Priorities, the share never updated and how often is drawn, over the age of a row."""
+    order = np.argsort(rows.ages, kind="stable")
+    groups = np.array_split(order, min(_AGES, len(order)))
+    ages = np.array([rows.ages[group].mean() for group in groups])
+    low, middle, high = np.array(
+        [np.quantile(rows.priorities[group], (0.1, 0.5, 0.9)) for group in groups]
+    ).T
+    untouched = np.array([rows.untouched[group].mean() for group in groups]) * 100
+    mean = rows.leaves.mean()
+    drawn = np.array([rows.leaves[group].mean() for group in groups]) / mean
+    profile, empty, label = rows.profile(), np.empty(0), "age in rows"
+    of_draws = f"mean age of a draw {profile.mean_drawn_age:,.0f} rows"
+    return [
+        Trend(
+            "Priority by age", "of the newest rows on the left to the oldest", label, "priority",
+            empty, empty, ages, middle, "median, and 10% to 90%", np.stack([low, high]),
+        ),
+        Trend(
+            "Never updated, by age", f"about {profile.never_updated:.0%} of all; an estimate",
+            label, "percent", empty, empty, ages, untouched, "never updated",
+        ),
+        Trend(
+            "How often rows of an age are drawn",
+            f"{of_draws}, of all {profile.mean_age:,.0f}",
+            label, "times as often as evenly", empty, empty, ages, drawn,
+            "draws, beside an even draw",
+        ),
+    ]  # fmt: skip
 
 
 def _uneven(counts: np.ndarray) -> bool:

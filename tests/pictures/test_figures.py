@@ -20,7 +20,9 @@ def test_every_figure_of_a_small_store(tmp_path):
     lengths = (5, 9, 7, 3)
     episodes = record(tmp_path / "s", lengths)
     found = charts(tmp_path / "s")
-    assert [type(chart) for chart in found.values()] == [Trend, Trend, Bars, Bars, Bars, Sizes]
+    assert [type(chart) for chart in found.values()] == [
+        Trend, Trend, Bars, Bars, Bars, Trend, Trend, Trend, Sizes
+    ]
     returns = found["Return of each episode"]
     assert returns.y.tolist() == [sum(e.rewards) for e in episodes]
     assert returns.x.tolist() == [0, 6, 16, 24]
@@ -107,3 +109,23 @@ def test_nothing_recorded_and_one_value_only(tmp_path):
     assert found["Priority of each transition"].counts.tolist() == [1]
     assert found["Priority of each transition"].labels == ["1"]
     assert found["Return of each episode"].line_name == "mean of 1 episodes"
+
+
+def test_priorities_by_age(tmp_path):
+    """Of rows of which the older half was updated, to twice the priority of a new one."""
+    with diskreplay.PrioritizedReplayBuffer(
+        tmp_path / "s", observation_space=Box(0, 1, (2,)), action_space=Discrete(2), capacity=500,
+        alpha=1.0,
+    ) as buffer:  # fmt: skip
+        for step in range(240):
+            buffer.add(np.zeros(2, np.float32), 0, 0.0, step == 239, False)
+        older = np.arange(120)
+        buffer.update_priorities(older, 2 + older / 1e6)
+        sections = charts_of(buffer, episodes_of(buffer), buffer.statistics())
+    _each, by_age, untouched, drawn = sections["Priorities"]
+    assert by_age.line_x.tolist() == (np.arange(60) * 4 + 1.5).tolist()
+    np.testing.assert_allclose(by_age.line_y, [1] * 30 + [2] * 30, atol=1e-3)
+    np.testing.assert_allclose(by_age.band, [by_age.line_y] * 2, atol=1e-3)
+    assert untouched.line_y.tolist() == [100] * 30 + [0] * 30
+    np.testing.assert_allclose(drawn.line_y, [1 / 1.5] * 30 + [2 / 1.5] * 30, atol=1e-3)
+    assert drawn.note == "mean age of a draw 140 rows, of all 120"

@@ -1,0 +1,88 @@
+"""The command that shows stores in a browser: view."""
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diskreplay.cli.common import absolute, console, error_console
+
+if TYPE_CHECKING:
+    from diskreplay.view.server import Address
+
+commands = typer.Typer()
+
+
+@commands.command(epilog="Example: `diskreplay view runs/pong`")
+def view(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...", show_default=False, callback=absolute,
+            help="Stores, checkpoints, or directories with some in them.",
+        ),
+    ],
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", "-p", min=0, max=65535, show_default=False,
+            help="Default: 8642, or any that is free if that is taken. 0 is any.",
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            help="Address to listen on; 0.0.0.0 are all of this machine. Who has the token can "
+            "read the stores then, and who listens on the way can read along: an SSH tunnel is "
+            "safer.",
+        ),
+    ] = "127.0.0.1",
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name", show_default=False,
+            help="A further name of this machine that the page may be asked by, with --host.",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token", show_default=False, envvar="DISKREPLAY_VIEW_TOKEN",
+            help="A token of your own, so that the address stays; else a new one each time. As an "
+            "option other users of this machine can read it.",
+        ),
+    ] = None,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser of this machine.")
+    ] = False,
+) -> None:  # fmt: skip
+    """Show live stores and checkpoints as a local web page, until Ctrl-C.
+
+    It moves while training writes: rates, returns, priorities, sizes; plays any episode, shows any
+    row, and compares two stores. It only reads. On a machine far away, make a tunnel,
+    `ssh -L 8642:127.0.0.1:8642 MACHINE`, and open the address that this prints there.
+    """
+    try:
+        from diskreplay.view.server import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
+        raise ModuleNotFoundError(
+            'the page is served by Starlette and uvicorn: pip install "diskreplay[view]"',
+            name=error.name,
+        ) from error
+
+    def ready(address: "Address") -> None:
+        if not address.is_local:
+            error_console.print(
+                f"warning: whoever can reach {address.host} and has the token can read these "
+                "stores, and the connection is not encrypted",
+                style="bold yellow", soft_wrap=True,
+            )  # fmt: skip
+        console.print(f"{address.url}\nCtrl-C ends it", soft_wrap=True)
+        if open_browser:
+            webbrowser.open(address.url)
+
+    serve(paths, ready, host=host, port=port, names=names or (), token=token)

@@ -1,0 +1,262 @@
+"""One store that is read for the page, whatever becomes of it meanwhile."""
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import diskreplay
+from diskreplay.buffer import ReplayBuffer
+from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.inspection.store_activity import last_write, writer_of
+from diskreplay.view.shown_stores import ShownStore
+from diskreplay.view.store_look import StoreLook, look_at
+
+_HISTORY = 1_800  # looks at the counts
+_BETWEEN = 0.5  # seconds from one to the next, at least
+_LEAST_AGE, _AT_REST = (
+    1.5,
+    15.0,
+)  # seconds from one look to the next: of a store that changes or not
+_SHARE = 12  # so many times what a look costs lies between two of them
+_QUIET = 10.0  # seconds without a row after which a writer is not said to write
+
+
+@dataclass
+class _Handle:
+    """A buffer, and how many read from it now."""
+
+    buffer: ReplayBuffer
+    inode: tuple[int, int]
+    users: int = 0
+    is_dropped: bool = False
+
+
+class StoreReader:
+    """Reads a store or a checkpoint, which may be closed, loaded over, replaced or removed at any
+    time: the next call looks at what is at its path by then.
+
+    Safe for threads. It holds files open only from a call until `close`, which whoever has it calls
+    when the page has not asked for a while.
+
+    Parameters
+    ----------
+    store : ShownStore
+    """
+
+    def __init__(self, store: ShownStore) -> None:
+        self.store = store
+        self.used = time.monotonic()
+        self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        self._handle: _Handle | None = None
+        self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
+        self._inode: tuple[int, int] | None = None
+        self._grew = float("-inf")
+        self._events: deque[dict[str, Any]] = deque(maxlen=20)
+        self._look: StoreLook | None = None
+        self._tried = float("-inf")
+        self._looked_for: Any = None
+        self._is_gone = False
+
+    # -- reading
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[ReplayBuffer]:
+        """A buffer that follows the writer; of the store that is at the path now.
+
+        Raises
+        ------
+        DiskReplayError
+            There is none, or it cannot be read.
+        """
+        handle = self._opened()
+        try:
+            yield handle.buffer
+        except DiskReplayError:
+            self._drop(handle)  # the next one opens what is there by then
+            raise
+        finally:
+            with self._lock:
+                handle.users -= 1
+                is_last = handle.is_dropped and not handle.users
+            if is_last:
+                handle.buffer.close()
+
+    def _opened(self) -> _Handle:
+        self.used = time.monotonic()
+        inode = self._there()
+        with self._lock:
+            handle = self._handle
+            if handle is None or handle.inode != inode:
+                self._handle = None
+                opened = _Handle(diskreplay.open(self.store.path), inode)
+                old, self._handle = handle, opened
+            else:
+                old, opened = None, handle
+            opened.users += 1
+        if old is not None:
+            self._drop(old)
+        return opened
+
+    def _drop(self, handle: _Handle) -> None:
+        with self._lock:
+            if self._handle is handle:
+                self._handle = None
+            was, handle.is_dropped = handle.is_dropped, True
+            is_idle = not handle.users
+        if is_idle and not was:
+            handle.buffer.close()
+
+    def _there(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self.store.path)
+            os.stat(self.store.path / "zarr.json")
+        except OSError as error:
+            raise FormatError(f"{self.store.path}: no store is there now") from error
+        return found.st_dev, found.st_ino
+
+    def close(self) -> None:
+        """Let go of all files, and of the memory of the last look."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            self._drop(handle)
+        self._look, self._looked_for = None, None
+
+    # -- figures
+
+    def pulse(self, after: float = 0.0) -> dict[str, Any]:
+        """How it goes, cheaply.
+
+        Parameters
+        ----------
+        after : float
+            Counts that were taken later are returned, in seconds since the epoch.
+
+        Returns
+        -------
+        dict
+            ``state``: ``checkpoint``, ``writing``, ``idle`` (a writer has it open), ``closed``,
+            ``abandoned`` (its last writer ended without closing it), ``gone`` or ``unreadable``;
+            ``message``; ``counts``: pairs of a time and the number of rows ever;
+            ``events``: what happened to the store while it was watched.
+        """
+        now, path = time.time(), self.store.path
+        document: dict[str, Any] = {
+            "key": self.store.key, "time": now, "path": str(path), "message": None, "pid": None,
+        }  # fmt: skip
+        try:
+            with self.reading() as buffer:
+                bounds = buffer.bounds
+                document["transitions"] = buffer.add_count
+                document["capacity"] = buffer.capacity
+            document["rows"] = int((bounds[:, 1] - bounds[:, 0]).sum())
+            self._note(now, self._there(), int(bounds[:, 1].sum()))
+            document["state"], document["pid"] = self._state(now, path)
+            written = last_write(path)
+            if document["state"] == "writing":
+                written = max(written or 0.0, self._grew)
+            document["last_write"] = written
+        except DiskReplayError as error:
+            is_gone = not (path / "zarr.json").exists()
+            document["state"] = "gone" if is_gone else "unreadable"
+            document["message"] = str(error)
+            if is_gone and not self._is_gone:
+                self._event(now, "the store is gone from its path")
+            self._is_gone = is_gone
+        document["counts"] = [list(pair) for pair in list(self._history) if pair[0] > after]
+        document["events"] = list(self._events)
+        return document
+
+    def _state(self, now: float, path: Path) -> tuple[str, int | None]:
+        if self.store.is_checkpoint:
+            return "checkpoint", None
+        writer = writer_of(path)
+        if writer is None or writer.holds is False:
+            look = self._look
+            closed = look is None or look.overview.closed
+            return "closed" if closed else "abandoned", None if writer is None else writer.pid
+        return "writing" if now - self._grew < _QUIET else "idle", writer.pid
+
+    def _note(self, now: float, inode: tuple[int, int], ever: int) -> None:
+        with self._lock:
+            if self._is_gone:
+                self._event(now, "a store is at the path again")
+                self._is_gone = False
+            last = self._history[-1] if self._history else None
+            if self._inode not in (None, inode):
+                self._event(now, "another store is in its place")
+                self._history.clear()
+                last = None
+            elif last is not None and ever < last[1]:
+                self._event(now, f"rows went back from {last[1]:,} to {ever:,}: it was loaded over")
+                self._history.clear()
+                last = None
+            self._inode = inode
+            if last is not None and ever > last[1]:
+                self._grew = now
+            if last is None or now - last[0] >= _BETWEEN:
+                self._history.append((now, ever))
+
+    def _event(self, now: float, text: str) -> None:
+        self._events.append({"time": now, "text": text})
+
+    def look(self) -> StoreLook:
+        """Figures of a moment ago: of the last look, and another one is begun where that is old.
+
+        How often depends on what a look costs: at most a twelfth of a processor.
+
+        Raises
+        ------
+        DiskReplayError
+            It cannot be read, and never could be.
+        """
+        self.used = time.monotonic()
+        look = self._look
+        if look is None:
+            with self._looking:
+                if self._look is None:
+                    self._take()
+                assert self._look is not None
+                return self._look
+        if self._is_due(look) and self._looking.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._renew, name="diskreplay-look", daemon=True).start()
+            except BaseException:
+                self._looking.release()
+                raise
+        return look
+
+    def _is_due(self, look: StoreLook) -> bool:
+        age = time.time() - self._tried
+        if age < max(_LEAST_AGE, _SHARE * look.seconds):
+            return False
+        return age > _AT_REST or self._marks() != self._looked_for
+
+    def _marks(self) -> Any:
+        """What differs where another look would find something else."""
+        try:
+            recorded = os.stat(self.store.path / "zarr.json")
+        except OSError:
+            return None
+        ever = self._history[-1][1] if self._history else None
+        writer = writer_of(self.store.path)
+        return recorded.st_ino, recorded.st_mtime_ns, ever, writer and writer.holds
+
+    def _take(self) -> None:
+        marks, self._tried = self._marks(), time.time()
+        self._look = look_at(self.store.path)
+        self._looked_for = marks
+
+    def _renew(self) -> None:
+        try:
+            with contextlib.suppress(DiskReplayError):  # the last look stays; the pulse says why
+                self._take()
+        finally:
+            self._looking.release()

@@ -1,0 +1,69 @@
+"""What the page is answered."""
+
+import os
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx2")
+
+from diskreplay.view.shown_stores import key_of
+from tests.pictures.making import record
+from tests.view.serving import asked, of, serving
+
+
+def test_the_stores(tmp_path):
+    record(tmp_path / "runs" / "store", (3,))
+    with serving(tmp_path) as client:
+        (store,) = asked(client, "stores")["stores"]
+    assert store["title"].endswith("runs/store")
+    assert (store["key"], store["is_checkpoint"]) == (key_of(tmp_path / "runs" / "store"), False)
+
+
+def test_a_look_is_sent_once(tmp_path):
+    record(tmp_path / "store", (3, 4))
+    with serving(tmp_path) as client:
+        look = asked(client, of(tmp_path / "store", "look"))
+        assert look["episodes"]["count"] == 2
+        again = asked(client, of(tmp_path / "store", "look"), seen=look["version"])
+    assert again == {"version": look["version"], "unchanged": True}
+
+
+def test_a_store_that_is_not_there(tmp_path):
+    with serving(tmp_path) as client:
+        answered = client.get("/api/stores/nothing/pulse")
+        assert answered.status_code == 404
+        assert "none with this key" in answered.json()["error"]
+
+
+def test_a_number_that_is_none(tmp_path):
+    record(tmp_path / "store", (3,))
+    with serving(tmp_path) as client:
+        for text in ("x", "nan"):
+            answered = client.get(f"/api/{of(tmp_path / 'store', 'pulse')}", params={"after": text})
+            assert answered.status_code == 404
+            assert answered.json()["error"] == f"after: a number expected, found '{text}'"
+
+
+def test_a_damaged_store_is_said_to_be(tmp_path):
+    record(tmp_path / "store", (3,))
+    with serving(tmp_path) as client:
+        asked(client, "stores")
+        (tmp_path / "store" / "zarr.json").write_text("{")
+        pulse = asked(client, of(tmp_path / "store", "pulse"))
+        assert pulse["state"] == "unreadable"
+        assert "zarr.json" in pulse["message"]
+        answered = client.get(f"/api/{of(tmp_path / 'store', 'look')}")
+        assert answered.status_code == 409
+        assert "zarr.json" in answered.json()["error"]
+
+
+def test_a_path_that_is_no_utf8(tmp_path):
+    store = tmp_path / os.fsdecode(b"st\xffre")
+    try:
+        record(store, (3,))
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    with serving(tmp_path) as client:
+        (found,) = asked(client, "stores")["stores"]
+        assert asked(client, f"stores/{found['key']}/look")["episodes"]["count"] == 1

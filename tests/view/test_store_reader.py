@@ -1,0 +1,212 @@
+"""A store that is read while all may happen to it."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import diskreplay
+from diskreplay.errors import InvalidInputError
+from diskreplay.inspection.episodes import episodes_of
+from diskreplay.view import store_reader
+from diskreplay.view.readers import Readers
+from diskreplay.view.shown_stores import ShownStores, key_of
+from tests.pictures.making import record
+from tests.processes import Process
+
+FRAME = np.zeros((12, 16), np.uint8)
+
+
+@pytest.fixture
+def readers(tmp_path):
+    made = Readers(ShownStores([tmp_path]))
+    yield made
+    made.close()
+
+
+def add(buffer, rows):
+    for _ in range(rows):
+        buffer.add(FRAME, 0, 1.0, False, False)
+
+
+def again(readers):
+    """What there is to show is looked for again at once."""
+    readers.stores._looked = float("-inf")
+
+
+def test_stores_and_checkpoints_are_found(tmp_path):
+    record(tmp_path / "a" / "b" / "store", (3,))
+    record(tmp_path / "other", (3,))
+    (tmp_path / "a" / "file").write_text("no store")
+    with diskreplay.open(tmp_path / "other", mode="a") as buffer:
+        saved = buffer.save(tmp_path / "checkpoints", 7)
+    found = ShownStores([tmp_path]).all()
+    assert [(s.path, s.is_checkpoint) for s in found] == [
+        (tmp_path / "a" / "b" / "store", False), (tmp_path / "other", False), (saved, True),
+    ]  # fmt: skip
+    assert len({s.key for s in found}) == 3
+    assert [s.path for s in ShownStores([saved]).all()] == [saved]
+
+
+def test_a_path_that_is_no_directory_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, found in ((tmp_path / "file", "a file"), (tmp_path / "none", "nothing")):
+        with pytest.raises(InvalidInputError, match=f"directory of them expected, found {found}"):
+            ShownStores([path])
+
+
+def test_what_is_shown_is_what_is_in_the_store(tmp_path, readers):
+    episodes = record(tmp_path / "store", (5, 9, 7))
+    reader = readers.of(key_of(tmp_path / "store"))
+    pulse, look = reader.pulse(), reader.look()
+    assert (pulse["state"], pulse["rows"], pulse["transitions"]) == ("closed", 24, 21)
+    assert [count for _time, count in pulse["counts"]] == [24]
+    assert look.episodes.returns.tolist() == [sum(e.rewards) for e in episodes]
+    document = look.document
+    assert document["episodes"]["whole"] == 3
+    assert document["priorities"]["drawable"] == 21
+    titles = [c["title"] for s in document["sections"] for c in s["charts"]]
+    assert "Priority by age" in titles
+    ids = np.array([0, 5, 6, 23])  # 5 and 23 are final rows
+    assert np.isnan(look.priority(ids)).tolist() == [False, True, False, True]
+
+
+def test_it_moves_while_a_writer_adds(tmp_path, readers, monkeypatch):
+    monkeypatch.setattr(store_reader, "_BETWEEN", 0.0)
+    record(tmp_path / "store", (5,))
+    reader = readers.of(key_of(tmp_path / "store"))
+    with diskreplay.open(tmp_path / "store", mode="a") as writer:
+        assert reader.pulse()["state"] == "idle"
+        seen = []
+        for _ in range(3):
+            add(writer, 10)
+            pulse = reader.pulse(seen[-1][0] if seen else 0.0)
+            assert pulse["state"] == "writing"
+            seen += pulse["counts"]
+        assert [count for _time, count in seen] == [6, 16, 26, 36]
+    assert reader.pulse()["state"] in ("closed", "abandoned")  # until the next look
+
+
+def test_a_new_look_is_taken_when_something_changed(tmp_path, readers, monkeypatch):
+    monkeypatch.setattr(store_reader, "_LEAST_AGE", 0.0)
+    monkeypatch.setattr(store_reader, "_SHARE", 0)
+    record(tmp_path / "store", (5,))
+    reader = readers.of(key_of(tmp_path / "store"))
+    reader.pulse()
+    first = reader.look()
+    for _ in range(3):
+        assert reader.look() is first  # nothing changed
+    with diskreplay.open(tmp_path / "store", mode="a") as writer:
+        add(writer, 10)
+        reader.pulse()
+        reader.look()
+        with reader._looking:  # the thread that looks has it until it is done
+            pass
+        assert reader.look().episodes.rows.tolist() == [5, 10]
+
+
+def test_a_writer_that_is_killed(tmp_path, readers):
+    record(tmp_path / "store", (5,))
+    code = """
+import sys, numpy as np, diskreplay
+buffer = diskreplay.open(sys.argv[1], mode="a")
+for _ in range(20):
+    buffer.add(np.zeros((12, 16), np.uint8), 0, 1.0, False, False)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    reader = readers.of(key_of(tmp_path / "store"))
+    process = Process(code, tmp_path / "store", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        pulse = reader.pulse()
+        assert (pulse["state"], pulse["pid"], pulse["rows"]) == ("idle", process.pid, 26)
+        reader.look()
+        process.kill()
+    pulse = reader.pulse()
+    assert (pulse["state"], pulse["rows"]) == ("abandoned", 26)
+
+
+def test_a_store_that_goes_and_comes_back(tmp_path, readers):
+    path = tmp_path / "store"
+    record(path, (5,))
+    reader = readers.of(key_of(path))
+    reader.pulse()
+    look = reader.look()
+    path.rename(tmp_path.parent / f"{tmp_path.name}-away")
+    pulse = reader.pulse()
+    assert pulse["state"] == "gone"
+    assert "no store" in pulse["message"]
+    assert reader.look() is look  # what was seen last
+    again(readers)
+    assert key_of(path) in [store.key for store in readers.stores.all()]
+    (tmp_path.parent / f"{tmp_path.name}-away").rename(path)
+    pulse = reader.pulse()
+    assert (pulse["state"], pulse["rows"]) == ("closed", 6)
+    assert [e["text"] for e in pulse["events"]] == [
+        "the store is gone from its path", "a store is at the path again",
+    ]  # fmt: skip
+
+
+def test_another_store_in_its_place(tmp_path, readers):
+    path = tmp_path / "store"
+    record(path, (5,))
+    record(tmp_path / "other", (9, 9))
+    reader = readers.of(key_of(path))
+    assert reader.pulse()["rows"] == 6
+    shutil.rmtree(path)
+    (tmp_path / "other").rename(path)
+    pulse = reader.pulse()
+    assert pulse["rows"] == 20
+    assert [e["text"] for e in pulse["events"]] == ["another store is in its place"]
+    with reader.reading() as buffer:
+        assert len(episodes_of(buffer)) == 2
+
+
+def test_a_store_that_is_loaded_over(tmp_path, readers):
+    path = tmp_path / "store"
+    record(path, (5,))
+    reader = readers.of(key_of(path))
+    with diskreplay.open(path, mode="a") as writer:
+        writer.save(tmp_path / "saved", 1)
+        add(writer, 30)
+        assert reader.pulse()["rows"] == 36
+        writer.load(tmp_path / "saved", 1)
+        pulse = reader.pulse()
+        assert pulse["rows"] == 6
+        add(writer, 3)
+        assert reader.pulse()["rows"] == 9
+
+
+def test_nothing_stays_open_of_what_nobody_asks_for(tmp_path, readers, monkeypatch):
+    from diskreplay.view import readers as module
+
+    record(tmp_path / "store", (5,))
+    reader = readers.of(key_of(tmp_path / "store"))
+    with reader.reading() as buffer:
+        monkeypatch.setattr(module, "_IDLE", -1.0)
+        readers.sweep()
+        assert buffer.take("reward", [0]).shape == (1,)  # who reads is not disturbed
+    with pytest.raises(diskreplay.errors.ClosedError):
+        buffer.take("reward", [0])
+    assert readers.of(key_of(tmp_path / "store")) is not reader
+
+
+def test_only_so_many_are_open(tmp_path, readers, monkeypatch):
+    from diskreplay.view import readers as module
+
+    monkeypatch.setattr(module, "_MOST", 2)
+    made = []
+    for number in range(4):
+        record(tmp_path / f"store{number}", (3,))
+        again(readers)
+        made.append(readers.of(key_of(tmp_path / f"store{number}")))
+        made[-1].pulse()
+    assert len(readers._readers) == 2
+    assert [reader._handle is None for reader in made] == [True, True, False, False]
+
+
+def test_an_unknown_store(readers):
+    with pytest.raises(InvalidInputError, match="none with this key"):
+        readers.of("nothing")
