@@ -16,7 +16,6 @@ from diskreplay.cli.common import (
     console,
     explained,
     opened,
-    plain,
     remedy,
     say_json,
 )
@@ -25,6 +24,7 @@ from diskreplay.cli.watch import Seen, WatchOption, watch_store
 from diskreplay.episodes import Episodes
 from diskreplay.inspection.humanize import count_text, number_text, size_text, space_text, when_text
 from diskreplay.inspection.identity import action_labels, metadata_texts
+from diskreplay.inspection.plain import plain
 
 if TYPE_CHECKING:
     from diskreplay.inspection.overview import Overview

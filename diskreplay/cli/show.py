@@ -17,7 +17,6 @@ from diskreplay.cli.common import (
     check_target,
     console,
     opened,
-    plain,
     say_json,
 )
 from diskreplay.cli.layout import Listing, facts
@@ -26,6 +25,7 @@ from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import action_labels, title_of
+from diskreplay.inspection.plain import plain
 
 if TYPE_CHECKING:
     from diskreplay.pictures.frame_field import FrameField

@@ -12,12 +12,13 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from diskreplay.cli.common import console, explained, opened, plain
+from diskreplay.cli.common import console, explained, opened
 from diskreplay.cli.layout import facts
 from diskreplay.errors import DiskReplayError
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.humanize import ago_text, number_text, when_text
 from diskreplay.inspection.overview import Overview, overview_of
+from diskreplay.inspection.plain import plain
 from diskreplay.inspection.watching import Pulse, Watch
 
 INTERVAL = "2"  # seconds, where none are given

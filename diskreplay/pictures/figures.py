@@ -93,8 +93,7 @@ def charts_of(
     Reads rewards and actions part by part, and the priorities; no observations. Memory: a few
     dozen bytes a row for the index that a prioritized buffer needs, else a few megabytes.
     """
-    is_prioritized = isinstance(buffer, PrioritizedReplayBuffer)
-    priorities = priority_rows(buffer) if is_prioritized else None
+    priorities = priority_rows(buffer) if isinstance(buffer, PrioritizedReplayBuffer) else None
     sections: dict[str, Sequence[Chart | None]] = {
         "Episodes": _episode_charts(episodes),
         "Transitions": [_rewards(buffer), *_actions(buffer)],

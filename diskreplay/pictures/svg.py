@@ -91,7 +91,7 @@ def _trend(chart: Trend) -> str:
             f"<title>{chart.y_label} {number(dot_y)}, from row {number(dot_x)}</title></circle>"
         )
     parts.append(f'<polyline class="line" points="{" ".join(line)}"/>')
-    figures = chart.line_y if chart.band is not None else chart.y
+    figures = chart.y if len(chart.y) else chart.line_y
     described = (
         f"{chart.title}: {chart.note}. From {number(figures.min())} to {number(figures.max())} "
         f"{chart.y_label}; {chart.line_name} ends at {number(chart.line_y[-1])}."

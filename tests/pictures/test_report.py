@@ -92,7 +92,7 @@ def test_every_picture_is_described(tmp_path):
     record(tmp_path / "store")
     found = page(tmp_path / "store", tmp_path / "r.html")
     pictures = [a for t, a in found.elements if t in ("svg", "canvas")]
-    assert len(pictures) == 6 + 2 * 3
+    assert len(pictures) == 9 + 2 * 3
     for attributes in pictures:
         assert attributes.get("aria-label") or attributes.get("aria-hidden") == "true"
     for tag, attributes in found.elements:
