@@ -242,12 +242,12 @@ class StoreReader:
     def _marks(self) -> Any:
         """What differs where another look would find something else."""
         try:
-            recorded = os.stat(self.store.path / "zarr.json")
+            noted = os.stat(self.store.path / "zarr.json")
         except OSError:
             return None
         ever = self._history[-1][1] if self._history else None
         writer = writer_of(self.store.path)
-        return recorded.st_ino, recorded.st_mtime_ns, ever, writer and writer.holds
+        return noted.st_ino, noted.st_mtime_ns, ever, writer and writer.holds
 
     def _take(self) -> None:
         marks, self._tried = self._marks(), time.time()
