@@ -23,8 +23,8 @@ from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.inspection.humanize import count_text, size_text
 from diskreplay.inspection.identity import title_of
+from diskreplay.pictures.channels import action_texts
 from diskreplay.pictures.frame_field import FrameField, retained
-from diskreplay.pictures.reel import action_texts
 
 _GIF_FRAMES = 3000  # more are thinned out: the encoder holds all, and nobody watches that long
 

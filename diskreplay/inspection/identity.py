@@ -69,3 +69,20 @@ def action_labels(buffer: ReplayBuffer) -> Callable[[Any], str] | None:
         return f"{int(action)} {names[at]}" if 0 <= at < len(names) else f"{int(action)}"
 
     return label
+
+
+def component_names(buffer: ReplayBuffer, field: str) -> list[str]:
+    """What to call the entries of a field's vector: ``names`` of the metadata, or their numbers.
+
+    ``names`` is an object with a list of texts for a field, one for each entry:
+    ``{"observation": ["x", "speed"], "action": ["torque"]}``. What does not fit is left out.
+    """
+    shape, _dtype = buffer.fields[field]
+    size = 1
+    for side in shape:
+        size *= side
+    noted = metadata_of(buffer.path).get("names")
+    names = noted.get(field) if isinstance(noted, dict) else None
+    if isinstance(names, list) and len(names) == size and all(isinstance(n, str) for n in names):
+        return names
+    return [f"{field}[{at}]" for at in range(size)]

@@ -67,13 +67,27 @@ class FrameField:
         stacked = len(shape) == 4 or (_channels(shape) not in (1, 3) and dtype != np.bool_)
         return cls(name, stacked, buffer, _tones_of(buffer, name))
 
-    def read(self, ids: np.ndarray) -> np.ndarray:
+    @classmethod
+    def every(cls, buffer: ReplayBuffer) -> list[Self]:
+        """All observations and extras that look like pictures."""
+        names = [n for n in buffer.fields if n.split("/")[0] == "observation"] + [*buffer.extras]
+        pictured = (n for n in names if _is_picture(*buffer.fields[n], _SMALLEST))
+        found = (cls.choose(buffer, name) for name in pictured)
+        return [field for field in found if field is not None]
+
+    def draw(self, rows: np.ndarray, *, whole: bool = False) -> np.ndarray:
+        """Values of rows, shape (n, *shape), as `read` makes them pictures."""
+        return _drawn(rows, self._tones, whole=whole)
+
+    def read(self, ids: np.ndarray, *, whole: bool = False) -> np.ndarray:
         """Rows as pictures.
 
         Parameters
         ----------
         ids : ndarray of int, shape (n,)
             Of retained rows.
+        whole : bool
+            Of rows that hold several frames all, from left to right; else the newest.
 
         Returns
         -------
@@ -84,7 +98,7 @@ class FrameField:
         NotSampleableError
             A row is evicted.
         """
-        return _drawn(self._buffer.take(self.name, ids), self._tones)
+        return self.draw(self._buffer.take(self.name, ids), whole=whole)
 
     def parts(self, ids: np.ndarray) -> Iterator[np.ndarray]:
         """`read` of many rows, part by part; rows that are evicted meanwhile are left out.
@@ -147,8 +161,13 @@ def _channels(shape: tuple[int, ...]) -> int:
     return shape[0] if shape[0] <= _MOST_CHANNELS else 0
 
 
-def _drawn(rows: np.ndarray, tone: tuple[float, float] | None) -> np.ndarray:
+def _drawn(
+    rows: np.ndarray, tone: tuple[float, float] | None, *, whole: bool = False
+) -> np.ndarray:
     shape = rows.shape[1:]
+    if len(shape) == 4 and whole:
+        parts = [_drawn(rows[:, at], tone) for at in range(shape[0])]
+        return np.concatenate(parts, axis=2)
     if len(shape) == 4:
         rows, shape = rows[:, -1], shape[1:]
     if len(shape) == 3:
@@ -158,6 +177,10 @@ def _drawn(rows: np.ndarray, tone: tuple[float, float] | None) -> np.ndarray:
         if count not in (1, 3):
             if rows.dtype == np.bool_:  # planes, one for each kind of thing: a tone each
                 rows, tone = (rows * np.arange(1, count + 1)).max(axis=-1), (0.0, float(count))
+            elif whole:
+                each = 3 if count % 3 == 0 else 1
+                parts = [_drawn(rows[..., at : at + each], tone) for at in range(0, count, each)]
+                return np.concatenate(parts, axis=2)
             else:  # frames, oldest first
                 rows = rows[..., -3:] if count % 3 == 0 else rows[..., -1]
     return pictures(rows) if tone is None else pictures(rows, low=tone[0], high=tone[1])

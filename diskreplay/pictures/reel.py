@@ -1,7 +1,6 @@
 """An episode for the player of the page: its frames as PNG strips, and what happened when."""
 
 import base64
-import io
 import math
 from typing import Any
 
@@ -10,9 +9,9 @@ import numpy as np
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
 from diskreplay.errors import EmptyBufferError, NotSampleableError
-from diskreplay.inspection.identity import action_labels
+from diskreplay.pictures.channels import action_texts
 from diskreplay.pictures.frame_field import FrameField
-from diskreplay.pictures.pixels import in_colour, pillow, shrunk
+from diskreplay.pictures.strips import fitted, strip_of
 
 _SIDE = 210  # pixels of a frame's longer side at most
 _FRAMES = 1000  # of one episode
@@ -71,7 +70,7 @@ def reel_of(
             shown = ids[::stride]
             actions = action_texts(buffer, shown)
             drawn = np.r_[shown, final] if final >= 0 else shown
-            parts = [_fitted(part) for part in field.parts(drawn)]
+            parts = [fitted(part, _SIDE) for part in field.parts(drawn)]
             if sum(map(len, parts)) < len(drawn):
                 return None
             pictures = np.concatenate(parts)
@@ -96,41 +95,7 @@ def reel_of(
     }
 
 
-def _fitted(pictures: np.ndarray) -> np.ndarray:
-    """Pictures no larger than the page shows them, (n, h, w) or (n, h, w, 3)."""
-    height, width = pictures.shape[1:3]
-    factor = math.ceil(max(height, width) / _SIDE)
-    if factor == 1:
-        return pictures
-    return np.stack([shrunk(p, -(-height // factor), -(-width // factor)) for p in pictures])
-
-
 def _strips(pictures: np.ndarray) -> list[bytes]:
-    """PNGs of a column of frames each: what repeats from frame to frame is within reach of deflate,
-    which looks back 32 KiB."""
     per = _STRIP // pictures.shape[1]
-    strips = []
-    for start in range(0, len(pictures), per):
-        part = pictures[start : start + per]
-        column = np.ascontiguousarray(part.reshape(-1, *part.shape[2:]))
-        image = pillow().fromarray(column if column.ndim == 2 else in_colour(column))
-        if image.mode != "L":
-            image = image.quantize(256, dither=0)
-        data = io.BytesIO()
-        image.save(data, "PNG", optimize=True)
-        strips.append(data.getvalue())
-    return strips
-
-
-def action_texts(buffer: ReplayBuffer, ids: np.ndarray) -> list[str]:
-    """What was done in each row, by name where it is known; of a vector, the first numbers."""
-    names = [name for name in buffer.fields if name.split("/")[0] == "action"]
-    columns = [buffer.take(name, ids) for name in names]
-    if (label := action_labels(buffer)) is not None:
-        return [label(action) for action in columns[0]]
-    texts = []
-    for row in range(len(ids)):
-        numbers = [value for column in columns for value in column[row].ravel().tolist()]
-        shown = ", ".join(f"{value:.3g}" for value in numbers[:6])
-        texts.append(shown + (", …" if len(numbers) > 6 else ""))
-    return texts
+    starts = range(0, len(pictures), per)
+    return [strip_of(pictures[start : start + per], small=True) for start in starts]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,7 +20,11 @@ import diskreplay
 from diskreplay.errors import DiskReplayError, InvalidInputError
 from diskreplay.inspection.identity import title_of
 from diskreplay.inspection.plain import plain
+from diskreplay.pictures.vectors import vectors_of
+from diskreplay.view import episode_answers, row_answers
+from diskreplay.view.comparison import compared
 from diskreplay.view.guard import Guard
+from diskreplay.view.query import number, text
 from diskreplay.view.readers import Readers
 from diskreplay.view.shown_stores import ShownStore, ShownStores
 
@@ -66,9 +71,7 @@ def make_app(stores: ShownStores, *, token: str, port: int, hosts: list[str]) ->
     return Starlette(
         routes=[
             Route("/", _index),
-            Route("/api/stores", _answering(readers, _stores)),
-            Route("/api/stores/{key}/pulse", _answering(readers, _pulse)),
-            Route("/api/stores/{key}/look", _answering(readers, _look)),
+            *(Route(f"/api/{path}", _answering(readers, answer)) for path, answer in _ANSWERS),
             Mount("/static", page),
         ],
         middleware=[
@@ -135,25 +138,37 @@ def _pulse(readers: Readers, request: Request) -> dict[str, Any]:
 
 def _look(readers: Readers, request: Request) -> dict[str, Any]:
     look = readers.of(request.path_params["key"]).look()
-    if request.query_params.get("seen") == look.version:
+    if text(request, "seen") == look.version:
         return {"version": look.version, "unchanged": True}
     return look.document
 
 
-def number(request: Request, name: str, default: float) -> float:
-    """A number of the query.
+def _vectors(readers: Readers, request: Request) -> list[dict[str, Any]]:
+    with readers.of(request.path_params["key"]).reading() as buffer:
+        return vectors_of(buffer)
 
-    Raises
-    ------
-    InvalidInputError
-    """
-    given = request.query_params.get(name)
-    if given is None or given == "":
-        return default
-    try:
-        found = float(given)
-    except ValueError:
-        found = float("nan")
-    if found != found:
-        raise InvalidInputError(f"{name}: a number expected, found {given!r:.40}")
-    return found
+
+def _compare(readers: Readers, request: Request) -> dict[str, Any]:
+    keys = [request.path_params[side] for side in ("left", "right")]
+    left, right = (readers.of(key).look() for key in keys)
+    names = [look.overview.title for look in (left, right)]
+    if names[0] == names[1]:
+        ends = [Path(look.overview.path).name for look in (left, right)]
+        names = [f"{name} · {end}" for name, end in zip(names, ends, strict=True)]
+    return compared(left, right, names)
+
+
+_ANSWERS: list[tuple[str, Answer]] = [
+    ("stores", _stores),
+    ("stores/{key}/pulse", _pulse),
+    ("stores/{key}/look", _look),
+    ("stores/{key}/episodes", episode_answers.episodes),
+    ("stores/{key}/episodes/{id:int}", episode_answers.episode),
+    ("stores/{key}/episodes/{id:int}/steps", episode_answers.steps),
+    ("stores/{key}/episodes/{id:int}/frames", episode_answers.frames),
+    ("stores/{key}/rows", row_answers.newest),
+    ("stores/{key}/rows/{id:int}", row_answers.row),
+    ("stores/{key}/rows/{id:int}/picture", row_answers.picture),
+    ("stores/{key}/vectors", _vectors),
+    ("compare/{left}/{right}", _compare),
+]

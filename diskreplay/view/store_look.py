@@ -12,7 +12,7 @@ import numpy as np
 import diskreplay
 from diskreplay.episodes import Episodes
 from diskreplay.inspection.episodes import episodes_of
-from diskreplay.inspection.identity import metadata_texts
+from diskreplay.inspection.identity import action_labels, metadata_texts
 from diskreplay.inspection.overview import Overview, overview_of
 from diskreplay.inspection.plain import plain
 from diskreplay.inspection.priorities import PriorityProfile, priority_rows
@@ -43,13 +43,15 @@ class StoreLook:
         By section.
     priority_ids, priorities : ndarray
         Of all that can be drawn, by id; empty without priorities.
+    alpha : float
+        What priorities are raised to; 0 without priorities.
     profile : PriorityProfile or None
     rewards : ndarray of float32
         All of them, or a sample.
     actions : dict of str to dict
         How often each value of each integer leaf was chosen.
     labels : dict of int to str
-        What to call an action, where that is known.
+        What to call each of the actions, where that is known.
     """
 
     taken: float
@@ -60,9 +62,11 @@ class StoreLook:
     charts: dict[str, list[Chart]]
     priority_ids: np.ndarray
     priorities: np.ndarray
+    alpha: float
     profile: PriorityProfile | None
     rewards: np.ndarray
     actions: dict[str, dict[int, int]]
+    labels: dict[int, str]
 
     @property
     def version(self) -> str:
@@ -75,6 +79,15 @@ class StoreLook:
             return np.full(len(ids), np.nan)
         at = np.searchsorted(self.priority_ids, ids).clip(max=len(self.priority_ids) - 1)
         return np.where(self.priority_ids[at] == ids, self.priorities[at], np.nan)
+
+    def leaf_of(self, priority: float) -> float:
+        """What a draw is in proportion to."""
+        return priority**self.alpha
+
+    @cached_property
+    def leaf_total(self) -> float:
+        """Over all that can be drawn."""
+        return float((self.priorities**self.alpha).sum())
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -142,6 +155,8 @@ def look_at(path: Path) -> StoreLook:
             for name, (shape, dtype) in buffer.fields.items()
             if name.split("/")[0] == "action" and not shape and dtype.kind in "iu"
         }
+        label = action_labels(buffer)
+        actions = {name: found for name, found in counts.items() if found is not None}
         return StoreLook(
             taken=time.time(),
             seconds=time.perf_counter() - began,
@@ -151,7 +166,9 @@ def look_at(path: Path) -> StoreLook:
             charts=charts,
             priority_ids=order if rows is None else rows.ids[order],
             priorities=np.empty(0) if rows is None else rows.priorities[order],
+            alpha=buffer.alpha if isinstance(buffer, PrioritizedReplayBuffer) else 0.0,
             profile=None if rows is None else rows.profile(),
             rewards=np.concatenate(parts) if parts else np.empty(0, np.float32),
-            actions={name: found for name, found in counts.items() if found is not None},
+            actions=actions,
+            labels={a: label(a) for a in actions.get("action", {})} if label else {},
         )

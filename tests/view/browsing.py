@@ -60,4 +60,5 @@ def until(driver, script, *arguments, what=None):
 
 def complaints(driver):
     """What the console was told since the last time: errors, and refusals of the policy."""
-    return [line["message"] for line in driver.get_log("browser") if line["level"] != "INFO"]
+    said = [line["message"] for line in driver.get_log("browser") if line["level"] != "INFO"]
+    return [line for line in said if "willReadFrequently" not in line]  # of canvases tests read

@@ -1,1 +1,121 @@
 "use strict";
+// The table of episodes, and the page of one.
+
+const ENDS = [["", "any end"], ["whole", "whole"], ["terminated", "terminated"], ["truncated", "truncated"], ["cut", "cut"], ["unfinished", "unfinished"]];
+const PAGE = 50;
+
+function episodesPage(root, store, query) {
+  const given = Object.fromEntries(query), state = { order: "newest", reverse: "", start: 0, ...given };
+  const body = element("tbody"), head = element("tr"), said = element("p", { className: "note", role: "status" });
+  const field = (name, label, attributes) => element("label", { className: "field" }, element("span", {}, label),
+    element("input", { name, value: state[name] ?? "", inputMode: "numeric", size: 7, ...attributes }));
+  const end = element("select", { name: "end" }, ...ENDS.map(([value, words]) => element("option", { value, selected: value === (state.end ?? "") }, words)));
+  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault(), onchange: () => go({ ...read(), start: 0 }) },
+    field("least_return", "return from"), field("most_return", "to"), field("least_length", "length from"), field("most_length", "to"),
+    field("since", "recorded from row id"), field("until", "to"), element("label", { className: "field" }, element("span", {}, "ended"), end),
+    element("button", { type: "button", onclick: () => go({ order: "newest" }) }, "Clear"));
+  const back = element("button", { type: "button", onclick: () => go({ start: Math.max(0, Number(state.start) - PAGE) }) }, "← before");
+  const on = element("button", { type: "button", onclick: () => go({ start: Number(state.start) + PAGE }) }, "next →");
+  root.append(element("header", {}, element("h1", {}, "Episodes")), form, said,
+    element("div", { className: "card" }, element("div", { className: "scroll" }, element("table", { className: "rows" }, element("thead", {}, head), body))),
+    element("div", { className: "pages" }, back, on));
+
+  function read() {
+    return Object.fromEntries([...form.elements].filter((each) => each.name).map((each) => [each.name, each.value.trim()]));
+  }
+
+  function go(change) {
+    const next = change.order === "newest" && Object.keys(change).length === 1 ? change : { ...state, ...change };
+    const kept = Object.entries(next).filter(([, value]) => value !== "" && value !== 0 && value !== undefined);
+    location.hash = `#/${store.key}/episodes?${new URLSearchParams(kept)}`;
+  }
+
+  const heads = [["newest", "episode"], [null, ">env"], ["return", ">return"], ["length", ">transitions"], [null, "ended"], [null, ">first id"]];
+  head.replaceChildren(...heads.map(([order, words]) => {
+    const is = state.order === order || (order === "newest" && state.order === "oldest");
+    const cell = element("th", { scope: "col", className: words.startsWith(">") ? "n" : "" });
+    if (is) cell.ariaSort = state.reverse ? "ascending" : "descending";
+    const words_ = words.replace(">", "");
+    cell.append(order ? element("button", { type: "button", className: "plain", onclick: () => go({ order, reverse: is && !state.reverse ? "1" : "", start: 0 }) },
+      words_ + (is ? (state.reverse ? " ↑" : " ↓") : "")) : words_);
+    return cell;
+  }));
+
+  async function beat() {
+    let page;
+    try {
+      page = await ask(`stores/${store.key}/episodes`, { ...state, size: PAGE });
+    } catch (error) {
+      said.textContent = error.message;
+      throw error;
+    }
+    const start = Number(state.start);
+    said.textContent = page.found ? `${numberText(start + 1)} to ${numberText(start + page.episodes.length)} of ${countText(page.found, "episode")}`
+      + (page.found < page.total ? `, of ${numberText(page.total)} in all` : "") : "No episode is like that.";
+    [back.disabled, on.disabled] = [start === 0, start + PAGE >= page.found];
+    const text = JSON.stringify(page.episodes);
+    if (body.dataset.text === text) return;
+    body.dataset.text = text;
+    const kept = document.activeElement?.getAttribute("href");
+    body.replaceChildren(...page.episodes.map((each) => {
+      const href = `#/${store.key}/episodes/${each.start_id}`;
+      const cells = [element("a", { href }, numberText(each.number)), each.env, numberText(each.return), numberText(each.rows),
+        each.end + (each.first_step ? `, from step ${each.first_step}` : ""), each.start_id];
+      return element("tr", { onclick: () => { location.hash = href; } }, ...cells.map((value, at) =>
+        element("td", { className: heads[at][1].startsWith(">") ? "n" : "" }, value instanceof Node ? value : String(value))));
+    }));
+    if (kept) [...body.querySelectorAll("a")].find((link) => link.getAttribute("href") === kept)?.focus();
+  }
+  return [new Poll(3, beat)];
+}
+
+function episodePage(root, store, id, query) {
+  const stoppable = { stop() {} };
+  const message = element("p", { className: "message", hidden: true });
+  root.append(message);
+  openEpisode(root, store, id, query).then((player) => {
+    stoppable.stop = () => player.stop();
+  }, (error) => {
+    if (!(error instanceof AskError)) throw error;
+    message.hidden = false;
+    message.textContent = error.message;
+  });
+  return [{ stop: () => stoppable.stop() }];
+}
+
+async function openEpisode(root, store, id, query) {
+  const base = `stores/${store.key}/episodes/${id}`;
+  const found = await ask(base);
+  const place = element("a", { href: "#" }, "row");
+  let player = null, noting = 0, noted = null;
+  player = new Player({
+    count: found.rows, frames: found.cameras.length ? found.frames : found.rows, firstStep: found.first_step, stride: 1,
+    cameras: found.cameras, lines: found.lines, stack: found.stack,
+    strip: (camera, number) => `api/${base}/frames?${new URLSearchParams({ field: camera.name, first: number * camera.per,
+      count: Math.min(camera.per, found.frames - number * camera.per) })}`,
+    steps: (first, count) => ask(`${base}/steps`, { first, count }),
+    poster: Number(query.get("step") ?? 0),
+  }, {
+    onstep(at, row) {
+      place.hidden = row === null;
+      place.href = `#/${store.key}/rows/${row}`;
+      place.textContent = `row ${row}`;
+      if (!player || at === noted) return;
+      noted = at;
+      clearTimeout(noting);
+      noting = setTimeout(() => history.replaceState(null, "", `#/${store.key}/episodes/${id}?step=${at}`), 250);
+    },
+  });
+  const link = (to, words) => (to === null ? null : element("a", { href: `#/${store.key}/episodes/${to}` }, words));
+  root.append(element("header", {}, element("h1", {}, `Episode ${numberText(found.number)}`),
+    element("p", { className: "soft" }, `return ${numberText(found.return)}, ${countText(found.rows, "transition")}, ${found.end}`
+      + (found.num_envs > 1 ? `, env ${found.env}` : "") + (found.first_step ? `; its beginning, to step ${found.first_step}, is evicted` : "")),
+    element("p", { className: "links" }, element("a", { href: `#/${store.key}/episodes` }, "all episodes"), link(found.before, "← the one before"),
+      link(found.behind, "the next one →"), place)),
+    element("div", { className: "card" }, player.element),
+    element("p", { className: "note keys" }, "Keys: space plays, ← → step (with shift ten), Home End, + − speed, s stacks, f larger. A click on a line goes there."));
+  const stop = player.stop.bind(player);
+  player.stop = () => { clearTimeout(noting); stop(); };
+  player.element.focus({ preventScroll: true });
+  return player;
+}

@@ -1,0 +1,116 @@
+"""Episodes by their figures: filtered, in an order, page by page."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diskreplay.episodes import Episodes
+from diskreplay.errors import InvalidInputError
+from diskreplay.inspection.plain import plain
+
+ORDERS = ("newest", "oldest", "return", "length")
+_MOST = 500  # of a page
+_ANY = float("inf")
+
+
+@dataclass(frozen=True)
+class EpisodeQuery:
+    """Which episodes, and in which order.
+
+    Attributes
+    ----------
+    order : str
+        One of `ORDERS`: what comes first. ``return`` and ``length``: the largest; unfinished
+        episodes, of which neither is known yet, come last.
+    reverse : bool
+        The other way round.
+    least_return, most_return, least_length, most_length : float
+        Both ends are meant.
+    since, until : float
+        Only episodes that begin with an id from `since` to `until`: those were recorded later.
+    end : str
+        One of `Episodes.ENDS`, or ``whole``; empty for any.
+    env : int or None
+    start, size : int
+        Of the page, in episodes.
+    """
+
+    order: str = "newest"
+    reverse: bool = False
+    least_return: float = -_ANY
+    most_return: float = _ANY
+    least_length: float = -_ANY
+    most_length: float = _ANY
+    since: float = -_ANY
+    until: float = _ANY
+    end: str = ""
+    env: int | None = None
+    start: int = 0
+    size: int = 50
+
+    def __post_init__(self) -> None:
+        for name, value, wanted in (
+            ("order", self.order, ORDERS),
+            ("end", self.end, ("", "whole", *Episodes.ENDS)),
+        ):
+            if value not in wanted:
+                known = ", ".join(filter(None, wanted))
+                raise InvalidInputError(f"{name}: one of {known} expected, found {value!r:.40}")
+        if not 0 < self.size <= _MOST or self.start < 0:
+            raise InvalidInputError(f"size: 1 to {_MOST} expected, and start from 0")
+
+    def select(self, episodes: Episodes) -> np.ndarray:
+        """The numbers of all episodes that are meant, in their order. O(episodes log episodes)."""
+        returns, rows = episodes.returns, episodes.rows
+        kept = (returns >= self.least_return) & (returns <= self.most_return)
+        kept &= (rows >= self.least_length) & (rows <= self.most_length)
+        kept &= (episodes.start_id >= self.since) & (episodes.start_id <= self.until)
+        if self.end:
+            kept &= getattr(episodes, self.end)
+        if self.env is not None:
+            kept &= episodes.env == self.env
+        numbers = np.flatnonzero(kept)
+        key = {
+            "newest": -numbers, "oldest": numbers, "return": -returns[numbers],
+            "length": -rows[numbers],
+        }[self.order]  # fmt: skip
+        key = -key if self.reverse else key
+        if self.order in ("return", "length"):
+            return numbers[np.lexsort([numbers, key, episodes.unfinished[numbers]])]
+        return numbers[np.argsort(key, kind="stable")]
+
+    def page(self, episodes: Episodes) -> dict[str, Any]:
+        """A page, and how many there are.
+
+        Returns
+        -------
+        dict
+            ``total``, ``found``: all episodes, and those that are meant; ``episodes``: documents of
+            `about`.
+        """
+        found = self.select(episodes)
+        shown = found[self.start : self.start + self.size]
+        return {
+            "total": len(episodes),
+            "found": len(found),
+            "start": self.start,
+            "episodes": [about(episodes, number) for number in shown.tolist()],
+        }
+
+
+def about(episodes: Episodes, number: int) -> dict[str, Any]:
+    """What there is to say of an episode in a line."""
+    final = int(episodes.final_id[number])
+    return plain(
+        {
+            "number": number,
+            "env": episodes.env[number],
+            "start_id": episodes.start_id[number],
+            "first_step": episodes.first_step[number],
+            "rows": episodes.rows[number],
+            "return": episodes.returns[number],
+            "end": " and ".join(how for how in episodes.ENDS if getattr(episodes, how)[number]),
+            "final_id": final if final >= 0 else None,
+        }
+    )

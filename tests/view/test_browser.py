@@ -1,0 +1,301 @@
+"""The page in Chromium: it moves, plays, finds, and runs no script of a store."""
+
+import contextlib
+import threading
+import time
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+import diskreplay
+
+pytest.importorskip("starlette")
+pytest.importorskip("selenium")
+
+from diskreplay.view.server import serve
+from diskreplay.view.shown_stores import key_of
+from tests.view.browsing import CHROMIUM, DRIVER, chromium, complaints, resize, until
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver, packages of Debian"
+)
+EVIL = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+OPTIONS = {
+    "observation_space": Dict(
+        front=Box(0, 255, (24, 32), "uint8"), side=Box(0, 255, (20, 20, 3), "uint8"),
+        joints=Box(-1, 1, (3,)),
+    ),
+    "action_space": Discrete(3), "capacity": 5000, "stack_size": 3,
+    "extras": {"value": ((), "float32")}, "seed": 0,
+}  # fmt: skip
+
+
+def add(buffer, episode, length):
+    """An episode whose frames say where they are: each is of one tone."""
+    for step in range(length):
+        seen = {
+            "front": np.full((24, 32), 20 + 2 * step, np.uint8),
+            "side": np.full((20, 20, 3), 250 - 2 * step, np.uint8),
+            "joints": np.full(3, np.sin(step / 5), np.float32),
+        }
+        buffer.add(seen, step % 3, float(step % 10 == 9), step + 1 == length, False, seen,
+                   value=np.float32(episode))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def driver():
+    with chromium() as made:
+        yield made
+
+
+@contextlib.contextmanager
+def served(*paths):
+    """The address of the page of some stores, which a thread serves until it is told to end."""
+    import uvicorn
+
+    ready, found, servers = threading.Event(), [], []
+    original = uvicorn.Server.run
+
+    def run(server, sockets=None):
+        servers.append(server)
+        original(server, sockets)
+
+    def note(address):
+        found.append(address.url)
+        ready.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn.Server, "run", run)
+        thread = threading.Thread(target=serve, args=(paths, note), kwargs={"port": 0})
+        thread.start()
+        assert ready.wait(120)
+        try:
+            yield found[0]
+        finally:
+            while not servers:
+                time.sleep(0.01)
+            servers[0].should_exit = True
+            thread.join(120)
+
+
+def go(driver, url, place=""):
+    driver.get("about:blank")
+    complaints(driver)  # those of the page before, whose server may have ended
+    driver.get(url)
+    driver.execute_script("location.hash = arguments[0]", place)
+
+
+def text(driver, selector):
+    return driver.execute_script(
+        "return document.querySelector(arguments[0])?.textContent ?? null", selector
+    )
+
+
+def press(driver, key, shift=False):
+    driver.execute_script(
+        "document.querySelector('.player').dispatchEvent(new KeyboardEvent('keydown', "
+        "{key: arguments[0], shiftKey: arguments[1], bubbles: true, cancelable: true}))",
+        key,
+        shift,
+    )
+
+
+STEP = ".now dd"
+
+
+def at(driver, step):
+    until(driver, "document.querySelector('.now dd')?.textContent === arguments[0]", str(step))
+
+
+def is_playing(driver):
+    return driver.execute_script(
+        "return document.querySelector('.player').dataset.playing === 'true'"
+    )
+
+
+def tone(driver, camera, x=5):
+    """The colour of a canvas, once it has the frame that it should have."""
+    return driver.execute_script(
+        "const c = document.querySelectorAll('canvas')[arguments[0]];"
+        "return [...c.getContext('2d').getImageData(arguments[1], 5, 1, 1).data].slice(0, 3)",
+        camera, x,
+    )  # fmt: skip
+
+
+def shows(driver, camera, wanted, x=5):
+    deadline = time.monotonic() + 120
+    while tone(driver, camera, x) != wanted:
+        assert time.monotonic() < deadline, (tone(driver, camera, x), wanted)
+        time.sleep(0.02)
+
+
+def test_it_moves_while_training_writes(tmp_path, driver):
+    path = tmp_path / "store"
+    with diskreplay.PrioritizedReplayBuffer(path, **OPTIONS) as buffer, served(tmp_path) as url:
+        add(buffer, 0, 30)
+        go(driver, url)
+        tile = (
+            "[...document.querySelectorAll('.tile')].find((t) => t.querySelector('dt')"
+            ".textContent === arguments[0])?.querySelector('dd span').textContent"
+        )
+        until(driver, f"{tile} === '30'", "Transitions ever")
+        until(driver, "document.querySelector('.state').textContent === 'open'")
+        add(buffer, 1, 50)
+        until(driver, f"{tile} === '80'", "Transitions ever")
+        until(driver, f"{tile} === '2'", "Episodes")
+        until(driver, "document.querySelector('.state').textContent === 'writing'")
+        assert until(driver, "document.querySelectorAll('svg.chart').length > 6")
+        buffer.close()
+        until(driver, "document.querySelector('.state').dataset.state === 'closed'")
+        path.rename(tmp_path.parent / f"{tmp_path.name}-gone")
+        until(driver, "document.querySelector('.state').dataset.state === 'gone'")
+        until(driver, "!document.querySelector('.message').hidden")
+        (tmp_path.parent / f"{tmp_path.name}-gone").rename(path)
+        until(driver, "document.querySelector('.state').dataset.state === 'closed'")
+    assert complaints(driver) == []
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("view") / "store"
+    with diskreplay.PrioritizedReplayBuffer(path, **OPTIONS, metadata={"env_id": "Tone-v0"}) as b:
+        for episode in range(60):
+            add(b, episode, 10 + episode)
+    with served(path) as url:
+        yield path, url
+
+
+def test_an_episode_plays_and_can_be_sought(store, driver):
+    path, url = store
+    resize(driver, 1280, 900)
+    start = sum(10 + e + 1 for e in range(40))
+    go(driver, url, f"#/{key_of(path)}/episodes/{start}?step=7")
+    until(driver, "document.querySelector('.player')")
+    at(driver, 7)
+    shows(driver, 0, [34, 34, 34])
+    shows(driver, 1, [236, 236, 236])
+    for key, shift, step in (("ArrowRight", False, 8), ("ArrowRight", True, 18),
+                             ("ArrowLeft", False, 17), ("Home", False, 0)):  # fmt: skip
+        press(driver, key, shift)
+        at(driver, step)
+        shows(driver, 0, [20 + 2 * step] * 3)
+    press(driver, "End")
+    at(driver, "the end")
+    driver.execute_script(
+        "const s = document.querySelector('.player input[type=range]'); s.value = 29;"
+        "s.dispatchEvent(new Event('input'))"
+    )
+    at(driver, 29)
+    until(driver, "document.querySelectorAll('.now dd')[2].textContent === '1'")
+    until(driver, "location.hash.endsWith('?step=29')")  # its own link
+    press(driver, "s")  # three frames beside each other
+    for place, step in ((5, 27), (37, 28), (69, 29)):
+        shows(driver, 0, [20 + 2 * step] * 3, place)
+    press(driver, "s")
+    press(driver, "Home")
+    at(driver, 0)
+    for _ in range(5):
+        press(driver, "+")
+    press(driver, " ")
+    assert (
+        driver.execute_script("return document.querySelector('.player').dataset.playing") == "true"
+    )
+    at(driver, "the end")
+    assert (
+        driver.execute_script("return document.querySelector('.player').dataset.playing") == "false"
+    )
+    trace = "document.querySelector('svg.trace')"
+    driver.execute_script(
+        f"const b = {trace}.getBoundingClientRect(); {trace}.setPointerCapture = () => 0;"
+        f"{trace}.dispatchEvent(new PointerEvent('pointerdown', "
+        "{clientX: b.left + b.width * 10 / 49, bubbles: true}))"
+    )
+    at(driver, 10)
+    press(driver, "f")
+    assert driver.execute_script("return document.querySelector('.player.large') !== null")
+    press(driver, "f")
+    assert complaints(driver) == []
+
+
+def test_episodes_are_found_by_their_figures(store, driver):
+    path, url = store
+    go(driver, url, f"#/{key_of(path)}/episodes")
+    until(driver, "document.querySelectorAll('tbody tr').length === 50")
+    driver.find_element("xpath", "//button[text()='next →']").click()
+    until(driver, "document.querySelectorAll('tbody tr').length === 10")
+    until(driver, "location.hash.includes('start=50')")
+    driver.find_element("xpath", "//button[text()='return']").click()
+    until(driver, "document.querySelector('tbody td:nth-child(3)')?.textContent === '6'")
+    driver.execute_script(
+        "const f = document.querySelector('[name=most_length]'); f.value = '20';"
+        "f.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    until(driver, "document.querySelector('[role=status].note')?.textContent.includes('of 11')")
+    assert "of 60 in all" in text(driver, ".note")
+    driver.find_element("css selector", "tbody a").click()
+    until(driver, "document.querySelector('.player')")
+    assert complaints(driver) == []
+
+
+def test_every_page_on_a_phone_and_in_the_dark(store, driver):
+    path, url = store
+    key = key_of(path)
+    for dark in (False, True):
+        resize(driver, 375, 740, phone=True, dark=dark)
+        for place in (f"{key}/live", f"{key}/episodes", f"{key}/episodes/0", f"{key}/rows/20",
+                      f"{key}/vectors", f"compare/{key}"):  # fmt: skip
+            go(driver, url, f"#/{place}")
+            until(driver, "document.querySelector('#page h1')")
+            until(driver, "document.querySelectorAll('#page .card, #page select').length")
+            wide = driver.execute_script("return document.documentElement.scrollWidth")
+            assert wide <= 375, place
+            assert complaints(driver) == [], place
+        paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert paper == ("rgb(20, 20, 22)" if dark else "rgb(247, 247, 245)")
+    assert complaints(driver) == []
+    resize(driver, 1280, 900)
+
+
+def test_a_hostile_store_runs_no_script(tmp_path, driver):
+    path = tmp_path / "<script>document.title='run'<" / "x"
+    path.parent.mkdir(parents=True)
+    with diskreplay.ReplayBuffer(
+        path, observation_space=Dict({"joints": Box(-1, 1, (2,))}), action_space=Discrete(2),
+        capacity=100, extras={"value": ((), "float32")},
+        metadata={"name": EVIL, "note": EVIL, EVIL: EVIL, "action_meanings": [EVIL, EVIL],
+                  "names": {"observation/joints": [EVIL, EVIL]}},
+    ) as buffer:  # fmt: skip
+        for step in range(20):
+            buffer.add({"joints": np.zeros(2, np.float32)}, 0, 1.0, step == 19, False, value=0.0)
+    key = key_of(path)
+    with served(tmp_path) as url:
+        for place, seen in (
+            ("all", ".card h3"), (f"{key}/live", "h1"), (f"{key}/episodes/0", ".now dd"),
+            (f"{key}/rows/3", ".numbers"), (f"{key}/vectors", "h3"), (f"compare/{key}", "select"),
+        ):  # fmt: skip
+            go(driver, url, f"#/{place}")
+            until(driver, "document.querySelector(arguments[0])", seen)
+            until(driver, "document.body.textContent.includes('onerror=')")  # as text
+            inside = driver.execute_script(
+                "return document.querySelectorAll('#page script, #page img[onerror]').length"
+            )
+            assert inside == 0, place
+            assert "run" not in driver.title.split(" ")
+            assert complaints(driver) == []
+        # What would become markup is refused by the browser itself.
+        refused = driver.execute_script(
+            "try { document.body.innerHTML = '<b>'; return false } catch (e) { return e.name }"
+        )
+        assert refused == "TypeError"
+    complaints(driver)
+
+
+def test_a_server_that_ends_is_said_to_have(tmp_path, driver):
+    with diskreplay.ReplayBuffer(tmp_path / "s", **OPTIONS) as buffer:
+        add(buffer, 0, 5)
+    with served(tmp_path) as url:
+        go(driver, url)
+        until(driver, "document.querySelectorAll('.tile').length > 3")
+    until(driver, "!document.getElementById('banner').hidden")
+    complaints(driver)
