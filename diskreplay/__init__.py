@@ -1,6 +1,6 @@
 """diskreplay: an experience replay buffer whose home is the disk.
 
-Make a buffer, add steps, draw batches::
+Make a buffer, add steps, draw batches:
 
     import gymnasium
     import diskreplay

@@ -1,6 +1,7 @@
 """Every error that diskreplay raises of its own accord.
 
-::
+Below each one: what it means, its cause, and its remedy. In brackets its second base, so that
+``except ValueError`` works too.
 
     DiskReplayError
     ├── InvalidInputError (ValueError)     an argument; nothing was changed
@@ -43,116 +44,300 @@ A message says where, what was found, what was expected and what to do next.
 
 
 class DiskReplayError(Exception):
-    """Base of all of them."""
+    """Base of all errors that diskreplay raises of its own accord.
+
+    Cause: One of the errors below; catch this one where all of them are to be treated alike.
+
+    Remedy: Read the text: it says where, what was found, what was expected and what to do.
+    """
 
 
 class InvalidInputError(DiskReplayError, ValueError):
-    """An argument was refused; nothing was changed."""
+    """An argument was refused; nothing was changed.
+
+    Cause: A value makes no sense: a negative `capacity`, a `gamma` above 1, a name that no
+    field can have.
+
+    Remedy: Give what the text says is expected. The buffer is as it was, and the call may be
+    made again.
+    """
 
 
 class ShapeError(InvalidInputError):
-    """An array has the wrong shape."""
+    """An array has the wrong shape.
+
+    Cause: The array does not fit its space: a batch axis that is missing with several envs, or
+    one too many with one env; a stack where one frame is expected; channels first and not last.
+
+    Remedy: Compare the two shapes in the text. Give the space of one environment and one frame
+    to the buffer, and one frame to `add`; with `num_envs` above 1 every argument of `add` has a
+    leading axis.
+    """
 
 
 class DtypeError(InvalidInputError, TypeError):
-    """A dtype or value cannot be cast to its field's dtype without loss."""
+    """A dtype or value cannot be cast to its field's dtype without loss.
+
+    Cause: A float is given for an integer field, or an integer beyond the field's range.
+
+    Remedy: Cast it yourself, or declare the field with a wider dtype in the space or in
+    `extras`.
+    """
 
 
 class NotFiniteError(InvalidInputError):
-    """A reward is NaN or infinite."""
+    """A reward is NaN or infinite.
+
+    Cause: The environment, or code that scales rewards, divided by zero or overflowed.
+
+    Remedy: Find the step that gives it: this row would spoil each n-step return that it is part
+    of. Nothing was recorded.
+    """
 
 
 class ExtrasError(InvalidInputError):
-    """An extra field is unknown, missing or badly named."""
+    """An extra field is unknown, missing or badly named.
+
+    Cause: `add` has to be given every extra that the buffer was made with, and no other one.
+
+    Remedy: Name each extra in `extras={...}` when the buffer is made, and give its value with
+    every step. A store that exists gets a further one by `new_extras`.
+    """
 
 
 class PriorityError(InvalidInputError):
-    """A priority is NaN, infinite or negative."""
+    """A priority is NaN, infinite or negative.
+
+    Cause: Most often a loss that has become NaN.
+
+    Remedy: Look at the network before you look at the buffer. Take the absolute value, and add
+    a small number so that no transition is lost for ever. No priority was changed.
+    """
 
 
 class UnknownIdError(InvalidInputError):
-    """An id was never handed out."""
+    """An id was never handed out.
+
+    Cause: The id comes from another buffer, or from before a `clear` or a `load` of an older
+    checkpoint.
+
+    Remedy: Use ids of batches that were sampled from this buffer, since its last `clear` or
+    `load`.
+    """
 
 
 class NotSampleableError(InvalidInputError):
-    """A row is pending, cut, final or evicted: it is no transition one could train on."""
+    """A row is pending, cut, final or evicted: it is no transition one could train on.
+
+    Cause: `gather` was given the id of a row whose n-step window is not complete yet, that
+    holds only the last observation of an episode, or that has left the capacity.
+
+    Remedy: Gather ids that `sample` or `sampleable_ids` gave. `take` reads the stored values of
+    any retained row.
+    """
 
 
 class CapacityError(InvalidInputError):
-    """The capacity cannot hold one whole transition for each env, or the rows that are there."""
+    """The capacity cannot hold one whole transition for each env, or the rows that are there.
+
+    Cause: `capacity` is smaller than a few rows for each env; or a store that has more rows is
+    opened with a smaller one.
+
+    Remedy: Raise it. `shrink=True` deletes the oldest rows of a store, for good.
+    """
 
 
 class SuffixError(InvalidInputError):
-    """A checkpoint suffix is not a plain name."""
+    """A checkpoint suffix is not a plain name.
+
+    Cause: The number or name given to `save` or `load` has separators, dots in front, or other
+    characters than letters, digits, dots, `_` and `-`.
+
+    Remedy: Give a whole number, or a name of these characters.
+    """
 
 
 class EmptyBufferError(DiskReplayError):
-    """Nothing can be sampled (yet)."""
+    """Nothing can be sampled (yet).
+
+    Cause: No transition is complete: with `update_horizon=n` the first one needs n steps and
+    what follows. Or all priorities are 0. Or each episode was truncated without a
+    `next_observation`.
+
+    Remedy: Sample when `len(buffer)` is above 0. Give `next_observation` where an episode is
+    truncated.
+    """
 
 
 class StoreError(DiskReplayError):
-    """A store directory cannot be used as asked."""
+    """A store directory cannot be used as asked.
+
+    Cause: One of the errors below.
+
+    Remedy: See these.
+    """
 
 
 class FormatError(StoreError):
-    """The directory is no diskreplay store, or is damaged, or of a newer format."""
+    """The directory is no diskreplay store, or is damaged, or of a newer format.
+
+    Cause: The path leads to something else, to the directory above or below the store; or its
+    `zarr.json` is damaged; or a newer diskreplay wrote it.
+
+    Remedy: `diskreplay info PATH` says what is there. If it is damaged, `diskreplay verify
+    --repair PATH` mends what can be mended; else load the newest checkpoint into a new store.
+    If it is newer, upgrade.
+    """
 
 
 class SchemaError(StoreError, ValueError):
-    """The store holds other fields than those asked for."""
+    """The store holds other fields than those asked for.
+
+    Cause: The spaces, `num_envs` or `extras` differ from those the store was made with: a
+    wrapper was added to the environment, or the path is that of another run.
+
+    Remedy: Open it as it was made, or choose another directory. `diskreplay.open(PATH,
+    mode="a")` needs no spaces. A further extra is added by `new_extras`; `diskreplay convert`
+    copies a store with other options.
+    """
 
 
 class LockedError(StoreError):
-    """Another writer holds the store."""
+    """Another writer holds the store.
+
+    Cause: A process that lives has the store open for writing: the text names it. A notebook
+    that still holds a buffer counts, and so does this process.
+
+    Remedy: Close the other one, or open with `mode="r"` to read beside it. A killed writer
+    leaves no lock behind. In one process `diskreplay.shared` gives each caller the same buffer.
+    """
 
 
 class CorruptSegmentError(StoreError):
-    """Stored bytes do not match their checksum or cannot be decoded."""
+    """Stored bytes do not match their checksum or cannot be decoded.
+
+    Cause: The disk or the memory flipped bits, or somebody wrote into the file, which the text
+    names.
+
+    Remedy: `diskreplay verify PATH` lists all that is damaged, `--repair` sets these rows
+    aside, and `--repair --from CHECKPOINT` takes them from a checkpoint. Training then goes on.
+    Check the disk.
+    """
 
 
 class CheckpointError(DiskReplayError):
-    """A checkpoint cannot be used."""
+    """A checkpoint cannot be used.
+
+    Cause: One of the errors below.
+
+    Remedy: See these.
+    """
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
-    """There is no such checkpoint."""
+    """There is no such checkpoint.
+
+    Cause: The directory is empty or another one, or the buffer's `name` differs from that of
+    the run which saved, or the number was removed: `save` keeps the `keep` highest numbers, 4
+    by default.
+
+    Remedy: `diskreplay checkpoints DIRECTORY` lists what is there. A new run catches this error
+    and begins at 0.
+    """
 
 
 class AttachmentError(CheckpointError):
-    """A writer of an attachment raised, or did not write the one file that it should."""
+    """A writer of an attachment raised, or did not write the one file that it should.
+
+    Cause: The function that was given in `attachments` failed: its own error is the
+    `__cause__`.
+
+    Remedy: Mend the function: it gets a path, and has to leave one regular file there. Nothing
+    was saved.
+    """
 
 
 class CorruptCheckpointError(CheckpointError):
-    """A file of the checkpoint is short, rotten or (see the subclass) missing."""
+    """A file of the checkpoint is short, rotten or (see the subclass) missing.
+
+    Cause: The disk lost something, a copy was cut short, or somebody changed a file.
+
+    Remedy: Load the one before: `diskreplay checkpoints DIRECTORY` says which are whole.
+    `diskreplay verify CHECKPOINT` names each damaged file. The buffer that tried to load is as
+    it was.
+    """
 
 
 class IncompleteCheckpointError(CorruptCheckpointError, FileNotFoundError):
-    """A file of the checkpoint is missing."""
+    """A file of the checkpoint is missing.
+
+    Cause: A copy of the directory was not finished, or a file was deleted.
+
+    Remedy: Copy it again, whole, or load the one before.
+    """
 
 
 class UsageError(DiskReplayError, RuntimeError):
-    """The object does not take this call now."""
+    """The object does not take this call now.
+
+    Cause: One of the errors below; or what the text says.
+
+    Remedy: Do first what the text asks for.
+    """
 
 
 class ClosedError(UsageError):
-    """The buffer was closed."""
+    """The buffer was closed.
+
+    Cause: `close` was called, or the `with` block was left; a prefetcher and a view are closed
+    with their buffer.
+
+    Remedy: Open it again: `diskreplay.open(PATH)`, or the constructor with the same path.
+    """
 
 
 class ReadOnlyError(UsageError):
-    """The buffer was opened for reading only."""
+    """The buffer was opened for reading only.
+
+    Cause: `add`, `update_priorities`, `load` or another call that writes, on a buffer of
+    `mode="r"`, which is the default of `diskreplay.open`.
+
+    Remedy: Open it with `mode="a"` or by the constructor; only one process can.
+    """
 
 
 class ForkedError(UsageError):
-    """A child process tried to write to its parent's buffer."""
+    """A child process used its parent's buffer.
+
+    Cause: The process was forked after the buffer was opened: workers of a data loader,
+    `multiprocessing` on Linux.
+
+    Remedy: Open the store in the child: `diskreplay.open(PATH, mode="r")`. One process writes,
+    any number read.
+    """
 
 
 class ReentryError(UsageError):
     """The buffer was called amid another call of the same thread: by a signal handler, a
-    ``__del__`` or a callback. That other call is not harmed."""
+    ``__del__`` or a callback. That other call is not harmed.
+
+    Cause: Python runs a signal handler between any two instructions, half way through an `add`
+    too.
+
+    Remedy: Let the handler set a flag, and call the buffer from the loop when the step is done:
+    see the page on long runs.
+    """
 
 
 class StorageError(DiskReplayError, OSError):
-    """The operating system refused a file operation; ``errno`` says why."""
+    """The operating system refused a file operation; ``errno`` says why.
+
+    Cause: The file system has an error, is read-only, has no `flock`, or a link on the path
+    leads to a disk that is not mounted.
+
+    Remedy: Do what the text says. A file system without locks can hold checkpoints, not a live
+    store: put that on a local disk.
+    """
 
     def __str__(self) -> str:
         """The path and the message, as all other errors have them, and no ``[Errno 5]``."""
@@ -162,29 +347,72 @@ class StorageError(DiskReplayError, OSError):
 
 
 class DiskFullError(StorageError):
-    """The file system or the quota is full."""
+    """The file system or the quota is full.
+
+    Cause: No room for rows or for a checkpoint. Old checkpoints hold on to rows that the live
+    store has let go.
+
+    Remedy: Free some room, and make the same call again: nothing was lost, and nothing was half
+    written. `diskreplay prune` removes old checkpoints, and `diskreplay size` says beforehand
+    how much a run takes.
+    """
 
 
 class StoreMovedError(StorageError):
     """The directory of a store that is open was moved or deleted; what is at its path now was not
-    touched."""
+    touched.
+
+    Cause: Somebody moved, replaced or deleted the directory while a buffer had it open.
+
+    Remedy: Close this buffer, and open the store where it is now: all rows that were added are
+    in it. If it was deleted, load the newest checkpoint.
+    """
 
 
 class StorePermissionError(StorageError, PermissionError):
-    """The directory or file cannot be written or read by this user."""
+    """The directory or file cannot be written or read by this user.
+
+    Cause: Another user made it, often root in a container; or it is mounted read-only.
+
+    Remedy: Give it to this user (`chown`), or open with `mode="r"`, which needs to read only.
+    """
 
 
 class RemoteError(StorageError):
-    """An object store refused, or what it holds is not what was put there."""
+    """An object store refused, or what it holds is not what was put there.
+
+    Cause: Credentials that may not write, a bucket that is not there, an object that somebody
+    changed.
+
+    Remedy: Do what the text says. `diskreplay verify URL --deep` checks what is published.
+    """
 
 
 class RemoteUnavailableError(RemoteError):
-    """An object store did not answer, or broke off, again and again."""
+    """An object store did not answer, or broke off, again and again.
+
+    Cause: The network or the service is down, or asks for fewer requests.
+
+    Remedy: Try again later: the checkpoint is still beside the store, and the next save sends
+    what is missing.
+    """
 
 
 class TakenOverError(RemoteError):
-    """Another run publishes its checkpoints at this URL."""
+    """Another run publishes its checkpoints at this URL.
+
+    Cause: A run that took this one's place has the URL; or two runs were given one URL.
+
+    Remedy: End this run, if it was replaced. If it is to go on in the other one's place,
+    `RemoteCheckpoints(URL, takeover=True)`. Else choose another URL.
+    """
 
 
 class UnsupportedStoreError(RemoteError):
-    """The object store does not refuse what a conditional request has to refuse."""
+    """The object store does not refuse what a conditional request has to refuse.
+
+    Cause: It ignores `If-None-Match`, so two runs could overwrite each other's checkpoints.
+
+    Remedy: Use another store. Where certainly one process publishes,
+    `unsafe_single_writer=True`.
+    """

@@ -148,9 +148,9 @@ def test_the_tests_run_from_the_source_distribution(tmp_path):
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_tools.py",
-            "tests/test_readme.py::test_the_blocks_are_found",
+            "tests/test_site_pages.py::test_every_page_with_code_is_run",
             "tests/test_layers.py::test_every_module_is_on_the_layer_map",
-            "-k", "test_scripts or test_set_up or blocks_are_found or test_every_module",
+            "-k", "test_scripts or test_set_up or every_page_with_code or test_every_module",
         ],
         cwd=place, env={**os.environ, "PYTHONPATH": str(place)},
         capture_output=True, text=True, check=False,

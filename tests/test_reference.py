@@ -10,7 +10,7 @@ from tests.blocks import ROOT
 
 griffe = pytest.importorskip("griffe")
 
-PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
+PAGES = [*(ROOT / "docs/reference").glob("*.md"), ROOT / "docs/troubleshooting.md"]
 # What a module exports is public; most have no `__all__`, and are the package's own.
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

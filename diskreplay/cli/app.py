@@ -23,6 +23,7 @@ from diskreplay.cli import (
     pictures,
     remote,
     show,
+    size,
     transfer,
     view,
     warmup,
@@ -152,7 +153,7 @@ app = typer.Typer(
     epilog=_EPILOG,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for _module in (look, view, show, pictures, checks, transfer, copies, remote, warmup):
+for _module in (look, view, show, pictures, checks, transfer, copies, remote, size, warmup):
     for _command in _module.commands.registered_commands:
         _command.cls = help_text.Command
     app.add_typer(_module.commands)

@@ -15,7 +15,7 @@ _SMALL = 8  # values that are shown in full
 _CLOSE = 1e-9  # what a copy may change of a priority
 _NOT_OPTIONS = frozenset(
     ("format_version", "created_by", "fields", "first", "count", "transitions", "rng", "prefetch",
-     "observation_space", "action_space", "extras", "block_rows")
+     "observation_space", "action_space", "extras", "block_rows", "generation", "next_step")
 )  # fmt: skip
 
 
