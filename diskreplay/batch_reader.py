@@ -11,6 +11,7 @@ from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
 from diskreplay.store.column import Column
+from diskreplay.store.read_job import JOB
 from diskreplay.store.reading_pool import pool
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
@@ -57,13 +58,13 @@ class BatchReader:
     def __init__(
         self, schema: Schema, stack_size: int, update_horizon: int, *, repeat_first: bool
     ) -> None:
-        from diskreplay.store import kernels
+        from diskreplay.store import batch_kernels
 
-        self._kernels = kernels
+        self._kernels = batch_kernels
         self._schema, self._stack, self._horizon = schema, stack_size, update_horizon
         self._repeat = repeat_first
         self._memory = WindowMemory()
-        # How many batches to ask the kernel for in advance, see store.kernels.windows. Only Linux
+        # How many batches to ask the kernel for in advance, see batch_kernels.windows. Only Linux
         # says how many page faults a thread had.
         self._advice = np.array([0, 16 if sys.platform == "linux" else 0], np.int64)
         self._rusage = np.zeros(32, np.int64)
@@ -142,7 +143,7 @@ class BatchReader:
         if self._advice[0] > 0:
             kernels.advise(column.table, rows)
         job, threads = pool.job(window.nbytes, size, threads)
-        parts = len(job) - kernels.JOB
+        parts = len(job) - JOB
         failed = kernels.windows(
             column.table, rows, stack, horizon, self._advice, self._rusage, flat(window), width,
             apart, column.scratch(2 * -(-size // parts), threads), threads, job,

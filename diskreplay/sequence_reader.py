@@ -69,9 +69,9 @@ class SequenceReader:
         state: Collection[str],
     ) -> None:
         from diskreplay.sampling import window_kernels
-        from diskreplay.store import kernels
+        from diskreplay.store import batch_kernels
 
-        self._kernels, self._masks = kernels, window_kernels
+        self._kernels, self._masks = batch_kernels, window_kernels
         self._schema, self._stack, self._crosses = schema, stack_size, crosses
         self._has_action = "action" in fields
         self._extras = [name for name in schema.extras if name in fields and name not in state]

@@ -15,7 +15,7 @@ from diskreplay.check.verify import verify
 from diskreplay.compat import cpprb, rainbow
 from diskreplay.compat.cs294 import ReplayBuffer as CS294Buffer
 from diskreplay.compat.keras_gym import ExperienceReplayBuffer
-from diskreplay.store import kernels
+from diskreplay.store import batch_kernels, read_job
 
 rng = np.random.default_rng(0)
 FRAME = Box(0, 255, (12, 12), "uint8")
@@ -106,7 +106,7 @@ def buffers():
         ids = buffer.add(POSITION.sample(), 1, 0.5, False, False, state=np.zeros(2))
         buffer.write("state", ids, np.ones((1, 2)))
     # Called after a major fault only.
-    kernels.advise(np.zeros(99, np.int64), np.zeros((0, 5), np.int64))
+    batch_kernels.advise(np.zeros(99, np.int64), np.zeros((0, 5), np.int64))
     tree = diskreplay.SumTree(100)
     tree.set([1], [2.0])
     tree.sample(5, rng)
@@ -195,7 +195,7 @@ def main():
     else:
         reagent_buffers()
     # Threads that help with a sample call it too, but nobody waits until one has come to it.
-    kernels.help_read(np.zeros(kernels.JOB, np.int64))
+    batch_kernels.help_read(np.zeros(read_job.JOB, np.int64))
     for each, declared in jit.kernels.items():
         assert len(each.signatures) == len(declared), f"{each}: {each.signatures} were called"
         if each._cache.kept is not None:

@@ -158,12 +158,12 @@ def test_a_pool_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
 
 
 def test_a_job_that_never_begins_holds_nobody_up():
-    from diskreplay.store import kernels
+    from diskreplay.store import batch_kernels, read_job
 
-    job = np.zeros(kernels.JOB + 4, np.int64)
-    job[kernels.TAKEN] = -1
-    kernels.help_read(job)
-    assert job[kernels.TAKEN] == -1
+    job = np.zeros(read_job.JOB + 4, np.int64)
+    job[read_job.TAKEN] = -1
+    batch_kernels.help_read(job)
+    assert job[read_job.TAKEN] == -1
 
 
 def test_a_forked_child_has_threads_of_its_own(tmp_path):

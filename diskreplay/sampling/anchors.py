@@ -4,10 +4,10 @@ from typing import Literal
 
 import numpy as np
 
-from diskreplay.errors import EmptyBufferError, NotSampleableError, PriorityError, UnknownIdError
+from diskreplay.errors import EmptyBufferError, NotSampleableError
+from diskreplay.sampling.priority_tree import PriorityTree
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
-from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.signals import undisturbed
 
@@ -37,7 +37,7 @@ class Anchors:
     ----------
     count : int
         Windows that there are.
-    tree : SumTree or None
+    tree : PriorityTree or None
         Leaf ``place`` holds ``p^alpha`` of the window whose anchor is there. None where all are
         alike and every row may be an anchor: then rows are picked until one is.
     largest : float
@@ -60,20 +60,20 @@ class Anchors:
         normalization: Literal["batch", "buffer"],
         online: int,
     ) -> None:
-        from diskreplay.sampling import prioritized_kernels, window_kernels
+        from diskreplay.sampling import window_kernels
 
-        self._kernels, self._window_kernels = prioritized_kernels, window_kernels
+        self._kernels = window_kernels
         self._window = window
         self.figures = window.figures(repeat_first=stack_padding == "reset")
-        self.alpha, self._normalization = alpha, normalization
+        self._alpha = alpha
         self._has_tree, self._apart = prioritized or window.stride > 1, online
         self._track_min = prioritized and normalization == "buffer"
         self.largest = 1.0
-        self.tree: SumTree | None = None
+        self.tree: PriorityTree | None = None
         self._index: RowIndex  # by `follow`
 
     @property
-    def _tree(self) -> SumTree:
+    def _tree(self) -> PriorityTree:
         assert self.tree is not None
         return self.tree
 
@@ -86,7 +86,9 @@ class Anchors:
         # Rows that were evicted before are nothing to catch up with.
         self._seen[:] = index.first[:, None]
         self._marks = np.zeros(index.size, np.uint8)
-        self.tree = SumTree(index.size, track_min=self._track_min) if self._has_tree else None
+        self.tree = None
+        if self._has_tree:
+            self.tree = PriorityTree(index.size, self._alpha, track_min=self._track_min)
         self.cursor = np.zeros(index.num_envs, np.int64) if self._apart else None
         self.catch_up(index)
         if (cursor := self.cursor) is not None:  # only what comes from now on is new
@@ -102,7 +104,7 @@ class Anchors:
             self._grow(index.size)
         if self._seen.tobytes() == index.bounds.tobytes():  # a third of `np.array_equal`
             return
-        kernels = self._window_kernels
+        kernels = self._kernels
         room = kernels.count_changes(*index.state, self.figures, self._seen)
         changed = np.empty((2, room), np.int64)
         with undisturbed():  # Ctrl-C in between would leave windows that are never drawn
@@ -112,25 +114,15 @@ class Anchors:
             self.count += came - gone
             if self.tree is not None:
                 # In this order: a new anchor may sit in the place of an evicted one.
-                self._fill(changed[0, :gone], 0.0)
-                self._fill(changed[1, :came], self._leaf(self.largest))
+                self.tree.fill(changed[0, :gone], 0.0)
+                self.tree.fill(changed[1, :came], self.tree.leaf(self.largest))
 
     def _grow(self, size: int) -> None:
         marks = np.zeros(size, np.uint8)
         marks[: len(self._marks)] = self._marks
         self._marks = marks
         if self.tree is not None:
-            old, self.tree = self.tree, SumTree(size, track_min=self._track_min)
-            self.tree.leaves[: old.capacity] = old.leaves
-            self.tree.rebuild()
-
-    def _fill(self, places: np.ndarray, leaf: float) -> None:
-        tree = self._tree
-        tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, np.array([leaf]))
-
-    def _leaf(self, priority: float) -> float:
-        kernels = self._kernels
-        return min(kernels.leaf_of(priority, self.alpha), kernels.LARGEST_LEAF)
+            self.tree = self.tree.grown(size)
 
     # -- looking
 
@@ -197,25 +189,11 @@ class Anchors:
         if self.tree is None:
             drawn, probability, weight = self._pick(rng, rest)
         else:
-            drawn, probability, weight = self._draw_from_tree(rng, rest, beta)
+            drawn, probability, weight = self.tree.draw(self._index, self.count, rng, rest, beta)
         if new is None or not len(new):
             return drawn, probability, weight
         probability = np.concatenate([self.probability(new), probability])
         return np.concatenate([new, drawn]), probability, self._weights(probability, beta)
-
-    def _draw_from_tree(
-        self, rng: ReplayableRng, size: int, beta: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        tree, index, total = self._tree, self._index, self._tree.total
-        if not total > 0:
-            raise EmptyBufferError("nothing to sample: all priorities are 0")
-        ids = np.empty(size, np.int64)
-        probability, weight = np.empty(size), np.empty(size, np.float32)
-        self._kernels.tree_draw(
-            tree.nodes, tree.starts, rng.random(size), float(self.count), float(beta),
-            self._whole(), index.bounds, index.figures, ids, probability, weight,
-        )  # fmt: skip
-        return ids, probability, weight
 
     def _pick(self, rng: ReplayableRng, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         index, ids = self._index, np.empty(size, np.int64)
@@ -226,7 +204,7 @@ class Anchors:
                 there = self.ids()
                 ids[found:] = there[(uniform * len(there)).astype(np.int64)]
                 break
-            found += self._window_kernels.draw_marked(
+            found += self._kernels.draw_marked(
                 self._marks, index.bounds, index.figures, index.ends, uniform, ids[found:]
             )
             rounds += 1
@@ -235,17 +213,13 @@ class Anchors:
         weight.fill(1.0)
         return ids, probability, weight
 
-    def _whole(self) -> float:
-        """The smallest probability, if weights are normalised by it, else 0."""
-        return self._tree.min / self._tree.total if self._track_min else 0.0
-
     def _weights(self, probability: np.ndarray, beta: float) -> np.ndarray:
         """Importance weights of windows of which some were not drawn, as `tree_draw` makes them; a
         window of priority 0, which only the queue hands out, has the weight of the others."""
         if self.tree is None:
             return np.ones(len(probability), np.float32)
         positive = probability > 0
-        least = self._whole() or probability.min(where=positive, initial=np.inf)
+        least = self.tree.least_probability or probability.min(where=positive, initial=np.inf)
         shares = np.divide(least, probability, where=positive, out=np.ones(len(probability)))
         return (shares**beta).astype(np.float32)
 
@@ -264,14 +238,14 @@ class Anchors:
     def _take_new(self, cursor: np.ndarray, size: int) -> np.ndarray:
         """Windows that nobody was given yet, at most so many, oldest first."""
         index, ids = self._index, np.empty(size, np.int64)
-        found = self._window_kernels.take_new(
+        found = self._kernels.take_new(
             self._marks, index.bounds, index.figures, cursor, self._settled(), self._apart, ids
         )
         return ids[:found]
 
     def _settled(self) -> np.ndarray:
         out = np.empty(self._index.num_envs, np.int64)
-        self._window_kernels.settled_rows(*self._index.state, self.figures, out)
+        self._kernels.settled_rows(*self._index.state, self.figures, out)
         return out
 
     def plan(self, anchors: np.ndarray, powers: np.ndarray) -> WindowPlan:
@@ -300,7 +274,7 @@ class Anchors:
             np.empty(learning, np.int32),
         )  # fmt: skip
         step, reward = np.empty(shape, np.int32), np.empty(shape, np.float32)
-        self._window_kernels.window_plan(
+        self._kernels.window_plan(
             index.ring, index.ring.view(np.float32), index.bounds, index.figures, self.figures,
             powers, anchors, ids, transitions, frames, state, step, reward, masks, *rest,
         )  # fmt: skip
@@ -322,21 +296,12 @@ class Anchors:
         PriorityError, UnknownIdError
             Nothing is changed.
         """
-        tree, index = self._tree, self._index
-        wrong, at, largest = self._window_kernels.update_marked(
-            tree.nodes, tree.least, tree.starts, self._marks, index.bounds, index.figures,
-            anchors, priorities, self.alpha, np.empty(len(anchors), np.int64),
+        ignored, largest = self._tree.update(
+            self._index, self._marks.reshape(-1, 1), 0, 1, anchors, priorities, "anchor",
+            "eta * max |td| + (1 - eta) * mean |td|",
         )  # fmt: skip
-        if wrong == 1:
-            raise PriorityError(
-                f"priority {priorities[at]} at position {at}: finite, not negative and, raised "
-                "to alpha, at most 1e297 expected (eta * max |td| + (1 - eta) * mean |td|, say)"
-            )
-        if wrong == 2:
-            index.check_known(anchors)
-            raise UnknownIdError(f"anchor {anchors[at]} at position {at} was never handed out")
         self.largest = max(self.largest, largest)
-        return at
+        return ignored
 
     # -- what is saved
 

@@ -4,11 +4,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from diskreplay.errors import EmptyBufferError, PriorityError, UnknownIdError
+from diskreplay.errors import EmptyBufferError, PriorityError
 from diskreplay.sampling.initial_priorities import Given, InitialPriorities, checked
+from diskreplay.sampling.priority_tree import PriorityTree
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
-from diskreplay.sampling.sum_tree import SumTree
 
 
 class PriorityMass(NamedTuple):
@@ -26,15 +26,12 @@ class PriorityMass(NamedTuple):
 
 
 class PrioritizedSampler:
-    """Proportional prioritization, Schaul et al. 2016, equations 1 and following.
-
-    ``P(i) = p_i^alpha / sum_k p_k^alpha``, drawn stratified; weights ``(N P(i))^-beta``, divided
-    by the largest of the batch or of the whole buffer. A row that becomes sampleable gets the
-    priority that it was added with, or else the largest one seen so far (1 before any).
+    """Keeps the tree of priorities of a row index. A row that becomes sampleable gets the priority
+    that it was added with, or else the largest one seen so far (1 before any).
 
     Attributes
     ----------
-    tree : SumTree
+    tree : PriorityTree
         Leaf ``place`` holds ``p^alpha`` of the row there, 0 while it cannot be sampled.
     largest : float
         The largest priority seen.
@@ -45,26 +42,20 @@ class PrioritizedSampler:
     def __init__(
         self, index: RowIndex, alpha: float, normalization: Literal["batch", "buffer"]
     ) -> None:
-        from diskreplay.sampling import prioritized_kernels
+        from diskreplay.sampling import prioritized_kernels, row_index_kernels
 
         self._kernels = prioritized_kernels
+        self._words = row_index_kernels.FLAGS, row_index_kernels.SAMPLEABLE
         self.alpha, self.normalization = alpha, normalization
         self._index = index
         self.largest = 1.0
         self.initial: InitialPriorities | None = None
         self._newest = 0.0, 0.0  # the largest priority at the last `enter`, and its leaf
-        self._one, self._places = np.empty(1), np.empty(0, np.int64)  # for kernels, made once
-        self.tree = self._make_tree()
-
-    def _make_tree(self) -> SumTree:
-        return SumTree(self._index.size, track_min=self.normalization == "buffer")
+        self.tree = PriorityTree(index.size, alpha, track_min=normalization == "buffer")
 
     def grow(self) -> None:
         """Follow the index when it has grown."""
-        old = self.tree
-        self.tree = self._make_tree()
-        self.tree.leaves[: old.capacity] = old.leaves
-        self.tree.rebuild()
+        self.tree = self.tree.grown(self._index.size)
 
     def append_one(self, step: int, flags: int, reward: float) -> None:
         """One row of the only env, taken in by index and tree with one kernel call."""
@@ -79,7 +70,7 @@ class PrioritizedSampler:
 
     def _newest_leaf(self) -> float:
         if self._newest[0] != self.largest:
-            self._newest = self.largest, self.leaf(self.largest)
+            self._newest = self.largest, self.tree.leaf(self.largest)
         return self._newest[1]
 
     def _append_with_initial(self, step: int, flags: int, reward: float) -> None:
@@ -105,7 +96,7 @@ class PrioritizedSampler:
         """Rows became sampleable: they get the priority that they were added with, or else the
         largest one seen."""
         if self.initial is None:
-            return self._fill(places, self._newest_leaf())
+            return self.tree.fill(places, self._newest_leaf())
         leaves, tree = self.initial.at(places), self.tree
         leaves[np.isnan(leaves)] = self._newest_leaf()
         if len(leaves):
@@ -113,18 +104,7 @@ class PrioritizedSampler:
 
     def leave(self, places: np.ndarray) -> None:
         """Rows stopped being sampleable: they cannot be drawn."""
-        self._fill(places, 0.0)
-
-    def _fill(self, places: np.ndarray, leaf: float) -> None:
-        tree = self.tree
-        self._one[0] = leaf
-        tree._kernels.tree_set(tree.nodes, tree.least, tree.starts, places, self._one)
-
-    def leaf(self, priority: float) -> float:
-        """The leaf of a priority; always the same bits for the same number. At most the largest
-        that the tree takes, also where the priority was set with a smaller alpha."""
-        kernels = self._kernels
-        return min(kernels.leaf_of(priority, self.alpha), kernels.LARGEST_LEAF)
+        self.tree.fill(places, 0.0)
 
     def _converted(self, leaves: np.ndarray, alpha: float) -> np.ndarray:
         """Leaves that are powers with exponent `alpha`, as powers with this sampler's.
@@ -177,7 +157,7 @@ class PrioritizedSampler:
         if alpha and alpha != self.alpha:  # those of alpha 0 say nothing: they stay as they are
             leaves = self._converted(leaves, alpha)
         index = self._index
-        of_new = self.leaf(self.largest)
+        of_new = tree.leaf(self.largest)
         first, stop = int(index.first.min()), int(index.count.max())
         known = np.full((stop - first, index.num_envs), np.nan)
         low, high = max(start, first), min(start + len(leaves), stop)
@@ -242,16 +222,8 @@ class PrioritizedSampler:
         EmptyBufferError
             Nothing can be sampled, or all priorities are zero.
         """
-        tree, index = self.tree, self._index
-        total = self._drawable()
-        ids = np.empty(size, np.int64)
-        probability, weight = np.empty(size), np.empty(size, np.float32)
-        whole = tree.min / total if self.normalization == "buffer" else 0.0
-        self._kernels.tree_draw(
-            tree.nodes, tree.starts, rng.random(size), float(index.sampleable), float(beta),
-            whole, index.bounds, index.figures, ids, probability, weight,
-        )  # fmt: skip
-        return ids, probability, weight
+        self._drawable()
+        return self.tree.draw(self._index, self._index.sampleable, rng, size, beta)
 
     def draw_at(self, positions: np.ndarray) -> tuple[np.ndarray, PriorityMass]:
         """The ids at given places of the total, and what that total was: for a draw over several
@@ -316,20 +288,10 @@ class PrioritizedSampler:
         PriorityError, UnknownIdError
             Nothing is changed.
         """
-        tree, index = self.tree, self._index
-        if len(self._places) < len(ids):
-            self._places = np.empty(len(ids), np.int64)
-        wrong, at, largest = self._kernels.tree_update(
-            tree.nodes, tree.least, tree.starts, index.ring, index.bounds, index.figures, ids,
-            priorities, self.alpha, self._places,
+        index = self._index
+        ignored, largest = self.tree.update(
+            index, index.ring, *self._words, ids, priorities, "id",
+            "|td_error| plus a small constant",
         )  # fmt: skip
-        if wrong == 1:
-            raise PriorityError(
-                f"priority {priorities[at]} at position {at}: finite, not negative and, raised "
-                "to alpha, at most 1e297 expected (|td_error| plus a small constant, say)"
-            )
-        if wrong == 2:
-            index.check_known(ids)
-            raise UnknownIdError(f"id {ids[at]} at position {at} was never handed out")
         self.largest = max(self.largest, largest)
-        return at
+        return ignored

@@ -6,10 +6,7 @@ from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENVS,
     FIRST,
-    FLAGS,
     ROWS,
-    SAMPLEABLE,
-    WIDTH,
     append,
 )
 from diskreplay.sampling.sum_tree_kernels import (
@@ -22,17 +19,23 @@ from diskreplay.sampling.sum_tree_kernels import (
 _INFINITY = float("inf")
 
 
-@kernel(
-    "float64[::1], float64[::1], int64[::1], int32[:, ::1], int64[:, ::1], int64[::1], "
+_UPDATE = (
+    "float64[::1], float64[::1], int64[::1], {}[:, ::1], int64, int64, int64[:, ::1], int64[::1], "
     "int64[::1], float64[::1], float64, int64[::1]"
 )
-def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, alpha, places):
-    """Set the leaves of sampleable rows to ``priority ** alpha``; `places` is for their places.
+
+
+@kernel(_UPDATE.format("int32"), _UPDATE.format("uint8"))
+def tree_update(
+    nodes, least, starts, words, column, bit, bounds, figures, ids, priorities, alpha, places
+):  # fmt: skip
+    """Set the leaves of rows that have `bit` in ``words[place, column]`` to ``priority ** alpha``;
+    `places` is for their places.
 
     Returns what is wrong (0: nothing, 1: a priority, 2: an id), where, and for 0 how many rows
     were ignored and the largest priority that was not. Looks at everything before it sets anything.
     """
-    rows, envs = figures[ROWS], figures[ENVS]
+    rows, envs, line = figures[ROWS], figures[ENVS], words.itemsize * words.shape[1]
     for i in range(len(ids)):
         if not 0.0 <= priorities[i] < _INFINITY:
             return 1, i, 0.0
@@ -43,13 +46,13 @@ def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, al
         if ids[i] < 0 or row >= bounds[env, COUNT]:
             return 2, i, 0.0
         places[i] = row % rows * envs + env
-        prefetch_line(address(ring) + 4 * WIDTH * places[i])
+        prefetch_line(address(words) + line * places[i])
     taken = 0
     largest = 0.0
     for i in range(len(ids)):
         row, env = _divided(ids[i], envs)
         place = places[i]
-        if row >= bounds[env, FIRST] and ring[place, FLAGS] & SAMPLEABLE:
+        if row >= bounds[env, FIRST] and words[place, column] & bit:
             nodes[place] = as_leaf(priorities[i], alpha)
             places[taken] = place
             taken += 1

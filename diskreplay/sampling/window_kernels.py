@@ -2,7 +2,6 @@
 
 from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import address, int32s, int64, int64s, kernel, larger, part, pointer, smaller
-from diskreplay.sampling.prioritized_kernels import as_leaf
 from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENDED,
@@ -21,7 +20,6 @@ from diskreplay.sampling.row_index_kernels import (
     pick_retained,
     stack_is_whole,
 )
-from diskreplay.sampling.sum_tree_kernels import LARGEST_LEAF, refresh_parents
 
 # The figures of a window.
 BURN_IN, LENGTH, AHEAD, N_STEP, STRIDE, ENDS, ARRIVAL, FINISHED, REPEAT_FIRST = range(9)
@@ -29,7 +27,6 @@ INSIDE, SHIFT, PAD, CROSS = 0, 1, 2, 3
 # The masks of a window's positions, in the order of `window_plan`.
 OBSERVED, TRANSITION, IS_FIRST, IS_LAST, BEGIN, LEARN, IS_TERMINATED, IS_TRUNCATED = range(8)
 
-_INFINITY = float("inf")
 ROWS_OF_A_LINE = 4  # of the caches
 
 
@@ -215,41 +212,6 @@ def settled_rows(ring, bounds, figures, shape, out):
                 pointer(ring), pointer(bounds), pointer(figures), pointer(shape), env, first, count
             )
     return 0
-
-
-@kernel(
-    "float64[::1], float64[::1], int64[::1], uint8[::1], int64[:, ::1], int64[::1], int64[::1], "
-    "float64[::1], float64, int64[::1]"
-)
-def update_marked(
-    nodes, least, starts, marks, bounds, figures, ids, priorities, alpha, places
-):  # fmt: skip
-    """Set the leaves of marked rows to ``priority ** alpha``, as `tree_update` does.
-
-    Returns what is wrong (0: nothing, 1: a priority, 2: an id), where, and for 0 how many were
-    ignored and the largest priority that was not. Looks at everything before it sets anything.
-    """
-    rows, envs = figures[ROWS], figures[ENVS]
-    for i in range(len(ids)):
-        if not 0.0 <= priorities[i] < _INFINITY or as_leaf(priorities[i], alpha) > LARGEST_LEAF:
-            return 1, i, 0.0
-        if ids[i] < 0 or ids[i] // envs >= bounds[ids[i] % envs, COUNT]:
-            return 2, i, 0.0
-    taken = 0
-    largest = 0.0
-    for i in range(len(ids)):
-        place = ids[i] % (rows * envs)
-        if ids[i] // envs >= bounds[ids[i] % envs, FIRST] and marks[place]:
-            nodes[place] = as_leaf(priorities[i], alpha)
-            places[taken] = place
-            taken += 1
-            if priorities[i] > largest:
-                largest = priorities[i]
-    refresh_parents(
-        pointer(nodes), pointer(least), len(least), pointer(starts), len(starts) - 1,
-        pointer(places), 0, taken,
-    )  # fmt: skip
-    return 0, len(ids) - taken, largest
 
 
 @kernel(

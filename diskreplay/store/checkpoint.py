@@ -26,7 +26,6 @@ CHECKPOINT_DURATION = 4
 """So many numbered checkpoints `save` keeps by default, as ReAgent and Dopamine do."""
 
 _SHOWN = 5  # names of other buffers
-_LOOKS = 5  # at a directory that shows no checkpoint
 _CHECKPOINT = re.compile(r"([^.].*)_ckpt\.[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
@@ -112,7 +111,10 @@ def _instead(directory: Path, name: str) -> str:
 
 def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, str]:
     """The checkpoint directory, or what a link there leads to, and its suffix; of the highest
-    number if `suffix` is None. Without one, `directory` may be a checkpoint itself."""
+    number if `suffix` is None. Without one, `directory` may be a checkpoint itself.
+
+    It was there when the directory was listed. A save may have replaced or retired it since: then
+    whoever cannot read it asks again, and is given a newer one."""
     if manifest.is_checkpoint(directory):
         if suffix is None:
             return directory, directory.name.rpartition("_ckpt.")[2]
@@ -120,12 +122,8 @@ def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, st
             f"{directory}: a checkpoint itself, and not a directory of them; leave the suffix out "
             f"to load this one, or give {directory.parent} to load {suffix!r} from there"
         )
-    for _ in range(_LOOKS):
-        places = {path: path for path in _directories(directory)}
-        places = tempfiles.set_aside(directory, _of(name)) | places  # by a save that was killed
-        there = numbered(places, name)
-        if there or suffix is not None:
-            break  # else a save may just have put a new one in the place of the only one
+    places = tempfiles.places(directory, _of(name))
+    there = numbered(places, name)
     if suffix is None:
         if not there:
             raise CheckpointNotFoundError(

@@ -14,12 +14,12 @@ from diskreplay.errors import CorruptSegmentError
 from diskreplay.store import files
 from diskreplay.store.field import Field
 from diskreplay.store.format import array_document
+from diskreplay.store.read_job import READ, READS
 from diskreplay.store.rwlock import RWLock
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import UNKNOWN, Seal, Segment
+from diskreplay.store.segment_table import FIGURES
 
-# As `store.kernels` has them, which is not imported before it is needed.
-_FIGURES, _READ = 11, 9
 _FIRST_SLOTS = 16  # of a column that grows
 
 # Segments that may have left and not yet been let go of. While a record is being written none is.
@@ -39,7 +39,7 @@ class Column(Generic[AnySegment]):
         The field's place in the list of the group's attributes; names its private files.
     field : Field
     table : ndarray of int64
-        The segment table as `store.kernels` wants it. One array, replaced as a whole when it grows,
+        The segment table, see `segment_table`. One array, replaced as a whole when it grows,
         so that a reader without the lock never mixes two sizes.
     segments : dict of (number, group) to Segment
     seals : dict of (number, group) to Seal
@@ -86,13 +86,13 @@ class Column(Generic[AnySegment]):
     def _make_table(self, slots: int) -> None:
         field, envs = self.field, self.num_envs
         figures = slots, field.segment_rows, field.row_bytes, 0, envs, field.stride
-        table = np.zeros(_FIGURES + 2 * envs * slots, np.int64)
+        table = np.zeros(FIGURES + 2 * envs * slots, np.int64)
         table[: len(figures)] = figures
         self._fill_figures(table)
         # The segment that each env's entry in a slot is of, -1 if there is none.
         self._at = np.full((envs, slots), -1, np.int64)
         self.slots, self.table = slots, table
-        self._entries = table[_FIGURES:].reshape(envs, slots, 2)
+        self._entries = table[FIGURES:].reshape(envs, slots, 2)
 
     def _fill_figures(self, table: np.ndarray) -> None:
         """Write what only some columns have among the figures of the table."""
@@ -305,16 +305,16 @@ class Column(Generic[AnySegment]):
         values : ndarray of shape (num_envs, *field.shape)
             C-contiguous, of the field's dtype.
         """
-        from diskreplay.store import kernels
+        from diskreplay.store import row_kernels
 
-        kernels.scatter(self.table, envs, rows, values.reshape(-1).view(np.uint8))
+        row_kernels.scatter(self.table, envs, rows, values.reshape(-1).view(np.uint8))
 
     # -- reading
 
     def scratch(self, reads: int, threads: int = 1) -> np.ndarray:
         """Memory that kernels want for so many reads of each thread: two a transition, one an
         id."""
-        return np.empty(threads * (_READ * reads + self._scratch_words), np.int64)
+        return np.empty(threads * (READ * reads + self._scratch_words), np.int64)
 
     def read(self, env: int, start: int, stop: int) -> np.ndarray:
         """A copy of rows ``start..stop`` of one env, shape ``(stop - start, *field.shape)``."""
@@ -348,9 +348,10 @@ class Column(Generic[AnySegment]):
             Of rows whose segments are mapped.
         out : ndarray of uint8, shape (n * field.row_bytes,)
         """
-        from diskreplay.store import kernels
+        from diskreplay.store import batch_kernels
 
-        failed = kernels.take(self.table, ids, out, self.scratch(min(len(ids), kernels.READS)))
+        scratch = self.scratch(min(len(ids), READS))
+        failed = batch_kernels.take(self.table, ids, out, scratch)
         if failed:
             self.complain(*divmod(-(1 + failed), self.num_envs))
 

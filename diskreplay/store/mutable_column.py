@@ -107,9 +107,9 @@ class MutableColumn(RawColumn):
     def put(self, ids: np.ndarray, values: np.ndarray) -> None:
         """Replace the values of these rows, whose files are owned. `rwlock` is held: nobody reads a
         row that is half written."""
-        from diskreplay.store import kernels
+        from diskreplay.store import row_kernels
 
-        kernels.put(self.table, ids, values.reshape(-1).view(np.uint8))
+        row_kernels.put(self.table, ids, values.reshape(-1).view(np.uint8))
 
     def unsynced(self) -> list[Path]:
         there = [self.segments[key] for key in self._written if key in self.segments]

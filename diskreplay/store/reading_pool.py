@@ -6,14 +6,14 @@ import threading
 
 import numpy as np
 
-# As `store.kernels` has them, which is not imported before it is needed.
-_JOB, _TAKEN = 17, 1
+from diskreplay.store.read_job import JOB, TAKEN
+
 _PART_BYTES = 1 << 16  # that a thread reads at once, at least
 _PARTS = 4  # for each thread, so that one that comes late, or is held up, is not waited for
 
 
 class ReadingPool:
-    """Threads that wait for jobs, as `kernels.help_read` has them.
+    """Threads that wait for jobs, as `batch_kernels.help_read` has them.
 
     They are started when they are first asked for, and wait without the GIL until the process ends.
     `concurrent.futures` would do too, but makes a future, with a condition, for each job, which
@@ -50,8 +50,8 @@ class ReadingPool:
         if threads > 1:
             parts = max(min(size // _PART_BYTES, pieces, _PARTS * threads), 1)
             threads = min(threads, parts)
-        job = np.zeros(_JOB + parts, np.int64)
-        job[_TAKEN] = -1
+        job = np.zeros(JOB + parts, np.int64)
+        job[TAKEN] = -1
         if threads > 1:
             self.offer(job, threads - 1)
         return job, threads
@@ -72,10 +72,10 @@ class ReadingPool:
 
 
 def _help(jobs: "queue.SimpleQueue[np.ndarray]") -> None:
-    from diskreplay.store import kernels
+    from diskreplay.store import batch_kernels
 
     while True:
-        kernels.help_read(jobs.get())
+        batch_kernels.help_read(jobs.get())
 
 
 pool = ReadingPool()

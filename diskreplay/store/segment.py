@@ -306,7 +306,7 @@ class Shard(Segment):
 
     def block(self, place: int) -> np.ndarray | None:
         """A copy of the rows of one block, shape ``(block_rows, *field.shape)``, or None if it is
-        not there or rotten. For a few of them: `store.kernels` read many."""
+        not there or rotten. For a few of them: `batch_kernels` read many."""
         from numcodecs import blosc
 
         field, (offset, length) = self.field, self.index[place].tolist()

@@ -282,14 +282,40 @@ def sweep(directory: Path, names: str) -> None:
             taken.release()
 
 
-def set_aside(directory: Path, names: str) -> dict[Path, Path]:
-    """Where the directories are that exchanges have moved away from places of these names and, as
-    far as can be seen, not replaced yet: by place. `sweep` puts them back."""
-    return {
-        place: path / _ASIDE
-        for path, place, _kind in _found(directory, names)
-        if (path / _ASIDE).is_dir() and not os.path.lexists(place)
-    }
+def places(directory: Path, names: str) -> dict[Path, Path]:
+    """Directories whose names match a pattern, and where each of them is: at its place, or aside,
+    where an exchange by renames was killed or is under way.
+
+    All comes from one listing, and what that names is returned, also if it has gone since. With
+    two looks, at the names first and then at what each of them is, this would be lost: the listing
+    names checkpoint 1; a save puts 2 there, and retires 1; then 1 is no directory any more, and
+    the directory seems empty, which it never was. Who opens what is returned finds out.
+    """
+    wanted, found = re.compile(names), {}
+    exchanged: dict[Path, list[Path]] = {}
+    with explained(directory, "cannot list the directory"):
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    place, match = directory / entry.name, _NAME.fullmatch(entry.name)
+                    if wanted.fullmatch(entry.name) and _was_directory(entry):
+                        found[place] = place
+                    elif match and wanted.fullmatch(match[1]):
+                        exchanged.setdefault(directory / match[1], []).append(place / _ASIDE)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+    for place, asides in exchanged.items():
+        # In this order: what is put aside after the first look was at its place until then, and
+        # what has left it again before has been replaced there.
+        there = None if place in found else next(filter(Path.is_dir, (*asides, place)), None)
+        if there is not None:
+            found[place] = there
+    return found
+
+
+def _was_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether a listing names a directory, or a link to one; what is gone may have been one."""
+    return entry.is_dir() or not (entry.is_file() or os.path.lexists(entry.path))
 
 
 def discard(paths: Iterable[Path]) -> None:

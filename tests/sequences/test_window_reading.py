@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay.errors import CorruptSegmentError, InvalidInputError
-from diskreplay.store import kernels, reading_pool
+from diskreplay.store import batch_kernels, read_job, reading_pool
 from tests.sequences.playing import Play
 from tests.test_prefetch import assert_equal, kept
 
@@ -69,9 +69,9 @@ def test_each_thread_takes_its_parts(tmp_path, monkeypatch):
         assert_equal(kept(view.gather(anchors, threads=3)), expected)
         ((job, helpers),) = offered
         assert helpers == 2
-        assert len(job) == kernels.JOB + 3 * 4
-        assert not job[kernels.JOB :].any()
-        kernels.help_read(job)
+        assert len(job) == read_job.JOB + 3 * 4
+        assert not job[read_job.JOB :].any()
+        batch_kernels.help_read(job)
 
 
 def test_rot_is_named_alike(tmp_path):

@@ -1,0 +1,110 @@
+"""A sum tree whose leaves are powers of priorities, one for each place of a row index."""
+
+from typing import Self
+
+import numpy as np
+
+from diskreplay.errors import EmptyBufferError, PriorityError, UnknownIdError
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sampling.row_index import RowIndex
+from diskreplay.sampling.sum_tree import SumTree
+
+
+class PriorityTree(SumTree):
+    """Proportional prioritization, Schaul et al. 2016, equations 1 and following.
+
+    ``P(i) = p_i^alpha / sum_k p_k^alpha``, drawn stratified; weights ``(N P(i))^-beta``, divided
+    by the largest of the batch or, with `track_min`, of all leaves.
+
+    Parameters
+    ----------
+    capacity : int
+    alpha : float
+    track_min : bool
+    """
+
+    def __init__(self, capacity: int, alpha: float, *, track_min: bool) -> None:
+        from diskreplay.sampling import prioritized_kernels
+
+        super().__init__(capacity, track_min=track_min)
+        self._rows = prioritized_kernels
+        self.alpha = alpha
+        self._one, self._places = np.empty(1), np.empty(0, np.int64)  # for kernels, made once
+
+    def grown(self, capacity: int) -> Self:
+        """One with the same leaves, and more of them."""
+        tree = type(self)(capacity, self.alpha, track_min=len(self.least) > 0)
+        tree.leaves[: self.capacity] = self.leaves
+        tree.rebuild()
+        return tree
+
+    def leaf(self, priority: float) -> float:
+        """The leaf of a priority; always the same bits for the same number. At most the largest
+        that the tree takes, also where the priority was set with a smaller alpha."""
+        return min(self._rows.leaf_of(priority, self.alpha), self._kernels.LARGEST_LEAF)
+
+    def fill(self, places: np.ndarray, leaf: float) -> None:
+        """Set all these leaves to one value."""
+        self._one[0] = leaf
+        self._kernels.tree_set(self.nodes, self.least, self.starts, places, self._one)
+
+    @property
+    def least_probability(self) -> float:
+        """By which weights are normalised; 0 where the batch's smallest is taken."""
+        return self.min / self.total if len(self.least) else 0.0
+
+    def draw(
+        self, index: RowIndex, count: int, rng: ReplayableRng, size: int, beta: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, probabilities (float64) and importance weights (float32) of `size` rows, of `count`
+        that there are.
+
+        Raises
+        ------
+        EmptyBufferError
+            All priorities are 0.
+        """
+        if not self.total > 0:
+            raise EmptyBufferError("nothing to sample: all priorities are 0")
+        ids = np.empty(size, np.int64)
+        probability, weight = np.empty(size), np.empty(size, np.float32)
+        self._rows.tree_draw(
+            self.nodes, self.starts, rng.random(size), float(count), float(beta),
+            self.least_probability, index.bounds, index.figures, ids, probability, weight,
+        )  # fmt: skip
+        return ids, probability, weight
+
+    def update(
+        self, index: RowIndex, words: np.ndarray, column: int, bit: int, ids: np.ndarray,
+        priorities: np.ndarray, noun: str, example: str,
+    ) -> tuple[int, float]:  # fmt: skip
+        """Set the priorities of those of these rows that have `bit` in the place's word
+        ``words[place, column]``.
+
+        Returns
+        -------
+        ignored : int
+            How many were evicted, or have no such bit.
+        largest : float
+            The largest priority that was not ignored.
+
+        Raises
+        ------
+        PriorityError, UnknownIdError
+            Nothing is changed.
+        """
+        if len(self._places) < len(ids):
+            self._places = np.empty(len(ids), np.int64)
+        wrong, at, largest = self._rows.tree_update(
+            self.nodes, self.least, self.starts, words, column, bit, index.bounds, index.figures,
+            ids, priorities, self.alpha, self._places,
+        )  # fmt: skip
+        if wrong == 1:
+            raise PriorityError(
+                f"priority {priorities[at]} at position {at}: finite, not negative and, raised "
+                f"to alpha, at most 1e297 expected ({example}, say)"
+            )
+        if wrong == 2:
+            index.check_known(ids)
+            raise UnknownIdError(f"{noun} {ids[at]} at position {at} was never handed out")
+        return at, largest
