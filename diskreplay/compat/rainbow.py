@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diskreplay.compat import tree_kernels
 from diskreplay.compat.base import Facade
 from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
 from diskreplay.compat.slot_buffer import SlotBuffer
@@ -223,6 +222,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.alpha, self.max_priority = alpha, 1.0
         leaves = 1 << max(int(size) - 1, 0).bit_length()
         self.sum_tree, self.min_tree = SumSegmentTree(leaves), MinSegmentTree(leaves)
+        self._slot, self._leaf = np.empty(1, np.int64), np.empty(1)  # for the kernel, made once
         super().__init__(obs_dim, size, batch_size, path=path)
 
     def _recall(self, ring: SlotBuffer) -> None:
@@ -241,8 +241,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         newest = float(self.max_priority**self.alpha)
         ring.notes |= {"max_priority": self.max_priority, "newest_weight": newest}
 
-    def _weigh(self, slots: Any, leaves: Any) -> None:
-        self.sum_tree[slots] = self.min_tree[slots] = leaves
+    def _weigh(self, slots: np.ndarray, leaves: np.ndarray) -> None:
+        """Set leaves that were checked."""
+        self.sum_tree.weights.put(slots, leaves)
+        self.min_tree.leaves[slots] = leaves
 
     @property
     def tree_ptr(self) -> int:
@@ -252,8 +254,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _took(
         self, number: int, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray
     ) -> None:
-        leaf, slot = float(self.max_priority**self.alpha), number % self.max_size
-        tree_kernels.set_leaf(self.sum_tree.tree, self.min_tree.tree, slot, leaf)
+        self._slot[0], self._leaf[0] = number % self.max_size, self.max_priority**self.alpha
+        self._weigh(self._slot, self._leaf)
         super()._took(number, act, rew, done, next_obs)
 
     def sample_batch(self, beta: float = 0.4) -> dict[str, Any]:
@@ -279,15 +281,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise AssertionError(f"{self.batch_size} rows needed for a batch, {self.size} there")
         if not beta > 0:
             raise AssertionError(f"beta: above 0 expected, found {beta}")
-        total = self.sum_tree.sum()
+        tree = self.sum_tree.weights
+        total = tree.total
         part = total / self.batch_size
         # What random.uniform makes of these, to the last bit.
         drawn = np.array([random.random() for _ in range(self.batch_size)])
         parts = part * np.arange(self.batch_size + 1)
         masses = parts[:-1] + (parts[1:] - parts[:-1]) * drawn
-        slots = self.sum_tree.retrieve(np.minimum(masses, total))
-        largest = (self.min_tree.min() / total * self.size) ** -beta
-        weights = (self.sum_tree[slots] / total * self.size) ** -beta / largest
+        slots = tree.find(np.minimum(masses, total))
+        largest = (tree.min / total * self.size) ** -beta
+        weights = (tree.leaves[slots] / total * self.size) ** -beta / largest
         return {**self._batch(slots), "weights": weights, "indices": slots.tolist()}
 
     def update_priorities(self, indices: Any, priorities: Any) -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.compat import tree_kernels
+from diskreplay.sampling.sum_tree import SumTree
 
 
 class _SegmentTree:
-    """A binary tree of float64 nodes: the root is ``tree[1]``, leaf i ``tree[capacity + i]``.
+    """Leaves of float64, and one function of any range of them.
 
     Parameters
     ----------
@@ -21,70 +21,75 @@ class _SegmentTree:
         `capacity` is no power of two.
     """
 
+    _join: np.ufunc
     _empty: float
+    leaves: np.ndarray
 
     def __init__(self, capacity: int) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
             raise AssertionError(f"capacity: a power of two expected, found {capacity!r}")
         self.capacity = int(capacity)
-        self.tree = np.full(2 * self.capacity, self._empty)
 
     def __getitem__(self, idx: Any) -> Any:
         """A leaf, or an array of them for an array of indices. AssertionError outside."""
-        leaves = self.tree[self.capacity + self._checked(idx)]
+        leaves = self.leaves[self._checked(idx)]
         return leaves if np.ndim(idx) else float(leaves[0])
 
-    def __setitem__(self, idx: Any, val: Any) -> None:
-        """Set a leaf, or many: arrays of indices and values; the last of equal ones counts."""
-        leaves = self._checked(idx)
-        values = np.empty(len(leaves))
-        values[:] = val
-        self._set(self.tree, leaves, values)
-
     def _checked(self, idx: Any) -> np.ndarray:
-        leaves = np.array(idx, np.int64, ndmin=1)
-        if tree_kernels.any_outside(leaves, self.capacity):
+        found = np.array(idx, np.int64, ndmin=1)
+        if len(found) and (found.min() < 0 or found.max() >= self.capacity):
             raise AssertionError(f"index: 0 to {self.capacity - 1} expected, found {idx!r:.60}")
-        return leaves
+        return found
+
+    @property
+    def tree(self) -> np.ndarray:
+        """The nodes of the original's binary tree, root at 1, leaf i at ``capacity + i``: a copy.
+        O(capacity)."""
+        levels = [self.leaves]
+        while len(levels[0]) > 1:
+            levels.insert(0, self._join(levels[0][::2], levels[0][1::2]))
+        return np.concatenate([[self._empty], *levels])
 
     def operate(self, start: int = 0, end: int = 0) -> float:
-        """Of the leaves ``[start, end)``; an end of 0 or less counts from the capacity."""
+        """Of the leaves ``[start, end)``; an end of 0 or less counts from the capacity. O(leaves of
+        the range)."""
         if end <= 0:
             end += self.capacity
         if not 0 <= start <= self.capacity or end > self.capacity:
             raise AssertionError(
                 f"a range within 0 to {self.capacity} expected, found {start} to {end}"
             )
-        return self._within(start, end, 1, 0, self.capacity) if start < end else self._empty
-
-    def _within(self, start: int, end: int, node: int, low: int, high: int) -> float:
-        """Of the part of ``[start, end)`` below `node`, which is over ``[low, high)``."""
-        if (start, end) == (low, high):
-            return float(self.tree[node])
-        middle = (low + high) // 2
-        if end <= middle:
-            return self._within(start, end, 2 * node, low, middle)
-        if start >= middle:
-            return self._within(start, end, 2 * node + 1, middle, high)
-        return self._join(
-            self._within(start, middle, 2 * node, low, middle),
-            self._within(middle, end, 2 * node + 1, middle, high),
-        )
+        return float(self._join.reduce(self.leaves[start : max(start, end)], initial=self._empty))
 
 
 class SumSegmentTree(_SegmentTree):
-    """Sums over ranges, and the leaf at a given part of the sum."""
+    """Sums over ranges, and the leaf at a given part of the sum: other names for a `SumTree`.
 
-    _empty = 0.0
-    _set = staticmethod(tree_kernels.set_sums)
+    Attributes
+    ----------
+    weights : SumTree
+    """
 
-    @staticmethod
-    def _join(left: float, right: float) -> float:
-        return left + right
+    _join, _empty = np.add, 0.0
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.weights = SumTree(self.capacity, track_min=True)
+
+    @property
+    def leaves(self) -> np.ndarray:  # type: ignore[override] # of the tree
+        """A view of all leaves."""
+        return self.weights.leaves
+
+    def __setitem__(self, idx: Any, val: Any) -> None:
+        """Set a leaf, or many: arrays of indices and values; the last of equal ones counts."""
+        leaves = self._checked(idx)
+        self.weights.set(leaves, np.broadcast_to(np.asarray(val, np.float64), leaves.shape))
 
     def sum(self, start: int = 0, end: int = 0) -> float:
-        """Of the leaves ``[start, end)``; an end of 0 or less counts from the capacity."""
-        return self.operate(start, end)
+        """Of the leaves ``[start, end)``; an end of 0 or less counts from the capacity. O(1) for
+        all of them."""
+        return self.operate(start, end) if start or end else self.weights.total
 
     def retrieve(self, upperbound: Any) -> Any:
         """The leaf i with ``sum(0, i) <= upperbound < sum(0, i + 1)``.
@@ -103,22 +108,32 @@ class SumSegmentTree(_SegmentTree):
         AssertionError
             Not from 0 to the total, give or take 1e-5, or all leaves are 0.
         """
-        masses = np.array(upperbound, np.float64, ndmin=1)
-        total = self.tree[1]
+        masses, total = np.asarray(upperbound, np.float64), self.weights.total
         if not total > 0:
             raise AssertionError("retrieve: every leaf is 0")
         if not ((masses >= 0) & (masses <= total + 1e-5)).all():
             raise AssertionError(f"upperbound: 0 to {total} expected, found {upperbound!r:.60}")
-        found = tree_kernels.find(self.tree, masses)
-        return found if np.ndim(upperbound) else int(found[0])
+        found = self.weights.find(np.minimum(masses, total))
+        return found if np.ndim(upperbound) else int(found)
 
 
 class MinSegmentTree(_SegmentTree):
-    """Minima over ranges."""
+    """Minima over ranges.
 
-    _empty = np.inf
-    _set = staticmethod(tree_kernels.set_minima)
-    _join = staticmethod(min)
+    Attributes
+    ----------
+    leaves : ndarray of float64, shape (capacity,)
+    """
+
+    _join, _empty = np.minimum, np.inf
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.leaves = np.full(self.capacity, np.inf)
+
+    def __setitem__(self, idx: Any, val: Any) -> None:
+        """Set a leaf, or many: arrays of indices and values; the last of equal ones counts."""
+        self.leaves[self._checked(idx)] = val
 
     def min(self, start: int = 0, end: int = 0) -> float:
         """Of the leaves ``[start, end)``; an end of 0 or less counts from the capacity."""

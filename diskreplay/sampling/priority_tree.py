@@ -46,7 +46,7 @@ class PriorityTree(SumTree):
     def fill(self, places: np.ndarray, leaf: float) -> None:
         """Set all these leaves to one value."""
         self._one[0] = leaf
-        self._kernels.tree_set(self.nodes, self.least, self.starts, places, self._one)
+        self.put(places, self._one)
 
     @property
     def least_probability(self) -> float:

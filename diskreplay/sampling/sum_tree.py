@@ -195,6 +195,11 @@ class SumTree:
         self._kernels.tree_find(self.nodes, self.starts, flat, out)
         return out.reshape(masses.shape)
 
+    def put(self, indices: np.ndarray, values: np.ndarray) -> None:
+        """As `set`, of arrays that were checked: of shape (n,), int64 and float64; one value is
+        that of all these leaves."""
+        self._kernels.tree_set(self.nodes, self.least, self.starts, indices, values)
+
     def clear(self) -> None:
         """Set all leaves to zero."""
         self.nodes[:] = 0.0
