@@ -9,8 +9,6 @@ Every one of these classes is Tianshou's own, which draws the same batches from 
 only where it has arrays there are `diskreplay.Slots`. ``docs/tianshou.md`` says what differs.
 """
 
-import os
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from diskreplay.integrations.tianshou_disk import BufferOnDisk
-from diskreplay.integrations.tianshou_leaves import DiskOptions
 
 
 class DiskReplayBuffer(BufferOnDisk, ReplayBuffer):
@@ -69,21 +66,6 @@ class DiskReplayBuffer(BufferOnDisk, ReplayBuffer):
         Another process writes to it.
     """
 
-    def __init__(
-        self,
-        size: int,
-        *args: Any,
-        path: str | os.PathLike | None = None,
-        min_bytes: int = 1024,
-        compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
-        keep: int | None = 4,
-        pickle: str = "reference",
-        **options: Any,
-    ) -> None:
-        super().__init__(size, *args, **options)
-        self._set_up(DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle))
-
 
 class DiskPrioritizedReplayBuffer(BufferOnDisk, PrioritizedReplayBuffer):
     """Tianshou's `PrioritizedReplayBuffer` on disk.
@@ -101,23 +83,6 @@ class DiskPrioritizedReplayBuffer(BufferOnDisk, PrioritizedReplayBuffer):
         Of `PrioritizedReplayBuffer`.
     """
 
-    def __init__(
-        self,
-        size: int,
-        alpha: float,
-        beta: float,
-        *args: Any,
-        path: str | os.PathLike | None = None,
-        min_bytes: int = 1024,
-        compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
-        keep: int | None = 4,
-        pickle: str = "reference",
-        **options: Any,
-    ) -> None:
-        super().__init__(size, alpha, beta, *args, **options)
-        self._set_up(DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle))
-
 
 class DiskVectorReplayBuffer(BufferOnDisk, VectorReplayBuffer):
     """Tianshou's `VectorReplayBuffer` on disk, a lane of the store for each of its buffers.
@@ -131,22 +96,6 @@ class DiskVectorReplayBuffer(BufferOnDisk, VectorReplayBuffer):
         Of the buffers.
     """
 
-    def __init__(
-        self,
-        total_size: int,
-        buffer_num: int,
-        *,
-        path: str | os.PathLike | None = None,
-        min_bytes: int = 1024,
-        compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
-        keep: int | None = 4,
-        pickle: str = "reference",
-        **options: Any,
-    ) -> None:
-        super().__init__(total_size, buffer_num, **options)
-        self._set_up(DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle))
-
 
 class DiskPrioritizedVectorReplayBuffer(BufferOnDisk, PrioritizedVectorReplayBuffer):
     """Tianshou's `PrioritizedVectorReplayBuffer` on disk.
@@ -159,22 +108,6 @@ class DiskPrioritizedVectorReplayBuffer(BufferOnDisk, PrioritizedVectorReplayBuf
     **options
         Of the buffers: ``alpha``, ``beta``, ``stack_num``, ...
     """
-
-    def __init__(
-        self,
-        total_size: int,
-        buffer_num: int,
-        *,
-        path: str | os.PathLike | None = None,
-        min_bytes: int = 1024,
-        compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
-        keep: int | None = 4,
-        pickle: str = "reference",
-        **options: Any,
-    ) -> None:
-        super().__init__(total_size, buffer_num, **options)
-        self._set_up(DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle))
 
 
 class DiskCachedReplayBuffer(BufferOnDisk, CachedReplayBuffer):
@@ -199,24 +132,17 @@ class DiskCachedReplayBuffer(BufferOnDisk, CachedReplayBuffer):
         main_buffer: ReplayBuffer,
         cached_buffer_num: int,
         max_episode_length: int,
-        *,
-        path: str | os.PathLike | None = None,
-        min_bytes: int = 1024,
-        compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
-        keep: int | None = 4,
-        pickle: str = "reference",
+        **disk: Any,
     ) -> None:
-        disk = DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle)
         if isinstance(main_buffer, BufferOnDisk):
             assert len(main_buffer._meta.get_keys()) == 0, "main_buffer: an empty one expected"
-            disk = main_buffer._options if path is None else disk
+            if disk.get("path") is None:
+                disk = main_buffer._options._asdict()
             # Its rows are those of this one: one store has all.
             plain = ReplayBuffer(main_buffer.maxsize, **main_buffer.options)
             plain._random_state = main_buffer._random_state
             main_buffer = plain
-        super().__init__(main_buffer, cached_buffer_num, max_episode_length)
-        self._set_up(disk)
+        super().__init__(main_buffer, cached_buffer_num, max_episode_length, **disk)
 
     def add(self, batch: Any, buffer_ids: Any = None) -> Any:
         """As `CachedReplayBuffer.add`."""
@@ -302,26 +228,16 @@ class DiskHERReplayBuffer(BufferOnDisk, _Relabelling):
         Of `HERReplayBuffer`.
     """
 
-    def __init__(
-        self,
-        size: int,
-        compute_reward_fn: Callable[[np.ndarray, np.ndarray], np.ndarray],
-        horizon: int,
-        future_k: float = 8.0,
-        *,
-        path: str | os.PathLike | None = None,
-        min_bytes: int = 1024,
-        compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
-        keep: int | None = 4,
-        pickle: str = "reference",
-        **options: Any,
-    ) -> None:
-        super().__init__(size, compute_reward_fn, horizon, future_k, **options)
-        self._set_up(DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle))
+
+class _RelabellingVector(HERVectorReplayBuffer):
+    def __init__(self, total_size: int, buffer_num: int, **options: Any) -> None:
+        assert buffer_num > 0
+        size = int(np.ceil(total_size / buffer_num))
+        parts: list[HERReplayBuffer] = [_Relabelling(size, **options) for _ in range(buffer_num)]
+        HERReplayBufferManager.__init__(self, parts)
 
 
-class DiskHERVectorReplayBuffer(BufferOnDisk, HERVectorReplayBuffer):
+class DiskHERVectorReplayBuffer(BufferOnDisk, _RelabellingVector):
     """Tianshou's `HERVectorReplayBuffer` on disk. Goals of a sample are relabelled in memory.
 
     Parameters
@@ -332,25 +248,6 @@ class DiskHERVectorReplayBuffer(BufferOnDisk, HERVectorReplayBuffer):
     **options
         Of the buffers: ``compute_reward_fn``, ``horizon``, ``future_k``, ``stack_num``, ...
     """
-
-    def __init__(
-        self,
-        total_size: int,
-        buffer_num: int,
-        *,
-        path: str | os.PathLike | None = None,
-        min_bytes: int = 1024,
-        compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
-        keep: int | None = 4,
-        pickle: str = "reference",
-        **options: Any,
-    ) -> None:
-        assert buffer_num > 0
-        size = int(np.ceil(total_size / buffer_num))
-        parts: list[HERReplayBuffer] = [_Relabelling(size, **options) for _ in range(buffer_num)]
-        HERReplayBufferManager.__init__(self, parts)
-        self._set_up(DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle))
 
 
 __all__ = [

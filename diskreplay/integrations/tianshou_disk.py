@@ -1,6 +1,8 @@
 """Tianshou's calls of replay buffers, where the larger arrays are on disk."""
 
 import contextlib
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,14 +10,29 @@ from tianshou.data import Batch, ReplayBuffer
 from tianshou.data.batch import create_value
 
 from diskreplay.integrations.disk_batch import DiskBatch, is_storable, leaves
+from diskreplay.integrations.tianshou_leaves import DiskOptions
 from diskreplay.integrations.tianshou_pickle import PickledBuffer
 
 
 class BufferOnDisk(PickledBuffer):
     """Mixin of Tianshou's buffers: `_meta` has its larger leaves on disk.
 
-    A class that has it calls `_set_up` when it is constructed.
+    Takes the options that `DiskReplayBuffer` describes; all else is for Tianshou's constructor.
     """
+
+    def __init__(
+        self,
+        *args: Any,
+        path: str | os.PathLike | None = None,
+        min_bytes: int = 1024,
+        compressor: str | Mapping[str, str] = "auto",
+        checkpoints: str | os.PathLike | None = None,
+        keep: int | None = 4,
+        pickle: str = "reference",
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self._set_up(DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle))
 
     def add(self, batch: Any, buffer_ids: Any = None) -> Any:
         """As Tianshou's. The transitions are on disk, whatever kills the process, when it returns.
