@@ -131,12 +131,14 @@ def _on_plain(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         at = names[argument.name]
-        changed = args[at] if at < len(args) else kwargs.get(argument.name)
-        if isinstance(changed, DiskTensor):
-            after = read[id(changed)][1]
-            changed.write(after)
-            if result is after:
-                result = changed
+        there = args[at] if at < len(args) else kwargs.get(argument.name)
+        # Several of torch._foreach_copy_ and its like.
+        for changed in there if isinstance(there, list | tuple) else [there]:
+            if isinstance(changed, DiskTensor):
+                after = read[id(changed)][1]
+                changed.write(after)
+                if result is after:
+                    result = changed
     return result
 
 

@@ -279,7 +279,7 @@ class RecordLog:
             field, frames = self.layout.window(name, rows, back)
             try:
                 found = buffer.take(field, frames)
-                return found.reshape(*slots.shape, *self.layout.leaves[name].shape)
+                return found.reshape((*slots.shape, *self.layout.leaves[name].shape))
             except (NotSampleableError, UnknownIdError):
                 # They left since, for newer ones: another thread or the writer wrote to these.
                 self.follow()

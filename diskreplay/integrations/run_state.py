@@ -31,7 +31,7 @@ _MAPPINGS, _SEQUENCES = {dict, OrderedDict, Counter}, {list, tuple, set}
 
 
 class Saved(Protocol):
-    """What is saved and loaded with a run."""
+    """What is saved and loaded with a run. For URLs it also has what a `ReplayBuffer` has."""
 
     name: str
 
@@ -52,7 +52,8 @@ class RunState:
     Parameters
     ----------
     buffer : ReplayBuffer
-        Or what is saved and loaded as one is, of `diskreplay.integrations.tianshou` say.
+        Or what is saved and loaded as one is, a `Saved`: a buffer of
+        `diskreplay.integrations.tianshou`, or `diskreplay.integrations.torchrl.SavedReplayBuffer`.
     checkpoint_dir : path, or URL of an object store
         As for ``buffer.save``.
     modules : dict of str to torch.nn.Module
@@ -92,6 +93,11 @@ class RunState:
         if not all(hasattr(buffer, part) for part in ("name", "save", "load")):
             raise InvalidInputError(
                 f"buffer: a ReplayBuffer expected, found {type(buffer).__name__}"
+            )
+        if is_remote(checkpoint_dir) and not hasattr(buffer, "_remote_saver"):
+            raise InvalidInputError(
+                f"checkpoint_dir: a directory expected, found {checkpoint_dir!r:.80}: a "
+                f"{type(buffer).__name__} is not saved to URLs; push its checkpoints there"
             )
         self._buffer, self._keep = buffer, keep
         self._place = checkpoint_dir if is_remote(checkpoint_dir) else Path(checkpoint_dir)

@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,13 @@ from diskreplay.integrations.torchrl_records import (
     rounded,
     stacked,
 )
+from diskreplay.integrations.torchrl_run import SavedReplayBuffer
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import Checkpoint, checkpoints
 from diskreplay.validation import whole
 
-__all__ = ["DiskStorage", "DiskStorageCheckpointer"]
+__all__ = ["DiskStorage", "DiskStorageCheckpointer", "SavedReplayBuffer"]
 
 _MEMORY, _OTHERS = "memory.pt", "others.consolidated"  # of a checkpoint
 _KEPT = 4  # checkpoints of state dicts
@@ -130,6 +131,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
     _default_checkpointer = DiskStorageCheckpointer
     device: Any
     max_size: int
+    _is_apart = False
 
     def __init__(
         self,
@@ -206,8 +208,8 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         notes = {"shape": shape, "batch": (shape[0], *batch) if is_td else (), "tree": tree}
         self._make(layout, notes)
 
-    def _open(self, source: Path) -> None:
-        """Make the leaves that a store or checkpoint has."""
+    def _notes(self, source: Path) -> dict[str, Any]:
+        """What a store or checkpoint says of its records, which are as many as here."""
         found = parse_metadata(read_attributes(source))[0].get("records")
         if not isinstance(found, dict):
             raise SchemaError(f"{source}: this was not made by a DiskStorage; choose another path")
@@ -217,7 +219,12 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
                 f"{source}: made for records of shape {shape}, not for max_size={self.max_size} "
                 f"and ndim={self.ndim}; give what it was made with, or choose another path"
             )
-        self.max_size = int(np.prod(shape))
+        return found
+
+    def _open(self, source: Path) -> None:
+        """Make the leaves that a store or checkpoint has."""
+        found = self._notes(source)
+        self.max_size = int(np.prod(found["shape"]))
         self._make(RecordLayout.parse(found), found)
 
     def _make(self, layout: RecordLayout, notes: Mapping[str, Any]) -> None:
@@ -362,6 +369,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             )
         if self._shelf is None:
             self._open(checkpoint)
+        self._notes(checkpoint)
         shelf = self._opened
         found = shelf.log.load(checkpoint)
         attached = found.attachments
@@ -378,8 +386,19 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         """The leaves that are in memory only."""
         return self._storage.exclude(*map(key, self._opened.log.layout.leaves.values()))
 
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within, `state_dict` has no records: whoever asks saves them otherwise."""
+        self._is_apart = True
+        try:
+            yield
+        finally:
+            self._is_apart = False
+
     def state_dict(self) -> dict[str, Any]:
         """What refers to a checkpoint beside the store; of a temporary store, all records."""
+        if self._is_apart:
+            return {}
         if not self.initialized:
             return super().state_dict()
         state = {"initialized": True, "_len": int(self._len)}
@@ -396,6 +415,8 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go back to what `state_dict` gave, or to what that of another storage did."""
+        if not state_dict:  # the records were saved apart
+            return
         revision = self._mutation_revision
         if "checkpoint" in state_dict:
             self.restore(Path(state_dict["checkpoint"]))

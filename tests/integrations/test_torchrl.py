@@ -427,6 +427,23 @@ def test_another_dtype_shape_or_leaf_is_refused_and_changes_nothing():
         assert len(buffer) == 13
 
 
+@pytest.mark.parametrize("min_bytes", [0, 30])
+def test_leaves_that_are_set_in_place_are_written(min_bytes):
+    rows = TensorDict({"frame": torch.ones(6, 8, 8), "value": torch.ones(6)}, [6])
+    with storage(SIZE, min_bytes=min_bytes) as made:
+        theirs, ours = (
+            TensorDictReplayBuffer(storage=kind, batch_size=2)
+            for kind in (LazyTensorStorage(SIZE), made)
+        )
+        for buffer in (theirs, ours):
+            buffer.extend(rows)
+            buffer.update_(buffer[:].clone().apply(lambda leaf: leaf * 3))
+            buffer.set_at_("frame", torch.full((2, 8, 8), 9.0), torch.tensor([2, 5]))
+            buffer.set_at_("value", torch.tensor([8.0, 9.0]), torch.tensor([1, 5]))
+        same(theirs[:], ours[:])
+        assert (ours[:]["value"][1].item(), ours[1]["value"].item()) == (8, 8)
+
+
 def test_a_small_leaf_that_comes_later_is_in_memory_and_said_so():
     with storage(SIZE, min_bytes=30) as made:
         buffer = TensorDictReplayBuffer(storage=made, batch_size=4)
