@@ -151,8 +151,15 @@ class RecordLog:
         self.rows[written] = rows[own]
         if back is not None:
             self._back[written] = back[own]
-        self._cost[written] = np.diff(own, prepend=-1)
-        self._needed = int(self._cost.sum(dtype=np.int64))
+        if len(written) == 1:  # by far the most common, and in no need of arrays
+            at, cost = int(written[0]), int(own[0]) + 1
+            self._needed += cost - int(self._cost[at])
+            self._cost[at] = cost
+        else:
+            costs, known = np.diff(own, prepend=-1), np.unique(written)
+            self._needed -= int(self._cost[known].sum(dtype=np.int64))
+            self._cost[written] = costs
+            self._needed += int(self._cost[known].sum(dtype=np.int64))
         if moved.any():
             self.cursor = int(written[np.flatnonzero(moved)[-1]])
 

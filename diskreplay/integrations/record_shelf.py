@@ -1,5 +1,6 @@
 """The leaves of a storage of records, on disk and in memory, and what writes them together."""
 
+import functools
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ class RecordShelf:
     ----------
     shape : tuple of int
     slots : Tensor of int64, of that shape
+    leaves : dict of tuple of str to DiskLeaf
+        By their keys.
     memory : dict of str to Tensor, shape (slots, *shape)
         The leaves that are in memory, by name; another view of them is in the storage.
     """
@@ -37,6 +40,7 @@ class RecordShelf:
         self.shape = shape = tuple(notes["shape"])
         self.slots = torch.arange(log.slots).view(shape)
         self.memory: dict[str, torch.Tensor] = {}
+        self.leaves = {leaf.key: DiskLeaf(self, name) for name, leaf in log.layout.leaves.items()}
         self._staged: dict[str, _Staged] | None = None
         self._lock = threading.RLock()
 
@@ -82,6 +86,23 @@ class RecordShelf:
             finally:
                 self._staged = None
 
+    def put(self, slots: np.ndarray, values: Mapping[str, torch.Tensor], moves: bool) -> None:
+        """Write whole records: what `together` does, where all leaves are at hand.
+
+        Parameters
+        ----------
+        slots : ndarray of int64, shape (records,)
+        values : dict of str to Tensor, shape (records, *shape)
+            One for each leaf, of its dtype.
+        moves : bool
+            Whether the storage's cursor moves.
+        """
+        with self._lock:
+            self.log.put(slots, {name: _stored(value) for name, value in values.items()}, moves)
+            where = torch.from_numpy(slots)
+            for name, memory in self.memory.items():
+                memory[where] = values[name].to(self.device)
+
     def stage(self, name: str, slots: np.ndarray, values: torch.Tensor) -> None:
         """Write values of a leaf on disk: now, or with others."""
         with self._lock:
@@ -123,23 +144,24 @@ class DiskLeaf:
 
     def __init__(self, shelf: RecordShelf, name: str) -> None:
         leaf = shelf.log.layout.leaves[name]
-        self._shelf, self._name, self.device = shelf, name, shelf.device
+        self._shelf, self.name, self.device = shelf, name, shelf.device
         self.dtype: torch.dtype = getattr(torch, leaf.dtype)
         self._as_bytes = stored_dtype(self.dtype) is None
         self.shape = leaf.shape[:-1] if self._as_bytes else leaf.shape
 
     def read(self, slots: np.ndarray) -> torch.Tensor:
         """See `disk_tensor.Leaf`."""
-        read = torch.from_numpy(self._shelf.log.read(self._name, slots))
+        read = torch.from_numpy(self._shelf.log.read(self.name, slots))
         if self._as_bytes:
             read = read.view(self.dtype).squeeze(-1)
         return read.to(self.device)
 
     def write(self, slots: np.ndarray, values: torch.Tensor) -> None:
         """See `disk_tensor.Leaf`."""
-        self._shelf.stage(self._name, slots, values)
+        self._shelf.stage(self.name, slots, values)
 
 
+@functools.cache
 def stored_dtype(dtype: torch.dtype) -> np.dtype | None:
     """What NumPy calls it; None where it has nothing like it, or a store cannot have it."""
     if dtype.is_complex:

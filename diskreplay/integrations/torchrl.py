@@ -13,7 +13,6 @@ It takes the place of `LazyTensorStorage`, with any sampler, writer and transfor
 """
 
 import contextlib
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,6 @@ try:
     from tensordict import LazyStackedTensorDict, TensorDict, is_tensor_collection, is_tensorclass
     from torch.utils import _pytree as pytree
     from torchrl.data import LazyTensorStorage, RoundRobinWriter
-    from torchrl.data.replay_buffers.checkpointers import TensorStorageCheckpointer
     from torchrl.data.replay_buffers.storages import Storage
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -39,6 +37,7 @@ from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, Schema
 from diskreplay.integrations.record_layout import RecordLayout
 from diskreplay.integrations.record_log import RecordLog
 from diskreplay.integrations.record_shelf import RecordShelf
+from diskreplay.integrations.torchrl_checkpointer import DiskStorageCheckpointer
 from diskreplay.integrations.torchrl_records import (
     check,
     checked_stack,
@@ -51,6 +50,7 @@ from diskreplay.integrations.torchrl_records import (
     read,
     rounded,
     stacked,
+    whole_records,
 )
 from diskreplay.integrations.torchrl_run import SavedReplayBuffer
 from diskreplay.metadata import parse as parse_metadata
@@ -62,28 +62,6 @@ __all__ = ["DiskStorage", "DiskStorageCheckpointer", "SavedReplayBuffer"]
 
 _MEMORY, _OTHERS = "memory.pt", "others.consolidated"  # of a checkpoint
 _KEPT = 4  # checkpoints of state dicts
-
-
-class DiskStorageCheckpointer(TensorStorageCheckpointer):  # type: ignore[misc]
-    """Saves a `DiskStorage` by hard links: a checkpoint of its store, with the leaves in memory."""
-
-    def dumps(self, storage: "DiskStorage", path: str | os.PathLike) -> None:
-        """Write a checkpoint into a directory, in place of the one that is there."""
-        if not storage.initialized:
-            raise RuntimeError("Cannot save a non-initialized storage.")
-        storage.write(Path(path), 0, keep=None)
-
-    def loads(self, storage: "DiskStorage", path: str | os.PathLike) -> None:
-        """Go back to what `dumps` wrote; or take in what another storage of torchrl wrote."""
-        found = checkpoints(Path(path))
-        if found:
-            storage.restore(found[-1].path)
-            return
-        metadata = json.loads((Path(path) / "storage_metadata.json").read_text())
-        if metadata["is_pytree"] or self._load_hooks:
-            super().loads(storage, Path(path))
-        else:
-            storage.fill(TensorDict.load_memmap(Path(path)), metadata["len"])
 
 
 class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
@@ -281,6 +259,8 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
                 data = stacked(data)
             if self._shelf is None:
                 self._init(data if is_int(cursor) else first(data))
+            elif self._put(cursor, data, set_cursor):
+                return
             elif is_tensor_collection(data):
                 check(data, self._opened, self._storage, self.ndim - is_int(cursor))
             if is_tensorclass(data) and not is_tensorclass(self._storage):  # it was reopened
@@ -298,6 +278,20 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             self._set_last_cursor(before[1])
             put_back(self, cursor, set_cursor)
             raise
+
+    def _put(self, cursor: Any, data: Any, set_cursor: bool) -> bool:
+        """Write whole records, past the leaves; False if this is something else."""
+        is_plain = self.ndim == 1 and type(self._storage) is TensorDict
+        values = whole_records(data, self._opened, is_int(cursor)) if is_plain else None
+        slots = None if values is None else self._opened.slots[cursor].reshape(-1).numpy()
+        if slots is None or any(len(value) != len(slots) for value in values.values()):
+            return False
+        self._opened.put(slots, values, set_cursor)
+        if set_cursor:
+            self._set_last_cursor(cursor)
+            self._get_new_len(data, cursor)
+        self._bump_mutation_revision()
+        return True
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def get(self, index: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
+from tensordict import LazyStackedTensorDict, TensorDict, is_non_tensor, is_tensor_collection
 from torch.utils import _pytree as pytree
 from torchrl.data import RoundRobinWriter
 
@@ -90,6 +90,30 @@ def described(
         key, shape, str(dtype).removeprefix("torch."), stored, on_disk,
         frames if on_disk and len(shape) else 1,
     )  # fmt: skip
+
+
+def whole_records(data: Any, shelf: RecordShelf, is_one: bool) -> dict[str, torch.Tensor] | None:
+    """The leaves by name, with one record axis, where `data` has all of them and nothing else, as
+    plain tensors; None where it is to be looked at more closely."""
+    if type(data) is not TensorDict or data.ndim != 1 - is_one:
+        return None
+    found = {}
+    for path, value in _plain_items(data):
+        leaf = shelf.leaves.get(path)
+        if leaf is None or type(value) is not torch.Tensor or value.is_nested:
+            return None
+        if value.dtype != leaf.dtype or tuple(value.shape[1 - is_one :]) != leaf.shape:
+            return None
+        found[leaf.name] = value[None] if is_one else value
+    return found if len(found) == len(shelf.leaves) else None
+
+
+def _plain_items(data: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in data.items():
+        if type(value) is TensorDict:
+            yield from _plain_items(value, (*above, key))
+        else:
+            yield (*above, key), value
 
 
 def check(data: Any, shelf: RecordShelf, storage: Any, axes: int) -> None:
