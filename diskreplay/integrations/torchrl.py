@@ -283,8 +283,10 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         """Write whole records, past the leaves; False if this is something else."""
         is_plain = self.ndim == 1 and type(self._storage) is TensorDict
         values = whole_records(data, self._opened, is_int(cursor)) if is_plain else None
-        slots = None if values is None else self._opened.slots[cursor].reshape(-1).numpy()
-        if slots is None or any(len(value) != len(slots) for value in values.values()):
+        if values is None:
+            return False
+        slots = self._opened.slots[cursor].reshape(-1).numpy()
+        if any(len(value) != len(slots) for value in values.values()):
             return False
         self._opened.put(slots, values, set_cursor)
         if set_cursor:
