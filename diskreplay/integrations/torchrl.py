@@ -15,7 +15,7 @@ It takes the place of `LazyTensorStorage`, with any sampler, writer and transfor
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SchemaError
+from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
 from diskreplay.integrations.record_layout import RecordLayout
 from diskreplay.integrations.record_log import RecordLog
 from diskreplay.integrations.record_shelf import RecordShelf
@@ -46,6 +46,7 @@ from diskreplay.integrations.torchrl_records import (
     is_int,
     items,
     key,
+    noted,
     put_back,
     read,
     rounded,
@@ -53,8 +54,6 @@ from diskreplay.integrations.torchrl_records import (
     whole_records,
 )
 from diskreplay.integrations.torchrl_run import SavedReplayBuffer
-from diskreplay.metadata import parse as parse_metadata
-from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import Checkpoint, checkpoints
 from diskreplay.validation import whole
 
@@ -109,7 +108,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
     _default_checkpointer = DiskStorageCheckpointer
     device: Any
     max_size: int
-    _is_apart = False
+    is_apart = False  # `state_dict` has no records: whoever asks saves them otherwise
 
     def __init__(
         self,
@@ -186,22 +185,9 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         notes = {"shape": shape, "batch": (shape[0], *batch) if is_td else (), "tree": tree}
         self._make(layout, notes)
 
-    def _notes(self, source: Path) -> dict[str, Any]:
-        """What a store or checkpoint says of its records, which are as many as here."""
-        found = parse_metadata(read_attributes(source))[0].get("records")
-        if not isinstance(found, dict):
-            raise SchemaError(f"{source}: this was not made by a DiskStorage; choose another path")
-        shape = tuple(found["shape"])
-        if len(shape) != self.ndim or int(np.prod(shape)) != rounded(self.max_size, shape[1:]):
-            raise SchemaError(
-                f"{source}: made for records of shape {shape}, not for max_size={self.max_size} "
-                f"and ndim={self.ndim}; give what it was made with, or choose another path"
-            )
-        return found
-
     def _open(self, source: Path) -> None:
         """Make the leaves that a store or checkpoint has."""
-        found = self._notes(source)
+        found = noted(source, self.ndim, self.max_size)
         self.max_size = int(np.prod(found["shape"]))
         self._make(RecordLayout.parse(found), found)
 
@@ -365,7 +351,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             )
         if self._shelf is None:
             self._open(checkpoint)
-        self._notes(checkpoint)
+        noted(checkpoint, self.ndim, self.max_size)
         shelf = self._opened
         found = shelf.log.load(checkpoint)
         attached = found.attachments
@@ -382,18 +368,9 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         """The leaves that are in memory only."""
         return self._storage.exclude(*map(key, self._opened.log.layout.leaves.values()))
 
-    @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
-        """Within, `state_dict` has no records: whoever asks saves them otherwise."""
-        self._is_apart = True
-        try:
-            yield
-        finally:
-            self._is_apart = False
-
     def state_dict(self) -> dict[str, Any]:
         """What refers to a checkpoint beside the store; of a temporary store, all records."""
-        if self._is_apart:
+        if self.is_apart:
             return {}
         if not self.initialized:
             return super().state_dict()

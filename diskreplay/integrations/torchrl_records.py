@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from tensordict import LazyStackedTensorDict, TensorDict, is_non_tensor, is_tens
 from torch.utils import _pytree as pytree
 from torchrl.data import RoundRobinWriter
 
-from diskreplay.errors import DtypeError, InvalidInputError, ShapeError
+from diskreplay.errors import DtypeError, InvalidInputError, SchemaError, ShapeError
 from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_layout import Leaf
 from diskreplay.integrations.record_shelf import DiskLeaf, RecordShelf, stored_dtype
+from diskreplay.metadata import parse as parse_metadata
+from diskreplay.store.format import read_attributes
 from diskreplay.validation import whole
 
 _LEAST_ON_DISK = 1024  # bytes of a leaf that a record cannot have from later on
@@ -90,6 +93,26 @@ def described(
         key, shape, str(dtype).removeprefix("torch."), stored, on_disk,
         frames if on_disk and len(shape) else 1,
     )  # fmt: skip
+
+
+def noted(source: Path, ndim: int, max_size: int) -> dict[str, Any]:
+    """What a store or checkpoint says of its records.
+
+    Raises
+    ------
+    SchemaError
+        It has none, or not so many.
+    """
+    found = parse_metadata(read_attributes(source))[0].get("records")
+    if not isinstance(found, dict):
+        raise SchemaError(f"{source}: this was not made by a DiskStorage; choose another path")
+    shape = tuple(found["shape"])
+    if len(shape) != ndim or int(np.prod(shape)) != rounded(max_size, shape[1:]):
+        raise SchemaError(
+            f"{source}: made for records of shape {shape}, not for max_size={max_size} and "
+            f"ndim={ndim}; give what it was made with, or choose another path"
+        )
+    return found
 
 
 def whole_records(data: Any, shelf: RecordShelf, is_one: bool) -> dict[str, torch.Tensor] | None:

@@ -42,7 +42,7 @@ class SavedReplayBuffer:
 
     def __init__(self, buffer: Any) -> None:
         storage: Any = getattr(buffer, "_storage", None)
-        if not hasattr(storage, "apart"):
+        if not hasattr(storage, "is_apart"):
             raise InvalidInputError(
                 "buffer: a replay buffer of torchrl over a DiskStorage expected, found "
                 f"{type(buffer).__name__} over {type(storage).__name__}"
@@ -150,8 +150,11 @@ class SavedReplayBuffer:
 
     def _state(self) -> dict[str, Any]:
         """All but the records."""
-        with self._storage.apart():
+        self._storage.is_apart = True
+        try:
             return {"parts": self._parts(), "buffer": self._buffer.state_dict()}
+        finally:
+            self._storage.is_apart = False
 
     def _remote_saver(self) -> Any:
         """What publishes checkpoints, and has those that were published."""
