@@ -7,6 +7,7 @@ at for their form only: nobody asks the network. A page that would fetch somethi
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,24 @@ _FETCHED = re.compile(
     r"<(?:script|img|iframe|source|video)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^>]*>"
     r"|<link\b(?=[^>]*rel=[\"']?(?:stylesheet|preload|preconnect|icon))[^>]*href=[\"']?(?:https?:)?//[^>]*>"
 )
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Let a page that the navigation does not name yet stand at its end."""
+    docs, nav = Path(config.docs_dir), config.nav or []
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    if rest := sorted(pages - set(_named(nav))):
+        config.nav = [*nav, {"More": rest}]
+    return config
+
+
+def _named(entry: Any) -> Iterator[str]:
+    """The pages that a part of the navigation has."""
+    if isinstance(entry, str):
+        yield entry
+        return
+    for inner in entry.values() if isinstance(entry, dict) else entry:
+        yield from _named(inner)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

@@ -70,9 +70,9 @@ def segment() -> Drawing:
         d.box(
             20 + at * 190, 45, 180, 60, f"{name}\n" + ("sealed" if fill == GREEN else "grows"), fill
         )
-    d.box(590, 45, 110, 60, "tail\nfewer than 8", RED)
+    d.box(590, 45, 110, 60, "tail\nnewest rows", RED)
     d.arrow(380, 135, 380, 110)
-    d.text(390, 135, "full: sealed once, with a checksum, never changed")
+    d.text(370, 135, "full: sealed once, with a checksum, never changed", "end")
     d.arrow(645, 165, 645, 110)
     d.text(740, 182, "add writes here: memory that is mapped from a file", "end")
     d.text(20, 215, "inside a shard", bold=True)
@@ -86,7 +86,7 @@ def commit() -> Drawing:
     """What `add` does before it returns, and what comes later."""
     d = Drawing("A commit: values first, then the count", 760, 300)
     d.text(20, 28, "add(...), in this order", bold=True)
-    d.box(20, 45, 210, 60, "1. the values of the row\ninto each field's tail", RED)
+    d.box(20, 45, 210, 60, "1. the values of the row\ninto each field's file", RED)
     d.box(275, 45, 210, 60, "2. the commit page:\ncount + 1", BLUE)
     d.box(530, 45, 210, 60, "3. index, priorities;\nadd returns", GREY)
     d.arrow(232, 75, 273, 75)
