@@ -158,9 +158,9 @@ def plot(
 def report(
     path: PathArgument,
     out: OutOption,
-    players: Annotated[
-        int, typer.Option("--players", min=0, max=24, help="How many episodes play.")
-    ] = 4,
+    episodes: Annotated[
+        str, typer.Option("--episodes", metavar="N", help="How many episodes play, or all.")
+    ] = "4",
     field: FieldOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -170,6 +170,9 @@ def report(
 
     if out.suffix.lower() not in (".html", ".htm"):
         raise InvalidInputError(f"--out: a name that ends in .html expected, found {out}")
+    if episodes != "all" and not (episodes.isascii() and episodes.isdecimal()):
+        raise InvalidInputError(f"--episodes: a number or all expected, found {episodes!r:.40}")
+    players = None if episodes == "all" else int(episodes)
     with opened(path) as buffer:
         check_target(out, buffer, force)
         save_report(buffer, out, field=field, players=players)

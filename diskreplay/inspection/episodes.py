@@ -1,11 +1,13 @@
 """Finding the episodes of a buffer."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
+from diskreplay.inspection.plain import plain
 
 _COLUMNS = ("step", "is_final", "terminated", "truncated", "reward")
 
@@ -110,3 +112,20 @@ def starts_of(
     closes[1:] = ended[:-1] & is_final[1:] & ~starts[1:]
     starts[1:] |= closes[:-1]
     return np.flatnonzero(starts)
+
+
+def about(episodes: Episodes, number: int) -> dict[str, Any]:
+    """What there is to say of an episode in a line."""
+    final = int(episodes.final_id[number])
+    return plain(
+        {
+            "number": number,
+            "env": episodes.env[number],
+            "start_id": episodes.start_id[number],
+            "first_step": episodes.first_step[number],
+            "rows": episodes.rows[number],
+            "return": episodes.returns[number],
+            "end": " and ".join(how for how in episodes.ENDS if getattr(episodes, how)[number]),
+            "final_id": final if final >= 0 else None,
+        }
+    )

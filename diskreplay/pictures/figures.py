@@ -1,13 +1,16 @@
 """What the charts show, reduced to a few hundred numbers; drawn by `plots` and by `report`."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
 from diskreplay.inspection.identity import action_labels
+from diskreplay.inspection.plain import plain
 from diskreplay.inspection.priorities import PriorityRows, priority_rows
 from diskreplay.inspection.profile import values_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
@@ -83,6 +86,11 @@ class Sizes:
 
 
 Chart = Trend | Bars | Sizes
+
+
+def chart_document(chart: Chart) -> dict[str, Any]:
+    """A chart as the scripts take it: its fields, and ``kind``, the name of its class."""
+    return plain({"kind": type(chart).__name__.lower(), **dataclasses.asdict(chart)})
 
 
 def charts_of(

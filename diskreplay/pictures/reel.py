@@ -2,6 +2,7 @@
 
 import base64
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
 from diskreplay.errors import EmptyBufferError, NotSampleableError
-from diskreplay.pictures.channels import action_texts
+from diskreplay.inspection.episodes import about
+from diskreplay.pictures.channels import lines_of, steps_of
 from diskreplay.pictures.frame_field import FrameField
 from diskreplay.pictures.strips import fitted, strip_of
 
@@ -40,13 +42,18 @@ def chosen(episodes: Episodes, count: int) -> dict[int, str]:
 
 
 def reel_of(
-    buffer: ReplayBuffer, field: FrameField, episodes: Episodes, number: int, most_bytes: int
+    buffer: ReplayBuffer,
+    cameras: Sequence[FrameField],
+    episodes: Episodes,
+    number: int,
+    most_bytes: int,
 ) -> dict[str, Any] | None:
-    """Frames and figures of an episode, ready for JSON.
+    """Frames and figures of an episode, ready for JSON: what the player of the page plays.
 
     Parameters
     ----------
-    field : FrameField
+    cameras : sequence of FrameField
+        Shown beside each other; may be empty.
     number : int
         Of the episode.
     most_bytes : int
@@ -56,10 +63,11 @@ def reel_of(
     Returns
     -------
     dict or None
-        None if the writer evicted a row meanwhile. ``strips`` are PNGs of ``per`` frames below each
-        other, as base64, `width` by `height` pixels a frame; ``stride`` says which frames are
-        there; ``actions``, ``rewards`` (summed up to the next shown) and ``returns`` (before the
-        step) are of each. The last frame may be that of the final row, which has no action.
+        None if the writer evicted a row meanwhile. ``strips`` has for each camera PNGs of ``per``
+        frames below each other, as base64; ``stride`` says which frames are there; ``steps``, as
+        `channels.steps_of` has them, and ``lines`` are of these, with rewards summed up to the next
+        shown. The last frame may be that of the final row, which has no action. ``poster`` is the
+        frame to begin with, where most was gained or lost: first frames look alike.
     """
     ids = episodes.ids(number)
     final = int(episodes.final_id[number])
@@ -68,31 +76,39 @@ def reel_of(
         rewards = buffer.take("reward", ids).astype(np.float64)
         while True:
             shown = ids[::stride]
-            actions = action_texts(buffer, shown)
             drawn = np.r_[shown, final] if final >= 0 else shown
-            parts = [fitted(part, _SIDE) for part in field.parts(drawn)]
-            if sum(map(len, parts)) < len(drawn):
-                return None
-            pictures = np.concatenate(parts)
-            strips = _strips(pictures)
-            if sum(map(len, strips)) <= most_bytes or len(shown) < 3:
+            pictured = []
+            for camera in cameras:
+                parts = [fitted(part, _SIDE) for part in camera.parts(drawn)]
+                if sum(map(len, parts)) < len(drawn):
+                    return None
+                pictured.append(np.concatenate(parts))
+            strips = [_strips(pictures) for pictures in pictured]
+            if sum(len(s) for each in strips for s in each) <= most_bytes or len(shown) < 3:
                 break
             stride *= 2
+        steps, lines = steps_of(buffer, shown), lines_of(buffer, ids)
     except (NotSampleableError, EmptyBufferError):
         return None
-    before = np.r_[0, np.cumsum(rewards)]
-    return {
-        "width": pictures.shape[2],
-        "height": pictures.shape[1],
-        "per": _STRIP // pictures.shape[1],
-        "strips": [base64.b64encode(strip).decode() for strip in strips],
+    gained = np.add.reduceat(rewards, np.arange(0, len(ids), stride))
+    steps["rewards"] = gained.round(6).tolist()
+    steps["values"]["return so far"] = np.cumsum(gained).round(6)[:, None].tolist()
+    poster = int(np.abs(gained).argmax()) if gained.any() else len(shown) // 2
+    return about(episodes, number) | {
+        "cameras": [
+            {"name": camera.name, "width": pictures.shape[2], "height": pictures.shape[1],
+             "per": _STRIP // pictures.shape[1]}
+            for camera, pictures in zip(cameras, pictured, strict=True)
+        ],
+        "strips": [[base64.b64encode(strip).decode() for strip in each] for each in strips],
         "stride": stride,
-        "frames": len(pictures),
-        "actions": actions,
-        "rewards": np.add.reduceat(rewards, np.arange(0, len(ids), stride)).round(6).tolist(),
-        "returns": before[:-1:stride].round(6).tolist(),
-        "total": round(float(before[-1]), 6),
-    }
+        "count": len(shown),
+        "frames": len(drawn) if cameras else len(shown),
+        "steps": steps,
+        "lines": lines,
+        "poster": poster,
+        "stack": {"size": buffer.stack_size if stride == 1 else 1, "padding": buffer.stack_padding},
+    }  # fmt: skip
 
 
 def _strips(pictures: np.ndarray) -> list[bytes]:

@@ -13,18 +13,24 @@ import numpy as np
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
+from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.episodes import episodes_of
-from diskreplay.inspection.humanize import size_text
+from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import metadata_of, metadata_texts, title_of
-from diskreplay.pictures import svg
-from diskreplay.pictures.figures import Chart, Sizes, Trend, charts_of
+from diskreplay.inspection.plain import plain
+from diskreplay.pictures.figures import chart_document, charts_of
 from diskreplay.pictures.frame_field import FrameField
 from diskreplay.pictures.reel import chosen, reel_of
+from diskreplay.pictures.vectors import vectors_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.statistics import Statistics
 from diskreplay.store import files
 
 _REEL_BYTES = 6 << 20  # of all PNG strips together; base64 makes a third more of them
+_EACH_BYTES = 256 << 10  # of each episode at least, where many are asked for
+_MOST = 500  # episodes
+_VECTOR_ROWS = 5_000
+_SCRIPTS = ("dom.js", "charts.js", "player.js", "report.js")
 _RECENT = 100  # episodes of "lately"
 
 
@@ -33,7 +39,7 @@ def save_report(
     path: str | os.PathLike,
     *,
     field: str | None = None,
-    players: int = 4,
+    players: int | None = 4,
 ) -> Path:
     """Write the page.
 
@@ -42,11 +48,12 @@ def save_report(
     buffer : ReplayBuffer
         Reading is enough.
     path : path
-        Replaced as a whole. Some 100 kB, and at most 8 MiB for the episodes that play.
+        Replaced as a whole. Some 100 kB, and at most 8 MiB for the frames of the episodes, or 350
+        kB for each of them.
     field : str, optional
-        The frames that play; by default the first observation that looks like a picture.
-    players : int
-        How many episodes play; 0 for none.
+        The frames that play; by default all observations and extras that look like pictures.
+    players : int or None
+        How many episodes play; 0 for none, None for all.
 
     Returns
     -------
@@ -55,7 +62,7 @@ def save_report(
     Raises
     ------
     InvalidInputError
-        `field` is no picture.
+        `field` is no picture; more than 500 episodes are to play.
     StorageError
         The file cannot be written.
     ImportError
@@ -63,29 +70,58 @@ def save_report(
 
     Notes
     -----
-    Reads the small fields of every row, part by part, and the frames that are shown. Memory: what
-    the index of the buffer needs, and some megabytes.
+    Reads the small fields of every row, part by part, a sample of the vectors, and the frames that
+    are shown. Memory: what the index of the buffer needs, and the page.
     """
     path = Path(path)
-    frames = FrameField.choose(buffer, field)
+    named = FrameField.choose(buffer, field) if field is not None else None
+    cameras = [named] if named is not None else FrameField.every(buffer)
     episodes = episodes_of(buffer)
+    count = len(episodes) if players is None else players
+    if count > _MOST:
+        raise InvalidInputError(
+            f"{count:,} episodes are too many for one page; up to {_MOST} expected"
+        )
     statistics = buffer.statistics()
-    sections = []
-    for name, charts in charts_of(buffer, episodes, statistics).items():
-        cards = "".join(map(_card, charts))
-        if name == "Memory and disk":
-            cards += _fields_card(buffer, statistics)
-        if cards:
-            shape = "grid small" if name == "Transitions" else "grid"
-            sections.append((name, f'<div class="{shape}">{cards}</div>'))
-    reels: list[dict[str, Any]] = []
-    sections.insert(1, ("Episodes to watch", _players(buffer, frames, episodes, players, reels)))
-    body = "".join(
-        f"<section><h2>{escape(name)}</h2>{content}</section>" for name, content in sections
-    )
-    page = _page(buffer, statistics, episodes, body, reels)
+    charts = charts_of(buffer, episodes, statistics)
+    sections = [
+        {"name": name, "charts": list(map(chart_document, found))}
+        for name, found in charts.items()
+        if found
+    ]
+    data = {
+        "sections": sections,
+        "reels": _reels(buffer, cameras, episodes, count),
+        "vectors": vectors_of(buffer, rows=_VECTOR_ROWS),
+        "fields": _fields(buffer, statistics),
+    }
+    page = _page(buffer, statistics, episodes, data)
     files.replace({path: page.encode(errors="replace")})  # a path may be no UTF-8
     return path
+
+
+def _reels(
+    buffer: ReplayBuffer, cameras: list[FrameField], episodes: Episodes, count: int
+) -> list[dict[str, Any]]:
+    """The episodes that play, the telling ones first."""
+    picks = chosen(episodes, count)
+    budget = max(_REEL_BYTES, _EACH_BYTES * len(picks)) // max(1, len(picks))
+    reels = []
+    for number, why in picks.items():
+        reel = reel_of(buffer, cameras, episodes, number, budget)
+        if reel is not None:
+            reels.append(reel | {"title": f"{why}: episode {number:,}"})
+    return reels
+
+
+def _fields(buffer: ReplayBuffer, statistics: Statistics) -> list[list[Any]]:
+    found = []
+    for name, (shape, dtype) in buffer.fields.items():
+        figures = statistics.fields[name]
+        sides = " x ".join(map(str, shape)) or "scalar"
+        sizes = [size_text(figures.raw_bytes), size_text(figures.disk_bytes)]
+        found.append([name, sides, str(dtype), *sizes, f"{figures.ratio:.3g}", figures.segments])
+    return found
 
 
 def described(buffer: ReplayBuffer) -> str:
@@ -103,20 +139,18 @@ def described(buffer: ReplayBuffer) -> str:
 
 
 def _page(
-    buffer: ReplayBuffer,
-    statistics: Statistics,
-    episodes: Episodes,
-    body: str,
-    reels: list[dict[str, Any]],
+    buffer: ReplayBuffer, statistics: Statistics, episodes: Episodes, data: dict[str, Any]
 ) -> str:
-    here = resources.files("diskreplay.pictures")
-    style, script = (here.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
+    here = resources.files("diskreplay.pictures").joinpath("page")
+    style = here.joinpath("look.css").read_text("utf-8")
+    script = "\n".join(here.joinpath(name).read_text("utf-8") for name in _SCRIPTS)
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     name = escape(title_of(buffer.path))
     noted = ", ".join(metadata_texts(metadata_of(buffer.path)))
     noted = f'\n<p class="soft">{escape(noted)}</p>' if noted else ""
     # Nothing in a JSON string may end the script element.
-    data = json.dumps(reels, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(plain(data), separators=(",", ":"), allow_nan=False)
+    text = text.replace("<", "\\u003c")
     tiles = "".join(
         f'<div class="tile"><dt>{escape(what)}</dt><dd>{escape(value)}'
         f"<small>{escape(remark)}</small></dd></div>"
@@ -127,7 +161,8 @@ def _page(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; \
-style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+style-src 'unsafe-inline'; script-src 'unsafe-inline'; require-trusted-types-for 'script'; \
+trusted-types 'none'">
 <title>{name} · diskreplay</title>
 <style>
 {style}</style>
@@ -138,11 +173,13 @@ style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <p class="soft path">{escape(str(buffer.path))}</p>{noted}
 <dl class="tiles">{tiles}</dl>
 </header>
-{body}
+<div id="report"></div>
+<noscript><p>Charts and episodes are drawn by the scripts of this page, where they are allowed.</p>
+</noscript>
 <footer>Made by diskreplay {escape(diskreplay.__version__)} on {made}. Returns are sums of rewards,
 not discounted. Sizes are in binary units: 1 MiB is 1,048,576 bytes.</footer>
 </main>
-<script type="application/json" id="reels">{data}</script>
+<script type="application/json" id="data">{text}</script>
 <script>
 {script}</script>
 </html>
@@ -160,9 +197,9 @@ def _facts(statistics: Statistics, episodes: Episodes) -> list[tuple[str, str, s
     if len(returns):
         recent = returns[-_RECENT:]
         facts += [
-            ("Mean return lately", svg.number(recent.mean()),
+            ("Mean return lately", number_text(recent.mean()),
              f"last {len(recent):,} whole ones"),
-            ("Best return", svg.number(returns.max()), f"worst {svg.number(returns.min())}"),
+            ("Best return", number_text(returns.max()), f"worst {number_text(returns.min())}"),
             ("Median length", f"{np.median(lengths):,.0f}",
              f"from {lengths.min():,} to {lengths.max():,}"),
         ]  # fmt: skip
@@ -174,101 +211,3 @@ def _facts(statistics: Statistics, episodes: Episodes) -> list[tuple[str, str, s
          f"{size_text(statistics.raw_bytes)} as arrays"),
     ]  # fmt: skip
     return facts
-
-
-def _card(chart: Chart) -> str:
-    if isinstance(chart, Trend):
-        key = [("trend", chart.line_name)]
-        key = [("dots", "an episode"), *key] if len(chart.x) else key
-    elif isinstance(chart, Sizes):
-        key = [("raw", "as arrays in memory"), ("disk", "on disk")]
-    else:
-        key = []
-    items = "".join(f'<li class="{kind}">{escape(text)}</li>' for kind, text in key)
-    legend = f'<ul class="key">{items}</ul>' if items else ""
-    return (
-        f'<figure class="card"><h3>{escape(chart.title)}</h3>'
-        f'<p class="note">{escape(chart.note)}</p>{svg.drawn(chart)}{legend}</figure>'
-    )
-
-
-def _fields_card(buffer: ReplayBuffer, statistics: Statistics) -> str:
-    rows = []
-    for name, (shape, dtype) in buffer.fields.items():
-        figures = statistics.fields[name]
-        sides = " x ".join(map(str, shape)) or "scalar"
-        rows.append(
-            f"<tr><td>{escape(name)}</td><td>{sides}</td><td>{dtype}</td>"
-            f'<td class="n">{size_text(figures.raw_bytes)}</td>'
-            f'<td class="n">{size_text(figures.disk_bytes)}</td>'
-            f'<td class="n">{figures.ratio:.3g}</td><td class="n">{figures.segments:,}</td></tr>'
-        )
-    return (
-        '<div class="card"><h3>Fields</h3><p class="note">What each row holds</p>'
-        '<div class="scroll"><table><thead><tr><th>field</th><th>shape</th><th>dtype</th>'
-        '<th class="n">in memory</th><th class="n">on disk</th><th class="n">ratio</th>'
-        f'<th class="n">files</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div></div>'
-    )
-
-
-def _players(
-    buffer: ReplayBuffer,
-    frames: FrameField | None,
-    episodes: Episodes,
-    count: int,
-    reels: list[dict[str, Any]],
-) -> str:
-    """The players' elements; what they play is put into `reels`."""
-    if frames is None:
-        return (
-            '<p class="card">No observation of this store is a picture, so there are no frames.</p>'
-        )
-    picks = chosen(episodes, count)
-    cards = []
-    for number, why in picks.items():
-        reel = reel_of(buffer, frames, episodes, number, _REEL_BYTES // len(picks))
-        if reel is None:
-            continue
-        reels.append(reel | {"first": int(episodes.first_step[number])})
-        cards.append(_player(reel, episodes, number, why))
-    if not cards:
-        return '<p class="card">There is no episode to watch.</p>'
-    shown = f"Frames of the field {frames.name}" + (
-        ", the newest of each stack." if frames.stacked else "."
-    )
-    return (
-        f'<p class="note">{escape(shown)} Marks above the slider are rewards: green for positive, '
-        f'red for negative ones.</p><div class="grid reels">{"".join(cards)}</div>'
-        "<noscript><p>The episodes play where scripts are allowed.</p></noscript>"
-    )
-
-
-def _player(reel: dict[str, Any], episodes: Episodes, number: int, why: str) -> str:
-    length, total = int(episodes.rows[number]), svg.number(float(episodes.returns[number]))
-    ending = next(
-        (kind for kind in episodes.ENDS
-         if getattr(episodes, kind)[number]), "",
-    )  # fmt: skip
-    thinned = f", every {_ordinal(reel['stride'])} frame" if reel["stride"] > 1 else ""
-    speeds = "".join(
-        f'<option value="{fps}"{" selected" * (fps == 15)}>{fps} fps</option>'
-        for fps in (2, 5, 15, 30, 60)
-    )
-    about = f"episode {number}: return {total}, {length:,} transitions, {ending}"
-    return (
-        f'<article class="card reel"><h3>{why}: episode {number:,}</h3>'
-        f'<p class="note">return {total}, {length:,} transitions, {ending}{thinned}</p>'
-        f'<canvas width="{reel["width"]}" height="{reel["height"]}" role="img" '
-        f'aria-label="Frames of {escape(about)}"></canvas>'
-        '<div class="controls"><button type="button" aria-label="Play">▶</button>'
-        '<div><svg class="marks" preserveAspectRatio="none" aria-hidden="true"></svg>'
-        f'<input type="range" min="0" max="{reel["frames"] - 1}" value="0" aria-label="Frame">'
-        f'</div><select aria-label="Frames a second">{speeds}</select></div>'
-        '<dl class="now"><dt>step</dt><dd></dd><dt>action</dt><dd></dd><dt>reward</dt><dd></dd>'
-        "<dt>return so far</dt><dd></dd></dl></article>"
-    )
-
-
-def _ordinal(value: int) -> str:
-    endings = {1: "st", 2: "nd", 3: "rd"} if value % 100 not in (11, 12, 13) else {}
-    return f"{value}{endings.get(value % 10, 'th')}"

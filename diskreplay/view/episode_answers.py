@@ -8,11 +8,12 @@ from starlette.responses import Response
 
 from diskreplay.episodes import Episodes
 from diskreplay.errors import InvalidInputError
+from diskreplay.inspection.episodes import about
 from diskreplay.inspection.plain import plain
 from diskreplay.pictures.channels import lines_of, steps_of
 from diskreplay.pictures.frame_field import FrameField
 from diskreplay.pictures.strips import fitted, strip_of
-from diskreplay.view.episode_table import EpisodeQuery, about
+from diskreplay.view.episode_table import EpisodeQuery
 from diskreplay.view.query import number, text, whole
 from diskreplay.view.readers import Readers
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from diskreplay.episodes import Episodes
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.plain import plain
+from diskreplay.inspection.episodes import about
 
 ORDERS = ("newest", "oldest", "return", "length")
 _MOST = 500  # of a page
@@ -97,20 +97,3 @@ class EpisodeQuery:
             "start": self.start,
             "episodes": [about(episodes, number) for number in shown.tolist()],
         }
-
-
-def about(episodes: Episodes, number: int) -> dict[str, Any]:
-    """What there is to say of an episode in a line."""
-    final = int(episodes.final_id[number])
-    return plain(
-        {
-            "number": number,
-            "env": episodes.env[number],
-            "start_id": episodes.start_id[number],
-            "first_step": episodes.first_step[number],
-            "rows": episodes.rows[number],
-            "return": episodes.returns[number],
-            "end": " and ".join(how for how in episodes.ENDS if getattr(episodes, how)[number]),
-            "final_id": final if final >= 0 else None,
-        }
-    )

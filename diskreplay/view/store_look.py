@@ -17,7 +17,7 @@ from diskreplay.inspection.overview import Overview, overview_of
 from diskreplay.inspection.plain import plain
 from diskreplay.inspection.priorities import PriorityProfile, priority_rows
 from diskreplay.inspection.profile import counts_of, values_of
-from diskreplay.pictures.figures import Chart, charts_of
+from diskreplay.pictures.figures import Chart, chart_document, charts_of
 from diskreplay.pictures.report import described
 from diskreplay.prioritized import PrioritizedReplayBuffer
 
@@ -123,11 +123,6 @@ class StoreLook:
                 ],
             }
         )
-
-
-def chart_document(chart: Chart) -> dict[str, Any]:
-    """A chart as the scripts take it: its fields, and ``kind``, the name of its class."""
-    return plain({"kind": type(chart).__name__.lower(), **dataclasses.asdict(chart)})
 
 
 def look_at(path: Path) -> StoreLook:

@@ -13,6 +13,7 @@ import diskreplay
 pytest.importorskip("starlette")
 pytest.importorskip("selenium")
 
+from diskreplay.pictures.report import save_report
 from diskreplay.view.server import serve
 from diskreplay.view.shown_stores import key_of
 from tests.view.browsing import CHROMIUM, DRIVER, chromium, complaints, resize, until
@@ -299,3 +300,40 @@ def test_a_server_that_ends_is_said_to_have(tmp_path, driver):
         until(driver, "document.querySelectorAll('.tile').length > 3")
     until(driver, "!document.getElementById('banner').hidden")
     complaints(driver)
+
+
+def test_the_report(store, tmp_path, driver):
+    """The same player and charts, in one file."""
+    path, _url = store
+    out = tmp_path / "report.html"
+    with diskreplay.open(path) as buffer:
+        save_report(buffer, out, players=3)
+    resize(driver, 375, 740, phone=True)
+    driver.get(f"file://{out}")
+    complaints(driver)
+    driver.refresh()
+    until(driver, "document.querySelectorAll('.player').length === 3")
+    assert until(driver, "document.querySelectorAll('svg.chart text').length > 30")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 375
+    letters = driver.execute_script(
+        "return [...document.querySelectorAll('svg.chart text')].map((t) => {"
+        "const m = t.getScreenCTM();"
+        "return parseFloat(getComputedStyle(t).fontSize) * Math.hypot(m.a, m.b) })"
+    )
+    assert min(letters) >= 11.5  # pixels, as they are seen
+    plays = driver.find_elements("css selector", "button[aria-label=Play]")
+    slow = "document.querySelectorAll('.player select').forEach((s) => { s.value = '1';"
+    driver.execute_script(slow + " s.dispatchEvent(new Event('change')); })")
+    for number in (0, 2):
+        driver.execute_script("arguments[0].click()", plays[number])
+        playing = driver.execute_script(
+            "return [...document.querySelectorAll('.player')].map((p) => p.dataset.playing)"
+        )
+        assert playing == ["true" if at == number else "false" for at in range(3)]
+    widths = driver.execute_script(
+        "const p = document.querySelector('.player');"
+        "return [p.clientWidth, p.querySelector('input[type=range]').clientWidth]"
+    )
+    assert widths[0] == widths[1]
+    resize(driver, 1280, 900)
+    assert complaints(driver) == []
