@@ -232,7 +232,11 @@ class ReplayBuffer(Facade):
         ring, waiting = self._ring, self._waiting[0]
         try:
             if waiting.effect:
-                ring.put([waiting.frame, *waiting.effect, False, 0, False])
+                action, reward, done = waiting.effect
+                ring.put(
+                    {"observation": waiting.frame, "action": action, "reward": reward,
+                     "terminated": done}
+                )  # fmt: skip
             else:
                 ring.add_frame(waiting.frame)
             self._wrote()

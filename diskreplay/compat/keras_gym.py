@@ -181,7 +181,10 @@ class ExperienceReplayBuffer(Facade):
             start = self._count
         # What is no float32 is shown as 0 to others; here it is read from the extra.
         native = r if abs(r) <= _FLOAT32_MAX else 0.0
-        row = [frame, action, native, done, False, 0, False, episode_id, r]
+        row = {
+            "observation": frame, "action": action, "reward": native, "terminated": done,
+            "episode_id": episode_id, "reward_float64": r,
+        }  # fmt: skip
         self._commit(row, self._took, r, done, episode_id, start)
 
     def _took(self, number: int, r: float, done: bool, episode_id: int, start: int) -> None:

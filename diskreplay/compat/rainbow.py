@@ -99,7 +99,10 @@ class ReplayBuffer(Facade):
         ring = self._ring
         if self._following not in (None, obs.tobytes()):
             ring.end_episode()
-        row = [obs, act, rew, done, False, 0, False, next_obs]
+        row = {
+            "observation": obs, "action": act, "reward": rew, "terminated": done,
+            "next_obs": next_obs,
+        }  # fmt: skip
         self._commit(row, self._took, act, rew, done, next_obs)
 
     def _took(

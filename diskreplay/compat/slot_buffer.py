@@ -244,15 +244,15 @@ class SlotBuffer(RowBuffer):
     def _addable(self) -> IndexedStore:
         return self._rows  # nobody draws by a row index here
 
-    def put(self, row: list[Any]) -> int:
+    def put(self, row: Mapping[str, Any]) -> int:
         """Add one row whose values its owner has checked already: `add`, and twice as fast.
 
         Parameters
         ----------
-        row : list
-            A value for each of `fields`, in that order, of its shape and dtype; ``reward`` a float,
-            ``terminated`` a bool. None for zeros. Those of ``truncated``, ``step`` and ``is_final``
-            are replaced.
+        row : mapping
+            Values of `fields` by name, of their shapes and dtypes; ``reward`` a float,
+            ``terminated`` a bool. Zeros where there is none, or None. ``truncated``, ``step`` and
+            ``is_final`` are not looked at.
 
         Returns
         -------
@@ -270,7 +270,7 @@ class SlotBuffer(RowBuffer):
         with self._turn():
             if self._closed:  # meanwhile
                 self._check_open()
-            return self._rows.put_row(row)
+            return self._rows.put_row([*map(row.get, self._kind.schema.shapes)])
 
     # -- what is in them
 

@@ -252,11 +252,11 @@ def test_put_is_add_of_values_that_fit(tmp_path):
 def test_put_leaves_out_what_is_not_given_and_refuses_what_add_refuses(tmp_path):
     with make(tmp_path / "ring", extras={"note": ((3,), "float32")}) as ring:
         frame = np.ones((30, 40), np.uint8)
-        assert ring.put([frame, *[None] * 7]) == 0
+        assert ring.put({"observation": frame}) == 0
         with pytest.raises(NotFiniteError):
-            ring.put([frame, None, np.nan, *[None] * 5])
+            ring.put({"observation": frame, "reward": np.nan})
         assert ring.count == 1
         for field in set(ring.fields) - {"observation"}:
             assert not ring.column(field).any()
     with pytest.raises(ClosedError):
-        ring.put([None] * 8)
+        ring.put({})

@@ -112,13 +112,8 @@ class ReplayBuffer(Facade):
 
     # -- the ring
 
-    def _make_ring(self, observation_space, action_space, extras) -> None:
-        self._ring = SlotBuffer(
-            self._path, observation_space=observation_space, action_space=action_space,
-            extras=extras, **self._options,
-        )  # fmt: skip
-        self._layout.place(self._ring.fields)
-        self._recall(self._ring)
+    def _align(self, ring: SlotBuffer) -> None:
+        """`_recall` does."""
 
     def _recall(self, ring: SlotBuffer) -> None:
         """Slots are numbered by this buffer's size: rows of one of another size move."""
@@ -142,8 +137,7 @@ class ReplayBuffer(Facade):
         }
         ring = self._ring
         self._links = {field: np.zeros(ring.capacity, np.int32) for field in self._layout.links}
-        fields = list(ring.fields)
-        self._link_places = [(fields.index(name), self._links[name].data) for name in self._links]
+        self._link_views = {field: values.data for field, values in self._links.items()}
         retained = ring.retained
         for field, values in self._links.items():
             values[retained % ring.capacity] = ring.column(field)
@@ -274,13 +268,13 @@ class ReplayBuffer(Facade):
         self,
         number: int,
         row: Arrays,
-        stored: list[Any],
+        stored: Mapping[str, Any],
         states: list[Any],
         priority: np.ndarray | None,
     ) -> None:
         """As `_took`, for one row without a leading axis."""
-        for place, column in self._link_places:
-            column[number % len(column)] = stored[place]
+        for field, column in self._link_views.items():
+            column[number % len(column)] = stored[field]
         slot = number % self._size
         for name, column in self._small.items():
             column[slot] = row[name]

@@ -115,7 +115,11 @@ class Layout:
         self.extras = {name: spec for part in parts for name, spec in part.extras.items()}
         self.slack = max((track.slack for track in self._tracks), default=0)
         done = columns.by_name.get("done")
-        self._has_done = done is not None and done.shape == (1,)
+        # Of a `done` that is no bool, the store is told whether it is 0.
+        self._says_done = (
+            done is not None and done.shape == (1,) and "terminated" not in self.fields.values()
+        )
+        self._named = [(part.frames, part.column.name, part) for part in self._plain]
         small = in_memory({part.column.name: part.column.row_bytes for part in self._plain}, rows)
         self.small = [column for name, column in columns.by_name.items() if name in small]
         self._narrow = [part for part in self._plain if part.column.name in small]
@@ -148,35 +152,25 @@ class Layout:
         packed = [field for track in self._tracks for field in track.packed]
         return fields | dict.fromkeys(self.links, "auto") | dict.fromkeys(packed, "lz4")
 
-    def place(self, fields: Sequence[str]) -> None:
-        """Say in which order `encode_row` is to give the ring's fields."""
-        at = {field: place for place, field in enumerate(fields)}
-        self._row: list[Any] = [None] * len(at)
-        self._places = [(at[part.frames], part.column.name, part) for part in self._plain]
-        self._track_places = [(t, [at[field] for field in t.stores]) for t in self._tracks]
-        # Of a `done` that is no bool, the store is told whether it is 0.
-        is_native = "terminated" in self.fields.values()
-        self._done_at = at["terminated"] if self._has_done and not is_native else None
-
     def forget(self) -> None:
         """The next row follows none."""
         for track in self._tracks:
             track.forget()
 
-    def encode_row(self, row: Arrays) -> tuple[list[Any], list[Any]]:
-        """As `encode`, for one row without a leading axis: for `SlotBuffer.put`, see `place`.
-        Valid until the next call."""
-        stored = self._row.copy()
-        for place, name, part in self._places:
-            stored[place] = row[name] if part.is_direct else part.encode_row(row[name])
+    def encode_row(self, row: Arrays) -> tuple[dict[str, Any], list[Any]]:
+        """As `encode`, for one row without a leading axis: for `SlotBuffer.put`. Valid until the
+        next call."""
+        stored = {
+            field: row[name] if part.is_direct else part.encode_row(row[name])
+            for field, name, part in self._named
+        }
         states = []
-        for track, places in self._track_places:
+        for track in self._tracks:
             values, state = track.encode_row(row)
-            for place, value in zip(places, values, strict=True):
-                stored[place] = value
+            stored.update(zip(track.stores, values, strict=True))
             states.append(state)
-        if self._done_at is not None:
-            stored[self._done_at] = row["done"].item() != 0
+        if self._says_done:
+            stored["terminated"] = row["done"].item() != 0
         return stored, states
 
     def encode(self, rows: Arrays) -> tuple[Arrays, list[Any]]:
@@ -189,7 +183,7 @@ class Layout:
             values, state = track.encode(rows)
             stored.update(values)
             states.append(state)
-        if self._has_done and "terminated" not in stored:
+        if self._says_done:
             stored["terminated"] = rows["done"].reshape(-1) != 0
         return stored, states
 

@@ -135,6 +135,7 @@ class ReplayBuffer(Signature, Checkpointing, Facade):
             for name, shape, dtype in signature
         ]
         self._columns = {element.name: element.column for element in self._signature}
+        self._nothing = dict.fromkeys(e.column for e in self._signature if e.is_empty)
         self._keeps_reward = self._columns["reward"] == "reward_"
         self._stored = [element.name for element in self.get_storage_signature()]
         by_name = {element.name: element.stored_as for element in self._signature}
@@ -204,11 +205,8 @@ class ReplayBuffer(Signature, Checkpointing, Facade):
         reward, ends = row[2], int(row[3])
         if self._keeps_reward:
             reward = native_rewards(reward[None])[0]
-        stored = self._blank_row.copy()
-        for place, value in zip(self._places, row, strict=True):
-            if place is not None:
-                stored[place] = value
-        stored[2:4] = float(reward), ends != 0
+        stored = dict(zip(self._columns.values(), row, strict=True)) | self._nothing
+        stored["reward"], stored["terminated"] = float(reward), ends != 0
         slot = self._count % self._replay_capacity
         self._ring.put(stored)
         for place, column in self._small_places:
@@ -375,9 +373,6 @@ class ReplayBuffer(Signature, Checkpointing, Facade):
             )
 
     def _recall(self, ring: SlotBuffer) -> None:
-        fields = list(ring.fields)
-        self._places = [None if e.is_empty else fields.index(e.column) for e in self._signature]
-        self._blank_row: list[Any] = [None] * len(fields)
         self._count = ring.count
         self.add_count[()] = ring.count
         # Small columns are kept in memory too, by slot: a batch needs all of them.
