@@ -1,9 +1,9 @@
 """Completion in a shell: the script that asks this program for what can come next."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer import completion
+from typer import completion as _completion
 
 from diskreplay.errors import InvalidInputError
 
@@ -14,6 +14,7 @@ THIS_ONE = "this"  # the shell that the command is typed into
 
 # Typer's own two options take no name: they go by the process that calls, so that
 # `--show-completion zsh` in bash prints what bash needs, and in a program nothing is found.
+completion: Any = _completion
 completion.completion_init()
 
 

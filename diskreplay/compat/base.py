@@ -61,7 +61,7 @@ class Facade:
             "capacity": int(capacity), "facade": facade, "note_bounds": self._note_bounds | rows,
             **options,
         }  # fmt: skip
-        self._ring: SlotBuffer | None = None
+        self._ring: SlotBuffer = None  # type: ignore[assignment] # until its rows are known
         self._is_closed = False
 
     def _reopen(self) -> None:
@@ -107,7 +107,7 @@ class Facade:
             self._align(self._ring)
             self._recall(self._ring)
         except BaseException:
-            ring, self._ring = self._ring, None
+            ring, self._ring = self._ring, None  # type: ignore[assignment]
             if ring is not None:  # Ctrl-C, say: the next row opens it again
                 ring.close()
             raise

@@ -21,7 +21,8 @@ _WAITING = 2  # frames without an effect: the newest, and one whose effect comes
 
 def sample_n_unique(sampling_f: Callable[[], Any], n: int) -> list[Any]:
     """The first `n` distinct results of `sampling_f`, in the order in which they came."""
-    found, seen = [], set()
+    found: list[Any] = []
+    seen = set()
     while len(found) < n:
         candidate = sampling_f()
         try:

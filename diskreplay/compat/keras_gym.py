@@ -1,6 +1,7 @@
 """The experience-replay buffer of keras-gym, on the disk."""
 
 import os
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -173,7 +174,8 @@ class ExperienceReplayBuffer(Facade):
                 {"episode_id": ((), np.int64), "reward_float64": ((), np.float64)},
             )
         ring, start = self._ring, self._start
-        frame, action, _id = map(fit, self._fields, (frame, action, episode_id))
+        given: Iterable[Any] = map(fit, self._fields, (frame, action, episode_id))
+        frame, action, _id = given
         if start >= 0 and episode_id != self._ids[self._count % len(self._ids) - 1]:
             ring.end_episode()
             start = -1

@@ -93,17 +93,17 @@ class ReplayBuffer(Facade):
         """
         obs, next_obs = self._row(obs), self._row(next_obs)
         act = np.asarray(act, np.float32).reshape(())
-        rew, done = fit_reward(float(rew)), float(done)
-        if done not in (0, 1):
-            raise InvalidInputError(f"done: 0 or 1 expected, found {done}")
+        rew, ended = fit_reward(float(rew)), float(done)
+        if ended not in (0, 1):
+            raise InvalidInputError(f"done: 0 or 1 expected, found {ended}")
         ring = self._ring
         if self._following not in (None, obs.tobytes()):
             ring.end_episode()
         row = {
-            "observation": obs, "action": act, "reward": rew, "terminated": done,
+            "observation": obs, "action": act, "reward": rew, "terminated": ended,
             "next_obs": next_obs,
         }  # fmt: skip
-        self._commit(row, self._took, act, rew, done, next_obs)
+        self._commit(row, self._took, act, rew, ended, next_obs)
 
     def _took(
         self, number: int, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray

@@ -72,10 +72,10 @@ class SlotStoreKind(OwnedStoreKind):
             rows.episodes.resume(0)
         return rows
 
-    def state(self, rows: SlotStore | None) -> dict[str, Any]:
+    def state(self, rows: Any) -> dict[str, Any]:
         return super().state(rows) | {"base": self.base if rows is None else rows.base}
 
-    def leaves(self, rows: SlotStore) -> np.ndarray | None:
+    def leaves(self, rows: Any) -> np.ndarray | None:
         if rows.weights is None:
             return None
         numbered = np.arange(int(rows.store.first[0]), int(rows.store.count[0]))
@@ -136,6 +136,8 @@ class SlotBuffer(RowBuffer):
     base : int
     """
 
+    _rows: SlotStore
+
     def __init__(
         self,
         path: str | os.PathLike | None,
@@ -159,9 +161,9 @@ class SlotBuffer(RowBuffer):
         segment_rows: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        self._closed = True
+        self._closed, self._slots = True, capacity
         # What `rebuilding` makes another one with.
-        self._made_with = {
+        self._made_with: dict[str, Any] = {
             "facade": facade, "observation_space": observation_space, "action_space": action_space,
             "capacity": capacity, "weighted": weighted, "note_bounds": note_bounds, "check": check,
             "extras": extras, "compressor": compressor, "stack_size": stack_size,
@@ -178,6 +180,11 @@ class SlotBuffer(RowBuffer):
             kind, path, capacity=capacity, segment_rows=segment_rows, env_group=None, seed=seed,
             name="replay", shrink=True, metadata=None,
         )  # fmt: skip
+
+    @property
+    def capacity(self) -> int:
+        """Slots."""
+        return self._slots
 
     @property
     def base(self) -> int:

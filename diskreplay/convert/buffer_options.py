@@ -73,7 +73,8 @@ def make_buffer(
             document[name] = spaces.parse(document[name])
         options = {**document, **options}
         if isinstance(options["compressor"], Mapping):
-            options["compressor"] = document["compressor"] | dict(options["compressor"])
+            stored: Any = document["compressor"]
+            options["compressor"] = {**stored, **options["compressor"]}
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: the description of the buffer is damaged ({error})") from error
     return kind(path, **options)

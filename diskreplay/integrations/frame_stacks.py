@@ -134,14 +134,16 @@ def _frame_axes(
     if frame_axis not in ("auto", None, 0, -1):
         raise InvalidInputError(f"frame_axis: 'auto', None, 0 or -1 expected, found {frame_axis!r}")
     where = f"the environment's observation space is {found}, the buffer's {expected}"
-    leaves = {name: spec for name, *spec in spaces.leaves(found, "observation")}
-    frames = {name: spec for name, *spec in spaces.leaves(expected, "observation")}
+    leaves, frames = (
+        {name: (shape, dtype) for name, shape, dtype in spaces.leaves(space, "observation")}
+        for space in (found, expected)
+    )
     if leaves.keys() != frames.keys():
         raise SchemaError(f"{where}: {list(frames)} expected, found {list(leaves)}")
     axes: list[int | None] = []
     for name, (shape, dtype) in frames.items():
         stack, found_dtype = leaves[name]
-        candidates = [None] if stack == shape else []
+        candidates: list[int | None] = [None] if stack == shape else []
         if len(stack) == len(shape) + 1:
             candidates = [
                 axis for axis in (0, -1) if np.delete(stack, axis).tolist() == list(shape)

@@ -108,7 +108,7 @@ class _Recording:
         extras: ExtrasFunction | None = None,
         frame_axis: str | int | None = "auto",
     ) -> None:
-        super().__init__(env)
+        super().__init__(env)  # type: ignore[call-arg] # of the wrapper that comes behind
         num_envs, found = 1, (env.observation_space, env.action_space)
         if isinstance(env, VectorEnv):
             num_envs, found = env.num_envs, (env.single_observation_space, env.single_action_space)
@@ -134,6 +134,10 @@ class _Recording:
         self._over = np.zeros(num_envs, np.bool_)  # ended and not begun anew (vector only)
         self._look_at(env)
         note(env, buffer)
+
+    def _look_at(self, env: Any) -> None:
+        """Find out how the environment resets, and refuse what cannot be recorded."""
+        raise NotImplementedError
 
     def annotate(self, **values: Any) -> None:
         """Give extras of the next step, before it is made.
@@ -367,14 +371,14 @@ class VectorRecorder(_Recording, VectorWrapper):
             elif final is not None:
                 final, given = self._final_frames(frames, infos, ended)
             step = self._observation(before), taken, rewards, terminated, truncated
-            extras = self._all_extras(*step, infos)
+            extras: dict[str, Any] = self._all_extras(*step, infos)
             following = self._observation(final)
             if self.num_envs == 1:
                 step, following = _of_only_env((step, following))
                 extras = {name: np.asarray(value)[0] for name, value in extras.items()}
             if mask.any():
-                masks = {"mask": mask, "next_observation_mask": given}
-                self.buffer.add(*step, following, **masks, **extras)
+                row = (*step, following)
+                self.buffer.add(*row, mask=mask, next_observation_mask=given, **extras)
         except BaseException:
             self.buffer.end_episode(mask)  # a row is missing in them
             raise

@@ -50,13 +50,14 @@ class StackedLeaf:
         self.axis = 0
         if stack == 1:
             self.frame_space = space
-            self.frame_shape = tuple(space.shape)
+            self.frame_shape = tuple(space.shape or ())
             return
         self.axis = self._frame_axis(axis)
         length = self.shape[self.axis] // stack
         rest = self.shape[1:] if self.axis == 0 else self.shape[:-1]
         each = (length,) if length > 1 or not rest else ()
         self.frame_shape = (*each, *rest) if self.axis == 0 else (*rest, *each)
+        assert isinstance(space, gym_spaces.Box)
         low, high = space.low.min(), space.high.max()
         self.frame_space = gym_spaces.Box(low, high, self.frame_shape, self.dtype)
         self._length = length

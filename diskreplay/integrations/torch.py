@@ -96,7 +96,7 @@ class TransitionDataset(Dataset):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, index: int) -> Tensors:
+    def __getitem__(self, index: Any) -> Any:
         """One transition: tensors without the batch axis.
 
         Raises
@@ -130,7 +130,7 @@ class TransitionDataset(Dataset):
         )  # fmt: skip
 
     @staticmethod
-    def collate(samples: Sequence[Tensors]) -> Tensors:
+    def collate(samples: list[Tensors] | "Transitions") -> Tensors:
         """A loader's batch, not taken apart and put together again: for ``collate_fn``."""
         return samples.batch if isinstance(samples, Transitions) else default_collate(samples)
 
@@ -154,7 +154,7 @@ class TransitionDataset(Dataset):
         self._reader, self._pid = None, fork.pid
 
 
-class Transitions(Sequence):
+class Transitions(Sequence[Tensors]):
     """Transitions of one batch as a sequence of samples.
 
     Attributes
@@ -169,7 +169,7 @@ class Transitions(Sequence):
     def __len__(self) -> int:
         return len(self.batch["id"])
 
-    def __getitem__(self, index: int) -> Tensors:
+    def __getitem__(self, index: Any) -> Any:
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         return mapped(lambda tensor: tensor[index], self.batch)

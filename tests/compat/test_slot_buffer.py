@@ -235,8 +235,8 @@ def test_put_is_add_of_values_that_fit(tmp_path):
         for number in range(40):
             frame, note = rng.integers(0, 256, (30, 40), np.uint8), rng.random(3, np.float32)
             action, reward, ended = int(rng.integers(9)), float(rng.normal()), number % 7 == 6
-            row = [frame, action, reward, ended, None, None, None, note]
-            assert one.put(row) == number
+            row = {"observation": frame, "action": action, "reward": reward, "note": note}
+            assert one.put(row | {"terminated": ended}) == number
             other.add(frame, action, reward, ended, False, note=note)
             if number % 10 == 9:
                 one.end_episode()

@@ -10,6 +10,7 @@ import tokenize
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,8 @@ def save(file: Any, columns: Arrays, *, is_nstep: bool) -> None:
     columns : dict of str to ndarray
     is_nstep : bool
     """
-    np.savez_compressed(
-        file, safe=True, version=_VERSION, data=columns, Nstep=is_nstep, cache=None, next_of=None
-    )
+    members: dict[str, Any] = {"data": columns, "cache": None, "next_of": None}
+    np.savez_compressed(file, safe=True, version=_VERSION, Nstep=is_nstep, **members)
 
 
 def load(file: Any, *, is_nstep: bool) -> Arrays:
@@ -70,7 +70,7 @@ def load(file: Any, *, is_nstep: bool) -> Arrays:
 
 
 @contextlib.contextmanager
-def _refusing(file: Any):
+def _refusing(file: Any) -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
@@ -198,6 +198,8 @@ class _Array:
 class _Dtype:
     """Stands for a dtype."""
 
+    _order: Any
+
     def __init__(self, code: str, *_options: Any) -> None:
         self._code, self._order = code, "|"
 
@@ -244,6 +246,8 @@ class _Unpickler(pickle.Unpickler):
     def read(cls, pickled: bytes) -> Any:
         """Unpickle, after a look whether any of it asks for more memory than it has bytes."""
         for opcode, argument, _position in pickletools.genops(pickled):
-            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > len(pickled):
+            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(
+                pickled
+            ):
                 raise pickle.UnpicklingError("a memo beyond the end")
         return cls(io.BytesIO(pickled)).load()

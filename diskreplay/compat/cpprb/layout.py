@@ -19,7 +19,8 @@ class Plain:
     """A column that is one field of the store, row by row."""
 
     def __init__(self, column: Column, native: str | None, taken: set[str]) -> None:
-        self.column, self.packed, self.slack = column, [], 0
+        self.column, self.slack = column, 0
+        self.packed: list[str] = []
         self.outputs, self.frames = [column.name], native or extra_name(column.name, taken)
         spec = column.shape, column.dtype
         if not column.is_native:
@@ -110,7 +111,7 @@ class Layout:
             else:
                 self._plain.append(Plain(column, self._native(column), taken))
         self.links = {field: track.depth for track in self._tracks for field in track.links}
-        parts = [*self._plain, *self._tracks]
+        parts: list[Plain | Track] = [*self._plain, *self._tracks]
         self.fields = {name: part.frames for part in parts for name in part.outputs}
         self.extras = {name: spec for part in parts for name, spec in part.extras.items()}
         self.slack = max((track.slack for track in self._tracks), default=0)

@@ -143,7 +143,7 @@ class ReplayBuffer(Signature, Checkpointing, Facade):
         self._decays = gamma ** torch.arange(update_horizon)
         self._elements = batch_size, self.get_transition_elements(batch_size)
         names = [element.name for element in self._elements[1]]
-        self._batch_type = namedtuple("batch_type", names)
+        self._batch_type = namedtuple("batch_type", names)  # type: ignore[misc] # one for each
         self._readers = [self._reader(name) for name in names]
         self.add_count = np.array(0)
         super().__init__(

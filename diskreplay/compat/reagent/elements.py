@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-ReplayElement = namedtuple("shape_type", ["name", "shape", "type"])
+ReplayElement = namedtuple("shape_type", ["name", "shape", "type"])  # type: ignore[name-match]
 """An element of each row: its name, shape and dtype."""
 
 

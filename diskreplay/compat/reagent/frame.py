@@ -48,7 +48,7 @@ def replay_buffer_to_pre_timeline_df(
         ) from error
     if not replay_buffer.size:
         raise RuntimeError("There is no valid row to put into a data frame")
-    batch = replay_buffer.sample_all_valid_transitions()
+    batch: Any = replay_buffer.sample_all_valid_transitions()
     action = batch.action.numpy()
     reward = batch.reward.squeeze(1).tolist()
     frame = {

@@ -153,7 +153,7 @@ class SumTree:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         leaves = state["nodes"][-1]
-        self.__init__(len(leaves))
+        SumTree.__init__(self, len(leaves))
         self._tree.set(np.arange(len(leaves)), leaves)
         self.max_recorded_priority = state["max_recorded_priority"]
 

@@ -135,9 +135,9 @@ class Transitions:
             later = [self._walk(window[i], 1, n) for i, n in enumerate(steps.tolist())]
             return _column(_stacked(now.copy()).numpy()), later
         frames = window.reshape(window.shape[0] * window.shape[1], *window.shape[2:])
-        later = self._rooms[name]
-        np.take(frames, self._after, axis=0, out=later, mode="clip")  # "raise" would copy it twice
-        return _stacked(now), _stacked(later)
+        room = self._rooms[name]
+        np.take(frames, self._after, axis=0, out=room, mode="clip")  # "raise" would copy it twice
+        return _stacked(now), _stacked(room)
 
     def _window(self, name: str) -> np.ndarray:
         """The rows from each slot's stack to the end of its n steps; read once."""

@@ -54,7 +54,7 @@ class Validity:
         valid = ~is_padding & whole & (place >= stack_size - 1)
         self.valid, self.terminal = np.zeros(capacity, np.bool_), np.zeros(capacity, np.uint8)
         self.valid[slots], self.terminal[slots] = valid, terminal
-        self._flags = memoryview(self.valid.view(np.uint8))  # one place costs a fifth of NumPy's
+        self._flags = self.valid.view(np.uint8).data  # one place costs a fifth of NumPy's
         self.size = int(valid.sum())
         # The episode under way: its rows, and the padding that it has or still gets.
         since = is_padding[ends[-1] + 1 :] if len(ends) else is_padding
