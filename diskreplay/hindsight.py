@@ -1,15 +1,15 @@
 """Transitions whose goal is one that their episode reached."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import get_ident
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
 from diskreplay.errors import InvalidInputError
-from diskreplay.relabelling import ComputeReward, Relabelling
+from diskreplay.relabelling import Relabelling
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.transition_source import TransitionSource
 from diskreplay.validation import whole
@@ -24,22 +24,15 @@ class Hindsight:
     Parameters
     ----------
     buffer : ReplayBuffer
-    compute_reward, strategy, n_goals, achieved, desired, info, finished, terminated, seed
+    goals : Relabelling
+    seed
         As for `ReplayBuffer.hindsight`.
     """
 
     def __init__(
         self,
         buffer: TransitionSource,
-        compute_reward: ComputeReward,
-        *,
-        strategy: Literal["future", "final", "episode"],
-        n_goals: int,
-        achieved: str,
-        desired: str,
-        info: str | Sequence[str],
-        finished: bool,
-        terminated: ComputeReward | None,
+        goals: Relabelling,
         seed: int | np.random.Generator | None,
     ) -> None:
         if buffer.update_horizon != 1:
@@ -48,11 +41,7 @@ class Hindsight:
                 "of an n-step return would need its own relabelling; open the buffer with "
                 "update_horizon=1"
             )
-        self._goals = Relabelling(
-            buffer, compute_reward, strategy=strategy, n_goals=n_goals, achieved=achieved,
-            desired=desired, info=info, finished=finished, terminated=terminated,
-        )  # fmt: skip
-        self._buffer = buffer
+        self._buffer, self._goals = buffer, goals
         self._rng = None if seed is None else np.random.default_rng(seed)
 
     def sample(

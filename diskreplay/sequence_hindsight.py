@@ -1,13 +1,12 @@
 """Windows whose goal is one that their episode reached."""
 
-from collections.abc import Sequence
 from threading import get_ident
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, InvalidInputError
-from diskreplay.relabelling import ComputeReward, Relabelling
+from diskreplay.relabelling import Relabelling
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences
@@ -36,22 +35,15 @@ class SequenceHindsight:
     Parameters
     ----------
     view : Sequences
-    compute_reward, strategy, n_goals, achieved, desired, info, finished, terminated, seed
+    goals : Relabelling
+    seed
         As for `Sequences.hindsight`.
     """
 
     def __init__(
         self,
         view: View,
-        compute_reward: ComputeReward,
-        *,
-        strategy: Literal["future", "final", "episode"],
-        n_goals: int,
-        achieved: str,
-        desired: str,
-        info: str | Sequence[str],
-        finished: bool,
-        terminated: ComputeReward | None,
+        goals: Relabelling,
         seed: int | np.random.Generator | None,
     ) -> None:
         if view.options.window.crosses:
@@ -64,10 +56,7 @@ class SequenceHindsight:
                 "hindsight: returns_to_go are sums of rewards behind the window, which keep their "
                 "goal; make a view without them"
             )
-        self._goals = Relabelling(
-            view._buffer, compute_reward, strategy=strategy, n_goals=n_goals, achieved=achieved,
-            desired=desired, info=info, finished=finished, terminated=terminated,
-        )  # fmt: skip
+        self._goals = goals
         self._view, self._buffer = view, view._buffer
         self._rng = None if seed is None else np.random.default_rng(seed)
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from diskreplay.hindsight import Hindsight
-from diskreplay.relabelling import ComputeReward
+from diskreplay.relabelling import ComputeReward, Relabelling
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequences import Sequences
 from diskreplay.transition_source import TransitionSource
@@ -181,7 +181,8 @@ class SequenceSource(TransitionSource):
         -----
         The end of an episode is found by galloping over the row index: O(log length), no memory.
         """
-        return Hindsight(
+        goals = Relabelling(
             self, compute_reward, strategy=strategy, n_goals=n_goals, achieved=achieved,
-            desired=desired, info=info, finished=finished, terminated=terminated, seed=seed,
+            desired=desired, info=info, finished=finished, terminated=terminated,
         )  # fmt: skip
+        return Hindsight(self, goals, seed)

@@ -17,7 +17,7 @@ from diskreplay.handover import handovers_to
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.naming import checked_view
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
-from diskreplay.relabelling import ComputeReward
+from diskreplay.relabelling import ComputeReward, Relabelling
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.sequence_hindsight import SequenceHindsight
 from diskreplay.sequence_options import SequenceOptions
@@ -389,10 +389,11 @@ class Sequences:
             Windows go over the ends of episodes (``ends="cross"``), or have `returns_to_go`; the
             observations have no such goals; an option makes no sense.
         """
-        return SequenceHindsight(
-            self, compute_reward, strategy=strategy, n_goals=n_goals, achieved=achieved,
-            desired=desired, info=info, finished=finished, terminated=terminated, seed=seed,
+        goals = Relabelling(
+            self._buffer, compute_reward, strategy=strategy, n_goals=n_goals, achieved=achieved,
+            desired=desired, info=info, finished=finished, terminated=terminated,
         )  # fmt: skip
+        return SequenceHindsight(self, goals, seed)
 
     # -- its life
 
