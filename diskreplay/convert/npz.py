@@ -55,12 +55,8 @@ def to_npz(
 
     Parameters
     ----------
-    buffer : ReplayBuffer
-        A reader of a live store, too, or of a checkpoint.
-    path : path
-        A file; there whole or not at all.
-    overwrite : bool
-        Replace a file that is there.
+    buffer, path, overwrite
+        As for `diskreplay.convert.parquet.to_parquet`; `path` is a file.
     progress : callable, optional
         Called with how many values were written since and how many there are.
 
@@ -70,9 +66,8 @@ def to_npz(
 
     Raises
     ------
-    InvalidInputError
-        There is something at `path`.
-    StorageError, CorruptSegmentError
+    InvalidInputError, StorageError, CorruptSegmentError
+        As `to_parquet`.
 
     Notes
     -----

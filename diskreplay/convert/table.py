@@ -47,14 +47,9 @@ def to_csv(
 
     Parameters
     ----------
-    buffer : ReplayBuffer
-        A reader of a live store, too, or of a checkpoint.
-    path : path
-        A file; it and its description are there whole or not at all.
-    overwrite : bool
-        Replace files that are there.
-    progress : callable, optional
-        Called with how many rows were written since and how many there are.
+    buffer, path, overwrite, progress
+        As for `diskreplay.convert.parquet.to_parquet`; `path` is a file. It and its description
+        are there whole or not at all.
 
     Returns
     -------
@@ -62,9 +57,8 @@ def to_csv(
 
     Raises
     ------
-    InvalidInputError
-        There is something at `path`.
-    StorageError, CorruptSegmentError
+    InvalidInputError, StorageError, CorruptSegmentError
+        As `to_parquet`.
     ModuleNotFoundError
         There is no pandas.
 
