@@ -2,6 +2,7 @@
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import diskreplay
@@ -21,7 +22,15 @@ STREAM = st.fixed_dictionaries(
         "seed": st.integers(0, 2**32 - 1),
     }
 )
+ON, END = [("on", True, True)] * 3, [("terminated", True, True)] * 3
+FEW = {"num_envs": 3, "rows_per_env": None, "prioritized": True, "seed": 3,
+       "ticks": [ON, END, ON, [("truncated", False, True)] * 3, ON]}  # fmt: skip
 EXTRAS = {"env": ((), "int16"), "log_prob": ((), "float32"), "choices": ((2, 2), "int8")}
+
+
+def few_examples(count):
+    """Settings of a test that makes a store for each example."""
+    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Recorded:

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskreplay
@@ -17,19 +17,9 @@ from diskreplay.errors import (
     LockedError,
     SchemaError,
 )
-from tests.convert.recorded import STREAM, Recorded
+from tests.convert.recorded import END, FEW, ON, STREAM, Recorded, few_examples
 
-modest = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-ON, END = [("on", True, True)] * 3, [("terminated", True, True)] * 3
-FEW = {"num_envs": 3, "rows_per_env": None, "prioritized": True, "seed": 3,
-       "ticks": [ON, END, ON, [("truncated", False, True)] * 3, ON]}  # fmt: skip
-
-
-@pytest.fixture
-def recorded(tmp_path):
-    made = Recorded(tmp_path / "store", **FEW)
-    yield made
-    made.buffer.close()
+modest = few_examples(12)
 
 
 def compressors(path):

@@ -6,24 +6,14 @@ import zipfile
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 import diskreplay
 from diskreplay.convert.npz import from_npz, to_npz
 from diskreplay.errors import FormatError, InvalidInputError
-from tests.convert.recorded import STREAM, Recorded
+from tests.convert.recorded import FEW, ON, STREAM, Recorded, few_examples
 
-modest = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-ON, END = [("on", True, True)] * 3, [("terminated", True, True)] * 3
-FEW = {"num_envs": 3, "rows_per_env": None, "prioritized": True, "seed": 3,
-       "ticks": [ON, END, ON, [("truncated", False, True)] * 3, ON]}  # fmt: skip
-
-
-@pytest.fixture
-def recorded(tmp_path):
-    made = Recorded(tmp_path / "store", **FEW)
-    yield made
-    made.buffer.close()
+modest = few_examples(10)
 
 
 @modest

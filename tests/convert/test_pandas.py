@@ -6,19 +6,19 @@ import math
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay.errors import InvalidInputError, NotSampleableError, UnknownIdError
-from tests.convert.recorded import STREAM, Recorded
+from tests.convert.recorded import STREAM, Recorded, few_examples
 
 pandas = pytest.importorskip("pandas")
 
 from diskreplay.convert.pandas import iter_frames, to_pandas  # noqa: E402
 
 SPREAD = {"action": 2, "choices": 4}
-modest = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+modest = few_examples(20)
 
 
 def check_rows(frame, expected, vectors="spread"):

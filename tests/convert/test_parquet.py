@@ -5,29 +5,20 @@ import json
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, Tuple
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay.errors import FormatError, InvalidInputError, LockedError
-from tests.convert.recorded import STREAM, Recorded
+from tests.convert.recorded import END, FEW, ON, STREAM, Recorded, few_examples
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from diskreplay.convert.parquet import from_parquet, to_parquet  # noqa: E402
 
-modest = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-ON, END = [("on", True, True)] * 3, [("terminated", True, True)] * 3
-FEW = {"num_envs": 3, "rows_per_env": None, "prioritized": False, "seed": 3,
-       "ticks": [ON, END, ON, [("truncated", False, True)] * 3, ON]}  # fmt: skip
-
-
-@pytest.fixture
-def recorded(tmp_path):
-    made = Recorded(tmp_path / "store", **FEW)
-    yield made
-    made.buffer.close()
+modest = few_examples(15)
+FEW = FEW | {"prioritized": False}
 
 
 def check_table(table, recorded):

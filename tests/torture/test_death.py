@@ -13,6 +13,19 @@ import death  # noqa: E402 - of the tools
 KILLS = 16  # one life of each kind
 
 
+def of_forty_rows(tmp_path):
+    """A life, its witness, who knows of 40 rows, and these rows, to be recorded."""
+    life = death.Life(tmp_path, 1, "raw", 8, 300, False, 0)
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    witness = death.Witness(life)
+    witness.known.advance([40])
+    columns = death.content.rows(0, 0, 40)
+    columns["step"] = death.np.array(witness.known.steps[0], "int32")
+    columns["latent"] = death.np.zeros((40, 64), "int64")
+    return life, witness, columns
+
+
 def test_killed_writers_lose_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(death, "KILLS_OF_A_LIFE", 1)
     found = death.run(kills=KILLS, seed=3, workers=2)
@@ -25,15 +38,8 @@ def test_killed_writers_lose_nothing(tmp_path, monkeypatch):
 
 def test_what_was_lost_is_seen(tmp_path):
     """The witness believes what the writer said, so a row too few has to show."""
-    life = death.Life(tmp_path, 1, "raw", 8, 300, False, 0)
-    life.store.parent.mkdir(parents=True)
-    life.checkpoints.mkdir()
-    witness = death.Witness(life)
+    life, witness, columns = of_forty_rows(tmp_path)
     with death.writer.open_buffer(life) as buffer:
-        columns = death.content.rows(0, 0, 40)
-        witness.known.advance([40])
-        columns["step"] = death.np.array(witness.known.steps[0], "int32")
-        columns["latent"] = death.np.zeros((40, 64), "int64")
         buffer.extend(columns)
     witness.check()
     witness.known.advance([41])
@@ -42,15 +48,8 @@ def test_what_was_lost_is_seen(tmp_path):
 
 
 def test_what_was_changed_is_seen(tmp_path):
-    life = death.Life(tmp_path, 1, "raw", 8, 300, False, 0)
-    life.store.parent.mkdir(parents=True)
-    life.checkpoints.mkdir()
-    witness = death.Witness(life)
+    life, witness, columns = of_forty_rows(tmp_path)
     with death.writer.open_buffer(life) as buffer:
-        columns = death.content.rows(0, 0, 40)
-        witness.known.advance([40])
-        columns["step"] = death.np.array(witness.known.steps[0], "int32")
-        columns["latent"] = death.np.zeros((40, 64), "int64")
         columns["observation"][17, 3, 3] ^= 1
         buffer.extend(columns)
     with pytest.raises(death.Lost, match=r"observation of env 0, rows \[17\]"):
@@ -58,15 +57,8 @@ def test_what_was_changed_is_seen(tmp_path):
 
 
 def test_a_write_that_was_lost_or_mixed_up_is_seen(tmp_path):
-    life = death.Life(tmp_path, 1, "raw", 8, 300, False, 0)
-    life.store.parent.mkdir(parents=True)
-    life.checkpoints.mkdir()
-    witness = death.Witness(life)
+    life, witness, columns = of_forty_rows(tmp_path)
     with death.writer.open_buffer(life) as buffer:
-        columns = death.content.rows(0, 0, 40)
-        witness.known.advance([40])
-        columns["step"] = death.np.array(witness.known.steps[0], "int32")
-        columns["latent"] = death.np.zeros((40, 64), "int64")
         buffer.extend(columns)
         death.latents.write(buffer, 7, [40])
     begun = death.Message(death.BEGUN, death.writer.WRITE, 7, 0, (40,))
