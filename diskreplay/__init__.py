@@ -40,6 +40,8 @@ The names that most programs need:
 `Sequences`, `SequenceBatch`, `Hindsight`
     Windows of rows for recurrent learners, and goals that were reached; a buffer's methods
     `sequences` and `hindsight` make them.
+`EnvWriter`
+    What an actor in a process of its own adds steps with; a buffer's `env_writers` makes them.
 `ReplayUnion`
     Several buffers, stores and checkpoints drawn from as one.
 `Slots`
@@ -86,6 +88,7 @@ from diskreplay.errors import (
     ReentryError,
     RemoteError,
     RemoteUnavailableError,
+    RingFullError,
     SchemaError,
     ShapeError,
     StorageError,
@@ -102,6 +105,7 @@ from diskreplay.errors import (
 if TYPE_CHECKING:
     from diskreplay.batch import Batch
     from diskreplay.buffer import ReplayBuffer
+    from diskreplay.env_writer import EnvWriter
     from diskreplay.hindsight import Hindsight
     from diskreplay.opening import attachment, checkpoints, open
     from diskreplay.prioritized import PrioritizedReplayBuffer
@@ -131,6 +135,7 @@ __all__ = [
     "DiskReplayError",
     "DtypeError",
     "EmptyBufferError",
+    "EnvWriter",
     "ExtrasError",
     "ForkedError",
     "FormatError",
@@ -148,6 +153,7 @@ __all__ = [
     "RemoteUnavailableError",
     "ReplayBuffer",
     "ReplayUnion",
+    "RingFullError",
     "SchemaError",
     "SequenceBatch",
     "Sequences",
@@ -178,6 +184,7 @@ _HOMES = {
     "Batch": "batch",
     "CHECKPOINT_DURATION": "store.checkpoint",
     "Checkpoint": "store.listing",
+    "EnvWriter": "env_writer",
     "PrioritizedReplayBuffer": "prioritized",
     "ReplayBuffer": "buffer",
     "ReplayUnion": "union",

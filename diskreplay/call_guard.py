@@ -84,3 +84,7 @@ class CallGuard:
         """Let prefetchers draw what was asked of them before anything changes. Without the lock."""
         self._prefetchers.draw_pending()
         self._views.draw_pending()
+
+    def _take_waiting(self) -> None:
+        """Take in what other processes have added and this one has not taken yet, if there is such
+        a thing."""

@@ -25,6 +25,7 @@ class Saving(Protocol):
     _views: Views
     _prefetchers: Prefetchers
 
+    def _take_waiting(self) -> None: ...
     def _turn(self) -> Any: ...
     def _check_writable(self) -> None: ...
     def _meta(self, states: dict[str, SequenceState]) -> dict[str, Any]: ...
@@ -43,6 +44,7 @@ class CheckpointSaver:
         """Write one. The lock is held while the rows are taken, and not while they are synced:
         an `add` on another thread does not wait for the disk."""
         session, me = self._session, threading.get_ident()
+        session._take_waiting()
         with session._turn():
             session._rows.store.place.check()  # before a directory is made, beside the old path say
         with (

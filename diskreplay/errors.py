@@ -378,6 +378,10 @@ class StorePermissionError(StorageError, PermissionError):
     """
 
 
+class RingFullError(DiskReplayError, TimeoutError):
+    """An actor's row found no place for long, since no process takes rows from its ring."""
+
+
 class RemoteError(StorageError):
     """An object store refused, or what it holds is not what was put there.
 

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from diskreplay import validation
+from diskreplay.actor_rows import ActorRows
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch, check_out
 from diskreplay.distribution import Distribution, UniformDistribution
 from diskreplay.handover import handovers_to
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
-from diskreplay.row_buffer import RowBuffer
 from diskreplay.store.rwlock import ReadGuard
 
 
-class TransitionSource(RowBuffer):
+class TransitionSource(ActorRows):
     """The calls of `ReplayBuffer` that draw transitions, or read those that are named."""
 
     _distribution: Distribution = UniformDistribution()

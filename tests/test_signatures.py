@@ -29,6 +29,7 @@ CLASSES = [
 # The keywords of a step are the names of its columns. And of the originals: cpprb takes, and
 # ignores, any other option; ReAgent hands on those of the constructor, and values of a step.
 WITH_KEYWORDS = {
+    "diskreplay.env_writer.EnvWriter.add",
     "diskreplay.buffer.ReplayBuffer.add", "diskreplay.prioritized.PrioritizedReplayBuffer.add",
     "diskreplay.integrations.gymnasium.Recorder.annotate",
     "diskreplay.integrations.gymnasium.VectorRecorder.annotate",

@@ -296,7 +296,7 @@ class _Repair:
 
     def _build(self) -> None:
         catalog, build = self.catalog, self.build
-        files.make_dirs(private.directory(build))
+        private.take_place_of(self.path, build)
         packed = sum(field.packed for field in catalog.fields)
         CommitPage.create(private.commit_page(build), catalog.count, packed)
         rows = int(catalog.count.max(initial=0))

@@ -45,7 +45,7 @@ _IMPOSSIBLE = "bytes without a checksum are rotten; `--repair` sets these rows a
 _PRIORITIES = "`--repair` gives all rows the largest one"
 _ATTACHED = f"{manifest.ATTACHMENTS.as_posix()}/"
 _LEFT_OVER = re.compile(r".*\.tmp|.*/c(\.\d+)+|priority(\.[^/]+)?/.*")
-_OF_ROWS = re.compile(r"tail\.\d+|open\.\d+/\d+\.\d+|spare\..*|unsealed.*")
+_OF_ROWS = re.compile(r"tail\.\d+|open\.\d+/\d+\.\d+|spare\..*|unsealed.*|ring\.\d+|taker")
 
 
 def verify(path: Path, *, advance: Callable[[int], None] | None = None) -> Report:

@@ -328,9 +328,9 @@ def remove_tree(path: Path) -> None:
 NO_LOCKS = frozenset([errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
 
 
-def try_lock(path: Path) -> int | None:
-    """Hold `path`, which is made if it is missing; the descriptor keeps it held. None if another
-    has it.
+def try_lock(path: Path, *, make: bool = True) -> int | None:
+    """Hold `path`, which is made if it is missing, unless told otherwise; the descriptor keeps it
+    held. None if another has it.
 
     Raises
     ------
@@ -338,7 +338,7 @@ def try_lock(path: Path) -> int | None:
         Its errno is one of `NO_LOCKS` where the file system refuses locks.
     """
     with explained(path, "cannot open the lock file"):
-        fd = open_plain(path, os.O_RDWR | os.O_CREAT)
+        fd = open_plain(path, os.O_RDWR | os.O_CREAT * make)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -412,6 +412,22 @@ def lock(path: Path, *, of: Path) -> int:
         unlock(fd)
         raise
     return fd
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds `path`. Whoever wants to hold it in the microseconds that this
+    takes has to try again."""
+    try:
+        fd = open_plain(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def unlock(fd: int) -> None:

@@ -247,7 +247,7 @@ def _write(
         files.make_dirs((build / key).parent)
         copies.link(saved.path / key, build / key)
     copies.run()
-    files.make_dirs(private.directory(build))
+    private.take_place_of(store.path, build)
     packed = sum(field.packed for field in [*saved.fields, *more])
     CommitPage.create(private.commit_page(build), count, packed)
     files.write(build / "zarr.json", [format.encode(format.group_document(attributes))])
@@ -275,6 +275,7 @@ def extend(live: Store, more: Sequence[Field], meta: Mapping[str, Any]) -> Store
     StorageError
         The disk is full, or refused something.
     """
+    private.check_no_rings(live.path, more[0].name)
     live.record(live.meta)  # all rows are in files in their places
     replacement = Replacement(live, live, {**live.meta, **meta}, more)
     try:

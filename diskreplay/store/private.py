@@ -6,10 +6,11 @@ a reader of the group sees the fields and nothing else, whatever the writer is d
 hold the number of a field, its place in the list of the group's attributes, and never its name.
 """
 
+import errno
 import os
 from pathlib import Path
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import FormatError, SchemaError, StorageError
 from diskreplay.store import files
 
 PLACE = Path("is_final", "live")
@@ -70,6 +71,44 @@ def old_priorities(root: Path, name: str) -> Path:
 def all_old_priorities(root: Path) -> list[Path]:
     """Those of every set that are there."""
     return [path for path in directory(root).glob(f"priority*{ASIDE}") if path.is_dir()]
+
+
+def ring(root: Path, env: int) -> Path:
+    """The rows that a process of its own adds to an env, until the writer takes them."""
+    return root / PLACE / f"ring.{env}"
+
+
+def rings(root: Path) -> list[Path]:
+    """All that are there."""
+    return sorted(path for path in directory(root).glob("ring.*") if path.suffix[1:].isdigit())
+
+
+def taker(root: Path) -> Path:
+    """Held by the writer that takes rows from rings."""
+    return root / PLACE / "taker"
+
+
+def take_place_of(root: Path, build: Path) -> None:
+    """Make the place of private files of a store that is to take another one's, with its rings: the
+    same files, since actors have them mapped."""
+    files.make_dirs(directory(build))
+    for path in [*rings(root), taker(root)]:
+        if path.exists() and not files.link(path, directory(build) / path.name):
+            raise StorageError(
+                errno.ENOTSUP,
+                "the file system cannot link files, which this needs while actors write to the "
+                "store: let them end, and close the buffer",
+                os.fspath(path),
+            )
+
+
+def check_no_rings(root: Path, name: str) -> None:
+    """Refuse a new field while actors' rows, which do not have it, wait to be taken."""
+    if there := rings(root):
+        raise SchemaError(
+            f"{there[0]}: an actor's rows, which have no {name!r}; open the store without "
+            "new_extras, end the actors and close it, and then add the field"
+        )
 
 
 def begun(root: Path) -> list[Path]:

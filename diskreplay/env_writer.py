@@ -1,0 +1,315 @@
+"""What an actor in a process of its own adds the steps of one env with."""
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from diskreplay import fork
+from diskreplay.errors import (
+    ClosedError,
+    InvalidInputError,
+    LockedError,
+    PriorityError,
+    RingFullError,
+    StorageError,
+    UsageError,
+)
+from diskreplay.open_episodes import LONGEST
+from diskreplay.schema import Schema
+from diskreplay.store import files, private
+from diskreplay.store.actor_ring import CLOSED, FRESH_AT, PROCESS, STEP, TAKEN, WRITTEN, ActorRing
+from diskreplay.store.priorities import LARGEST_LEAF
+from diskreplay.validation import RowValidator
+
+_LONGEST_PAUSE = 0.02  # seconds
+_LOOK_EVERY = 0.5  # seconds until a waiting actor looks for the learner
+_NONE = float("nan")
+
+
+class Terms(NamedTuple):
+    """What a writer has to know of its buffer.
+
+    Attributes
+    ----------
+    path : Path
+        The store's directory.
+    schema : Schema
+    alpha : float or None
+        Of a prioritized buffer.
+    timeout : float
+        Seconds.
+    """
+
+    path: Path
+    schema: Schema
+    alpha: float | None
+    timeout: float
+
+
+class EnvWriter:
+    """Adds the steps of one env from a process of its own; `ReplayBuffer.env_writers` makes it.
+
+    Pass it to the process: it is picklable, and may be forked. The first call takes the env's ring,
+    and no other process, or other writer of this one, can have that before `close` or this one's
+    end. A writer that takes over a ring begins a new episode.
+
+    Parameters
+    ----------
+    terms : Terms
+    env : int
+    ring_id : str
+        Of the ring that it is for.
+
+    Attributes
+    ----------
+    env : int
+
+    Notes
+    -----
+    For one thread. When `add` returns, the step survives the death of this process and of the
+    learner's: it is in the store, or in a file from which the learner's process, or the next one
+    that opens the store, takes it. A power cut takes what was not taken yet.
+    """
+
+    def __init__(self, terms: Terms, env: int, ring_id: str) -> None:
+        self._terms, self.env, self._ring_id = terms, env, ring_id
+        self._ring: ActorRing | None = None
+        self._pid, self._lock = -1, -1
+        self._written = self._step = 0
+        self._validator = RowValidator(terms.schema, 1)
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"EnvWriter(env={self.env}, path={os.fspath(self._terms.path)!r})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Terms, int, str]]:
+        return type(self), (self._terms, self.env, self._ring_id)
+
+    # -- adding
+
+    def add(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        next_observation: Any = None,
+        *,
+        priority: float | None = None,
+        **extras: Any,
+    ) -> None:
+        """Record one step of the env, as `ReplayBuffer.add` does of a buffer with one.
+
+        Waits while the ring is full.
+
+        Parameters
+        ----------
+        observation, action
+            What the agent saw and did, as in the spaces of one env; one frame, not a stack.
+        reward : float
+        terminated, truncated : bool
+        next_observation : optional
+            What the step led to; kept where the episode ends.
+        priority : float, optional
+            Of a prioritized buffer.
+        **extras
+            A value for each further field.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, ExtrasError, PriorityError
+            Nothing was recorded.
+        InvalidInputError
+            A priority, and the buffer draws uniformly. Nothing was recorded.
+        UsageError
+            The episode has 2**31 - 1 steps: call `end_episode` and add the step again.
+        RingFullError
+            The ring is full, and no process has had the store open to take its rows for `timeout`
+            seconds. Nothing was recorded: the step may be added again.
+        ClosedError
+            The buffer was closed, or this writer. Nothing was recorded.
+        LockedError
+            Another writer has the env's ring.
+        """
+        ring = self._ring
+        if ring is None or self._pid != fork.pid or self._is_closed:
+            ring = self._attach()
+        if ring.words[CLOSED]:
+            self._refuse_closed()
+        step = self._step
+        if step == LONGEST:
+            raise UsageError(
+                f"env {self.env}: the episode has {LONGEST} steps, the most that can be counted; "
+                "nothing was recorded: call end_episode() and add the step again"
+            )
+        row, final = self._validator.row(
+            step, observation, action, reward, terminated, truncated, next_observation, extras
+        )
+        given = _NONE if priority is None else self._checked(priority)
+        rows = 1 if final is None else 2
+        written = self._written
+        if written + rows - ring.words[TAKEN] > ring.rows:
+            self._wait(ring, rows)
+        ring.put(written, row, given)
+        if final is not None:
+            ring.put(written + 1, final, _NONE)
+        ring.publish(written + rows)
+        self._written = written + rows
+        self._step = 0 if terminated or truncated else step + 1
+
+    def end_episode(self, *, next_observation: Any = None) -> None:
+        """Cut the episode under way: the next `add` begins a new one.
+
+        Parameters
+        ----------
+        next_observation : optional
+            What its last step led to, as for `ReplayBuffer.end_episode`.
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            Nothing was recorded, and no episode is cut.
+        RingFullError, ClosedError, LockedError
+            As for `add`.
+        """
+        ring = self._ring
+        if ring is None or self._pid != fork.pid or self._is_closed:
+            ring = self._attach()
+        if ring.words[CLOSED]:
+            self._refuse_closed()
+        if next_observation is not None and self._step:
+            row = self._validator.frame(self._step, next_observation)
+            if self._written + 1 - ring.words[TAKEN] > ring.rows:
+                self._wait(ring, 1)
+            ring.put(self._written, row, _NONE)
+            ring.publish(self._written + 1)
+            self._written += 1
+        self._step = 0
+
+    def _checked(self, priority: Any) -> float:
+        alpha = self._terms.alpha
+        if alpha is None:
+            raise InvalidInputError(
+                "priority: this buffer draws uniformly, and rows have none; make a "
+                "PrioritizedReplayBuffer"
+            )
+        try:
+            found = float(priority)
+            fits = 0 <= found < np.inf and found**alpha <= LARGEST_LEAF
+        except (TypeError, ValueError) as error:
+            raise PriorityError(f"priority: a number expected, found {priority!r:.60}") from error
+        except OverflowError:
+            fits = False
+        if not fits:
+            raise PriorityError(
+                f"priority {priority}: finite, not negative and, raised to alpha, at most 1e297 "
+                "expected (|td_error| plus a small constant, say)"
+            )
+        return found
+
+    # -- the ring
+
+    @property
+    def waiting(self) -> int:
+        """Rows of this env that were added and that no process has taken into the store yet."""
+        ring = self._ring
+        if ring is None or self._pid != fork.pid or self._is_closed:
+            ring = self._attach()
+        return ring.waiting
+
+    def close(self) -> None:
+        """Let go of the ring; rows in it are taken all the same. Twice is fine."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._let_go()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_ring", None) is not None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        ring, self._ring = self._ring, None
+        if ring is not None and self._pid == fork.pid:  # in a child the lock is gone already
+            files.unlock(self._lock)
+
+    def _attach(self) -> ActorRing:
+        """Take the ring."""
+        if self._is_closed:
+            raise ClosedError(f"env {self.env}: this writer is closed; env_writers() gives others")
+        path = private.ring(self._terms.path, self.env)
+        try:
+            lock = files.try_lock(path, make=False)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            raise ClosedError(
+                f"{path}: missing: the buffer was closed, or its directory is another one here; "
+                "call env_writers() of a buffer that is open on this machine"
+            ) from error
+        if lock is None:
+            holder = ActorRing(path, self._terms.schema.fields).words[PROCESS]
+            raise LockedError(
+                f"{path}: another writer of env {self.env} has it, in process {holder}; close that "
+                "one, or let its process end"
+            )
+        try:
+            ring = ActorRing(path, self._terms.schema.fields)
+            if not files.is_at(lock, path) or ring.id != self._ring_id:
+                raise ClosedError(
+                    f"{path}: the ring was made anew since this writer was; env_writers() gives "
+                    "others"
+                )
+            if not ring.of_this_boot:
+                raise ClosedError(
+                    f"{path}: of another machine, or of before this one was started; call "
+                    "env_writers() of a buffer that is open on this machine"
+                )
+        except BaseException:
+            files.unlock(lock)
+            raise
+        ring.words[PROCESS] = fork.pid
+        self._written = ring.words[WRITTEN]
+        self._step = ring.words[STEP] if ring.words[FRESH_AT] == self._written else 0
+        self._ring, self._lock, self._pid = ring, lock, fork.pid
+        return ring
+
+    def _refuse_closed(self) -> None:
+        raise ClosedError(
+            f"{self._terms.path}: the buffer was closed; nothing was recorded, and what was before "
+            "is in the store, or will be when it is opened again"
+        )
+
+    def _wait(self, ring: ActorRing, rows: int) -> None:
+        """Until there is room for so many rows."""
+        if rows > ring.rows:
+            raise InvalidInputError("a ring of 1 row cannot take a step with its final row")
+        pause, now = 5e-5, time.monotonic()
+        seen, look = now, now + _LOOK_EVERY  # when the learner was seen last, and is looked for
+        while self._written + rows - ring.words[TAKEN] > ring.rows:
+            if ring.words[CLOSED]:
+                self._refuse_closed()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            now = time.monotonic()
+            if now < look:
+                continue
+            look = now + _LOOK_EVERY
+            if files.is_held(private.taker(self._terms.path)):
+                seen = now
+            elif now - seen >= self._terms.timeout:
+                raise RingFullError(
+                    f"{ring.path}: full with {ring.waiting} rows of env {self.env}, and for "
+                    f"{now - seen:.0f} s no process has had the store open to take them; nothing "
+                    "was recorded. Open the buffer again, and add the step again"
+                )

@@ -1,0 +1,70 @@
+"""docs/examples/actors.py at a small scale, and again after a kill of its learner."""
+
+import subprocess
+import sys
+import time
+
+import diskreplay
+from diskreplay.check.verify import verify
+from tests.blocks import blocks
+from tests.processes import ROOT
+
+SCRIPT = ROOT / "docs" / "examples" / "actors.py"
+PATIENCE = 300.0  # seconds
+
+
+def command(directory, steps):
+    return [
+        sys.executable, str(SCRIPT), str(directory), "--actors", "2", "--steps", str(steps),
+        "--start-method", "fork",
+    ]  # fmt: skip
+
+
+def test_it_runs_and_is_resumed(tmp_path):
+    learner = subprocess.Popen(command(tmp_path, 10**9), cwd=ROOT, stderr=subprocess.DEVNULL)
+    store, until = tmp_path / "replay", time.monotonic() + PATIENCE
+    while not diskreplay.checkpoints(tmp_path / "checkpoints"):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    learner.kill()
+    learner.wait()
+    with diskreplay.open(store) as reader:
+        before = reader.add_count
+    done = subprocess.run(
+        command(tmp_path, before + 500), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert "goes on with" in done.stdout
+    assert verify(store).findings == ()
+    with diskreplay.open(store) as reader:
+        assert reader.add_count >= before + 500
+        assert reader.update_horizon == 3
+
+
+def test_the_pages_code(tmp_path, monkeypatch):
+    """The page's actor and learner, in one process: threads stand in for processes."""
+    import threading
+
+    import gymnasium
+
+    monkeypatch.chdir(tmp_path)
+    learner, actor = (text for language, text in blocks("docs/many-machines.md")[:2])
+    names = {"gymnasium": gymnasium, "diskreplay": diskreplay, "env": gymnasium.make("CartPole-v1")}
+    exec(actor, names)
+
+    class Context:
+        @staticmethod
+        def Process(target, args):
+            return threading.Thread(target=target, args=args)
+
+    names["multiprocessing"] = None
+    code = learner.replace("import multiprocessing\n", "")
+    code = code.replace('multiprocessing.get_context("spawn")', "Context")
+    exec(code, names | {"Context": Context}, names)
+    buffer = names["buffer"]
+    while (buffer.bounds[:, 1] < 5).any():
+        time.sleep(0.01)
+    buffer.close()
+    for thread in names["actors"]:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
