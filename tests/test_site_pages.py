@@ -25,6 +25,7 @@ PASTED = {
     "docs/buffer.md": [],
     "docs/checkpoints.md": ["torch"],
     "docs/long-runs.md": [],
+    "docs/looking.md": [],
     "docs/remote.md": ["obstore", "torch"],
     "docs/sizing.md": [],
     "docs/start.md": ["pandas", "pyarrow"],

@@ -89,7 +89,7 @@ def photograph(driver, name: str, width: int, height: int, **how: bool) -> None:
     resize(driver, width, height, **how)
     until(driver, "[...document.images].every((i) => i.complete) && document.fonts.ready && true")
     with Image.open(io.BytesIO(driver.get_screenshot_as_png())) as image:
-        few = image.convert("RGB").quantize(96, dither=Image.Dither.NONE)
+        few = image.convert("RGB").quantize(255, dither=Image.Dither.NONE)
         few.save(PICTURES / f"{name}.png", optimize=True)
     print(PICTURES / f"{name}.png")
 
@@ -145,8 +145,10 @@ def _pages(driver, url: str, arm: Arm) -> None:
     driver.get(url)
     resize(driver, 1280, 1100)
     driver.execute_script("location.hash = arguments[0]", f"#/{key}/live")
-    points = "(document.querySelector('polyline.line')?.getAttribute('points') ?? '').split(' ')"
-    until(driver, f"{points}.length > 8")
+    line = "document.querySelector('figure')?.querySelector('polyline')"
+    points = f"({line}?.getAttribute('points') ?? '').split(' ')"
+    is_rate = "document.querySelector('figure h3')?.textContent === 'Rows a second'"
+    until(driver, f"{is_rate} && {points}.length > 12")
     photograph(driver, "live", 1280, 1100)
     photograph(driver, "live-phone", 390, 844, phone=True, dark=True)
     start = int(arm.buffer.episodes().start_id[-12])

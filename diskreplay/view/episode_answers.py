@@ -73,9 +73,12 @@ def steps(readers: Readers, request: Request) -> dict[str, Any]:
     look = reader.look()
     first = whole(request, "first", 0, most=_EVER)
     count = whole(request, "count", 256, most=_MOST_STEPS)
-    ids = look.episodes.ids(_found(look.episodes, request))[first : first + count]
+    before = look.episodes.ids(_found(look.episodes, request))[: first + count]
+    ids = before[first:]
     with reader.reading() as buffer:
         found = steps_of(buffer, ids)
+        gained = np.cumsum(buffer.take("reward", before), dtype=np.float64)
+    found["values"]["return so far"] = plain(gained[first:, None])
     priorities = look.priority(ids)
     if not np.isnan(priorities).all():
         found["values"]["priority"] = plain(priorities[:, None])

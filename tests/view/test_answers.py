@@ -44,6 +44,8 @@ def test_an_episode_is_what_was_recorded(tmp_path):
         steps = asked(client, f"{base}/steps", first=2, count=4)
         assert steps["ids"] == [8, 9, 10, 11]
         assert steps["rewards"] == second.rewards[2:6]
+        so_far = np.cumsum(second.rewards)[2:6]
+        assert np.ravel(steps["values"]["return so far"]).tolist() == so_far.tolist()
         assert steps["actions"] == list(map(str, second.actions[2:6]))
         (camera,) = found["cameras"]
         assert (camera["name"], camera["width"], camera["height"]) == ("observation", 16, 12)

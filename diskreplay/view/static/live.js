@@ -109,7 +109,7 @@ function livePage(root, store) {
     const charts = pulse.state === "checkpoint" ? [] : [{
       kind: "lines", title: "Rows a second", note: y.length ? `now ${numberText(now)}` : "it is watched while this page is open",
       x_label: "time", y_label: "rows", seconds: true, from_zero: true,
-      lines: [{ x: y.length ? x : [-1, 0], y: y.length ? y : [0, 0], name: "rows" }],
+      lines: [{ x: y.length > 1 ? x : [-10, 0], y: y.length > 1 ? y : [y[0] ?? 0, y[0] ?? 0], name: "rows" }],
     }];
     rate.charts = charts;
     drawNow();
