@@ -94,14 +94,20 @@ def chart_document(chart: Chart) -> dict[str, Any]:
 
 
 def charts_of(
-    buffer: ReplayBuffer, episodes: Episodes, statistics: Statistics
+    buffer: ReplayBuffer,
+    episodes: Episodes,
+    statistics: Statistics,
+    priorities: PriorityRows | None = None,
 ) -> dict[str, list[Chart]]:
     """The charts by section, in the order of a page.
+
+    Priorities of the buffer that are at hand need not be sorted again.
 
     Reads rewards and actions part by part, and the priorities; no observations. Memory: a few
     dozen bytes a row for the index that a prioritized buffer needs, else a few megabytes.
     """
-    priorities = priority_rows(buffer) if isinstance(buffer, PrioritizedReplayBuffer) else None
+    if priorities is None and isinstance(buffer, PrioritizedReplayBuffer):
+        priorities = priority_rows(buffer)
     sections: dict[str, Sequence[Chart | None]] = {
         "Episodes": _episode_charts(episodes),
         "Transitions": [_rewards(buffer), *_actions(buffer)],

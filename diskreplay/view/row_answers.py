@@ -37,6 +37,7 @@ def row(readers: Readers, request: Request) -> dict[str, Any]:
             )
         one = np.array([id])
         episode = look.episodes.find(id)
+        pictured = {field.name for field in FrameField.every(buffer)}
         return plain(
             {
                 "id": id,
@@ -48,7 +49,7 @@ def row(readers: Readers, request: Request) -> dict[str, Any]:
                 "before": id - buffer.num_envs if number > first else None,
                 "behind": id + buffer.num_envs if number + 1 < stop else None,
                 "episode": _episode(look, episode, id),
-                "fields": [_field(buffer, name, one) for name in buffer.fields],
+                "fields": [_field(buffer, name, one, name in pictured) for name in buffer.fields],
                 "transition": _transition(buffer, one),
                 "priority": _priority(look, one),
                 "window": _window(buffer, number, env, first, stop),
@@ -92,7 +93,7 @@ def _episode(look: StoreLook, at: int, id: int) -> dict[str, Any] | None:
     }
 
 
-def _field(buffer: ReplayBuffer, name: str, one: np.ndarray) -> dict[str, Any]:
+def _field(buffer: ReplayBuffer, name: str, one: np.ndarray, is_picture: bool) -> dict[str, Any]:
     shape, dtype = buffer.fields[name]
     size = int(np.prod(shape, dtype=np.int64))
     values = buffer.take(name, one).reshape(-1)
@@ -100,7 +101,7 @@ def _field(buffer: ReplayBuffer, name: str, one: np.ndarray) -> dict[str, Any]:
         "name": name,
         "shape": shape,
         "dtype": dtype,
-        "is_picture": any(field.name == name for field in FrameField.every(buffer)),
+        "is_picture": is_picture,
         "values": values[:_SHOWN],
         "size": size,
         "names": component_names(buffer, name) if len(shape) == 1 and size <= _SHOWN else None,

@@ -141,8 +141,8 @@ def look_at(path: Path) -> StoreLook:
     overview = overview_of(path, patience=0.0)
     with diskreplay.open(path, follow=False) as buffer:
         episodes = episodes_of(buffer)
-        charts = charts_of(buffer, episodes, buffer.statistics())
         rows = priority_rows(buffer) if isinstance(buffer, PrioritizedReplayBuffer) else None
+        charts = charts_of(buffer, episodes, buffer.statistics(), rows)
         order = np.empty(0, np.int64) if rows is None else np.argsort(rows.ids)
         parts = list(values_of(buffer, "reward", most_bytes=_REWARD_BYTES))
         counts = {

@@ -205,3 +205,15 @@ def test_only_files_outside_of_the_store_are_replaced(tmp_path):
     assert done.exit_code == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.png", "s"]
     assert not inside.exists()
+
+
+def test_a_report_of_as_many_episodes_as_are_asked_for(stored, tmp_path):
+    path, episodes = stored
+    out = tmp_path / "r.html"
+    for asked, count in (("1", 1), ("all", len(episodes))):
+        run("report", path, "--out", out, "--force", "--episodes", asked)
+        text = out.read_text().partition('id="data">')[2].partition("</script>")[0]
+        assert len(json.loads(text)["reels"]) == count
+    assert "a number or all expected" in run(
+        "report", path, "--out", out, "--force", "--episodes", "some", code=2
+    )
