@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -44,6 +44,24 @@ class Listed(NamedTuple):
     key: str
     size: int
     modified: datetime.datetime
+
+
+class _Explained:
+    """Has the errors of a block explained.
+
+    Not by `contextlib.contextmanager`: in Python 3.13 an error that such a one replaces refers to
+    itself, and holds what the frames on its way hold, a buffer say, until garbage is collected.
+    """
+
+    def __init__(self, explain: Callable[[Exception], None]) -> None:
+        self._explain = explain
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, Exception):
+            self._explain(error)
 
 
 class Bucket:
@@ -135,32 +153,33 @@ class Bucket:
             text = text.replace(secret, "...")
         return text[:300]
 
-    @contextlib.contextmanager
-    def _explained(self, key: str, doing: str, *, conditional: bool = False) -> Iterator[None]:
+    def _explained(self, key: str, doing: str, *, conditional: bool = False) -> "_Explained":
+        return _Explained(lambda error: self._explain(error, key, doing, conditional))
+
+    def _explain(self, error: Exception, key: str, doing: str, conditional: bool) -> None:
+        """Raise one of ours for it, if it is none."""
         known = self._obstore.exceptions
-        try:
-            yield
-        except (Overtaken, Missing, RemoteError):
-            raise
-        except FileNotFoundError as error:
+        if isinstance(error, (Overtaken, Missing, RemoteError)):
+            return
+        if isinstance(error, FileNotFoundError):
             raise Missing(key) from error
-        except (known.PreconditionError, known.AlreadyExistsError) as error:
+        if isinstance(error, (known.PreconditionError, known.AlreadyExistsError)):
             if conditional:
                 raise Overtaken(key) from error
             raise self._unavailable(key, doing, error) from error
-        except (known.NotSupportedError, NotImplementedError) as error:
+        if isinstance(error, (known.NotSupportedError, NotImplementedError)):
             raise UnsupportedStoreError(
                 errno.ENOTSUP, f"{doing}: {self._says(error)}", self.where(key)
             ) from error
-        except (known.PermissionDeniedError, known.UnauthenticatedError) as error:
+        if isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
             raise RemoteError(
                 errno.EACCES,
                 f"{doing}: {self._says(error)} (check the credentials and what they may do there)",
                 self.where(key),
             ) from error
-        except (known.InvalidPathError, known.UnknownConfigurationKeyError) as error:
+        if isinstance(error, (known.InvalidPathError, known.UnknownConfigurationKeyError)):
             raise InvalidInputError(f"{self.where(key)}: {doing}: {self._says(error)}") from error
-        except (known.BaseError, OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, (known.BaseError, OSError, RuntimeError, ValueError)):
             raise self._unavailable(key, doing, error) from error
 
     def _unavailable(self, key: str, doing: str, error: BaseException) -> RemoteUnavailableError:

@@ -252,8 +252,8 @@ def processes(path: Path, compressor: str, seconds: float) -> dict[str, Any]:
                 said = _received(pipe, _PATIENCE_S, "a reader died, or hangs")
                 if isinstance(said, str):
                     raise Failed(said)
-                if said.pop("leaks"):
-                    raise Failed("a reader leaks")
+                if leaks := said.pop("leaks"):
+                    raise Failed(f"a reader leaks: {leaks}")
                 totals.update(said)
         finally:
             for process in processes:
