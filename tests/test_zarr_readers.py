@@ -29,13 +29,13 @@ def compressor(request):
 @contextmanager
 def recorded(tmp_path, compressor, **options):
     """Three envs of very different length, with evicted rows and the newest segments not full."""
-    options = {"capacity": 900, "num_envs": 3, "segment_rows": 8, **options}
+    options = {"capacity": 450, "num_envs": 3, "segment_rows": 8, **options}
     with SideBySide(
         tmp_path / "replay", stack_size=2, update_horizon=3, compressor=compressor, **options
     ) as both:
-        both.play(77, seed=1)
+        both.play(47, seed=1)
         others = ["skip"] * (both.twin.num_envs - 1)
-        for i in range(520):  # alone: the other envs' rows are missing from here on
+        for i in range(260):  # alone: the other envs' rows are missing from here on
             both.step([*others, "terminated, final" if i % 9 else "go on"])
         both.play(3, seed=2)
         yield both
@@ -66,7 +66,7 @@ def test_a_checkpoint_stays_what_it_was(tmp_path, compressor):
         saved = both.real.save(tmp_path / "checkpoints", 3)
         before = both.twin.copy()
         check_store(saved, both.twin)
-        both.play(400, seed=5)  # past the eviction of nearly all that was saved
+        both.play(200, seed=5)  # past the eviction of nearly all that was saved
         both.real.flush()
         check_store(both.path, both.twin)
         both.twin.restore(before, resume_episodes=True)
