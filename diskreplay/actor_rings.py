@@ -20,7 +20,7 @@ from diskreplay.store.actor_ring import (
     FRESH_AT,
     GENERATION,
     STEP,
-    UNTIL,
+    TAKEN,
     WRITTEN,
     ActorRing,
 )
@@ -143,7 +143,8 @@ class ActorRings:
 
     def has_taken(self, written: dict[int, int]) -> bool:
         """Whether so many rows of each ring were taken."""
-        return all(self._rings[env].words[UNTIL] >= number for env, number in written.items())
+        rings = self._rings
+        return all(env not in rings or rings[env].words[TAKEN] >= n for env, n in written.items())
 
     @property
     def is_taking(self) -> bool:

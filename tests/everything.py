@@ -15,7 +15,7 @@ from diskreplay.check.verify import verify
 from diskreplay.compat import cpprb, rainbow
 from diskreplay.compat.cs294 import ReplayBuffer as CS294Buffer
 from diskreplay.compat.keras_gym import ExperienceReplayBuffer
-from diskreplay.store import batch_kernels, read_job
+from diskreplay.store import batch_kernels, ordering_kernels, read_job
 
 rng = np.random.default_rng(0)
 FRAME = Box(0, 255, (12, 12), "uint8")
@@ -105,6 +105,7 @@ def buffers():
     ) as buffer:  # fmt: skip
         ids = buffer.add(POSITION.sample(), 1, 0.5, False, False, state=np.zeros(2))
         buffer.write("state", ids, np.ones((1, 2)))
+    ordering_kernels.full(0)  # called on other processors only
     # Called after a major fault only.
     batch_kernels.advise(np.zeros(99, np.int64), np.zeros((0, 5), np.int64))
     tree = diskreplay.SumTree(100)

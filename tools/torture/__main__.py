@@ -37,6 +37,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--seed", type=int, default=0)
     add("--workers", type=int, default=os.cpu_count() or 1)
     add("--directory", type=Path, help="where the stores are (default: in memory)")
+    add = command("actors", "processes that add through rings; they and their learner are killed")
+    add("--rows", type=int, default=1_000_000, metavar="N", help="in all, without kills")
+    add("--kills", type=int, default=0, metavar="N", help="of actors and of the learner")
+    add("--actors", type=int, default=16, metavar="N")
+    add("--seed", type=int, default=0)
+    add("--directory", type=Path, help="where the store is")
     add = command("crowd", "one writer and many readers, in processes, threads and data loaders")
     add("--seconds", type=float, default=60.0, help="for each of five parts (default: 60)")
     add("--no-loaders", dest="with_loaders", action="store_false", help="PyTorch is not there")
@@ -84,6 +90,7 @@ def main() -> int:
     options = vars(parse(sys.argv[1:]))
     command, target = options.pop("command"), options.pop("json")
     steps = {"death": options.get("kills"), "hostile": None, "failing": None,
+             "actors": options.get("kills") or options.get("rows"),
              "rot": options.get("rounds"), "places": options.get("rounds")}  # fmt: skip
     module = importlib.import_module(command)
     with Progress(console=_console, auto_refresh=False) as progress:  # no thread: workers fork
