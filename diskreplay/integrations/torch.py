@@ -130,7 +130,7 @@ class TransitionDataset(Dataset):
         )  # fmt: skip
 
     @staticmethod
-    def collate(samples: list[Tensors] | "Transitions") -> Tensors:
+    def collate(samples: "list[Tensors] | Transitions") -> Tensors:
         """A loader's batch, not taken apart and put together again: for ``collate_fn``."""
         return samples.batch if isinstance(samples, Transitions) else default_collate(samples)
 

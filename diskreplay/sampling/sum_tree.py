@@ -196,8 +196,14 @@ class SumTree:
         return out.reshape(masses.shape)
 
     def put(self, indices: np.ndarray, values: np.ndarray) -> None:
-        """As `set`, of arrays that were checked: of shape (n,), int64 and float64; one value is
-        that of all these leaves."""
+        """As `set`, of arrays that were checked.
+
+        Parameters
+        ----------
+        indices : ndarray of int64, shape (n,)
+        values : ndarray of float64, shape (n,) or (1,)
+            One value is that of all these leaves.
+        """
         self._kernels.tree_set(self.nodes, self.least, self.starts, indices, values)
 
     def clear(self) -> None:
