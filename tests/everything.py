@@ -33,6 +33,7 @@ def fill_and_use(kind, path, space, envs, **options):
         for i in range(500):
             add(buffer, space, envs, terminated=i % 7 == 6, truncated=i % 11 == 10)
         batch = buffer.sample(32)
+        buffer.gather(batch.id)  # before rows are added: the oldest leave then
         if prioritized:
             buffer.update_priorities(batch.id, np.ones(32))
             buffer.extend(
@@ -40,7 +41,6 @@ def fill_and_use(kind, path, space, envs, **options):
                 priority=np.ones(2),
             )
             buffer.sample(32, beta=0.4)
-        buffer.gather(batch.id)
         windows(buffer)
         buffer.save(f"{path}.saved", 1)
         add(buffer, space, envs, terminated=False, truncated=False)
