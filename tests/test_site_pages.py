@@ -38,6 +38,7 @@ ELSEWHERE = {
     "docs/compat/reagent.md": "tests/compat/test_pages.py",
     "docs/dreamerv3.md": "tests/integrations/test_dreamerv3.py",
     "docs/hindsight.md": "tests/test_sequences_guide.py",
+    "docs/many-machines.md": "tests/test_actors_example.py",
     "docs/offline.md": "tests/test_offline_guide.py",
     "docs/resuming.md": "tests/test_resuming_guide.py",
     "docs/sequences.md": "tests/test_sequences_guide.py",
@@ -45,7 +46,7 @@ ELSEWHERE = {
     "docs/unions.md": "tests/test_unions_guide.py",
 }
 # Fragments of programs that are not ours: their form is checked, and what they call is tested.
-FRAGMENTS = {"docs/format.md", "docs/sb3.md", "docs/slots.md", "docs/cleanrl.md"}
+FRAGMENTS = {"docs/torchrl.md", "docs/format.md", "docs/sb3.md", "docs/slots.md", "docs/cleanrl.md"}
 SHELLS = {"bash", "sh"}
 
 

@@ -71,7 +71,8 @@ def make(env_id: str, *, preprocess: bool = True) -> gymnasium.Env:
         return gymnasium.wrappers.AtariPreprocessing(gymnasium.make(env_id, frameskip=1))
     except (gymnasium.error.Error, ImportError) as error:
         raise InvalidInputError(
-            f"env: {env_id!r} cannot be made: {error}; for Atari games pip install 'diskreplay[atari]'"
+            f"env: {env_id!r} cannot be made: {error}; for Atari games: "
+            "pip install 'diskreplay[atari]'"
         ) from error
 
 
