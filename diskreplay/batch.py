@@ -67,7 +67,7 @@ _NOBODY_ELSE = _references({"": np.empty(1)})
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class WindowView:
     """Where in a window an array is."""
 
     window: str
@@ -81,7 +81,7 @@ class _View:
         return math.prod(self.shape) * self.dtype.itemsize
 
     @classmethod
-    def find(cls, array: Any, windows: dict[str, np.ndarray]) -> "_View | None":
+    def find(cls, array: Any, windows: dict[str, np.ndarray]) -> "WindowView | None":
         """Where an array is; None if that is in no window."""
         if not isinstance(array, np.ndarray) or not array.size or min(array.strides, default=0) < 0:
             return None
@@ -100,7 +100,7 @@ class _View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Following:
+class FollowingStacks:
     """Next stacks that are the last frames of a window, but for some."""
 
     window: str
@@ -125,7 +125,7 @@ def _unpickled(kind: "type[Batch]", arrays: Any, windows: dict[str, np.ndarray])
     """The opposite of `Batch.__reduce__`."""
 
     def made(leaf: Any) -> Any:
-        return leaf.of(windows) if isinstance(leaf, _View | _Following) else leaf
+        return leaf.of(windows) if isinstance(leaf, WindowView | FollowingStacks) else leaf
 
     return kind(mapped(made, arrays), windows)
 
@@ -221,22 +221,22 @@ class Batch:
     def __reduce__(self) -> tuple:
         """A window that the observations are views of travels once, and they are views of it again:
         5 frames instead of 8 with a stack of 4."""
-        views: dict[int, _View | _Following] = {}
+        views: dict[int, WindowView | FollowingStacks] = {}
 
         def look(array: Any) -> None:
-            if (view := _View.find(array, self._windows)) is not None:
+            if (view := WindowView.find(array, self._windows)) is not None:
                 views[id(array)] = self._following(array, view) or view
 
         mapped(look, self._arrays)
         windows = {view.window: self._windows[view.window] for view in views.values()}
-        apart = sum(view.nbytes for view in views.values() if isinstance(view, _Following))
+        apart = sum(view.nbytes for view in views.values() if isinstance(view, FollowingStacks))
         shown = [array for array in _leaves(self._arrays) if id(array) in views]
         if sum(w.nbytes for w in windows.values()) + apart > sum(array.nbytes for array in shown):
             views, windows = {}, {}  # they show a small part of it
         arrays = mapped(lambda array: views.get(id(array), array), self._arrays)
         return _unpickled, (type(self), arrays, windows)
 
-    def _following(self, array: np.ndarray, view: _View) -> _Following | None:
+    def _following(self, array: np.ndarray, view: WindowView) -> FollowingStacks | None:
         """Next stacks that were read apart from the window, since some are not in it."""
         name = view.window.removesuffix(" next")
         window = self._windows.get(name)
@@ -248,7 +248,7 @@ class Batch:
         # Both stacks are shown without these frames of the window, which nobody has written.
         window[:, -horizon:] = array[:, -horizon:]
         apart = np.flatnonzero(self.terminated | (self.steps < horizon))
-        return _Following(name, apart, array[apart])
+        return FollowingStacks(name, apart, array[apart])
 
     def keys(self) -> Any:
         """The names of all arrays."""

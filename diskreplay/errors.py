@@ -25,6 +25,9 @@ Below each one: what it means, its cause, and its remedy. In brackets its second
     │   ├── AttachmentError                a file that could not be saved with the rows
     │   └── CorruptCheckpointError         a file is short or rotten
     │       └── IncompleteCheckpointError (FileNotFoundError)   a file is missing
+    ├── ShardsLostError                    shards of a ShardedReplayBuffer do not answer
+    ├── RowsMissingError                   rows follow some that a shard does not have
+    ├── RateLimiterTimeout (TimeoutError)  the other side of a rate limiter did not come
     ├── UsageError (RuntimeError)          a call that this object does not take now
     │   ├── ClosedError                    after close()
     │   ├── ReadOnlyError                  on a buffer opened with mode="r"
@@ -80,8 +83,7 @@ class DtypeError(InvalidInputError, TypeError):
 
     Cause: A float is given for an integer field, or an integer beyond the field's range.
 
-    Remedy: Cast it yourself, or declare the field with a wider dtype in the space or in
-    `extras`.
+    Remedy: Cast it yourself, or declare a wider dtype in the space or in `extras`.
     """
 
 
@@ -118,11 +120,9 @@ class PriorityError(InvalidInputError):
 class UnknownIdError(InvalidInputError):
     """An id was never handed out.
 
-    Cause: The id comes from another buffer, or from before a `clear` or a `load` of an older
-    checkpoint.
+    Cause: The id comes from another buffer, or from before a `clear` or a `load`.
 
-    Remedy: Use ids of batches that were sampled from this buffer, since its last `clear` or
-    `load`.
+    Remedy: Use ids of batches sampled from this buffer since its last `clear` or `load`.
     """
 
 
@@ -166,6 +166,33 @@ class EmptyBufferError(DiskReplayError):
 
     Remedy: Sample when `len(buffer)` is above 0. Give `next_observation` where an episode is
     truncated.
+    """
+
+
+class ShardsLostError(DiskReplayError):
+    """Shards of a `ShardedReplayBuffer` do not answer, or are without their disk.
+
+    Cause: Their processes or nodes died, or Ray started a shard where its rows are not.
+
+    Remedy: See `ray status` and `shards()`; start the node, or call `restore_shard`; call again.
+    """
+
+
+class RowsMissingError(DiskReplayError):
+    """Rows were sent that follow some which the shard does not have.
+
+    Cause: A power cut took rows of the shard, or a checkpoint was loaded.
+
+    Remedy: None is needed: a `ShardWriter` warns, and goes on behind the rows that there are.
+    """
+
+
+class RateLimiterTimeout(DiskReplayError, TimeoutError):
+    """A rate limiter did not let a call pass in time: the other side did not come.
+
+    Cause: The actors have ended or are slow, and a learner waits; or the other way round.
+
+    Remedy: Call again to wait on; or give a larger `error_buffer` or `timeout`, or another ratio.
     """
 
 

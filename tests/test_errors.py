@@ -23,11 +23,11 @@ def test_an_error_has_a_cause_and_a_remedy(kind):
 
 
 def test_the_tree_that_is_drawn_is_the_one_there_is():
-    drawn = re.findall(r"^ *[│├└─ ]*(\w+Error)\b", errors.__doc__, re.M)
+    drawn = re.findall(r"^ *[│├└─ ]*(\w+(?:Error|Timeout))\b", errors.__doc__, re.M)
     assert sorted(drawn) == sorted(kind.__name__ for kind in TREE)
     depth = {}
     for line in errors.__doc__.splitlines():
-        if match := re.match(r"^( *[│├└─ ]*)(\w+Error)\b", line):
+        if match := re.match(r"^( *[│├└─ ]*)(\w+(?:Error|Timeout))\b", line):
             depth[match[2]] = (len(match[1]) - 4) // 4
     for kind in TREE:
         ours = [base for base in kind.__mro__ if base in TREE]
@@ -36,5 +36,5 @@ def test_the_tree_that_is_drawn_is_the_one_there_is():
 
 def test_every_error_is_exported():
     assert {kind.__name__ for kind in TREE} == {
-        name for name in diskreplay.__all__ if name.endswith("Error")
+        name for name in diskreplay.__all__ if name.endswith(("Error", "Timeout"))
     }

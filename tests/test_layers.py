@@ -16,7 +16,7 @@ LEVELS = [
     ["cli", "__main__"],
     ["view"],
     ["compat"],
-    ["convert", "integrations", "pictures", "remote"],
+    ["convert", "integrations", "pictures", "ray", "remote"],
     ["inspection"],
     ["union"],
     ["union_state"],
@@ -59,7 +59,7 @@ LEVELS = [
     ["store"],
     ["errors", "extensions", "fork", "signals", "cache_line", "jit"],
 ]
-HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch", "obstore", "starlette"]
+HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch", "obstore", "ray", "starlette"]
 
 
 def modules():

@@ -1,0 +1,53 @@
+"""Calls of actors, and what becomes of their errors."""
+
+import time
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from diskreplay.errors import DiskReplayError, ShardsLostError
+
+LOST = (
+    exceptions.RayActorError,
+    exceptions.ObjectLostError,
+    exceptions.GetTimeoutError,
+    ShardsLostError,
+)
+"""What says that a shard, its store, or what it had answered, is not there now."""
+
+
+def answer(call: Any, timeout: float | None = None) -> Any:
+    """What an actor answers; its errors are raised as they were there.
+
+    Raises
+    ------
+    RayActorError, ObjectLostError, GetTimeoutError
+        It is not there, see `LOST`.
+    """
+    try:
+        return ray.get(call, timeout=timeout)
+    except exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, DiskReplayError):
+            raise cause from None
+        raise
+
+
+def patient(method: Any, *arguments: Any, timeout: float) -> Any:
+    """The answer of a call that is made again when the actor dies, and waits while Ray restarts it.
+    Only for calls that may be made twice.
+
+    Raises
+    ------
+    RayActorError, GetTimeoutError
+    """
+    until = time.monotonic() + timeout
+    while True:
+        left = until - time.monotonic()
+        try:
+            return answer(method.options(max_task_retries=-1).remote(*arguments), max(left, 0.001))
+        except exceptions.ActorUnavailableError:
+            if left <= 0:
+                raise
+            time.sleep(0.05)  # the network; a restart is waited for by Ray

@@ -1,0 +1,238 @@
+"""What a process knows of the shards of one buffer."""
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import ray
+
+from diskreplay.batch import Batch
+from diskreplay.errors import PriorityError, ShardsLostError
+from diskreplay.options import Beta
+from diskreplay.ray.calls import LOST, answer, patient
+from diskreplay.ray.draw_request import DrawRequest, no_totals
+from diskreplay.ray.packed_batch import joined
+from diskreplay.ray.rate_limiter import RateLimiter
+from diskreplay.ray.shard_handle import ShardHandle
+from diskreplay.ray.shard_ids import global_ids
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.validation import exponent
+
+
+class Client:
+    """The shards, the generator and the counts of one process.
+
+    Parameters
+    ----------
+    coordinator
+        The actor's handle.
+    options : dict
+        As the coordinator has them.
+    limiter : RateLimiter or None
+    shards : list
+        The actors' handles.
+    rng : numpy.random.Generator
+
+    Attributes
+    ----------
+    lock : RLock
+        Of all that changes here; not held while shards work.
+    """
+
+    def __init__(
+        self, coordinator: Any, options: dict[str, Any], limiter: RateLimiter | None,
+        shards: list[Any], rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        self.coordinator, self.options, self.limiter = coordinator, options, limiter
+        self.handles = [ShardHandle(number, actor) for number, actor in enumerate(shards)]
+        self.rng = ReplayableRng(rng)
+        self.lock = threading.RLock()
+        self.timeout: float = options["timeout"]
+        self.shard_timeout: float = options["shard_timeout"]
+        self.largest = 1.0
+        self.beta_of: Beta = options["buffer"]["beta"]
+
+    # -- what the shards have
+
+    def refresh(self) -> None:
+        """Ask all shards what they hold."""
+        with self.lock:
+            for handle in self.handles:
+                handle.look()
+            asked = [
+                (handle, handle.actor.state.remote())
+                for handle in self.handles if not handle.is_lost
+            ]  # fmt: skip
+        calls = [call for _handle, call in asked]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=self.shard_timeout)
+        with self.lock:
+            for handle, call in asked:
+                try:
+                    handle.learn(answer(call, 0.0))
+                    self.note_largest(handle.state.mass.largest)
+                except LOST:
+                    handle.lose()
+
+    def totals(self) -> np.ndarray:
+        """The sum of the leaves of each shard, as far as it is known; one is positive.
+
+        Raises
+        ------
+        EmptyBufferError
+            There is nothing to draw.
+        ShardsLostError
+            There may be, and who has it does not answer.
+        """
+        found = self._known()
+        if not (found > 0).any():
+            self.refresh()
+            found = self._known()
+        if not (found > 0).any():
+            found = self.wait_for_totals(time.monotonic() + self.timeout)
+        return found
+
+    def _known(self) -> np.ndarray:
+        with self.lock:
+            for handle in self.handles:
+                handle.look()
+            return np.array([handle.state.mass.total for handle in self.handles])
+
+    def wait_for_totals(self, until: float) -> np.ndarray:
+        """The sums, once a shard that did not answer is back."""
+        begun = time.monotonic()
+        while True:
+            found = self._known()
+            lost = [handle for handle in self.handles if handle.is_lost]
+            now = time.monotonic()
+            if (found > 0).any():
+                return found
+            if not lost or now >= until:
+                raise no_totals(len(lost), len(self.handles), round(now - begun, 1))
+            with self.lock:
+                for handle in lost:
+                    handle.look(0.05)
+
+    def note_largest(self, priority: float) -> None:
+        """A priority that was seen somewhere."""
+        self.largest = max(self.largest, priority)
+
+    def add_count(self) -> int:
+        """Transitions ever recorded, as far as it is known."""
+        return sum(handle.state.add_count for handle in self.handles)
+
+    def beta(self) -> float:
+        """The exponent of the importance weights now."""
+        beta = self.beta_of
+        return exponent(beta(self.add_count()) if callable(beta) else beta)
+
+    # -- drawing
+
+    def begin(self, batches: int, size: int) -> DrawRequest:
+        """Ask for batches."""
+        self.acquire("acquire_sample", batches * size)
+        try:
+            with self.lock:
+                self.totals()  # before numbers are taken
+                self.rng.taken()
+                numbers = [self.rng.random(size) for _ in range(batches)]
+                self.rng.taken()
+                return DrawRequest(self, numbers)
+        except BaseException:
+            self.give_back(batches * size)
+            raise
+
+    def acquire(self, what: str, count: int) -> None:
+        """Wait for the rate limiter."""
+        if self.limiter is not None:
+            method = getattr(self.coordinator, what)
+            answer(method.remote(count, self.timeout), self.timeout + self.shard_timeout + 30.0)
+
+    def give_back(self, samples: int) -> None:
+        """Samples that the limiter let pass and that were not taken."""
+        if self.limiter is not None:
+            self.coordinator.give_back.remote(samples)
+
+    # -- all shards
+
+    def gather(self, shards: np.ndarray, ids: np.ndarray) -> Batch:
+        """The transitions of these ids of shards, shard by shard.
+
+        Raises
+        ------
+        ShardsLostError, UnknownIdError, NotSampleableError
+        """
+        pieces, all_ids = [], []
+        for number in np.unique(shards).tolist():
+            mine = ids[shards == number]
+            try:
+                gather = self.handles[number].actor.gather
+                pieces.append(patient(gather, mine, timeout=self.timeout))
+            except LOST as error:
+                raise ShardsLostError(f"shard {number} does not answer") from error
+            all_ids.append(global_ids(number, mine))
+        return joined(pieces, {"id": np.concatenate(all_ids)})
+
+    def described(self) -> list[dict[str, Any]]:
+        """Figures of each shard."""
+        found: list[dict[str, Any]] = []
+        for handle in self.handles:
+            try:
+                described = answer(handle.actor.describe.remote(), self.shard_timeout)
+                found.append({"alive": True, **described})
+            except LOST:
+                found.append({"alive": False, "shard": handle.number})
+        return found
+
+    def add_updates(
+        self, shards: np.ndarray, ids: np.ndarray, priorities: np.ndarray, generations: np.ndarray
+    ) -> None:
+        """Priorities of rows of some shards, to be sent with the next requests.
+
+        Raises
+        ------
+        PriorityError
+            None was taken.
+        """
+        wrong = np.flatnonzero(~((priorities >= 0) & (priorities < np.inf)))
+        if len(wrong):
+            raise PriorityError(
+                f"priority {priorities[wrong[0]]} at position {wrong[0]}: finite and not negative "
+                "expected"
+            )
+        with self.lock:
+            self.note_largest(float(priorities.max(initial=0.0)))
+            pairs = set(zip(shards.tolist(), generations.tolist(), strict=True))
+            for number, generation in sorted(pairs):
+                mine = (shards == number) & (generations == generation)
+                self.handles[number].add_update(generation, ids[mine], priorities[mine])
+
+    def send_updates(self) -> None:
+        """Have all priorities arrive; of shards that do not answer they go on waiting."""
+        with self.lock:
+            sent = []
+            for handle in self.handles:
+                if handle.waiting and not handle.is_lost:
+                    updates = handle.updates()
+                    call = handle.actor.update.remote(updates, self.largest)
+                    sent.append((handle, call, len(updates)))
+            for handle, call, count in sent:
+                try:
+                    handle.learn(answer(call, self.shard_timeout))
+                    handle.sent(count)
+                except LOST:
+                    handle.lose()
+
+    def ask_all(self, method: str, *arguments: Any) -> list[Any]:
+        """The answers of all shards to a call that may be made twice.
+
+        Raises
+        ------
+        RayActorError, GetTimeoutError
+            One did not answer within `timeout`.
+        """
+        return [
+            patient(getattr(handle.actor, method), *arguments, timeout=self.timeout)
+            for handle in self.handles
+        ]

@@ -1,0 +1,92 @@
+"""The actor that all clients of a sharded buffer find by its name."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import RateLimiterTimeout
+from diskreplay.ray.rate_limiter import RateLimiter
+
+
+class Coordinator:
+    """Knows the shards of a buffer and lets inserts and samples pass, as its rate limiter says.
+
+    An actor of Ray whose methods all run on one event loop. Its counts are in a mapped file, so
+    that they outlast its process.
+
+    Parameters
+    ----------
+    options : dict
+        What clients are made from.
+    limiter : RateLimiter or None
+    counts : Path
+        The file of the counts; on the node that this is on.
+    """
+
+    def __init__(self, options: dict[str, Any], limiter: RateLimiter | None, counts: Path) -> None:
+        self._options, self._limiter = options, limiter
+        self._shards: list[Any] = []
+        counts.parent.mkdir(parents=True, exist_ok=True)
+        mode = "r+" if counts.exists() and counts.stat().st_size == 16 else "w+"
+        self._counts = np.memmap(counts, np.int64, mode, shape=(2,))  # type: ignore[call-overload]
+        self._changed = asyncio.Condition()
+
+    async def introduce(self, shards: list[Any]) -> None:
+        """Say which actors the shards are."""
+        self._shards = shards
+
+    async def options(self) -> tuple[dict[str, Any], RateLimiter | None, list[Any]]:
+        """What a client is made from."""
+        return self._options, self._limiter, self._shards
+
+    async def acquire_insert(self, count: int, timeout: float) -> None:
+        """Wait until so many transitions may be inserted, and count them.
+
+        Raises
+        ------
+        RateLimiterTimeout
+            They are not counted.
+        """
+        await self._acquire(0, count, timeout)
+
+    async def acquire_sample(self, count: int, timeout: float) -> None:
+        """The same of samples."""
+        await self._acquire(1, count, timeout)
+
+    async def _acquire(self, which: int, count: int, timeout: float) -> None:
+        limiter = self._limiter
+        if limiter is None:
+            self._counts[which] += count
+            return
+        can = limiter.can_sample if which else limiter.can_insert
+        async with self._changed:
+            try:
+                async with asyncio.timeout(timeout):
+                    while not can(int(self._counts[0]), int(self._counts[1]), count):
+                        await self._changed.wait()
+            except TimeoutError as error:
+                what = f"sample {count}" if which else f"insert {count}"
+                raise RateLimiterTimeout(
+                    f"waited {timeout:g} s to {what} transitions; "
+                    f"{limiter.figures(int(self._counts[0]), int(self._counts[1]))}"
+                ) from error
+            self._counts[which] += count
+            self._changed.notify_all()
+
+    async def give_back(self, samples: int) -> None:
+        """Samples that were let pass and could not be taken."""
+        async with self._changed:
+            self._counts[1] -= samples
+            self._changed.notify_all()
+
+    async def counts(self) -> tuple[int, int]:
+        """Inserts and samples."""
+        return int(self._counts[0]), int(self._counts[1])
+
+    async def restore(self, inserts: int, samples: int) -> None:
+        """Go on from the counts of a checkpoint."""
+        async with self._changed:
+            self._counts[:] = inserts, samples
+            self._changed.notify_all()

@@ -1,0 +1,196 @@
+"""Batches that were asked of the shards, and what came."""
+
+import time
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import ray
+
+from diskreplay.batch import Batch
+from diskreplay.errors import EmptyBufferError, ShardsLostError
+from diskreplay.ray import global_draw
+from diskreplay.ray.calls import LOST, answer
+from diskreplay.ray.global_draw import Allotment
+from diskreplay.ray.packed_batch import PackedBatch, joined
+from diskreplay.ray.shard import ShardState
+from diskreplay.ray.shard_handle import ShardHandle
+from diskreplay.ray.shard_ids import global_ids
+
+
+class Drawing(Protocol):
+    """What a request asks of its `Client`."""
+
+    handles: list[ShardHandle]
+    options: dict[str, Any]
+    largest: float
+    timeout: float
+    shard_timeout: float
+
+    @property
+    def lock(self) -> AbstractContextManager: ...
+    def totals(self) -> np.ndarray: ...
+    def wait_for_totals(self, until: float) -> np.ndarray: ...
+    def note_largest(self, priority: float) -> None: ...
+    def beta(self) -> float: ...
+
+
+class _Part:
+    """What one shard was asked for: of each batch so many transitions."""
+
+    def __init__(
+        self, handle: ShardHandle, owners: np.ndarray, positions: np.ndarray, largest: float
+    ) -> None:
+        updates = handle.updates()
+        self.handle, self.owners, self.positions = handle, owners, positions
+        self.call: Any = handle.actor.draw.remote(positions, updates, largest)
+        self.updates = len(updates)
+        self.packed: PackedBatch | None = None
+        self.state: ShardState | None = None
+
+
+class DrawRequest:
+    """Some batches of one size, drawn together; see `global_draw`.
+
+    Parameters
+    ----------
+    client : Client
+    uniform : list of ndarray, each of shape (batch,)
+        The random numbers of each batch.
+    """
+
+    def __init__(self, client: Drawing, uniform: list[np.ndarray]) -> None:
+        self._client, self.uniform = client, uniform
+        self._totals = client.totals()
+        self._parts: list[_Part] = []
+        drawn = [global_draw.stratified(numbers, self._totals) for numbers in uniform]
+        self._send(drawn)
+
+    def _send(self, drawn: list[Allotment]) -> None:
+        """Ask the shards for what falls to them."""
+        owners = np.repeat(np.arange(len(drawn)), [len(batch.shards) for batch in drawn])
+        shards = np.concatenate([batch.shards for batch in drawn])
+        positions = np.concatenate([batch.positions for batch in drawn])
+        for number in np.unique(shards).tolist():
+            mine = shards == number
+            client = self._client
+            part = _Part(client.handles[number], owners[mine], positions[mine], client.largest)
+            self._parts.append(part)
+
+    def finish(self) -> list[Batch]:
+        """The batches. Without the client's lock.
+
+        Raises
+        ------
+        ShardsLostError
+            No shard answered in time.
+        EmptyBufferError
+            None has anything to draw any more.
+        """
+        client = self._client
+        until = time.monotonic() + client.timeout
+        while lost := self._collect():
+            with client.lock:
+                for part in lost:
+                    self._parts.remove(part)
+                self._totals[[part.handle.number for part in lost]] = 0.0
+                gone = {part.handle.number for part in self._parts} & set(
+                    np.flatnonzero(self._totals == 0).tolist()
+                )
+                lost += [part for part in self._parts if part.handle.number in gone]
+                self._parts = [part for part in self._parts if part.handle.number not in gone]
+                if not (self._totals > 0).any():
+                    self._totals = client.wait_for_totals(until)
+                    lost += self._parts  # all of it is drawn anew
+                    self._parts = []
+                self._send(self._redrawn(lost))
+        return self._batches()
+
+    def _collect(self) -> list[_Part]:
+        """Wait for the answers; the parts that did not come."""
+        client, lost = self._client, []
+        waited = [part for part in self._parts if part.state is None]
+        ray.wait(
+            [part.call for part in waited], num_returns=len(waited), timeout=client.shard_timeout
+        )
+        with client.lock:
+            for part in waited:
+                try:
+                    part.packed, part.state = answer(part.call, 0.0)
+                except LOST:
+                    part.handle.lose()
+                    lost.append(part)
+                    continue
+                part.handle.sent(part.updates)
+                part.handle.learn(part.state)
+                client.note_largest(part.state.mass.largest)
+                if part.packed is None:  # it has nothing any more
+                    lost.append(part)
+        return lost
+
+    def _redrawn(self, lost: list[_Part]) -> list[Allotment]:
+        """What fell to shards that did not answer, drawn from the others: a place in the sum of a
+        shard that is gone is as evenly spread over theirs."""
+        owners = np.concatenate([part.owners for part in lost])
+        places = np.concatenate([part.positions for part in lost])
+        return [
+            global_draw.at(places[owners == batch], self._totals)
+            for batch in range(len(self.uniform))
+        ]
+
+    def _batches(self) -> list[Batch]:
+        client, parts = self._client, self._parts
+        count, totals = len(client.handles), self._totals
+        sums, least, sampleable = np.zeros(count), np.full(count, np.inf), 0
+        for part in parts:
+            assert part.state is not None
+            sums[part.handle.number] = part.state.mass.total
+            least[part.handle.number] = part.state.mass.least
+        with client.lock:
+            for handle in client.handles:
+                mass = handle.state.mass
+                sampleable += mass.sampleable
+                if not sums[handle.number]:  # nothing was drawn there
+                    sums[handle.number], least[handle.number] = mass.total, mass.least
+        floor = None
+        if client.options["buffer"]["weight_normalization"] == "buffer":
+            floor = global_draw.least_probability(least, sums, totals)
+        beta, batches = client.beta(), []
+        for number in range(len(self.uniform)):
+            pieces, shards, generations = [], [], []
+            for part in parts:
+                low, high = np.searchsorted(part.owners, [number, number + 1]).tolist()
+                if low < high:
+                    assert part.packed is not None
+                    assert part.state is not None
+                    pieces.append(part.packed.part(low, high))
+                    shards.append(np.full(high - low, part.handle.number))
+                    generations.append(np.full(high - low, part.state.generation))
+            owners = np.concatenate(shards)
+            within = np.concatenate([piece.arrays["probability"] for piece in pieces])
+            probability = global_draw.probabilities(owners, within, totals)
+            weight = global_draw.weights(
+                probability, sampleable, beta, min(floor, probability.min()) if floor else None
+            )
+            ids = [
+                global_ids(int(shard[0]), piece.arrays["id"])
+                for shard, piece in zip(shards, pieces, strict=True)
+            ]
+            more = {
+                "id": np.concatenate(ids),
+                "weight": weight,
+                "probability": probability,
+                "generation": np.concatenate(generations),
+            }
+            batches.append(joined(pieces, more))
+        return batches
+
+
+def no_totals(lost: int, count: int, waited: float) -> Exception:
+    """Why there is nothing to draw from."""
+    if lost:
+        return ShardsLostError(
+            f"{lost} of {count} shards do not answer, and the others have nothing to draw; waited "
+            f"{waited:g} s. Ray restarts a shard where its resource is: see `ray status`"
+        )
+    return EmptyBufferError("nothing to sample: no complete transition in any shard yet")

@@ -1,0 +1,185 @@
+"""How many samples may be taken for each transition that is inserted: Reverb's rule and names."""
+
+from dataclasses import dataclass
+
+from diskreplay.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class MinSize:
+    """Sampling waits until so many transitions were inserted; nothing else waits.
+
+    Parameters
+    ----------
+    min_size_to_sample : int
+    """
+
+    min_size_to_sample: int
+
+    def __post_init__(self) -> None:
+        _check_size(self.min_size_to_sample)
+
+    def can_insert(self, inserts: int, samples: int, count: int) -> bool:
+        """Whether more may be inserted.
+
+        Parameters
+        ----------
+        inserts, samples : int
+            How many there were so far.
+        count : int
+            How many more.
+        """
+        return True
+
+    def can_sample(self, inserts: int, samples: int, count: int) -> bool:
+        """Whether more may be sampled.
+
+        Parameters
+        ----------
+        inserts, samples : int
+            How many there were so far.
+        count : int
+            How many more.
+        """
+        return inserts >= self.min_size_to_sample
+
+    def check_chunks(self, inserted: int, sampled: int) -> None:
+        """Nothing: any calls may take turns here.
+
+        Parameters
+        ----------
+        inserted, sampled : int
+            Of one call of each side.
+        """
+
+    def figures(self, inserts: int, samples: int) -> str:
+        """How things stand, for a message.
+
+        Parameters
+        ----------
+        inserts, samples : int
+            How many there were so far.
+        """
+        return (
+            f"{inserts:,} transitions inserted, {samples:,} sampled, sampling begins at "
+            f"{self.min_size_to_sample:,}"
+        )
+
+
+@dataclass(frozen=True)
+class SampleToInsertRatio:
+    """Samples and inserts keep a ratio, within an error: the faster side waits for the other.
+
+    The *error* is ``inserts * samples_per_insert - samples``, counted from where sampling begins.
+    Inserts that would make it larger than `error_buffer` wait, and so do samples that would make it
+    smaller than ``-error_buffer``. The rule and the names are those of Cassirer et al., "Reverb: A
+    Framework For Experience Replay", 2021.
+
+    Parameters
+    ----------
+    samples_per_insert : float
+    min_size_to_sample : int
+        Sampling waits until so many transitions were inserted, and inserts do not wait before.
+    error_buffer : float
+        In samples.
+    """
+
+    samples_per_insert: float
+    min_size_to_sample: int
+    error_buffer: float
+
+    def __post_init__(self) -> None:
+        _check_size(self.min_size_to_sample)
+        if not 0 < self.samples_per_insert < float("inf"):
+            raise InvalidInputError(
+                f"samples_per_insert: a positive number expected, found {self.samples_per_insert!r}"
+            )
+        least = max(1.0, self.samples_per_insert)
+        if not least <= self.error_buffer < float("inf"):
+            raise InvalidInputError(
+                f"error_buffer: at least {least:g} expected (the samples of one insert), found "
+                f"{self.error_buffer!r}; with less, both sides would wait for each other"
+            )
+
+    def error(self, inserts: int, samples: int) -> float:
+        """How many samples behind the ratio, counted from `min_size_to_sample`.
+
+        Parameters
+        ----------
+        inserts, samples : int
+            How many there were so far.
+        """
+        return (inserts - self.min_size_to_sample) * self.samples_per_insert - samples
+
+    def can_insert(self, inserts: int, samples: int, count: int) -> bool:
+        """Whether more may be inserted.
+
+        Parameters
+        ----------
+        inserts, samples : int
+            How many there were so far.
+        count : int
+            How many more.
+        """
+        if inserts + count <= self.min_size_to_sample:
+            return True
+        return self.error(inserts + count, samples) <= self.error_buffer
+
+    def can_sample(self, inserts: int, samples: int, count: int) -> bool:
+        """Whether more may be sampled.
+
+        Parameters
+        ----------
+        inserts, samples : int
+            How many there were so far.
+        count : int
+            How many more.
+        """
+        if inserts < self.min_size_to_sample:
+            return False
+        return self.error(inserts, samples + count) >= -self.error_buffer
+
+    def check_chunks(self, inserted: int, sampled: int) -> None:
+        """Refuse calls of so many transitions and samples, that could wait for each other.
+
+        Parameters
+        ----------
+        inserted, sampled : int
+            Of one call of each side.
+
+        Raises
+        ------
+        InvalidInputError
+        """
+        needed = (inserted * self.samples_per_insert + sampled) / 2
+        if needed > self.error_buffer:
+            raise InvalidInputError(
+                f"error_buffer={self.error_buffer:g} is too small for {inserted} inserts and "
+                f"{sampled} samples at a time, which could wait for each other for ever: at least "
+                f"{needed:g} expected"
+            )
+
+    def figures(self, inserts: int, samples: int) -> str:
+        """How things stand, for a message.
+
+        Parameters
+        ----------
+        inserts, samples : int
+            How many there were so far.
+        """
+        return (
+            f"{inserts:,} transitions inserted, {samples:,} sampled: an error of "
+            f"{self.error(inserts, samples):,.0f} samples of {self.samples_per_insert:g} an "
+            f"insert, {-self.error_buffer:,.0f} to {self.error_buffer:,.0f} allowed, sampling "
+            f"begins at {self.min_size_to_sample:,}"
+        )
+
+
+RateLimiter = MinSize | SampleToInsertRatio
+
+
+def _check_size(size: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidInputError(
+            f"min_size_to_sample: a whole number from 1 on expected, found {size!r}"
+        )

@@ -1,0 +1,374 @@
+"""One shard: a buffer of its own in an actor of Ray."""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+
+from diskreplay.errors import (
+    CheckpointNotFoundError,
+    ClosedError,
+    CorruptCheckpointError,
+    DiskReplayError,
+    EmptyBufferError,
+    RowsMissingError,
+    SchemaError,
+    ShardsLostError,
+    UsageError,
+)
+from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.ray.packed_batch import PackedBatch
+from diskreplay.sampling.prioritized import PriorityMass
+from diskreplay.store import files, manifest
+
+Updates = list[tuple[int, np.ndarray, np.ndarray]]
+"""Priorities of one learner, in their order: generation, ids in the shard, priorities."""
+
+
+class ShardState(NamedTuple):
+    """What a shard says of itself in each answer."""
+
+    mass: PriorityMass
+    generation: int
+    add_count: int
+
+
+class Chunk(NamedTuple):
+    """Rows of some envs of a shard, as `ReplayBuffer.extend_many` takes them."""
+
+    columns: dict[str, np.ndarray]
+    envs: np.ndarray
+    first_rows: np.ndarray
+    lengths: np.ndarray
+    priority: np.ndarray
+
+
+class Lease(NamedTuple):
+    """Who may add to some envs of a shard."""
+
+    token: str
+    envs: list[int]
+    counts: list[int]
+    generation: int
+
+
+class Shard:
+    """The methods that clients call by way of Ray, one at a time and in the order of each client.
+
+    Parameters
+    ----------
+    number : int
+    directory : Path
+        On the node's disk: ``store`` is the buffer, beside it who leases its envs and which shard
+        this is.
+    identity : dict
+        What has to agree with what is at `directory`: the number of shards, the envs.
+    options : dict
+        Of the buffer.
+    """
+
+    def __init__(
+        self, number: int, directory: Path, identity: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        self._number, self._directory = number, directory
+        self._identity, self._options = identity, options
+        self._leases: dict[int, tuple[str, float]] = {}
+        self._dropped, self._opened = 0, time.time()
+        self._buffer: PrioritizedReplayBuffer | None = None
+        with contextlib.suppress(DiskReplayError):  # who asks for something is told
+            self.open()
+
+    def open(self, *, anew: bool = False) -> None:
+        """Open what is at the directory, if it is not open.
+
+        Raises
+        ------
+        DiskReplayError
+            It cannot be opened.
+        """
+        if self._buffer is not None:
+            return
+        self._adopt_directory(self._identity, anew=anew)
+        buffer = PrioritizedReplayBuffer(self._directory / "store", **self._options)
+        buffer._rows.indexed()  # else the first draw would wait for it
+        self._leases = self._read_leases()
+        self._buffer = buffer
+
+    def _adopt_directory(self, identity: dict[str, Any], *, anew: bool) -> None:
+        path = self._directory / "shard.json"
+        if not path.exists():
+            if not anew and ray.get_runtime_context().was_current_actor_reconstructed:
+                raise ShardsLostError(
+                    f"{self._directory}: the rows of shard {self._number} are not on "
+                    f"{socket.gethostname()}, where it was started again: its disk is gone, or on "
+                    "another node. Call restore_shard with a checkpoint, or start a node with its "
+                    "disk and resource"
+                )
+            if (self._directory / "store" / "zarr.json").exists():
+                raise SchemaError(
+                    f"{self._directory / 'store'}: holds a store, and {path} is missing: it is no "
+                    "shard; choose another directory"
+                )
+            files.make_lasting_dirs(self._directory)
+            files.replace({path: json.dumps(identity).encode()})
+            return
+        found = json.loads(path.read_text())
+        for name, value in identity.items():
+            if found.get(name) != value:
+                raise SchemaError(
+                    f"{path}: {name} is {found.get(name)} there, and {value} was asked for; open "
+                    "it with the same number of shards and envs, or load a checkpoint of it into "
+                    "a new directory"
+                )
+
+    # -- looking
+
+    def state(self) -> ShardState:
+        """What it holds now."""
+        buffer = self._checked()
+        return ShardState(buffer.priority_mass(), buffer.generation, buffer.add_count)
+
+    def describe(self) -> dict[str, Any]:
+        """Figures for people."""
+        buffer = self._checked()
+        bounds = buffer.bounds
+        return {
+            "shard": self._number,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "path": str(buffer.path),
+            "rows": int((bounds[:, 1] - bounds[:, 0]).sum()),
+            "sampleable": len(buffer),
+            "transitions": buffer.add_count,
+            "num_envs": buffer.num_envs,
+            "free_envs": len(self._free()),
+            "generation": buffer.generation,
+            "dropped_updates": self._dropped,
+            "ignored_updates": buffer._ignored,
+            "opened": self._opened,
+        }
+
+    def _checked(self) -> PrioritizedReplayBuffer:
+        """The buffer. A process that was killed may still have its lock for a moment."""
+        if self._buffer is None:
+            try:
+                self.open()
+            except DiskReplayError as error:
+                raise ShardsLostError(
+                    f"shard {self._number} on {socket.gethostname()} cannot open its store: {error}"
+                ) from error
+        assert self._buffer is not None
+        if self._buffer.closed:
+            raise ClosedError(f"{self._buffer.path}: this shard was closed")
+        return self._buffer
+
+    # -- drawing
+
+    def draw(
+        self, positions: np.ndarray, updates: Updates, largest: float
+    ) -> tuple[PackedBatch | None, ShardState]:
+        """Set priorities, then the transitions at these places of the sum; None if the shard has
+        nothing to draw."""
+        buffer = self._update(updates, largest)
+        try:
+            batch, mass = buffer.sample_at(positions)
+        except EmptyBufferError:
+            return None, self.state()
+        return PackedBatch.of(batch), ShardState(mass, buffer.generation, buffer.add_count)
+
+    def update(self, updates: Updates, largest: float) -> ShardState:
+        """Set priorities."""
+        self._update(updates, largest)
+        return self.state()
+
+    def _update(self, updates: Updates, largest: float) -> PrioritizedReplayBuffer:
+        buffer = self._checked()
+        for generation, ids, priorities in updates:
+            if generation == buffer.generation:
+                buffer.update_priorities(ids, priorities)
+            else:
+                self._dropped += len(ids)
+        buffer.raise_largest_priority(largest)
+        return buffer
+
+    def gather(self, ids: np.ndarray) -> PackedBatch:
+        """The transitions of these ids."""
+        return PackedBatch.of(self._checked().gather(ids))
+
+    # -- adding
+
+    def lease(self, size: int, seconds: float) -> Lease | None:
+        """Envs for one writer, None if there are not as many that nobody has.
+
+        What a writer that died has leased is free again `seconds` after its last rows.
+        """
+        buffer = self._checked()
+        free = self._free()
+        if len(free) < size:
+            return None
+        token = secrets.token_hex(8)
+        envs = free[:size]
+        self._leases |= {env: (token, time.time() + seconds) for env in envs}
+        self._write_leases()
+        return Lease(token, envs, self.counts(envs), buffer.generation)
+
+    def renew(self, token: str, envs: list[int]) -> Lease:
+        """The counts of leased envs, for a writer that does not know what has come.
+
+        Raises
+        ------
+        UsageError
+            Somebody else leases one of them by now.
+        """
+        self._check_lease(token, envs)
+        return Lease(token, envs, self.counts(envs), self._checked().generation)
+
+    def release(self, token: str) -> None:
+        """Let others lease the envs of a writer that has ended."""
+        held = [env for env, (holder, _until) in self._leases.items() if holder == token]
+        for env in held:
+            del self._leases[env]
+        if held:
+            self._write_leases()
+
+    def counts(self, envs: list[int]) -> list[int]:
+        """How many rows each env has had."""
+        count: list[int] = self._checked().bounds[envs, 1].tolist()
+        return count
+
+    def append(
+        self, token: str, generation: int, chunk: Chunk, seconds: float
+    ) -> tuple[list[int], ShardState]:
+        """Record rows exactly once; how many rows each env has then.
+
+        Raises
+        ------
+        RowsMissingError
+            The rows before these are not there: dropped after a power cut, or by a `load`.
+        UsageError
+            Somebody else leases one of the envs by now.
+        """
+        buffer, envs = self._checked(), chunk.envs.tolist()
+        self._check_lease(token, envs)
+        has = buffer.bounds[chunk.envs, 1]
+        if generation != buffer.generation or (chunk.first_rows > has).any():
+            raise RowsMissingError(
+                f"{buffer.path}: rows from {chunk.first_rows.tolist()} on were sent for envs "
+                f"{envs}, which have {has.tolist()} rows: those before are gone, after a power cut "
+                "or since a checkpoint was loaded"
+            )
+        # Ray's memory is read only and shared: what is stored is copied from it.
+        counts = buffer.extend_many(
+            chunk.columns, chunk.envs, chunk.first_rows, chunk.lengths, priority=chunk.priority
+        )
+        until = time.time() + seconds
+        self._leases |= dict.fromkeys(envs, (token, until))
+        return counts.tolist(), self.state()
+
+    def _free(self) -> list[int]:
+        now = time.time()
+        held = {env for env, (_token, until) in self._leases.items() if until > now}
+        return [env for env in range(self._checked().num_envs) if env not in held]
+
+    def _check_lease(self, token: str, envs: list[int]) -> None:
+        for env in envs:
+            holder, _until = self._leases.get(env, (None, 0.0))
+            if holder != token:
+                raise UsageError(
+                    f"{self._directory}: env {env} is leased by another writer, since this one "
+                    "was closed or sent no rows for longer than its lease; make a new writer"
+                )
+
+    def _read_leases(self) -> dict[int, tuple[str, float]]:
+        path = self._directory / "leases.json"
+        if not path.exists():
+            return {}
+        return {int(env): (token, until) for env, token, until in json.loads(path.read_text())}
+
+    def _write_leases(self) -> None:
+        """Who may add has to be known after a kill: else two writers could add to one env."""
+        rows = [[env, token, until] for env, (token, until) in self._leases.items()]
+        files.replace({self._directory / "leases.json": json.dumps(rows).encode()})
+
+    # -- checkpoints
+
+    def save(
+        self, directory: str, suffix: str, updates: Updates, largest: float
+    ) -> tuple[dict[str, Any], ShardState]:
+        """Save this shard's part of a checkpoint; nobody knows of it before the whole is published.
+
+        Returns
+        -------
+        dict
+            ``path``; ``digest`` of the manifest; rows and transitions.
+        ShardState
+            What it holds, and the checkpoint too.
+        """
+        buffer = self._update(updates, largest)
+        path = buffer.save(directory, suffix, keep=None)
+        part = {
+            "path": str(path),
+            "digest": _digest(path),
+            "count": buffer.bounds[:, 1].tolist(),
+            "transitions": buffer.add_count,
+        }
+        return part, self.state()
+
+    def check(self, part: dict[str, Any]) -> None:
+        """Refuse a part of a checkpoint that is not there, or is another one.
+
+        Raises
+        ------
+        CheckpointNotFoundError, CorruptCheckpointError
+        """
+        path = Path(part["path"])
+        if not (path / manifest.NAME).is_file():
+            raise CheckpointNotFoundError(
+                f"{path}: not there for shard {self._number}, on {socket.gethostname()}; a shard "
+                "needs its part of the checkpoint on its own node"
+            )
+        if _digest(path) != part["digest"]:
+            raise CorruptCheckpointError(
+                f"{path}: its manifest is not the one that the checkpoint names; nothing was "
+                "loaded: load another checkpoint"
+            )
+
+    def load(self, part: dict[str, Any]) -> ShardState:
+        """Go back to this shard's part of a checkpoint."""
+        self.check(part)
+        buffer = self._checked()
+        buffer.load(part["path"])
+        buffer._rows.indexed()
+        return self.state()
+
+    def restore(self, part: dict[str, Any]) -> ShardState:
+        """The same where the disk is another one."""
+        self.check(part)
+        self.open(anew=True)
+        return self.load(part)
+
+    def remove(self, paths: list[str]) -> None:
+        """Remove parts of checkpoints that no published one names."""
+        for path in map(Path, paths):
+            if manifest.is_checkpoint(path):
+                aside = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
+                files.rename(path, aside)
+                files.remove_tree(aside)
+
+    def close(self) -> None:
+        """Flush and release the store."""
+        if self._buffer is not None:
+            self._buffer.close()
+
+
+def _digest(path: Path) -> str:
+    """Of the manifest of a checkpoint, which has the checksums of all its files."""
+    return hashlib.sha256((path / manifest.NAME).read_bytes()).hexdigest()

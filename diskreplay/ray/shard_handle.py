@@ -1,0 +1,72 @@
+"""A shard as one client knows it."""
+
+from typing import Any
+
+import numpy as np
+import ray
+
+from diskreplay.ray.calls import LOST, answer
+from diskreplay.ray.shard import ShardState, Updates
+from diskreplay.sampling.prioritized import PriorityMass
+
+NOTHING = ShardState(PriorityMass(0.0, np.inf, 0, 0.0), -1, 0)
+
+
+class ShardHandle:
+    """What a client knows of a shard, and what it has to tell it. Needs the client's lock.
+
+    Attributes
+    ----------
+    actor
+        Its handle in Ray.
+    state : ShardState
+        Of its last answer.
+    is_lost : bool
+        It did not answer; it is asked again and again, and is back with its answer.
+    """
+
+    def __init__(self, number: int, actor: Any) -> None:
+        self.number, self.actor = number, actor
+        self.state, self.is_lost = NOTHING, False
+        self._updates: Updates = []
+        self._asked: Any = None
+
+    def add_update(self, generation: int, ids: np.ndarray, priorities: np.ndarray) -> None:
+        """Priorities to be sent with the next request."""
+        self._updates.append((generation, ids, priorities))
+
+    @property
+    def waiting(self) -> int:
+        """How many priorities wait to be sent."""
+        return sum(len(ids) for _generation, ids, _priorities in self._updates)
+
+    def updates(self) -> Updates:
+        """Those to be sent now; they stay here until `sent`, since a request may be lost."""
+        return list(self._updates)
+
+    def sent(self, count: int) -> None:
+        """So many updates of the oldest have arrived."""
+        del self._updates[:count]
+
+    def learn(self, state: ShardState) -> None:
+        """It has answered."""
+        self.state, self.is_lost, self._asked = state, False, None
+
+    def lose(self) -> None:
+        """It did not answer: Ray restarts it, and it answers this call then."""
+        self.is_lost, self.state = True, self.state._replace(mass=NOTHING.mass)
+        if self._asked is None:
+            self._asked = self.actor.state.options(max_task_retries=-1).remote()
+
+    def look(self, wait: float = 0.0) -> None:
+        """Take it back, if it has answered by now or in so many seconds."""
+        if not self.is_lost:
+            return
+        done, _ = ray.wait([self._asked], timeout=wait)
+        if not done:
+            return
+        try:
+            self.learn(answer(self._asked))
+        except LOST:
+            self._asked = None
+            self.lose()

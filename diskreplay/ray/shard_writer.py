@@ -1,0 +1,230 @@
+"""Adds the steps of some environments to a sharded buffer, each row exactly once."""
+
+import time
+import warnings
+from collections import deque
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from diskreplay.errors import ClosedError, InvalidInputError, RowsMissingError, ShardsLostError
+from diskreplay.ray.calls import LOST, answer, patient
+from diskreplay.ray.shard import Chunk, Lease
+from diskreplay.ray.trajectory_builder import TrajectoryBuilder
+from diskreplay.schema import Schema
+
+_IN_FLIGHT = 2  # chunks that are sent and not acknowledged
+
+
+class _Sent(NamedTuple):
+    chunk: Chunk
+    call: Any
+
+
+class ShardWriter:
+    """Leases envs of one shard and sends it their rows in chunks; made by
+    `ShardedReplayBuffer.writer`.
+
+    It may be sent to another process of the Ray cluster, as long as no rows wait in it.
+
+    Parameters
+    ----------
+    coordinator, actor, shard, lease, options, chunk_rows, limited
+        Given by `ShardedReplayBuffer.writer`.
+
+    Attributes
+    ----------
+    num_envs : int
+    shard : int
+    acknowledged : ndarray of int64, shape (num_envs,)
+        How many rows of each env are in the shard's store for certain: no kill loses them.
+    """
+
+    def __init__(
+        self, coordinator: Any, actor: Any, shard: int, lease: Lease, options: dict[str, Any],
+        *, chunk_rows: int, limited: bool,
+    ) -> None:  # fmt: skip
+        self._arguments = coordinator, actor, shard, lease, options, chunk_rows, limited
+        self._coordinator, self._actor, self.shard = coordinator, actor, shard
+        self._options, self._limited = options, limited
+        buffer = options["buffer"]
+        schema = Schema(
+            buffer["observation_space"], buffer["action_space"], buffer["extras"],
+            buffer["compressor"],
+        )  # fmt: skip
+        self.num_envs = len(lease.envs)
+        self._builder = TrajectoryBuilder(schema, self.num_envs, chunk_rows)
+        self._envs = np.array(lease.envs, np.int64)
+        self._token, self._generation = lease.token, lease.generation
+        self._next = np.array(lease.counts, np.int64)
+        self.acknowledged = self._next.copy()
+        self._sent: deque[_Sent] = deque()
+        self._closed = False
+
+    def add(
+        self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
+        next_observation: Any = None, *, mask: Any = None, priority: Any = None, **extras: Any,
+    ) -> None:  # fmt: skip
+        """Record one step of each env; as `ReplayBuffer.add` with several envs.
+
+        Parameters
+        ----------
+        observation, action, reward, terminated, truncated, next_observation, mask, **extras
+            As for `ReplayBuffer.add`, always with a leading axis of envs. Values are copied.
+        priority : float or array_like of float, shape (num_envs,), optional
+            The priority that each new transition gets, as actors of Ape-X and R2D2 compute it; NaN
+            or None for the largest one seen.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, ExtrasError, PriorityError
+            Nothing was recorded.
+        RateLimiterTimeout, ShardsLostError
+            The step is recorded here; a chunk could not be sent, and the next call tries again.
+        ClosedError
+
+        Notes
+        -----
+        Rows are safe once they are `acknowledged`: some chunks later, or after `flush`.
+        """
+        if self._closed:
+            raise ClosedError("this writer was closed; make a new one")
+        if self._builder.is_full:  # a chunk that could not be sent before
+            self._send()
+        self._builder.add(
+            observation, action, reward, terminated, truncated, next_observation, mask, priority,
+            extras,
+        )  # fmt: skip
+        if self._builder.is_full:
+            self._send()
+
+    def end_episode(self, mask: Any = None) -> None:
+        """Cut the episodes under way: the next step begins one.
+
+        Parameters
+        ----------
+        mask : ndarray of bool, shape (num_envs,), optional
+            Envs whose episode is cut; all by default.
+        """
+        self._builder.end_episodes(mask)
+
+    def flush(self) -> None:
+        """Send what waits, and return when all rows are acknowledged.
+
+        Raises
+        ------
+        RateLimiterTimeout, ShardsLostError
+            Rows wait here; call it again.
+        """
+        if self._builder.filled.any():
+            self._send()
+        while self._sent:
+            self._acknowledge()
+
+    def close(self) -> None:
+        """Flush, and give the envs back. Closing twice is fine."""
+        if self._closed:
+            return
+        self.flush()
+        self._closed = True
+        patient(self._actor.release, self._token, timeout=self._options["timeout"])
+
+    def _send(self) -> None:
+        while len(self._sent) >= _IN_FLIGHT:
+            self._acknowledge()
+        builder = self._builder
+        if self._limited:
+            timeout = self._options["timeout"]
+            call = self._coordinator.acquire_insert.remote(builder.transitions, timeout)
+            answer(call, timeout + 60.0)
+        columns, lengths, priority, _transitions = builder.take()
+        chunk = Chunk(columns, self._envs, self._next.copy(), lengths, priority)
+        self._next += lengths
+        self._sent.append(_Sent(chunk, self._call(chunk)))
+
+    def _call(self, chunk: Chunk) -> Any:
+        return self._actor.append.remote(
+            self._token, self._generation, chunk, self._options["lease_seconds"]
+        )
+
+    def _acknowledge(self) -> None:
+        """Wait for the oldest chunk; where the shard has died, send all again that it may not
+        have: it leaves out rows that it has."""
+        try:
+            counts, _state = answer(self._sent[0].call, self._options["timeout"])
+        except LOST:
+            self._begin_again()
+        except RowsMissingError as error:
+            self._renumber(error)
+        else:
+            # Two chunks may be there by now: these counts are at least those of the first.
+            chunk = self._sent.popleft().chunk
+            self.acknowledged = np.maximum(self.acknowledged, chunk.first_rows + chunk.lengths)
+            assert (np.array(counts) >= chunk.first_rows + chunk.lengths).all()
+
+    def _renew(self) -> Lease:
+        timeout = self._options["timeout"]
+        begun = time.monotonic()
+        try:
+            lease: Lease = patient(
+                self._actor.renew, self._token, self._envs.tolist(), timeout=timeout
+            )
+        except LOST as error:
+            raise ShardsLostError(
+                f"shard {self.shard} does not answer, waited {time.monotonic() - begun:.0f} s; "
+                f"{sum(int(sent.chunk.lengths.sum()) for sent in self._sent)} rows wait in this "
+                "writer: call flush to try again"
+            ) from error
+        return lease
+
+    def _begin_again(self) -> None:
+        lease = self._renew()
+        if lease.generation != self._generation:
+            return self._renumber(None, lease)
+        self._send_again()
+
+    def _send_again(self) -> None:
+        chunks = [sent.chunk for sent in self._sent]
+        self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
+
+    def _renumber(self, cause: RowsMissingError | None, lease: Lease | None = None) -> None:
+        """Rows that were there are gone: go on from what there is."""
+        lease = lease or self._renew()
+        counts = np.array(lease.counts, np.int64)
+        if (
+            lease.generation == self._generation
+            and (counts >= self._sent[0].chunk.first_rows).all()
+        ):
+            return self._send_again()  # a chunk came before the one that it follows
+        warnings.warn(
+            f"shard {self.shard}: its envs {self._envs.tolist()} had {self.acknowledged.tolist()} "
+            f"rows and have {counts.tolist()} now, after a power cut or since a checkpoint was "
+            "loaded; new rows follow those",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        self._generation, self._next = lease.generation, counts.copy()
+        self.acknowledged = counts.copy()
+        chunks = []
+        for sent in self._sent:
+            chunks.append(sent.chunk._replace(first_rows=self._next.copy()))
+            self._next += sent.chunk.lengths
+        self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple:
+        if self._sent or self._builder.filled.any():
+            raise InvalidInputError("a writer can be sent elsewhere only when no rows wait in it")
+        coordinator, actor, shard, lease, options, chunk_rows, limited = self._arguments
+        lease = lease._replace(counts=self._next.tolist(), generation=self._generation)
+        arguments = coordinator, actor, shard, lease, options
+        return _received, (arguments, chunk_rows, limited)
+
+
+def _received(arguments: tuple, chunk_rows: int, limited: bool) -> ShardWriter:
+    return ShardWriter(*arguments, chunk_rows=chunk_rows, limited=limited)

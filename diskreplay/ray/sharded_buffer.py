@@ -1,0 +1,449 @@
+"""The replay buffer whose shards are on many machines."""
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import ray
+from gymnasium import spaces as gym_spaces
+
+from diskreplay import validation
+from diskreplay.batch import Batch
+from diskreplay.distribution import PrioritizedDistribution
+from diskreplay.errors import (
+    ClosedError,
+    InvalidInputError,
+    PriorityError,
+    ShapeError,
+    UnknownIdError,
+)
+from diskreplay.options import Options
+from diskreplay.ray.calls import LOST, answer, patient
+from diskreplay.ray.client import Client
+from diskreplay.ray.launcher import refuse_running, running, start
+from diskreplay.ray.leasing import leased
+from diskreplay.ray.rate_limiter import RateLimiter
+from diskreplay.ray.shard_ids import MOST_SHARDS, split
+from diskreplay.ray.shard_writer import ShardWriter
+from diskreplay.ray.sharded_checkpoint import CheckpointDirectory
+from diskreplay.ray.sharded_checkpoints import ShardedCheckpoints
+from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
+from diskreplay.schema import Schema
+from diskreplay.store import checkpoint
+
+
+class ShardedReplayBuffer:
+    """Prioritized experience replay whose rows are on the disks of many machines.
+
+    Each of `num_shards` actors of Ray has a `PrioritizedReplayBuffer` of some of the envs. A draw
+    is exact: a transition comes with the probability that one buffer with all rows would give it.
+    A shard that dies is restarted by Ray and opens its store again; no row that was acknowledged is
+    lost, and none is there twice. The actors are detached: they outlive the process that made them.
+
+    Parameters
+    ----------
+    path : path
+        A directory on each shard's node; shard ``i`` has ``<path>/shard-<i>``. Made, or opened
+        again if shards of the same number and envs are there.
+    num_shards, num_envs : int
+        Env streams over all shards; each shard has ``num_envs // num_shards`` of them, the first
+        ones one more if that leaves some.
+    observation_space, action_space, stack_size, stack_padding, update_horizon, gamma, alpha, beta
+        As for `PrioritizedReplayBuffer`, and so are the next ones.
+    weight_normalization, extras, compressor, segment_rows
+    capacity : int or None
+        Rows kept over all shards; each env keeps ``capacity // num_envs``.
+    batch_size : int
+        Default of `sample` and `prefetch`.
+    rate_limiter : SampleToInsertRatio or MinSize, optional
+    resources : "spread" or sequence of dict
+        Where the shards run: one after the other over the nodes that are there; or for each shard
+        the resources that its node has, ``[{"replay0": 1}, {"replay1": 1}]``: the one with its
+        disk, also after a restart.
+    timeout : float
+        Seconds that a call waits for a rate limiter, or for a shard if none answers.
+    shard_timeout : float
+        Seconds after which a shard that does not answer is drawn around.
+    lease_seconds : float
+        A writer that has sent no rows for so long may lose its envs to another one.
+    seed : int or numpy.random.Generator, optional
+        Of this client's draws.
+    name : str
+        By which `connect` finds it, and prefix of checkpoints. One of a name at a time.
+
+    Raises
+    ------
+    InvalidInputError, CapacityError
+        An argument makes no sense, or a sharded buffer of that name is running: `connect` to it.
+    SchemaError, FormatError, LockedError
+        As for `PrioritizedReplayBuffer`, of what a shard has at its path.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike, *, num_shards: int, num_envs: int,
+        observation_space: gym_spaces.Space, action_space: gym_spaces.Space, capacity: int | None,
+        stack_size: int = 1, stack_padding: Literal["zero", "reset"] = "zero",
+        update_horizon: int = 1, gamma: float = 0.99, batch_size: int = 32,
+        extras: Mapping[str, tuple] | None = None, compressor: str | Mapping[str, str] = "auto",
+        segment_rows: int | None = None, alpha: float = 0.6,
+        beta: float | Callable[[int], float] = 0.4,
+        weight_normalization: Literal["batch", "buffer"] = "batch",
+        rate_limiter: RateLimiter | None = None,
+        resources: Literal["spread"] | Sequence[Mapping[str, float]] = "spread",
+        timeout: float = 60.0, shard_timeout: float = 2.0, lease_seconds: float = 600.0,
+        seed: int | np.random.Generator | None = None, name: str = "replay",
+    ) -> None:  # fmt: skip
+        self._closed = True
+        shards = validation.whole("num_shards", num_shards, most=MOST_SHARDS)
+        envs = validation.whole("num_envs", num_envs)
+        if envs < shards:
+            raise InvalidInputError(f"num_envs: at least one a shard, {shards}, expected; {envs}")
+        Options.checked(envs, stack_size, stack_padding, update_horizon, gamma, batch_size)
+        PrioritizedDistribution(alpha, beta, weight_normalization)
+        Schema(observation_space, action_space, extras, compressor)
+        if resources != "spread" and len(resources) != shards:
+            raise InvalidInputError(
+                f"resources: 'spread', or one dict a shard ({shards}) expected, found "
+                f"{resources!r:.100}"
+            )
+        directory = Path(path).absolute()
+        buffer = {
+            "observation_space": observation_space, "action_space": action_space,
+            "stack_size": stack_size, "stack_padding": stack_padding,
+            "update_horizon": update_horizon, "gamma": gamma, "batch_size": batch_size,
+            "extras": dict(extras or {}), "compressor": compressor, "segment_rows": segment_rows,
+            "alpha": alpha, "beta": beta, "weight_normalization": weight_normalization,
+        }  # fmt: skip
+        options = {
+            "buffer": buffer, "num_shards": shards, "num_envs": envs, "timeout": float(timeout),
+            "shard_timeout": float(shard_timeout), "lease_seconds": float(lease_seconds),
+            "capacity": None if capacity is None else int(capacity),
+            "name": checkpoint.checked_suffix(name),
+        }  # fmt: skip
+        refuse_running(name)
+        coordinator, actors = start(directory, options, rate_limiter, resources)
+        rng = np.random.default_rng(seed)
+        self._start(Client(coordinator, options, rate_limiter, actors, rng))
+
+    @classmethod
+    def connect(
+        cls, name: str = "replay", *, seed: int | np.random.Generator | None = None
+    ) -> Self:
+        """A client of a sharded buffer that is running: for a second learner, an evaluator, or a
+        learner that was killed and goes on.
+
+        Parameters
+        ----------
+        name : str
+        seed : int or numpy.random.Generator, optional
+            Of this client's draws.
+
+        Raises
+        ------
+        InvalidInputError
+        """
+        coordinator = running(name)
+        if coordinator is None:
+            raise InvalidInputError(
+                f"name: no sharded buffer {name!r} is running in this cluster; make one"
+            )
+        options, limiter, shards = patient(coordinator.options, timeout=60.0)
+        self = cls.__new__(cls)
+        self._start(Client(coordinator, options, limiter, shards, np.random.default_rng(seed)))
+        return self
+
+    def _start(self, client: Client) -> None:
+        self._client, self._closed = client, False
+        self._prefetchers: list[ShardedPrefetcher] = []
+        self.batch_size: int = client.options["buffer"]["batch_size"]
+        self.name: str = client.options["name"]
+        client.refresh()
+
+    # -- adding
+
+    def writer(self, num_envs: int = 1, chunk_rows: int = 32) -> ShardWriter:
+        """Lease envs of one shard, and add to them.
+
+        Parameters
+        ----------
+        num_envs : int
+            How many, of one shard that has as many which nobody leases.
+        chunk_rows : int
+            Steps of each env that are sent together: ``chunk_rows * num_envs`` of 1,024 or more
+            cost the least.
+
+        Raises
+        ------
+        InvalidInputError
+            No shard has as many free envs; or the rate limiter could never let such a chunk pass.
+        ShardsLostError
+        """
+        self._check_open()
+        envs = validation.whole("num_envs", num_envs)
+        rows = validation.whole("chunk_rows", chunk_rows)
+        if self._client.limiter is not None:
+            self._client.limiter.check_chunks(rows * envs, self.batch_size)
+        return leased(self._client, envs, rows)
+
+    # -- drawing
+
+    def sample(self, batch_size: int | None = None) -> Batch:
+        """Draw transitions of all shards, with replacement.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+
+        Returns
+        -------
+        Batch
+            As of a `PrioritizedReplayBuffer`, and `generation`, int64: what `update_priorities`
+            wants. `id` is ``shard << 48`` plus the id in that shard.
+
+        Raises
+        ------
+        EmptyBufferError
+            Nothing can be sampled yet.
+        RateLimiterTimeout, ShardsLostError
+            The limiter did not let it pass, or no shard answered, within `timeout`.
+
+        Notes
+        -----
+        A call of each shard. What falls to a shard that does not answer is drawn from the others.
+        """
+        self._check_open()
+        size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
+        return self._client.begin(1, size).finish()[0]
+
+    def prefetch(
+        self, depth: int = 2, batches_per_request: int = 1, batch_size: int | None = None
+    ) -> ShardedPrefetcher:
+        """Batches that a thread asks for ahead; an iterator and context manager.
+
+        Parameters
+        ----------
+        depth : int
+            Requests that are under way or wait to be taken.
+        batches_per_request : int
+            Batches drawn together: fewer and larger calls. A batch's priorities are up to ``depth *
+            batches_per_request`` batches old.
+        batch_size : int, optional
+        """
+        self._check_open()
+        made = ShardedPrefetcher(
+            self._client,
+            validation.whole("depth", depth),
+            validation.whole("batches_per_request", batches_per_request),
+            validation.whole("batch_size", batch_size, optional=True) or self.batch_size,
+        )
+        self._prefetchers = [each for each in self._prefetchers if not each.closed]
+        self._prefetchers.append(made)
+        return made
+
+    def gather(self, ids: np.ndarray) -> Batch:
+        """The transitions with these ids, in the order of their shards, with weights of 1.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (batch,)
+
+        Raises
+        ------
+        UnknownIdError, NotSampleableError, ShardsLostError
+        """
+        self._check_open()
+        return self._client.gather(*self._split(ids))
+
+    def update_priorities(
+        self, ids: np.ndarray, priorities: np.ndarray, generation: np.ndarray
+    ) -> None:
+        """Set the priorities of transitions; they travel with the next request to their shard.
+
+        Parameters
+        ----------
+        ids, generation : array_like of int, shape (batch,)
+            ``batch.id`` and ``batch.generation``. Where a shard's generation is another one by now,
+            a checkpoint was loaded and its ids are void: those are dropped and counted.
+        priorities : array_like of float, shape (batch,)
+            Finite and not negative.
+
+        Raises
+        ------
+        PriorityError, UnknownIdError, ShapeError
+            Nothing was changed.
+        """
+        self._check_open()
+        shards, own = self._split(ids)
+        try:
+            values = np.array(priorities, np.float64)
+        except (TypeError, ValueError) as error:
+            raise PriorityError(f"priorities: numbers expected ({error})") from error
+        runs = np.broadcast_to(np.asarray(generation, np.int64), own.shape)
+        if values.shape != own.shape:
+            raise ShapeError(f"priorities: shape {own.shape} expected, found {values.shape}")
+        self._client.add_updates(shards, own, values, runs)
+
+    def _split(self, ids: Any) -> tuple[np.ndarray, np.ndarray]:
+        checked = validation.checked_ids(ids)
+        shards, own = split(checked)
+        wrong = np.flatnonzero((checked < 0) | (shards >= len(self._client.handles)))
+        if len(wrong):
+            raise UnknownIdError(
+                f"id {checked[wrong[0]]} at position {wrong[0]} is of no shard; there are "
+                f"{len(self._client.handles)}"
+            )
+        return shards, own
+
+    # -- looking
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled, in the shards that answer. A call of each shard."""
+        self._check_open()
+        self._client.refresh()
+        return sum(handle.state.mass.sampleable for handle in self._client.handles)
+
+    @property
+    def add_count(self) -> int:
+        """Transitions ever recorded; of a shard that does not answer, those known. A call each."""
+        self._check_open()
+        self._client.refresh()
+        return self._client.add_count()
+
+    def shards(self) -> list[dict[str, Any]]:
+        """Figures of each shard: where it is, what it holds, since when. ``alive`` is False, and no
+        more is known, where it does not answer."""
+        self._check_open()
+        return self._client.described()
+
+    def limiter_counts(self) -> tuple[int, int]:
+        """Inserts and samples that the rate limiter has let pass."""
+        self._check_open()
+        inserts, samples = patient(self._client.coordinator.counts, timeout=self._client.timeout)
+        return inserts, samples
+
+    # -- checkpoints and the end
+
+    def save(
+        self,
+        directory: str | os.PathLike,
+        suffix: int | str,
+        *,
+        keep: int | None = checkpoint.CHECKPOINT_DURATION,
+    ) -> Path:
+        """Write a checkpoint of all shards: it is there whole, or not at all.
+
+        Every shard saves its part on its own node, beside each other, by hard links; then one
+        file, ``<directory>/<name>_shards.<suffix>.json`` on this node, publishes it. All priorities
+        that this client set before are in it, and none that it sets after. Rows are cut for each
+        shard where the save finds them: actors go on.
+
+        Parameters
+        ----------
+        directory : path
+            The same on all nodes: of one that all see, or of each node's own disk. Then a shard
+            finds its part on its own node only.
+        suffix, keep
+            As for `ReplayBuffer.save`.
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        ShardsLostError
+            A shard did not answer. There is no new checkpoint, and older ones are as they were.
+        SuffixError, InvalidInputError, StorageError
+        """
+        return self._checkpoints(directory).save(suffix, keep)
+
+    def load(self, directory: str | os.PathLike, suffix: int | str | None = None) -> str:
+        """Go back to a checkpoint of all shards.
+
+        Each shard makes sure that its part is there before any changes. With the same calls the
+        next batches are those that the saved run drew, as long as nobody adds. Ids that were handed
+        out before are void, and updates of them are dropped. A writer goes on behind the rows of
+        the checkpoint, with a warning. The rate limiter goes on with the saved counts; its options
+        are those it was made with now.
+
+        Parameters
+        ----------
+        directory : path
+            What `save` was given.
+        suffix : int or str, optional
+            Default: the highest number there.
+
+        Raises
+        ------
+        CheckpointNotFoundError, CorruptCheckpointError, SchemaError
+            A part is not there, or it is of another number of shards or envs. Nothing has changed.
+        ShardsLostError
+            A shard did not answer for an hour, or died again and again. Some shards may have
+            loaded: load again.
+        """
+        return self._checkpoints(directory).load(suffix)
+
+    def restore_shard(
+        self, number: int, directory: str | os.PathLike, suffix: int | str | None = None
+    ) -> None:
+        """Give a shard whose disk is gone the rows of a checkpoint, on the node where it is now.
+
+        Parameters
+        ----------
+        number : int
+        directory, suffix
+            As for `load`. That node has to see the part of this shard.
+
+        Raises
+        ------
+        CheckpointNotFoundError, CorruptCheckpointError, SchemaError, ShardsLostError
+
+        Notes
+        -----
+        The other shards stay as they are. Ids of this shard that were handed out before are void.
+        """
+        self._checkpoints(directory).restore_shard(number, suffix)
+
+    def _checkpoints(self, directory: str | os.PathLike) -> ShardedCheckpoints:
+        self._check_open()
+        there = CheckpointDirectory(directory, self.name)
+        return ShardedCheckpoints(self._client, there, self._prefetchers)
+
+    def flush(self) -> None:
+        """Have all priorities that were set arrive at the shards that answer."""
+        self._check_open()
+        self._client.send_updates()
+
+    def disconnect(self) -> None:
+        """Let go of the shards, which go on; what was not sent of priorities is."""
+        if not self._closed:
+            for prefetcher in self._prefetchers:
+                prefetcher.close()
+            self._client.send_updates()
+            self._closed = True
+
+    def close(self) -> None:
+        """Flush and close the stores of all shards and end their actors, for all clients. Closing
+        twice is fine."""
+        if self._closed:
+            return
+        self.disconnect()
+        client = self._client
+        for handle in client.handles:
+            with contextlib.suppress(*LOST):  # its store recovers what a kill leaves
+                answer(handle.actor.close.remote(), client.timeout)
+        for actor in [*(handle.actor for handle in client.handles), client.coordinator]:
+            ray.kill(actor)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this sharded buffer was closed; connect to it, or make it again")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()

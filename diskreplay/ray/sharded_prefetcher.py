@@ -1,0 +1,122 @@
+"""Batches of all shards, asked for ahead."""
+
+import threading
+from collections import deque
+from typing import Any, Self
+
+import numpy as np
+
+from diskreplay.batch import Batch
+from diskreplay.errors import ClosedError
+from diskreplay.ray.client import Client
+
+
+class ShardedPrefetcher:
+    """An endless iterator; made by `ShardedReplayBuffer.prefetch`.
+
+    Its thread asks for `batches` batches at a time, as long as fewer than `depth` requests are
+    under way or not taken.
+    """
+
+    def __init__(self, client: Client, depth: int, batches: int, size: int) -> None:
+        self._client, self._depth, self._batches, self._size = client, depth, batches, size
+        self._ready: deque[tuple[Batch, np.ndarray]] = deque()
+        self._changed = threading.Condition()
+        self._closed = self._paused = self._working = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="diskreplay shards", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._working = False
+                self._changed.notify_all()
+                while not self._closed and (
+                    self._paused or self._error or len(self._ready) > self._most
+                ):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                self._working = True
+            try:
+                request = self._client.begin(self._batches, self._size)
+                made = list(zip(request.finish(), request.uniform, strict=True))
+            except BaseException as error:  # raised where a batch is taken
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                continue
+            with self._changed:
+                self._ready.extend(made)
+                self._changed.notify_all()
+
+    @property
+    def _most(self) -> int:
+        return (self._depth - 1) * self._batches
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch.
+
+        Raises
+        ------
+        EmptyBufferError, RateLimiterTimeout, ShardsLostError
+            As `ShardedReplayBuffer.sample`; the next call tries again.
+        ClosedError
+        """
+        with self._changed:
+            while not self._ready and self._error is None:
+                if self._closed:
+                    raise ClosedError("this prefetcher was closed")
+                self._changed.wait()
+            if self._ready:
+                batch, _numbers = self._ready.popleft()
+                self._changed.notify_all()
+                return batch
+            error, self._error = self._error, None
+            self._changed.notify_all()
+        assert error is not None
+        raise error
+
+    def pause(self) -> list[np.ndarray]:
+        """Stop asking, and give up what was not taken: the random numbers of it, in order."""
+        with self._changed:
+            self._paused = True
+            while self._working:
+                self._changed.wait()
+            numbers = [numbers for _batch, numbers in self._ready]
+            self._ready.clear()
+        if numbers:
+            self._client.give_back(sum(map(len, numbers)))
+        return numbers
+
+    def resume(self) -> None:
+        """Ask again."""
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the thread; what was not taken is drawn again by who draws next. Closing twice is
+        fine."""
+        numbers = self.pause()
+        with self._client.lock:
+            self._client.rng.put_back(numbers)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        self.close()

@@ -1,0 +1,115 @@
+"""Rows as they are to be stored, made of steps on the worker."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from diskreplay.errors import PriorityError
+from diskreplay.schema import Schema
+from diskreplay.validation import RowValidator, fit_flags
+
+
+class TrajectoryBuilder:
+    """Collects the steps of some envs: `step` and final rows are made here.
+
+    Parameters
+    ----------
+    schema : Schema
+    num_envs : int
+    rows : int
+        Steps of each env that it holds.
+    """
+
+    def __init__(self, schema: Schema, num_envs: int, rows: int) -> None:
+        self._schema, self.num_envs, self.rows = schema, num_envs, rows
+        self._validator = RowValidator(schema, num_envs)
+        self.steps = np.zeros(num_envs, np.int32)
+        self.begin()
+
+    def begin(self) -> None:
+        """Have new memory: what was collected is somebody else's."""
+        room = self.rows + 1  # a step that ends an episode has two rows
+        self.filled = np.zeros(self.num_envs, np.int64)
+        self._columns = [
+            np.empty((self.num_envs, room, *field.shape), field.dtype)
+            for field in self._schema.fields
+        ]
+        self._priority = np.full((self.num_envs, room), np.nan)
+        self.transitions = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether some env has no room for another step."""
+        return bool((self.filled >= self.rows).any())
+
+    def add(
+        self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
+        next_observation: Any, mask: Any, priority: Any, extras: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """One step of each env that `mask` names, as `ReplayBuffer.add` has it."""
+        validator = self._validator
+        envs = validator.envs(mask)
+        terminated = validator.flags("terminated", terminated, envs)
+        truncated = validator.flags("truncated", truncated, envs)
+        rows = validator.rows(
+            envs, self.steps, observation, action, reward, terminated, truncated, extras
+        )
+        ended = terminated | truncated
+        final_envs, final = envs[:0], []
+        if next_observation is not None:
+            final_envs = np.flatnonzero(ended)
+            final = validator.frames(final_envs, self.steps + 1, next_observation)
+        priorities = self._priorities(priority, envs)
+        self._put(envs, rows, priorities)
+        if len(final_envs):
+            self._put(final_envs, final, None)
+        self.steps[envs] += 1
+        self.steps[ended] = 0
+        self.transitions += len(envs)
+
+    def end_episodes(self, mask: Any) -> None:
+        """Cut the episodes under way: the next step begins one."""
+        flags = np.ones(self.num_envs, bool) if mask is None else fit_flags(
+            "mask", mask, self.num_envs
+        )  # fmt: skip
+        self.steps[flags] = 0
+
+    def _priorities(self, priority: Any, envs: np.ndarray) -> np.ndarray | None:
+        if priority is None:
+            return None
+        try:
+            given = np.broadcast_to(np.asarray(priority, np.float64), (self.num_envs,))[envs]
+        except (TypeError, ValueError) as error:
+            raise PriorityError(
+                f"priority: a number for each of {self.num_envs} envs expected ({error})"
+            ) from error
+        if not (np.isnan(given) | ((given >= 0) & (given < np.inf))).all():
+            raise PriorityError(
+                "priority: finite numbers from 0 on expected, or NaN for the largest"
+            )
+        return given
+
+    def _put(self, envs: np.ndarray, rows: list[np.ndarray], priorities: np.ndarray | None) -> None:
+        at = self.filled[envs]
+        for column, values in zip(self._columns, rows, strict=True):
+            column[envs, at] = values[envs]
+        if priorities is not None:
+            self._priority[envs, at] = priorities
+        self.filled[envs] += 1
+
+    def take(self) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, int]:
+        """What was collected: columns with the rows of one env behind those of another, how many
+        each env has, their priorities, and how many are transitions. Collecting begins anew."""
+        filled, transitions = self.filled, self.transitions
+        columns = {
+            name: _packed(column, filled)
+            for name, column in zip(self._schema.names, self._columns, strict=True)
+        }
+        priority = _packed(self._priority, filled)
+        self.begin()
+        return columns, filled, priority, transitions
+
+
+def _packed(column: np.ndarray, filled: np.ndarray) -> np.ndarray:
+    return np.concatenate([column[env, :rows] for env, rows in enumerate(filled.tolist())])
