@@ -42,7 +42,7 @@ def view(
     names: Annotated[
         list[str] | None,
         typer.Option(
-            "--name", show_default=False,
+            "--name", metavar="NAME", show_default=False,
             help="A further name of this machine that the page may be asked by, with --host.",
         ),
     ] = None,
