@@ -57,10 +57,10 @@ def test_the_pages_code(tmp_path, monkeypatch):
         def Process(target, args):
             return threading.Thread(target=target, args=args)
 
-    names["multiprocessing"] = None
+    names["Context"] = Context
     code = learner.replace("import multiprocessing\n", "")
     code = code.replace('multiprocessing.get_context("spawn")', "Context")
-    exec(code, names | {"Context": Context}, names)
+    exec(code, names)
     buffer = names["buffer"]
     while (buffer.bounds[:, 1] < 5).any():
         time.sleep(0.01)
