@@ -38,7 +38,8 @@ class DiskReplayBuffer(BufferOnDisk, ReplayBuffer):
 
     Parameters
     ----------
-    size : int
+    *args
+        Of `ReplayBuffer`: ``size``.
     path : path, optional
         The store's directory: made by the first `add`, or reopened: a run that goes on has its
         transitions again. None: a temporary one, which goes with the process.
@@ -75,8 +76,8 @@ class DiskPrioritizedReplayBuffer(BufferOnDisk, PrioritizedReplayBuffer):
 
     Parameters
     ----------
-    size : int
-    alpha, beta : float
+    *args
+        Of `PrioritizedReplayBuffer`: ``size``, ``alpha``, ``beta``.
     path, min_bytes, compressor, checkpoints, keep, pickle
         As for `DiskReplayBuffer`.
     **options
@@ -89,7 +90,8 @@ class DiskVectorReplayBuffer(BufferOnDisk, VectorReplayBuffer):
 
     Parameters
     ----------
-    total_size, buffer_num : int
+    *args
+        ``total_size``, ``buffer_num``.
     path, min_bytes, compressor, checkpoints, keep, pickle
         As for `DiskReplayBuffer`.
     **options
@@ -102,7 +104,8 @@ class DiskPrioritizedVectorReplayBuffer(BufferOnDisk, PrioritizedVectorReplayBuf
 
     Parameters
     ----------
-    total_size, buffer_num : int
+    *args
+        ``total_size``, ``buffer_num``.
     path, min_bytes, compressor, checkpoints, keep, pickle
         As for `DiskReplayBuffer`; weights as for `DiskPrioritizedReplayBuffer`.
     **options
@@ -123,8 +126,9 @@ class DiskCachedReplayBuffer(BufferOnDisk, CachedReplayBuffer):
         An empty one, of which the size and the options are taken; if it is a `DiskReplayBuffer`,
         those of the disk too, unless `path` is given here.
     cached_buffer_num, max_episode_length : int
-    path, min_bytes, compressor, checkpoints, keep, pickle
-        As for `DiskReplayBuffer`.
+    **disk
+        ``path``, ``min_bytes``, ``compressor``, ``checkpoints``, ``keep``, ``pickle``: as for
+        `DiskReplayBuffer`.
     """
 
     def __init__(
@@ -218,10 +222,8 @@ class DiskHERReplayBuffer(BufferOnDisk, _Relabelling):
 
     Parameters
     ----------
-    size : int
-    compute_reward_fn : callable
-    horizon : int
-    future_k : float
+    *args
+        Of `HERReplayBuffer`: ``size``, ``compute_reward_fn``, ``horizon``, ``future_k``.
     path, min_bytes, compressor, checkpoints, keep, pickle
         As for `DiskReplayBuffer`.
     **options
@@ -242,7 +244,8 @@ class DiskHERVectorReplayBuffer(BufferOnDisk, _RelabellingVector):
 
     Parameters
     ----------
-    total_size, buffer_num : int
+    *args
+        ``total_size``, ``buffer_num``.
     path, min_bytes, compressor, checkpoints, keep, pickle
         As for `DiskReplayBuffer`.
     **options
