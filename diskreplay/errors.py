@@ -28,6 +28,7 @@ Below each one: what it means, its cause, and its remedy. In brackets its second
     ├── ShardsLostError                    shards of a ShardedReplayBuffer do not answer
     ├── RowsMissingError                   rows follow some that a shard does not have
     ├── RateLimiterTimeout (TimeoutError)  the other side of a rate limiter did not come
+    ├── RingFullError (TimeoutError)       nobody takes an actor's rows
     ├── UsageError (RuntimeError)          a call that this object does not take now
     │   ├── ClosedError                    after close()
     │   ├── ReadOnlyError                  on a buffer opened with mode="r"
@@ -196,6 +197,15 @@ class RateLimiterTimeout(DiskReplayError, TimeoutError):
     """
 
 
+class RingFullError(DiskReplayError, TimeoutError):
+    """An actor's row found no place for long, since no process takes rows from its ring.
+
+    Cause: The process that had the buffer open has ended, and none has opened it again.
+
+    Remedy: Start the learner again; what is in the ring is not lost. Or give a larger `timeout`.
+    """
+
+
 class StoreError(DiskReplayError):
     """A store directory cannot be used as asked.
 
@@ -243,8 +253,7 @@ class LockedError(StoreError):
 class CorruptSegmentError(StoreError):
     """Stored bytes do not match their checksum or cannot be decoded.
 
-    Cause: The disk or the memory flipped bits, or somebody wrote into the file, which the text
-    names.
+    Cause: The disk or the memory flipped bits, or somebody wrote into the file that is named.
 
     Remedy: `diskreplay verify PATH` lists all that is damaged, `--repair` sets these rows
     aside, and `--repair --from CHECKPOINT` takes them from a checkpoint. Training then goes on.
@@ -276,11 +285,9 @@ class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
 class AttachmentError(CheckpointError):
     """A writer of an attachment raised, or did not write the one file that it should.
 
-    Cause: The function that was given in `attachments` failed: its own error is the
-    `__cause__`.
+    Cause: The function given in `attachments` failed: its own error is the `__cause__`.
 
-    Remedy: Mend the function: it gets a path, and has to leave one regular file there. Nothing
-    was saved.
+    Remedy: Mend the function: it has to leave one regular file at its path. Nothing was saved.
     """
 
 
@@ -289,9 +296,8 @@ class CorruptCheckpointError(CheckpointError):
 
     Cause: The disk lost something, a copy was cut short, or somebody changed a file.
 
-    Remedy: Load the one before: `diskreplay checkpoints DIRECTORY` says which are whole.
-    `diskreplay verify CHECKPOINT` names each damaged file. The buffer that tried to load is as
-    it was.
+    Remedy: Load the one before: `diskreplay checkpoints DIRECTORY` says which are whole, and
+    `diskreplay verify CHECKPOINT` names damaged files. The buffer is as it was.
     """
 
 
@@ -348,8 +354,7 @@ class ReentryError(UsageError):
     """The buffer was called amid another call of the same thread: by a signal handler, a
     ``__del__`` or a callback. That other call is not harmed.
 
-    Cause: Python runs a signal handler between any two instructions, half way through an `add`
-    too.
+    Cause: Python runs a signal handler between any two instructions, amid an `add` too.
 
     Remedy: Let the handler set a flag, and call the buffer from the loop when the step is done:
     see the page on long runs.
@@ -403,10 +408,6 @@ class StorePermissionError(StorageError, PermissionError):
 
     Remedy: Give it to this user (`chown`), or open with `mode="r"`, which needs to read only.
     """
-
-
-class RingFullError(DiskReplayError, TimeoutError):
-    """An actor's row found no place for long, since no process takes rows from its ring."""
 
 
 class RemoteError(StorageError):
