@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from threading import get_ident
 from typing import Any, Literal
 
 import numpy as np
@@ -10,9 +9,11 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import validation
 from diskreplay.batch import Batch
+from diskreplay.batch_reader import DrawnBatch
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
+from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_THREADS
 from diskreplay.sampling.prioritized import PriorityMass
@@ -175,25 +176,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not ((places >= 0) & (places <= 1)).all():  # NaN too
             raise InvalidInputError("positions: numbers from 0 to 1 expected")
         threads = validation.whole("threads", threads, most=MOST_THREADS)
+        masses: list[PriorityMass] = []
+
+        def choose(rows: IndexedStore, guard: ReadGuard) -> DrawnBatch:
+            ids, mass = rows.sampler.draw_at(places)
+            masses.append(mass)
+            return rows.choose(ids, guard)
+
         self._turn_when_drawn()
-        guard, me = ReadGuard(), get_ident()
-        try:
-            self._busy.add(me)
-            while True:
-                with self._lock:
-                    self._check_open()
-                    self._follow()
-                    rows = self._rows.indexed()
-                    ids, mass = rows.sampler.draw_at(places)
-                    drawn = rows.choose(ids, guard)
-                batch = drawn.read(threads=threads)
-                if batch is not None:
-                    return batch, mass
-        finally:
-            try:
-                guard.release()
-            finally:
-                self._busy.discard(me)
+        return self._read_chosen(choose, threads=threads), masses[-1]
 
     def priority_mass(self) -> PriorityMass:
         """What `sample_at` would draw from now. O(1)."""

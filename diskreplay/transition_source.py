@@ -12,6 +12,7 @@ from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch, check_out
 from diskreplay.distribution import Distribution, UniformDistribution
 from diskreplay.handover import handovers_to
+from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
 from diskreplay.store.rwlock import ReadGuard
@@ -115,6 +116,17 @@ class TransitionSource(ActorRows):
         check_out(out)
         threads = validation.whole("threads", threads, most=MOST_THREADS)
         self._turn()
+        return self._read_chosen(
+            lambda rows, guard: rows.choose(ids, guard), out, threads=threads, contiguous=contiguous
+        )
+
+    def _read_chosen(
+        self,
+        choose: Callable[[IndexedStore, ReadGuard], DrawnBatch],
+        out: Batch | None = None,
+        **how: Any,
+    ) -> Batch:
+        """The batch that `choose` draws from the rows, under the lock."""
         guard, me = ReadGuard(), get_ident()
         try:
             self._busy.add(me)
@@ -122,8 +134,8 @@ class TransitionSource(ActorRows):
                 with self._lock:
                     self._check_open()
                     self._follow()
-                    drawn = self._rows.indexed().choose(ids, guard)
-                batch = drawn.read(out, threads=threads, contiguous=contiguous)
+                    drawn = choose(self._rows.indexed(), guard)
+                batch = drawn.read(out, **how)
                 if batch is not None:
                     return batch
         finally:
