@@ -86,7 +86,7 @@ class Player:
         end = self.steps % 7 == 6
         if call == "put":
             frame = np.full(FRAME, stamp, np.uint8)
-            self.buffer.put([frame, None, float(stamp), end, None, None, None])
+            self.buffer.put({"observation": frame, "reward": float(stamp), "terminated": end})
         elif call == "extend":
             size = 3
             self.buffer.extend(
