@@ -120,14 +120,14 @@ def test_a_ring(tmp_path):
         ring.extend(columns(range(LAST - 4, LAST)))
         count = ring.count
         with pytest.raises(errors.UsageError, match="end_episode"):
-            ring.put([np.zeros(2, np.uint8), 0, 1.0, False, None, None, None])
+            ring.put({"reward": 1.0})
         assert ring.count == count
     with SlotBuffer(tmp_path / "store", facade="test", resume_episodes=True, **options) as ring:
         assert ring.next_step == LAST
         with pytest.raises(errors.UsageError):
-            ring.put([np.zeros(2, np.uint8), 0, 1.0, False, None, None, None])
+            ring.put({"reward": 1.0})
         ring.end_episode()
-        ring.put([np.zeros(2, np.uint8), 0, 1.0, False, None, None, None])
+        ring.put({"reward": 1.0})
 
 
 CODE = """

@@ -24,12 +24,12 @@ def make(path, segment_rows=8):
 
 
 def row(number, given):
-    extras = [None] * 3
+    values = {"observation": np.full(4, number % 256, np.uint8), "reward": float(number)}
     if given:
-        packed, raw = np.full(16, 1 + number % 255, np.uint8), np.full(3, 1 + number, np.float32)
-        extras = [packed, raw, np.ones(2, np.uint8)]
-    frame = np.full(4, number % 256, np.uint8)
-    return [frame, None, float(number), *[None] * 4, *extras]
+        values["packed"] = np.full(16, 1 + number % 255, np.uint8)
+        values["raw"] = np.full(3, 1 + number, np.float32)
+        values["last"] = np.ones(2, np.uint8)
+    return values
 
 
 def check(buffer, rows):
@@ -81,7 +81,7 @@ def test_a_row_that_was_cut_before_its_commit(tmp_path):
     with make(tmp_path / "store") as ring:
         ring.put(row(0, False))
         with pytest.raises(ValueError, match="broadcast"):
-            ring.put([*row(1, True)[:-1], np.ones(5, np.uint8)])
+            ring.put({**row(1, True), "last": np.ones(5, np.uint8)})
         ring.put(row(1, False))
         check(ring, [False, False])
 
@@ -91,7 +91,7 @@ def test_a_row_that_was_left_out_and_cut_and_is_given_then(tmp_path):
         for number in range(9):
             ring.put(row(number, False))
         with pytest.raises(ValueError, match="broadcast"):
-            ring.put([*row(9, False)[:-1], np.ones(5, np.uint8)])
+            ring.put({**row(9, False), "last": np.ones(5, np.uint8)})
         ring.put(row(9, True))
         for number in range(10, 16):
             ring.put(row(number, False))
