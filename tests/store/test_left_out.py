@@ -130,12 +130,12 @@ def test_a_writer_that_was_killed_amid_a_row(tmp_path):
 def test_a_segment_is_the_same_file_whether_its_zeros_were_given_or_left_out(tmp_path):
     files = []
     for name, zeros in (("given", True), ("left out", False)):
-        nothing = [np.zeros(16, np.uint8), None, np.zeros(2, np.uint8)]
+        nothing = {"packed": np.zeros(16, np.uint8), "last": np.zeros(2, np.uint8)}
         with make(tmp_path / name) as ring:
             for number in range(32):
                 given = number in (3, 17)
                 fields = row(number, given)
-                ring.put([*fields[:-3], *nothing] if zeros and not given else fields)
+                ring.put({**fields, **nothing} if zeros and not given else fields)
             ring._rows.store.maintenance.run()
             column = ring._rows.store.columns["packed"]
             files.append([column.path(number, 0).read_bytes() for number in range(4)])
