@@ -37,8 +37,9 @@ def fill_and_use(kind, path, space, envs, **options):
         if prioritized:
             buffer.update_priorities(batch.id, np.ones(32))
             buffer.extend(
-                {name: buffer.take(name, batch.id[:2]) for name in buffer.fields},
-                priority=np.ones(2),
+                {name: buffer.take(name, batch.id[:1]) for name in buffer.fields}
+                | {"step": np.zeros(1, np.int32)},
+                priority=np.ones(1),
             )
             buffer.sample(32, beta=0.4)
         windows(buffer)

@@ -100,7 +100,7 @@ class SumTree:
         values = np.asarray(values, np.float64)
         if values.ndim == 0:
             values = np.full(len(indices), values)
-        values = np.ascontiguousarray(values.ravel())
+        values = _for_kernels(values)
         if len(values) != len(indices):
             raise InvalidInputError(f"{len(indices)} indices for {len(values)} values")
         bad = ~((values >= 0) & (values <= self._kernels.LARGEST_LEAF))  # NaN too
@@ -243,7 +243,7 @@ class SumTree:
             return np.empty(0, np.int64)
         if indices.dtype.kind not in "iu":
             raise InvalidInputError(f"indices: integers expected, found {indices.dtype}")
-        flat = np.ascontiguousarray(indices.ravel(), np.int64)
+        flat = _for_kernels(indices.astype(np.int64, copy=False))
         bad = (flat < 0) | (flat >= self.capacity)
         if bad.any():
             raise InvalidInputError(
@@ -257,3 +257,9 @@ def _aligned(size: int) -> np.ndarray:
     memory = np.zeros(size + 7, np.float64)
     skipped = -(memory.ctypes.data // 8) % 8
     return memory[skipped : skipped + size]
+
+
+def _for_kernels(array: np.ndarray) -> np.ndarray:
+    """The array flat and writable, a copy if it is not: for one that is read-only another kernel
+    would be compiled, which takes a second."""
+    return np.require(array.ravel(), requirements=("C", "W"))

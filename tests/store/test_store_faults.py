@@ -30,6 +30,7 @@ NOT_DURABLE = {
     "open_plain",
     "read",
     "is_at",
+    "is_held",
     "lock",
     "try_lock",
     "unlock",
