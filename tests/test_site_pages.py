@@ -40,7 +40,7 @@ ELSEWHERE = {
     "docs/hindsight.md": "tests/test_sequences_guide.py",
     "docs/many-machines.md": "tests/test_actors_example.py",
     "docs/offline.md": "tests/test_offline_guide.py",
-    "docs/ray.md": "tests/ray/test_ray_guide.py",
+    "docs/ray.md": "tests/on_ray/test_ray_guide.py",
     "docs/resuming.md": "tests/test_resuming_guide.py",
     "docs/sequences.md": "tests/test_sequences_guide.py",
     "docs/torch.md": "tests/integrations/test_torch.py",

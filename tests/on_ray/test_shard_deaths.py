@@ -14,7 +14,7 @@ import pytest
 
 from diskreplay import CheckpointNotFoundError, ShardsLostError
 from diskreplay.ray import ShardedReplayBuffer
-from tests.ray.workload import add, check, make, numbers_of, stored
+from tests.on_ray.workload import add, check, make, numbers_of, stored
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -1,4 +1,7 @@
-"""One small Ray cluster a module, on loopback."""
+"""One small Ray cluster a module, on loopback.
+
+The directory is not called `ray`: where Ray is not installed, `import ray` would find it.
+"""
 
 import os
 import shutil

@@ -21,7 +21,7 @@ from diskreplay import (
 )
 from diskreplay.ray import MinSize, SampleToInsertRatio, ShardedReplayBuffer
 from diskreplay.ray.shard_ids import split
-from tests.ray.workload import add, check, make, numbers_of, stored
+from tests.on_ray.workload import add, check, make, numbers_of, stored
 
 pytestmark = pytest.mark.usefixtures("cluster")
 _names = map("buffer{}".format, itertools.count())
