@@ -263,15 +263,16 @@ def _open_shard(
     path = private.open_shard(column.root, column.number, *key)
     if not path.exists():
         return Shard.open_whole(field, *key, column.path(*key))
-    mapping = Mapping.open(path)
-    if mapping.size < field.index_bytes + 4:
+    size = path.stat().st_size  # 0 too, which cannot be mapped: made, and cut off before its index
+    if size < field.index_bytes + 4:
         if salvage:
             files.remove(path)
             return Shard.open_whole(field, *key, column.path(*key))
         raise CorruptSegmentError(
-            f"{path}: {mapping.size} bytes are too few for its index; restore the file, or load a "
+            f"{path}: {size} bytes are too few for its index; restore the file, or load a "
             "checkpoint"
         )
+    mapping = Mapping.open(path)
     index = mapping.array[: field.index_bytes].copy().view("<i8").reshape(-1, 2)
     index[codec.misplaced(field, index, mapping.size)] = codec.MISSING
     begun = Shard(field, *key, mapping, index)

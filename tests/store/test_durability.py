@@ -1,5 +1,6 @@
 """What simulated power cuts and failing calls once broke, each as small as it gets."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -227,6 +228,27 @@ def test_files_that_come_back_after_a_power_cut_in_a_store_that_was_closed(tmp_p
     monkeypatch.setattr(commit_page, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
     make(path).close()
     assert orphans(path) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 20])
+def test_a_shard_that_a_power_cut_left_without_its_index(tmp_path, monkeypatch, size):
+    """Of none at all the store was not opened any more, though a flush had written its rows."""
+    path = tmp_path / "store"
+    with make(path, segment_rows=32) as buffer:
+        add(buffer, 5)
+        buffer.flush()
+        add(buffer, 7)
+        buffer._rows.store.maintenance.run()  # a block goes into a shard that is made for it
+        shutil.copytree(path, tmp_path / "cut")
+    shards = sorted((tmp_path / "cut").glob("is_final/live/open.*/*"))
+    assert shards
+    for shard in shards:
+        os.truncate(shard, size)
+    monkeypatch.setattr(commit_page, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
+    with pytest.warns(RuntimeWarning, match="rows"):
+        buffer = make(tmp_path / "cut", segment_rows=32)
+    with buffer:
+        check(buffer, 5)
 
 
 def test_a_lock_file_that_cannot_be_written_does_not_stay_locked(tmp_path, monkeypatch):
