@@ -204,15 +204,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         Raises
         ------
-        PriorityError
+        PriorityError, ShapeError
+            Nothing was changed.
         """
-        try:
-            value = float(priority)
-        except (TypeError, ValueError) as error:
-            raise PriorityError(f"priority: a number expected, found {priority!r:.60}") from error
         with self._turn_when_drawn():
             self._check_writable()
-            self._rows.indexed().sampler.raise_largest(value)
+            self._rows.indexed().sampler.raise_largest(priority)
 
     @property
     def tree(self) -> SumTree:

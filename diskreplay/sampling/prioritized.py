@@ -4,7 +4,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from diskreplay.errors import EmptyBufferError, PriorityError
+from diskreplay.errors import EmptyBufferError
 from diskreplay.sampling.initial_priorities import Given, InitialPriorities, checked
 from diskreplay.sampling.priority_tree import PriorityTree
 from diskreplay.sampling.rng import ReplayableRng
@@ -248,23 +248,14 @@ class PrioritizedSampler:
         least = self.tree.min if self.normalization == "buffer" else np.nan
         return PriorityMass(self.tree.total, least, self._index.sampleable, self.largest)
 
-    def raise_largest(self, priority: float) -> None:
+    def raise_largest(self, priority: Any) -> None:
         """Take over the largest priority that another sampler has seen, if it is larger.
 
         Raises
         ------
-        PriorityError
+        PriorityError, ShapeError
         """
-        kernels = self._kernels
-        if (
-            not 0 <= priority < np.inf
-            or kernels.leaf_of(priority, self.alpha) > kernels.LARGEST_LEAF
-        ):
-            raise PriorityError(
-                f"priority {priority}: finite, not negative and, raised to alpha, at most 1e297 "
-                "expected"
-            )
-        self.largest = max(self.largest, priority)
+        self.largest = max(self.largest, self.given(priority, ()).largest)
 
     def _drawable(self) -> float:
         """The total, if it is positive."""
