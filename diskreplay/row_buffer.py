@@ -94,7 +94,9 @@ class RowBuffer(MutableFields):
 
         Notes
         -----
-        The next `add` continues the last row's episode unless that row ended it.
+        The next `add` continues the last row's episode unless that row ended it. `verify` cannot
+        tell a step that jumps to another one than 0 from a damaged one: it reports such rows, and a
+        repair would set them aside.
         """
         self._check_writable()
         if not isinstance(env, int | np.integer) or not 0 <= env < self.num_envs:
