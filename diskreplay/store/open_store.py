@@ -16,10 +16,12 @@ from diskreplay.store.place import Place
 from diskreplay.store.raw_column import RawColumn
 from diskreplay.store.rwlock import RWLock
 
-_OWN_KEYS = frozenset(
+OWN_KEYS = frozenset(
     ("format_version", "created_by", "num_envs", "capacity", "fields", "first", "count",
      "transitions")
 )  # fmt: skip
+"""Attributes of the group that are the store's; all others are what a buffer keeps there."""
+
 _LARGEST_TABLE = 1 << 30  # bytes of a segment table
 
 
@@ -83,7 +85,7 @@ class OpenStore:
             self._parse(attributes, capacity)
         except (KeyError, TypeError, ValueError, OverflowError, DiskReplayError) as error:
             raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
-        self.meta = {k: v for k, v in attributes.items() if k not in _OWN_KEYS}
+        self.meta = {k: v for k, v in attributes.items() if k not in OWN_KEYS}
         self.count: np.ndarray = self.durable_count.copy()
         self.durable_first = self.first.copy()
         self.rwlock = RWLock()
