@@ -6,7 +6,6 @@ import time
 
 import diskreplay
 from diskreplay.check.verify import verify
-from tests.blocks import blocks
 from tests.processes import ROOT
 
 SCRIPT = ROOT / "docs" / "examples" / "actors.py"
@@ -39,32 +38,3 @@ def test_it_runs_and_is_resumed(tmp_path):
     with diskreplay.open(store) as reader:
         assert reader.add_count >= before + 500
         assert reader.update_horizon == 3
-
-
-def test_the_pages_code(tmp_path, monkeypatch):
-    """The page's actor and learner, in one process: threads stand in for processes."""
-    import threading
-
-    import gymnasium
-
-    monkeypatch.chdir(tmp_path)
-    learner, actor = (text for language, text in blocks("docs/many-machines.md")[:2])
-    names = {"gymnasium": gymnasium, "diskreplay": diskreplay, "env": gymnasium.make("CartPole-v1")}
-    exec(actor, names)
-
-    class Context:
-        @staticmethod
-        def Process(target, args):
-            return threading.Thread(target=target, args=args)
-
-    names["Context"] = Context
-    code = learner.replace("import multiprocessing\n", "")
-    code = code.replace('multiprocessing.get_context("spawn")', "Context")
-    exec(code, names)
-    buffer = names["buffer"]
-    while (buffer.bounds[:, 1] < 5).any():
-        time.sleep(0.01)
-    buffer.close()
-    for thread in names["actors"]:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()

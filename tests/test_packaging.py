@@ -148,7 +148,7 @@ def test_the_tests_run_from_the_source_distribution(tmp_path):
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_tools.py",
-            "tests/test_site_pages.py::test_every_page_with_code_is_run",
+            "tests/test_site_pages.py::test_each_exception_is_needed",
             "tests/test_layers.py::test_every_module_is_on_the_layer_map",
             "-k", "test_scripts or test_set_up or every_page_with_code or test_every_module",
         ],

@@ -1,146 +1,169 @@
 """The code of README and of all pages runs when it is pasted, in order and in an empty directory.
 
-A block in ``python`` runs among the names of those before it. Of one in ``console`` the lines
-``$ diskreplay ...`` run; the shell looks at the form of the others, as it does of all other blocks
-for a shell. A page that needs something first has a `prepare_...`, one that promises something a
-`check_...`; those that need more have a test of their own (`ELSEWHERE`).
+Blocks in ``python`` run, and the new side of blocks in ``diff``, each among the names of those
+before it. One whose first line is the name of a file, ``# record.py``, is written to that file. Of
+blocks in ``bash`` the commands of ``diskreplay`` run. What does not run is listed here with its
+reason: `NOT_RUN`, `PROGRAMS`.
+
+A page needs more where it supposes what the reader has (a network, an environment), takes long at
+the sizes of a real run, or promises what can be looked at. That is in ``tests/pages``, in a module
+of the page's name. `around` is a context manager: it is given a function that returns what the page
+has printed so far, and yields the names that the page supposes. `CHANGED` has what is replaced in
+the page's code, which is sizes mostly. `CHECKS` has what is looked at behind the block with a text.
 """
 
 import ast
-import shlex
+import contextlib
+import importlib
+import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
-from gymnasium.spaces import Discrete
 from typer.testing import CliRunner
 
 import diskreplay
 from diskreplay.cli.app import app
-from tests.blocks import PAGES, ROOT, blocks, paste
+from tests.blocks import PAGES, ROOT, blocks, commands, new_side, paste
 
-# Page, and what has to be installed for it.
-PASTED = {
-    "README.md": [],
-    "docs/buffer.md": [],
-    "docs/checkpoints.md": ["torch"],
-    "docs/long-runs.md": [],
-    "docs/looking.md": [],
-    "docs/remote.md": ["obstore", "torch"],
-    "docs/sizing.md": [],
-    "docs/start.md": ["pandas", "pyarrow"],
+# The beginning of a block that is not run, and why.
+NOT_RUN = {
+    ("docs/compat/cpprb.md", "# before"): "imports the original",
+    ("docs/compat/cs294.md", "# before"): "imports the original",
+    ("docs/compat/keras_gym.md", "# before"): "imports the original",
+    ("docs/compat/rainbow.md", "# before"): "imports the original",
+    ("docs/compat/reagent.md", "# before"): "imports the original",
+    ("docs/dreamerv3.md", "+from"): "a line of a function of DreamerV3's",
+    ("docs/long-runs.md", "#!/bin/bash"): "a job of SLURM",
+}  # fmt: skip
+# The beginning of a command that is not run, and why.
+PROGRAMS = {
+    "./tools/demo": "a minute and an environment of its own; tests/test_tools.py has its parts",
+    "./tools/test": "runs this test",
+    "diskreplay view": "serves until Ctrl-C; tests/view/test_browser.py runs it",
+    "AWS_ENDPOINT=http://127.0.0.1:8333": "asks a server",
+    "pip ": "takes minutes; the extras that it names are looked up",
+    "python ": "takes minutes; that there is the script is looked up",
+    "python3 ": "makes an environment",
+    "ssh ": "asks another machine",
 }
-ELSEWHERE = {
-    "docs/compat/cpprb.md": "tests/compat/test_pages.py",
-    "docs/compat/cs294.md": "tests/compat/test_pages.py",
-    "docs/compat/keras_gym.md": "tests/compat/test_pages.py",
-    "docs/compat/rainbow.md": "tests/compat/test_pages.py",
-    "docs/compat/reagent.md": "tests/compat/test_pages.py",
-    "docs/dreamerv3.md": "tests/integrations/test_dreamerv3.py",
-    "docs/hindsight.md": "tests/test_sequences_guide.py",
-    "docs/many-machines.md": "tests/test_actors_example.py",
-    "docs/offline.md": "tests/test_offline_guide.py",
-    "docs/ray.md": "tests/on_ray/test_ray_guide.py",
-    "docs/resuming.md": "tests/test_resuming_guide.py",
-    "docs/sequences.md": "tests/test_sequences_guide.py",
-    "docs/torch.md": "tests/integrations/test_torch.py",
-    "docs/unions.md": "tests/test_unions_guide.py",
-}
-# Fragments of programs that are not ours: their form is checked, and what they call is tested.
-FRAGMENTS = {"docs/torchrl.md", "docs/format.md", "docs/sb3.md", "docs/slots.md", "docs/cleanrl.md"}
-SHELLS = {"bash", "sh"}
+NOT_CODE = {"dockerfile", "text"}
 
 
-def function(kind, page):
-    """What this file has for a page, or what does nothing."""
+def module(page):
+    """What a page needs besides, if it needs anything."""
     name = page.rpartition("/")[2].removesuffix(".md").lower().replace("-", "_")
-    return globals().get(f"{kind}_{name}", lambda *_arguments: None)
+    name = f"tests.pages.{name}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
-@pytest.mark.parametrize("page", sorted(PASTED))
-def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
-    for package in PASTED[page]:
-        pytest.importorskip(package)
-    monkeypatch.chdir(tmp_path)
-    function("prepare", page)()
-    names = {"__name__": "page"}
+def left_out(page, text):
+    """Why a block is not run, or None."""
+    for (of, beginning), reason in NOT_RUN.items():
+        if of == page and text.startswith(beginning):
+            return reason
+    return None
+
+
+def program(words):
+    """What of `PROGRAMS` a command is, or None."""
+    return next((known for known in PROGRAMS if " ".join(words).startswith(known)), None)
+
+
+def run_commands(text):
+    """Run the commands that are not left out; all others are ours."""
+    for words in commands(text):
+        if program(words) is None:
+            assert words[0] == "diskreplay", words
+            done = CliRunner().invoke(app, words[1:])
+            assert done.exit_code == 0, (words, done.output)
+
+
+def run_blocks(page, names, changed, checks):
+    """Paste all blocks of a page."""
     for number, (language, text) in enumerate(blocks(page)):
-        if language == "python":
-            paste(text, f"{page} block {number}", names)
-        for line in text.splitlines() if language == "console" else ():
-            arguments = shlex.split(line, comments=True)[1:]
-            if arguments[0] == "diskreplay":
-                done = CliRunner().invoke(app, arguments[1:])
-                assert done.exit_code == 0, (line, done.output)
-    function("check", page)(names, tmp_path, capsys.readouterr().out)
+        if left_out(page, text):
+            continue
+        code = new_side(text) if language == "diff" else text
+        for old, new in changed.items():
+            code = code.replace(old, new)
+        if language == "bash":
+            run_commands(code)
+        elif file := re.match(r"# (\w+\.py)\n", code):
+            Path(file[1]).write_text(code)
+        elif language not in NOT_CODE:
+            paste(code, f"{page} block {number}", names)
+        for within, check in checks.items():
+            if within in text:
+                check(names)
 
 
-def prepare_long_runs():
-    options = {"observation_space": Discrete(9), "action_space": Discrete(2), "capacity": 100}
-    with diskreplay.ReplayBuffer("runs/cartpole/replay", **options) as buffer:
-        for step in range(20):
-            buffer.add(step % 9, 0, 1.0, False, False)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    needed, printed = module(page), []
+
+    def said():
+        printed.append(capsys.readouterr().out)
+        return "".join(printed)
+
+    around = getattr(needed, "around", lambda _said: contextlib.nullcontext({}))
+    with around(said) as names:
+        names["__name__"] = "__main__"
+        run_blocks(page, names, getattr(needed, "CHANGED", {}), getattr(needed, "CHECKS", {}))
 
 
-def check_readme(_names, path, said):
-    assert "transitions" in said
-    assert (path / "runs/cartpole/checkpoints/replay_ckpt.1999").is_dir()
-
-
-def check_start(_names, path, said):
-    assert "mean" in said
-    assert (path / "first.parquet").exists()
-
-
-def check_long_runs(names, path, _said):
-    assert names["weights"] == b"of the network"
-    assert names["step"] == 8000
-    assert names["buffer"].closed
-    (saved,) = diskreplay.checkpoints(path / "runs/long/checkpoints")
-    assert saved.number == 500
-
-
-def check_checkpoints(names, _path, said):
-    import torch
-
-    lines = said.splitlines()
-    assert lines[0].startswith("goes on at 400, saved 20")
-    assert lines[1] == "[400, 600]"
-    assert lines[3:] == ["600 600 transitions, ['network', 'optimizer']"]
-    assert lines[2] == str(names["play"]("twice/replay", "twice/checkpoints", 300))
-    once = names["train"]("once/replay", "once/checkpoints", 600)
-    for one, other in zip(once.parameters(), names["network"].parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def check_remote(names, path, _said):
-    assert names["loaded"].number == 2000
-    published = names["RemoteCheckpoints"](names["URL"]).list()
-    assert [one.suffix for one in published] == ["1000", "1500", "2000", "2500"]
-    assert (names["start"], names["extras"]) == (None, {})
-    assert names["path"] == path / "pulled" / "replay_ckpt.2000"
-
-
-def test_every_page_with_code_is_run():
-    with_python = {page for page in PAGES if "python" in dict(blocks(page))}
-    assert with_python <= PASTED.keys() | ELSEWHERE.keys() | FRAGMENTS
-    assert not PASTED.keys() & ELSEWHERE.keys()
-    for page, test in ELSEWHERE.items():
-        text = (ROOT / test).read_text()
-        assert page in text or page.rpartition("/")[2][:-3] in text, (page, test)
+# -- what is listed is there
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_code_has_the_form_of_its_language(page):
     for language, text in blocks(page):
-        if language == "python":
-            ast.parse(text)
-        elif language == "console":
-            assert all(line.startswith("$ ") for line in text.splitlines()), text
-            text = "\n".join(line[2:] for line in text.splitlines())
-        if language in {"console", *SHELLS}:
+        if language == "bash":
             shell = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
             assert (shell.returncode, shell.stderr) == (0, ""), text
+        elif language in {"python", "diff"}:
+            if not left_out(page, text):
+                ast.parse(new_side(text) if language == "diff" else text)
+        else:
+            assert language in NOT_CODE, (language, text)
+
+
+def test_each_exception_is_needed():
+    for page, beginning in NOT_RUN:
+        found = [text for _, text in blocks(page) if text.startswith(beginning)]
+        assert len(found) == 1, (page, beginning)
+    for path in (ROOT / "tests/pages").glob("*.py"):
+        with_code = [page for page in PAGES if blocks(page)]
+        page = [page for page in with_code if (it := module(page)) and it.__file__ == str(path)]
+        assert len(page) == 1, path
+        code, needed = [text for _, text in blocks(page[0])], module(page[0])
+        for old in getattr(needed, "CHANGED", {}):
+            assert old in "".join(code), (page, old)
+        for within in getattr(needed, "CHECKS", {}):
+            assert len([text for text in code if within in text]) == 1, (page, within)
+
+
+def test_commands_that_are_not_run_are_listed_and_can_be_given():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    used = set()
+    for page in PAGES:
+        for language, text in blocks(page):
+            if language != "bash" or left_out(page, text):
+                continue
+            for words in commands(text):
+                used.add(program(words))
+                if words[0] == "python":
+                    assert (ROOT / words[1]).is_file(), (page, words)
+                if words[0] == "pip":
+                    named = re.findall(r"\[(.*?)\]", " ".join(words))
+                    assert {extra for part in named for extra in part.split(",")} <= extras.keys()
+    assert used - {None} == PROGRAMS.keys()
 
 
 def test_the_example_of_the_package_runs(tmp_path, monkeypatch):

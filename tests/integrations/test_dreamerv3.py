@@ -1,7 +1,6 @@
 """DreamerV3's replay beside a model of lists, written from the original's behaviour."""
 
 import collections
-import random
 import threading
 
 import numpy as np
@@ -10,32 +9,9 @@ import pytest
 import diskreplay
 from diskreplay import errors
 from diskreplay.integrations.dreamerv3 import Replay
-from tests.blocks import blocks, paste
+from tests.integrations.dreamer_steps import steps
 
 LENGTH = 5
-
-
-def steps(seed, count, workers=3, start=0):
-    """Steps of some workers in no order, with episodes: pairs of a worker and a step."""
-    rng, at = random.Random(seed), [0] * workers
-    for number in range(start, start + count):
-        worker = rng.randrange(workers)
-        is_last = rng.random() < 0.15
-        yield (
-            worker,
-            {
-                "image": np.full((2, 2, 3), number % 256, np.uint8),
-                "info/speed": np.float32(number / 2),
-                "reward": np.float32(number),
-                "is_first": np.bool_(at[worker] == 0),
-                "is_last": np.bool_(is_last),
-                "is_terminal": np.bool_(is_last and rng.random() < 0.5),
-                "action": np.int32(number % 7),
-                "dyn/deter": np.full(4, -number, np.float16),
-                "log/seen": 3,
-            },
-        )
-        at[worker] = 0 if is_last else at[worker] + 1
 
 
 class Model:
@@ -313,11 +289,3 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(errors.DtypeError, match="numbers"):
         Replay(LENGTH).add({"text": np.array("a")})
     assert replay.stats()["streams"] == 2
-
-
-def test_the_page(tmp_path):
-    code = [text for language, text in blocks("docs/dreamerv3.md") if language == "python"]
-    names = {"logdir": tmp_path, "steps": [(w, s) for w, s in steps(1, 400, workers=2)]}
-    for text in code:
-        paste(text, "docs/dreamerv3.md", names)
-    assert names["batch"]["image"].shape == (8, 16, 2, 2, 3)

@@ -20,7 +20,6 @@ from diskreplay.integrations.torch import (  # noqa: E402
     TransitionDataset,
     to_torch,
 )
-from tests.blocks import blocks, paste  # noqa: E402
 from tests.integrations.handing import make, pairs  # noqa: E402
 
 # Newer Pythons warn of forking beside PyTorch's own threads, which is the subject here.
@@ -215,14 +214,6 @@ def test_pickling_passes_the_path_and_the_ids(buffer):
     assert copy.path == buffer.path
     assert copy[4]["reward"] == dataset[4]["reward"]
     copy.close(), dataset.close()
-
-
-def test_the_page_on_torch():
-    ((language, text),) = blocks("docs/torch.md")
-    assert language == "python"
-    paste(text, "docs/torch.md", found := {})
-    assert found["batch"]["observation"].shape == (32, 4, 84, 84)
-    assert found["batch"]["reward"].max() == pytest.approx(2 * (1 + 0.99 + 0.99**2))
 
 
 # -- a stream
