@@ -400,5 +400,5 @@ class Check:
 def _inode(path: Path) -> int | None:
     try:
         return path.stat().st_ino
-    except FileNotFoundError:
+    except OSError:  # it is missing, or a link to itself
         return None

@@ -1,5 +1,6 @@
 """Which rows count and which segments a store has: worked out from its metadata, in one place."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,7 +156,7 @@ class Catalog:
         that has the newest ones."""
         if field.mutable and self.is_live:
             copy = self.open_shard(field, number, group)
-            if copy.exists():
+            if os.path.lexists(copy):  # a link is for `plain_file` to refuse
                 return copy
         return self.path / field.name / field.chunk_key(number, group)
 
@@ -170,7 +171,7 @@ class Catalog:
     def shards(self, entry: SegmentEntry) -> list[Path]:
         """The files that have the blocks of a packed segment, looked for in this order."""
         chunk, begun = self.chunk(*entry[:3]), self.open_shard(*entry[:3])
-        if self.is_settled or not begun.exists():
+        if self.is_settled or not os.path.lexists(begun):
             return [chunk]
         # After a power cut blocks may be missing that were not synced; a flush had them.
         return [begun] if self.is_live or not chunk.exists() else [begun, chunk]

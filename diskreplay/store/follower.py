@@ -1,5 +1,6 @@
 """Readers: they map what a writer in another process has, and keep up with it."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -223,7 +224,7 @@ def _open_shard(
 ) -> Shard:
     """One that is still appended to, which is the truth where there is one, or one in its place."""
     path: Path = private.open_shard(column.root, column.number, *key)
-    if is_live and path.exists():
+    if is_live and os.path.lexists(path):
         return Shard.open_to_follow(column.field, *key, path)
     shard = Shard.open_whole(column.field, *key, column.path(*key))
     if is_live:

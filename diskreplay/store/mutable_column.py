@@ -1,5 +1,6 @@
 """A raw field whose values may be replaced: recurrent states, latents."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class MutableColumn(RawColumn):
 
     def live_path(self, number: int, group: int) -> Path:
         copy = self._copy_path(number, group)
-        return copy if copy.exists() else self.path(number, group)
+        return copy if os.path.lexists(copy) else self.path(number, group)
 
     def place_copies(self) -> None:
         copies = list(self._copies.values())

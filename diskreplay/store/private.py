@@ -125,6 +125,17 @@ def clear(root: Path) -> None:
         files.remove_empty_dir(path)
 
 
+def check_place(root: Path) -> None:
+    """Refuse a directory of private files that is a link, with a `FormatError`: it may lead out of
+    the store, and to a reader what is not there looks like a store that has no such files."""
+    place = directory(root)
+    if os.path.realpath(place) != os.path.join(os.path.realpath(root), PLACE):
+        raise FormatError(
+            f"{place}: it is, or is in, a link to another directory; move the files themselves "
+            "there"
+        )
+
+
 def hold(root: Path) -> int:
     """Hold the store's lock; returns the descriptor that keeps it held, for `files.unlock`.
 
@@ -135,10 +146,5 @@ def hold(root: Path) -> int:
         The place of the lock is a link and leads out of the store, which may come from a stranger.
     StorageError
     """
-    place = directory(root)
-    if os.path.realpath(place) != os.path.join(os.path.realpath(root), PLACE):
-        raise FormatError(
-            f"{place}: it is, or is in, a link to another directory; move the files themselves "
-            "there"
-        )
+    check_place(root)
     return files.lock(lock_file(root), of=root)

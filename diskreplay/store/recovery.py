@@ -11,6 +11,7 @@ a power cut        the record does: open shards were synced before it, and what 
 
 import os
 import re
+import stat
 import warnings
 from pathlib import Path
 
@@ -186,6 +187,8 @@ def _place_copies(column: MutableColumn, *, are_whole: bool) -> None:
     shards = private.open_shards(column.root, column.number)
     found = {shards / f"{key[0]}.{key[1]}": column.path(*key) for key in _pairs(shards)}
     if are_whole:
+        for copy in found:  # before the first file is replaced by what is none
+            Mapping.open(copy, size=column.field.segment_bytes)
         files.sync(found)
     for copy, place in found.items():
         if are_whole:
@@ -261,10 +264,11 @@ def _open_shard(
     """
     field = column.field
     path = private.open_shard(column.root, column.number, *key)
-    if not path.exists():
+    if not os.path.lexists(path):
         return Shard.open_whole(field, *key, column.path(*key))
-    size = path.stat().st_size  # 0 too, which cannot be mapped: made, and cut off before its index
-    if size < field.index_bytes + 4:
+    about = path.lstat()  # of a link or a pipe, mapping it says what it is
+    size = about.st_size  # 0 too, which cannot be mapped: made, and cut off before its index
+    if stat.S_ISREG(about.st_mode) and size < field.index_bytes + 4:
         if salvage:
             files.remove(path)
             return Shard.open_whole(field, *key, column.path(*key))

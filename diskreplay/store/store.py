@@ -17,6 +17,7 @@ after a power cut      the record is the truth; after a kill ``state`` is
 """
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -93,7 +94,9 @@ class Store(OpenStore):
     # -- opening and closing
 
     def _open_for_reading(self) -> None:
-        if private.commit_page(self.path).exists():
+        private.check_place(self.path)
+        # A link to nowhere is refused as any other: the record alone may name fewer rows.
+        if os.path.lexists(private.commit_page(self.path)):
             self.page = self.open_page(writable=False)
         self.follower.catch_up()
 

@@ -21,10 +21,11 @@ OPTIONS = {
     **SPACES, "capacity": CAPACITY, "stack_size": 2, "update_horizon": 2,
     "extras": content.EXTRAS, "segment_rows": SEGMENT, "seed": 3,
 }  # fmt: skip
-ROWS, _OF_A_KILL = 150, 141
+ROWS, ROWS_OF_A_KILL, _RECORDED = 150, 141, 125
+"""Rows that `make` records; what a buffer holds beyond them was never added. Of the store that was
+killed the record names fewer: the rest only its commit page counts."""
 LIVE = "is_final/live"  # the private files of a store
 MANIFEST = "is_final/saved/manifest.json"  # of a checkpoint
-"""Rows that `make` records; what a buffer holds beyond them was never added."""
 
 
 def add(buffer: diskreplay.ReplayBuffer, count: int) -> None:
@@ -51,9 +52,12 @@ def make(directory: Path) -> dict[str, Path]:
         path = directory / f"store-{compressor}"
         with diskreplay.PrioritizedReplayBuffer(path, **OPTIONS, compressor=compressor) as buffer:
             if compressor == "lz4":
-                add(buffer, _OF_A_KILL)
+                add(buffer, _RECORDED)
                 buffer.flush()
-                with buffer._rows.store.maintenance.lock:  # no file is renamed meanwhile
+                maintenance = buffer._rows.store.maintenance
+                with maintenance.lock:  # no file is renamed meanwhile
+                    add(buffer, ROWS_OF_A_KILL)
+                    maintenance.run()
                     shutil.copytree(path, places["store-killed"])
             add(buffer, ROWS)
             ids = buffer.sampleable_ids()

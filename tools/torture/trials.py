@@ -79,14 +79,14 @@ def _inspected(path: Path) -> bool:
         return True
 
 
-def _compare(buffer: diskreplay.ReplayBuffer, wrong: list[str]) -> None:
-    """Put what is wrong with a buffer's rows and samples into `wrong`."""
+def _compare(buffer: diskreplay.ReplayBuffer, wrong: list[str], rows: int = specimen.ROWS) -> None:
+    """Put what is wrong with a buffer's rows and samples into `wrong`; `rows` were added."""
     bounds = buffer.bounds
-    if (bounds[:, 1] > specimen.ROWS).any():
+    if (bounds[:, 1] > rows).any():
         wrong.append(f"rows that were never added: {bounds.tolist()}")
-    elif not (bounds == [specimen.ROWS - specimen.CAPACITY, specimen.ROWS]).all():
-        wrong.append(f"rows {bounds.tolist()} of {specimen.ROWS}")
-    wrong += content.wrong(buffer, steps=[specimen.steps(0, specimen.ROWS)])
+    elif not (bounds == [rows - specimen.CAPACITY, rows]).all():
+        wrong.append(f"rows {bounds.tolist()} of {rows}")
+    wrong += content.wrong(buffer, steps=[specimen.steps(0, rows)])
     for _ in range(2):
         batch = buffer.sample(16)
         if batch.observation.shape[-2:] != content.FRAME:
@@ -97,19 +97,19 @@ def _compare(buffer: diskreplay.ReplayBuffer, wrong: list[str]) -> None:
                 wrong.append(f"observation of sampled row {number}")
 
 
-def _store(place: Path, scratch: Path, touched: str) -> str:
+def _store(place: Path, scratch: Path, touched: str, rows: int = specimen.ROWS) -> str:
     found_by_verify = _inspected(place)
     wrong: list[str] = []
 
     def read() -> None:
         with diskreplay.open(place) as buffer:
-            _compare(buffer, wrong)
+            _compare(buffer, wrong, rows)
 
     def write() -> None:
         with diskreplay.open(place, mode="a", seed=1) as buffer:
-            _compare(buffer, wrong)
-            if len(buffer.bounds) == 1 and buffer.bounds[0, 1] == specimen.ROWS:
-                specimen.add(buffer, specimen.ROWS + 40)
+            _compare(buffer, wrong, rows)
+            if len(buffer.bounds) == 1 and buffer.bounds[0, 1] == rows:
+                specimen.add(buffer, rows + 40)
                 buffer.flush()
 
     def constructed() -> None:
@@ -129,7 +129,7 @@ def _store(place: Path, scratch: Path, touched: str) -> str:
 def _store_of_a_kill(place: Path, scratch: Path, touched: str) -> str:
     """There the commit page says which rows count, and nothing holds a checksum of it."""
     try:
-        return _store(place, scratch, touched)
+        return _store(place, scratch, touched, specimen.ROWS_OF_A_KILL)
     except Wrong:
         if touched == f"{specimen.LIVE}/state":
             return UNSEEN
@@ -150,7 +150,8 @@ def has_no_checksum(touched: str) -> bool:
     if not parts[-1].startswith("c."):
         return False
     if parts[0] == "observation":
-        return int(parts[-1].split(".")[1]) == specimen.ROWS // specimen.SEGMENT
+        full = specimen.ROWS_OF_A_KILL // specimen.SEGMENT  # of a store that was killed, no more
+        return int(parts[-1].split(".")[1]) >= full
     return True
 
 
