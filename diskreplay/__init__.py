@@ -53,8 +53,8 @@ The names that most programs need:
 Elsewhere: ``diskreplay.integrations`` has recorders for Gymnasium's environments and the buffers
 of frameworks (torch, Stable-Baselines3, Tianshou, torchrl, CleanRL, DreamerV3, LeRobot);
 ``diskreplay.convert`` exports and imports; ``diskreplay.remote`` keeps checkpoints in object
-stores; ``diskreplay.compat`` speaks the APIs of older buffers. The command ``diskreplay --help``
-looks into a store from the terminal.
+stores; ``diskreplay.ray`` splits one buffer over machines; ``diskreplay.compat`` has the APIs of
+older buffers. The command ``diskreplay --help`` looks into a store from the terminal.
 """
 
 __version__ = "0.1.0"

@@ -29,10 +29,13 @@ _FETCHED = re.compile(
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Let a page that the navigation does not name yet stand at its end."""
+    """Let a page that the navigation does not name yet stand at its end; refuse one named twice."""
     docs, nav = Path(config.docs_dir), config.nav or []
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
-    if rest := sorted(pages - set(_named(nav))):
+    named = list(_named(nav))
+    if twice := sorted({page for page in named if named.count(page) > 1}):
+        raise PluginError(f".mkdocs.yml: nav has more than once: {', '.join(twice)}")
+    if rest := sorted(pages - set(named)):
         config.nav = [*nav, {"More": rest}]
     return config
 

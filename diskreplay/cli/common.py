@@ -25,6 +25,7 @@ from diskreplay.errors import (
     InvalidInputError,
     StorageError,
 )
+from diskreplay.inspection.harmless import harmless
 from diskreplay.inspection.plain import plain
 from diskreplay.store import format, manifest
 
@@ -32,16 +33,6 @@ _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 _TRAILING = re.compile(r" +$", re.MULTILINE)
 _DEEPEST = 8  # directories above one that is asked for, in which its store is looked for
 _NAMED = 5  # stores that are named where a directory of stores was given
-
-# Controls, which a terminal obeys, what changes the direction of all that follows, and bytes of a
-# path that are no UTF-8. They come from paths and metadata, which may be a stranger's.
-_HARMLESS = dict.fromkeys(
-    {
-        *(set(range(0x20)) - {ord("\n"), ord("\t")}), *range(0x7F, 0xA0),
-        *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000),
-    },
-    "\N{REPLACEMENT CHARACTER}",
-)  # fmt: skip
 
 
 class Code(IntEnum):
@@ -113,10 +104,7 @@ class _Console(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment(segment.text.translate(_HARMLESS), segment.style)
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
     def print(self, *objects: Any, **how: Any) -> None:
         if self.is_terminal:

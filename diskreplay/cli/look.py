@@ -77,11 +77,11 @@ def _info_shown(found: "Overview", *, watched: bool = False) -> list[RenderableT
     if found.tail_bytes:
         shown.append(_tails(found))
     if found.checkpoints:
-        beside = Listing("checkpoint near it", "suffix", "saved", "whole")
+        beside = Listing("checkpoint near it", "saved", "whole")
         for checkpoint in found.checkpoints:
             name = os.path.relpath(checkpoint.path, Path(found.path).parent)
             beside.add(
-                name, checkpoint.suffix, when_text(checkpoint.saved),
+                name, when_text(checkpoint.saved),
                 Text("yes") if checkpoint.whole else Text("no", style="bold red"),
             )  # fmt: skip
         shown.append(beside)

@@ -241,7 +241,7 @@ def _print_rows(rows: list[dict[str, Any]], found: Episodes, number: int, total:
             f"{number_text(episode['return'])}, {episode['end']}"
         )
     if total == 1:
-        console.print(facts({name: _cell(value) for name, value in rows[0].items()}))
+        console.print(facts({name: _cell(value) or "no" for name, value in rows[0].items()}))
         return
     names = [name for name in rows[0] if name not in ("env", "is_final")]
     made = Listing(*(f">{name}" for name in names))

@@ -15,6 +15,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
 from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.harmless import harmless
 from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import metadata_of, metadata_texts, title_of
 from diskreplay.inspection.plain import plain
@@ -145,11 +146,11 @@ def _page(
     style = here.joinpath("look.css").read_text("utf-8")
     script = "\n".join(here.joinpath(name).read_text("utf-8") for name in _SCRIPTS)
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    name = escape(title_of(buffer.path))
+    name = escape(harmless(title_of(buffer.path)))
     noted = ", ".join(metadata_texts(metadata_of(buffer.path)))
-    noted = f'\n<p class="soft">{escape(noted)}</p>' if noted else ""
+    noted = f'\n<p class="soft">{escape(harmless(noted))}</p>' if noted else ""
     # Nothing in a JSON string may end the script element.
-    text = json.dumps(plain(data), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(plain(data, harmless), separators=(",", ":"), allow_nan=False)
     text = text.replace("<", "\\u003c")
     tiles = "".join(
         f'<div class="tile"><dt>{escape(what)}</dt><dd>{escape(value)}'

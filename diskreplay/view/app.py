@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 import diskreplay
 from diskreplay.errors import DiskReplayError, InvalidInputError
+from diskreplay.inspection.harmless import harmless
 from diskreplay.inspection.identity import title_of
 from diskreplay.inspection.plain import plain
 from diskreplay.pictures.vectors import vectors_of
@@ -34,13 +35,13 @@ Answer = Callable[[Readers, Request], Any]
 
 
 class Json(Response):
-    """A document of numbers, texts and arrays; a path may hold what is no UTF-8."""
+    """A document of numbers, texts and arrays; what of it is shown is harmless."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """As ASCII."""
-        return json.dumps(plain(content), allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(plain(content, harmless), allow_nan=False, separators=(",", ":")).encode()
 
 
 def make_app(stores: ShownStores, *, token: str, port: int, hosts: list[str]) -> Starlette:

@@ -108,7 +108,8 @@ def _found(episodes: Episodes, request: Request) -> int:
     at = episodes.find(given) if given < _EVER else -1
     if at < 0:
         raise InvalidInputError(
-            f"row {given}: no retained episode has it: it was evicted, or never recorded"
+            f"row {given}: no episode that this page knows has it: it was evicted, was never "
+            "recorded, or has come since the page last looked"
         )
     return at
 

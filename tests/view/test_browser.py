@@ -21,7 +21,8 @@ from tests.view.browsing import CHROMIUM, DRIVER, chromium, complaints, resize, 
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver, packages of Debian"
 )
-EVIL = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+TURNED = "\x1b[31m\u202egnp.elif\u2066\x00\x9b"  # colours and turns round what follows
+EVIL = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>" + TURNED
 OPTIONS = {
     "observation_space": Dict(
         front=Box(0, 255, (24, 32), "uint8"), side=Box(0, 255, (20, 20, 3), "uint8"),
@@ -281,6 +282,8 @@ def test_a_hostile_store_runs_no_script(tmp_path, driver):
                 "return document.querySelectorAll('#page script, #page img[onerror]').length"
             )
             assert inside == 0, place
+            text = driver.execute_script("return document.body.textContent")
+            assert not set(TURNED) & set(text) - set("[31mgnp.elif"), place
             assert "run" not in driver.title.split(" ")
             assert complaints(driver) == []
         # What would become markup is refused by the browser itself.
@@ -289,6 +292,37 @@ def test_a_hostile_store_runs_no_script(tmp_path, driver):
         )
         assert refused == "TypeError"
     complaints(driver)
+
+
+def test_a_hundred_thousand_episodes_on_a_phone(tmp_path, driver):
+    """Of 100 envs: each step is an episode, whose return is its step."""
+    path, envs, steps = tmp_path / "store", 100, 1000
+    space = Box(-1, 1, (1,))
+    with diskreplay.ReplayBuffer(
+        path, observation_space=space, action_space=Discrete(2), capacity=None, num_envs=envs
+    ) as buffer:
+        seen, ends = np.zeros((envs, 1), np.float32), np.ones(envs, bool)
+        for step in range(steps):
+            buffer.add(seen, np.zeros(envs, int), np.full(envs, step), ends, ~ends)
+    key = key_of(path)
+    said = "document.querySelector('#page [role=status]').textContent"
+    rows = "[...document.querySelectorAll('#page tbody tr')]"
+    with served(path) as url:
+        resize(driver, 375, 740, phone=True)
+        go(driver, url, f"#/{key}/episodes")
+        until(driver, f"{said} === '1 to 50 of 100,000 episodes'")
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 375
+        go(driver, url, f"#/{key}/episodes?start=99950&order=return")
+        until(driver, f"{said} === '99,951 to 100,000 of 100,000 episodes'")
+        assert driver.execute_script(f"return {rows}.length") == 50
+        lowest = f"{rows}.every((row) => row.children[2].textContent === '0')"
+        assert driver.execute_script(f"return {lowest}")
+        go(driver, url, f"#/{key}/episodes?least_return=500&since=70000&until=70099")
+        until(driver, f"{said} === '1 to 50 of 100 episodes, of 100,000 in all'")
+        go(driver, url, f"#/{key}/episodes/99999")
+        until(driver, "document.querySelector('.now dd')")
+        assert complaints(driver) == []
+    resize(driver, 1280, 900)
 
 
 def test_a_server_that_ends_is_said_to_have(tmp_path, driver):

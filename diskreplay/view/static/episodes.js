@@ -13,7 +13,8 @@ function episodesPage(root, store, query) {
   const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault(), onchange: () => go({ ...read(), start: 0 }) },
     field("least_return", "return from"), field("most_return", "to"), field("least_length", "length from"), field("most_length", "to"),
     field("since", "recorded from row id"), field("until", "to"), element("label", { className: "field" }, element("span", {}, "ended"), end),
-    element("button", { type: "button", onclick: () => go({ order: "newest" }) }, "Clear"));
+    element("button", { type: "button", onclick: () => go({ order: "newest" }) }, "Clear"),
+    element("p", { className: "soft" }, "A row has an id, and no time of day. Of two rows of one env the later one has the higher id."));
   const back = element("button", { type: "button", onclick: () => go({ start: Math.max(0, Number(state.start) - PAGE) }) }, "← before");
   const on = element("button", { type: "button", onclick: () => go({ start: Number(state.start) + PAGE }) }, "next →");
   root.append(element("header", {}, element("h1", {}, "Episodes")), form, said,
