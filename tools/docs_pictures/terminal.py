@@ -20,7 +20,7 @@ COMMANDS = {
     "cli-checkpoints": ["checkpoints", "runs/reach/checkpoints"],
 }
 # Rich's own template has its fonts fetched; the reader's are as good.
-TEMPLATE = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+TEMPLATE = re.sub(r"@font-face \{\{.*?\}\}|<!--.*?-->", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 TEMPLATE = TEMPLATE.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
 
 
