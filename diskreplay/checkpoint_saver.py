@@ -13,6 +13,7 @@ from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
 from diskreplay.store import checkpoint, priorities
 from diskreplay.store.attachments import Source
+from diskreplay.store.rwlock import ReadGuard
 
 
 class Saving(Protocol):
@@ -43,7 +44,7 @@ class CheckpointSaver:
     ) -> Path:
         """Write one. The lock is held while the rows are taken, and not while they are synced:
         an `add` on another thread does not wait for the disk."""
-        session, me = self._session, threading.get_ident()
+        session, me, guard = self._session, threading.get_ident(), ReadGuard()
         session._take_waiting()
         with session._turn():
             session._rows.store.place.check()  # before a directory is made, beside the old path say
@@ -64,8 +65,12 @@ class CheckpointSaver:
                         # Until the end: who closes, loads, flushes or saves comes after this.
                         held.enter_context(store.maintenance.lock)
                     taken, leaves = self._take(begun)
+                    store.rwlock.acquire_read(guard)
+                taken.copy()
+                guard.release()
                 return checkpoint.finish(begun, store, session.name, taken, leaves, keep)
             finally:
+                guard.release()
                 session._busy.discard(me)
 
     def _take(self, begun: checkpoint.Construction) -> tuple[checkpoint.Contents, priorities.Sets]:

@@ -238,3 +238,20 @@ def segments_of(
         ((int(numbers[start]), int(groups[start])), some)
         for start, some in zip(starts, np.split(envs, starts[1:]), strict=True)
     ]
+
+
+def keys_of(field: Field, first: np.ndarray, count: np.ndarray) -> list[tuple[int, int]]:
+    """``(number, group)`` of the segments that `segments_of` returns, in that order. Costs
+    some bytes for each segment, and for each env."""
+    has = np.flatnonzero(count > first)
+    if not len(has):
+        return []
+    rows, groups = field.segment_rows, has // field.env_group
+    low, high = first[has] // rows, -(-count[has] // rows)
+    start = low.min()
+    # How many envs begin to have rows with a segment, less those whose last one is before it.
+    change = np.zeros((high.max() - start + 1, field.groups(len(first))), np.int64)
+    np.add.at(change, (low - start, groups), 1)
+    np.add.at(change, (high - start, groups), -1)
+    numbers, groups = np.nonzero(change.cumsum(axis=0))
+    return list(zip((numbers + start).tolist(), groups.tolist(), strict=True))

@@ -6,7 +6,7 @@ import datetime
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +15,11 @@ import numpy as np
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
 from diskreplay.store import attachments, codec, files, format, manifest, priorities, tempfiles
 from diskreplay.store.attachments import Source
-from diskreplay.store.catalog import segments_of
+from diskreplay.store.catalog import keys_of
+from diskreplay.store.column import Column
 from diskreplay.store.field import Field
 from diskreplay.store.maintenance import DueRecord
+from diskreplay.store.partial import Partial
 from diskreplay.store.paths import resolved
 from diskreplay.store.segment import Seal, Segment
 from diskreplay.store.store import Store
@@ -154,10 +156,10 @@ class Construction(NamedTuple):
     parents : set of Path
         Directories that the checkpoint's name depends on.
     attached : dict of str to Seal
-    linked : dict of str to Segment
-        Sealed segments, by the names that the manifest has; some may have left since, or be none
-        that is sealed.
-    copied : set of str
+    linked : dict of str to (dict of (number, group) to Segment)
+        Of each field, segments that were sealed when they were linked; some may have left since, or
+        be none that is sealed.
+    copied : set of Path
         Of which of them there is a copy, which may not be durable.
     """
 
@@ -165,8 +167,8 @@ class Construction(NamedTuple):
     build: Path
     parents: set[Path]
     attached: dict[str, Seal]
-    linked: dict[str, Segment]
-    copied: set[str]
+    linked: dict[str, dict[tuple[int, int], Segment]]
+    copied: set[Path]
 
 
 @contextlib.contextmanager
@@ -192,21 +194,33 @@ def prepare(begun: Construction, store: Store) -> None:
     """Seal what is full, and link what is sealed. Rows may come meanwhile, and no lock is needed:
     what comes to be full later costs a copy, and `take` looks which of these are still there."""
     store.maintenance.run()
-    copies, count = Copies(), store.count.copy()
+    copies = Copies()
     with store.maintenance.lock:  # nothing is deleted
         for column in store.columns.values():
             files.make_dirs(begun.build / column.field.name)
+            linked = begun.linked[column.field.name] = {}
             for segment in list(column.segments.values()):
-                name = _name_of(column.field, segment.key)
-                with column.changing:  # nor has an env come back to it, in another file
-                    if column.is_linkable(segment, count) and (
-                        column.segments.get(segment.key) is segment
-                    ):
-                        copies.link(segment.path, begun.build / name)
-                        column.seal_of(segment)
-                        begun.linked[name] = segment
-        begun.copied.update(path.relative_to(begun.build).as_posix() for path in copies.run())
+                if _link(column, segment, store.count, copies, begun.build):
+                    linked[segment.key] = segment
+        begun.copied.update(copies.run())
     store.maintenance.run()  # what came meanwhile: the less is in tails, the less is copied
+
+
+def _link(
+    column: Column, segment: Segment, count: np.ndarray, copies: "Copies", build: Path
+) -> bool:
+    """Link a segment if it is sealed."""
+    if segment.seal is None:
+        return False
+    with contextlib.ExitStack() as held:
+        if count[segment.envs].min() < segment.stop:
+            # An env may come back to it, and have another file made by that name.
+            held.enter_context(column.changing)
+            if column.segments.get(segment.key) is not segment:
+                return False
+        copies.link(segment.path, build / _name_of(column.field, segment.key))
+        column.seal_of(segment)
+        return True
 
 
 def _name_of(field: Field, key: tuple[int, int]) -> str:
@@ -220,14 +234,14 @@ class Contents:
     Attributes
     ----------
     count, first : ndarray of int64, shape (num_envs,)
-    files : dict of str to Seal
-        What is there so far, by the names that the manifest has.
-    seals : dict of str to (dict of str to Seal)
-        Of each field's sealed segments.
-    written : list of Path
-        What is not known to be durable.
-    partial : dict of str to callable
-        What writes a copy of a segment that is not sealed to a path.
+    sealed : dict of str to (list of Segment)
+        Of each field those that are linked.
+    partial : dict of str to Partial
+        Copies of those that are not, by the names that the manifest has.
+    fresh : set of Path
+        Files of the live store that are not known to be durable.
+    copied : set of Path
+        The same of the checkpoint, where no link was possible.
     due : DueRecord or None
         Of the live store.
     attributes : dict
@@ -236,12 +250,17 @@ class Contents:
 
     count: np.ndarray
     first: np.ndarray
-    files: dict[str, Seal]
-    seals: dict[str, dict[str, Seal]]
-    written: list[Path]
-    partial: dict[str, Callable[[Path], Seal]]
+    sealed: dict[str, list[Segment]]
+    partial: dict[str, Partial]
+    fresh: set[Path]
+    copied: set[Path]
     due: DueRecord | None
     attributes: dict[str, Any]
+
+    def copy(self) -> None:
+        """Copy what may not stay where it is. Call it with `rwlock` held for reading."""
+        for partial in self.partial.values():
+            partial.copy()
 
 
 def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents:
@@ -250,39 +269,37 @@ def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents
     Call it while nobody writes, and keep the lock of `maintenance` until `finish` has returned: it
     deletes, seals and puts in its place nothing meanwhile. Full segments are hard-linked (copied
     where the file system cannot), most of them by `prepare`, so the cost follows the rows since the
-    last full segment. Of these, what does not change is copied by `finish`. Nothing waits for the
-    disk here, unless there are mutable fields.
+    last full segment. Each `add` waits for this: what can be done later is done by `finish`.
+    Nothing waits for the disk here, unless there are mutable fields.
     """
     store.maintenance.freeze()
     fresh = set(store.maintenance.unsynced())
-    count, first = store.count.copy(), store.first.copy()
-    contents, copies = dict(begun.attached), Copies()
-    seals: dict[str, dict[str, Seal]] = {}
-    written: list[Path] = []
-    partial: dict[str, Callable[[Path], Seal]] = {}
-    for column in store.columns.values():
-        field, seals[column.field.name] = column.field, {}
-        files.make_dirs(begun.build / field.name)  # of another store than was prepared, perhaps
-        for key, _envs in segments_of(field, first, count):
-            name, segment = _name_of(field, key), column.segments.get(key)
-            there = begun.linked.pop(name, None)
-            is_linkable = segment is not None and column.is_linkable(segment, count)
-            if there is not None and (there is not segment or not is_linkable):
-                files.remove(begun.build / name)  # before it is written to: it is the live store's
-                there = None
-            if segment is None or not is_linkable:
-                partial[name] = column.partial(key, count)
-                continue
-            if there is None:
-                copies.link(segment.path, begun.build / name)
-            contents[name] = seals[field.name]["{}/{}".format(*key)] = column.seal_of(segment)
-            # By this name: an env that comes back to it puts another file in its place.
-            if (fresh and segment.path in fresh) or (there is not None and name in begun.copied):
-                written.append(begun.build / name)
-    written += copies.run()  # now, for the same reason
+    count, first, copies = store.count.copy(), store.first.copy(), Copies()
+    sealed: dict[str, list[Segment]] = {}
+    partial: dict[str, Partial] = {}
+    for name, column in store.columns.items():
+        field, linked, is_linkable = column.field, begun.linked.get(name), column.linkable(count)
+        if linked is None:  # of another store than was prepared
+            linked = begun.linked[name] = {}
+            files.make_dirs(begun.build / name)
+        sealed[name] = []
+        for key in keys_of(field, first, count):
+            segment, before = column.segments.get(key), linked.pop(key, None)
+            if segment is None or not is_linkable(segment):
+                segment, partial[_name_of(field, key)] = None, column.partial(key, count)
+            else:
+                sealed[name].append(segment)
+            if segment is not before:
+                place = begun.build / _name_of(field, key)
+                if before is not None:
+                    files.remove(place)  # before it is written to: it is the live store's
+                if segment is not None:  # an env that comes back to it has another file made
+                    copies.link(segment.path, place)
+                    column.seal_of(segment)
+    copied = begun.copied.union(copies.run())  # now, for the same reason
     due = store.maintenance.due_record(count)
     attributes = {**store.attributes(count, first), **meta}
-    return Contents(count, first, contents, seals, written, partial, due, attributes)
+    return Contents(count, first, sealed, partial, fresh, copied, due, attributes)
 
 
 def finish(
@@ -296,8 +313,9 @@ def finish(
     """Make a checkpoint durable, of which the rows are taken, put it in place, and remove the
     numbered ones beyond the `keep` highest. Rows may come meanwhile."""
     room, target = begun.room, begun.room.place
-    for left in begun.linked:
-        files.remove(begun.build / left)
+    for field, left in begun.linked.items():
+        for key in left:
+            files.remove(begun.build / _name_of(store.columns[field].field, key))
     _complete(begun, store, taken, leaves)
     if leaves:
         store.maintenance.keep_priorities(leaves, taken.attributes, taken.due)
@@ -313,14 +331,18 @@ def finish(
 
 def _complete(begun: Construction, store: Store, taken: Contents, leaves: priorities.Sets) -> None:
     """Write what belongs to the rows, and sync it with what the live store's record needs."""
-    build, contents, written = begun.build, taken.files, taken.written
-    for name, write in taken.partial.items():
-        contents[name] = write(build / name)
+    build, contents = begun.build, dict(begun.attached)
+    written, shared = [], []
+    for name, partial in taken.partial.items():
+        contents[name] = partial.write(build / name)
         written.append(build / name)
-    shared = []
     for column in store.columns.values():
-        field = column.field
-        entries = {key: seal.entry for key, seal in taken.seals[field.name].items()}
+        field, entries = column.field, {}
+        for segment in taken.sealed[field.name]:
+            name, seal = _name_of(field, segment.key), column.seal_of(segment)
+            contents[name], entries["{}/{}".format(*segment.key)] = seal, seal.entry
+            if segment.path in taken.fresh or (taken.copied and build / name in taken.copied):
+                written.append(build / name)  # not by the other name: see `take`
         document = format.array_document(
             field, int(taken.count.max()), store.num_envs, {"seals": entries}
         )

@@ -14,6 +14,7 @@ from diskreplay.errors import CorruptSegmentError
 from diskreplay.store import files
 from diskreplay.store.field import Field
 from diskreplay.store.format import array_document
+from diskreplay.store.partial import Partial
 from diskreplay.store.read_job import READ, READS
 from diskreplay.store.rwlock import RWLock
 from diskreplay.store.seals import parse_seals
@@ -387,13 +388,14 @@ class Column(Generic[AnySegment]):
     def _more_seals(self, closing: bool) -> dict[str, Any]:
         return {}
 
-    def partial(self, key: tuple[int, int], count: np.ndarray) -> Callable[[Path], Seal]:
-        """A copy of a segment that is not sealed, with the first `count` rows of each env: what is
-        returned writes it to a path.
+    def linkable(self, count: np.ndarray) -> Callable[[Segment], bool]:
+        """What says of a segment whether its file is as it will be for ever, with no row of `count`
+        anywhere else. Ask it while nobody adds rows."""
+        raise NotImplementedError
 
-        Call this while nobody adds rows, and that later, when some may have come; maintenance has
-        to be kept out all the while.
-        """
+    def partial(self, key: tuple[int, int], count: np.ndarray) -> Partial:
+        """A copy of a segment that is not sealed, with the first `count` rows of each env, to be
+        written later. Call it while nobody adds rows."""
         raise NotImplementedError
 
     def load_seals(self, document: dict) -> None:

@@ -1,15 +1,16 @@
 """A raw field whose values may be replaced: recurrent states, latents."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from diskreplay.store import files, private
+from diskreplay.store.partial import PartialSegment
 from diskreplay.store.raw_column import RawColumn
-from diskreplay.store.segment import RawSegment, Seal, Segment
+from diskreplay.store.segment import RawSegment, Segment
 
 
 class MutableColumn(RawColumn):
@@ -74,10 +75,10 @@ class MutableColumn(RawColumn):
             super().seal(segment)
         return [segment.path for segment in frozen]
 
-    def partial(self, key: tuple[int, int], count: np.ndarray) -> Callable[[Path], Seal]:
-        """As in `Column`: copied now, since values are replaced."""
-        copied = self._counted(self.segments[key], count).copy()
-        return lambda path: self._write(path, copied)
+    def partial(self, key: tuple[int, int], count: np.ndarray) -> PartialSegment:
+        made = PartialSegment(self.segments[key], count)
+        made.copy_values()  # now, since they are replaced
+        return made
 
     def _drop(self, segment: RawSegment) -> None:
         super()._drop(segment)

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from diskreplay.signals import undisturbed
 from diskreplay.store import codec, files, private
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
+from diskreplay.store.partial import NoShard, PartialShard, enter
 from diskreplay.store.segment import Seal, Segment, Shard
 
 _AT_ONCE = 4 << 20  # bytes of rows that are compressed before others may do so
@@ -289,7 +290,7 @@ class PackedColumn(Column[Shard]):
         and the blocks that are appended. The caller sees to it that nothing is packed meanwhile."""
         index, envs, starts, used = segment.index.copy(), *self._in_tail(segment, count)
         data, lengths = codec.encode(self.field, self._sources(envs, starts), used)
-        _enter(index, self._entries_of(segment, envs, starts), segment.end, lengths)
+        enter(index, self._entries_of(segment, envs, starts), segment.end, lengths)
         return index, data
 
     def _in_tail(
@@ -319,39 +320,30 @@ class PackedColumn(Column[Shard]):
                 keys.update((number, group) for number in np.unique(numbers).tolist())
         return sorted(keys)
 
-    def is_linkable(self, segment: Segment, count: np.ndarray) -> bool:
-        """Whether the file of a segment is as it will be for ever."""
-        if segment.seal is None:
-            return False
-        in_tail = np.maximum(self.packed[segment.envs], segment.start) < count[segment.envs]
-        return not (in_tail & (self.packed[segment.envs] < segment.stop)).any()
+    def linkable(self, count: np.ndarray) -> Callable[[Segment], bool]:
+        starts = np.arange(0, self.num_envs, self.field.env_group)
+        slowest = np.minimum.reduceat(self.packed, starts).tolist()
 
-    def partial(self, key: tuple[int, int], count: np.ndarray) -> Callable[[Path], Seal]:
-        """As in `Column`. What is in a shard stays there; what is in the tail is copied now, since
-        other rows get its places, and compressed later. A segment of which all is in the tail has
-        no shard yet."""
+        def is_linkable(segment: Segment) -> bool:
+            if segment.seal is None or segment.stop <= slowest[segment.group]:
+                return segment.seal is not None
+            packed = self.packed[segment.envs]
+            in_tail = np.maximum(packed, segment.start) < count[segment.envs]
+            return not (in_tail & (packed < segment.stop)).any()
+
+        return is_linkable
+
+    def partial(self, key: tuple[int, int], count: np.ndarray) -> PartialShard:
+        """As in `Column`. A segment of which all is in the tail has no shard yet."""
         with self.changing:
-            segment = self.segments.get(key) or _NoShard(self.field, *key)
-            index, end = segment.index.copy(), segment.end
+            segment = self.segments.get(key) or NoShard(self.field, *key)
             envs, starts, used = self._in_tail(segment, count)
-            before = np.cumsum(used) - used
-            rows = np.repeat(starts - before, used) + np.arange(used.sum())
-            copied = np.empty(len(rows) * self.field.row_bytes, np.uint8)
-            if len(rows):
-                self.take(rows * self.num_envs + np.repeat(envs, used), copied)
-        entries, behind = self._entries_of(segment, envs, starts), self._behind(segment, count)
+            entries = self._entries_of(segment, envs, starts)
+            behind = self._behind(segment, count)
+            return PartialShard(segment, envs, starts, used, entries, behind, self._read_rows)
 
-        def write(path: Path) -> Seal:
-            sources = copied.ctypes.data + before * self.field.row_bytes
-            more, lengths = codec.encode(self.field, sources, used)
-            _enter(index, entries, end, lengths)
-            pieces = segment.contents(index, end, more)
-            written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
-            written, named = codec.named_only(self.field, written, index)
-            files.write(path, [written.data, behind])
-            return Seal(len(written) + len(behind), codec.checksum(written, named))
-
-        return write
+    def _read_rows(self, envs: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+        self.take(rows * self.num_envs + envs, out)
 
     def _more_seals(self, closing: bool) -> dict[str, Any]:
         sealed = {key for key, segment in self.segments.items() if segment.seal is not None}
@@ -418,21 +410,3 @@ class PackedColumn(Column[Shard]):
             f"{path}: field {field.name!r}, env {env}, rows {first} to {first + size - 1} cannot "
             "be read: the block is rotten or missing; restore the file, or load a checkpoint"
         )
-
-
-def _enter(index: np.ndarray, entries: np.ndarray, end: int, lengths: np.ndarray) -> None:
-    """Name blocks of these lengths, one behind the other from `end` on, in an index."""
-    index[entries, 0] = end + np.cumsum(lengths) - lengths
-    index[entries, 1] = lengths
-
-
-class _NoShard(Shard):
-    """A segment without a shard: all of its rows are in the tail."""
-
-    def __init__(self, field: Any, number: int, group: int) -> None:
-        Segment.__init__(self, field, number, group, cast(Mapping, None))
-        self.index, self._fd = codec.blank_index(field), None
-        self.end = field.index_bytes + 4
-
-    def contents(self, index: np.ndarray, end: int, more: np.ndarray) -> list[Any]:
-        return [codec.index_bytes(index), more.data]

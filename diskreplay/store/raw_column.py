@@ -3,16 +3,17 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from diskreplay.errors import StorageError
-from diskreplay.store import codec, files, private
+from diskreplay.store import files, private
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column, groups_of
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.segment import RawSegment, Seal, Segment
+from diskreplay.store.partial import Partial, PartialSegment
+from diskreplay.store.segment import RawSegment, Segment
 
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
@@ -356,9 +357,8 @@ class RawColumn(Column[RawSegment]):
 
     # -- checkpoints
 
-    def is_linkable(self, segment: Segment, count: np.ndarray) -> bool:
-        """Whether the file of a segment is as it will be for ever."""
-        return segment.seal is not None
+    def linkable(self, count: np.ndarray) -> Callable[[Segment], bool]:
+        return lambda segment: segment.seal is not None
 
     def unfinished(self, count: np.ndarray) -> list[tuple[int, int]]:
         """``(number, group)`` of segments that are not sealed and have rows."""
@@ -368,43 +368,5 @@ class RawColumn(Column[RawSegment]):
             if (count[segment.envs] > segment.start).any()
         )
 
-    def partial(self, key: tuple[int, int], count: np.ndarray) -> Callable[[Path], Seal]:
-        """As in `Column`: rows that count do not change, whatever comes behind them."""
-        segment = self.segments[key]
-        return lambda path: self._write(path, self._counted(segment, count))
-
-    def _counted(self, segment: RawSegment, count: np.ndarray) -> np.ndarray:
-        """The bytes of the first `count` rows of each env, as far as they are in a segment, with
-        zeros for the others, but for those behind all that count; of a single env a view."""
-        field = self.field
-        used = np.clip(count[segment.envs] - segment.start, 0, field.segment_rows)
-        if field.env_group == 1:
-            return segment.mapping.array[: int(used[0]) * field.row_bytes]
-        copy = np.zeros(field.segment_bytes, np.uint8)
-        copied = RawSegment(
-            field, segment.number, segment.group, cast(Mapping, _Memory(segment.path, copy))
-        )
-        rows, there = segment.every_row, copied.every_row
-        if field.env_major:
-            for place, number in enumerate(used.tolist()):
-                there[:number, place] = rows[:number, place]
-        else:
-            most = int(used.max(initial=0))
-            there[:most, : len(used)] = rows[:most, : len(used)]
-            behind = np.arange(most)[:, None] >= used
-            there[:most, : len(used)][behind] = 0
-        return copy
-
-    def _write(self, path: Path, data: np.ndarray) -> Seal:
-        """Write what `_counted` returned as a whole segment."""
-        length = self.field.segment_bytes
-        files.write(path, [data.data], length=length)
-        # The zeros behind the used rows are a hole in the file but part of its checksum.
-        return Seal(length, codec.crc32c(data, zeros=length - len(data)))
-
-
-class _Memory:
-    """Bytes that are in no file, where a mapping is expected."""
-
-    def __init__(self, path: Path, array: np.ndarray) -> None:
-        self.path, self.array = path, array
+    def partial(self, key: tuple[int, int], count: np.ndarray) -> Partial:
+        return PartialSegment(self.segments[key], count)

@@ -83,7 +83,7 @@ class Record:
                     with column.changing:
                         path = column.new_path(column.path(*key))
                     beside = path.with_name(path.name + ".tmp")
-                    column.copies[key] = column.partial(key, count)(beside)
+                    column.copies[key] = column.partial(key, count).write(beside)
                     written.append(beside)
         return written, flushed
 

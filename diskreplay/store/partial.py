@@ -1,0 +1,164 @@
+"""Copies of segments that are not sealed, with the rows of one moment, for checkpoints.
+
+One is made while nobody adds rows, and written when some may have come. Maintenance is kept out all
+the while.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from diskreplay.store import codec, files
+from diskreplay.store.field import Field
+from diskreplay.store.mapping import Mapping
+from diskreplay.store.segment import RawSegment, Seal, Segment, Shard
+
+
+class Partial(Protocol):
+    """The first rows of each env in a segment."""
+
+    def copy(self) -> None:
+        """Copy what may not stay where it is. Call it before a segment is let go of: with `rwlock`
+        held for reading, or while nobody adds rows."""
+
+    def write(self, path: Path) -> Seal:
+        """Write the segment to a new file."""
+
+
+class PartialSegment:
+    """Of a raw segment, whose rows stay where they are, whatever comes behind them.
+
+    The bytes that no row has are holes in the file, and zeros for its checksum.
+
+    Parameters
+    ----------
+    segment : RawSegment
+    count : ndarray of int64, shape (num_envs,)
+        Rows of each env that there are.
+    """
+
+    def __init__(self, segment: RawSegment, count: np.ndarray) -> None:
+        self._segment, self._field = segment, segment.field
+        self._used = np.clip(count[segment.envs] - segment.start, 0, self._field.segment_rows)
+        self._pieces: list[tuple[int, np.ndarray]] | None = None
+
+    def copy(self) -> None:
+        """There is nothing to copy."""
+
+    def copy_values(self) -> None:
+        """Copy all rows: their values may be replaced."""
+        self._pieces = [(offset, piece.copy()) for offset, piece in self._there()]
+
+    def write(self, path: Path) -> Seal:
+        """Write the segment to a new file."""
+        pieces = self._there() if self._pieces is None else self._pieces
+        size, crc, end = self._field.segment_bytes, 0, 0
+        files.write(path, [], length=size)
+        fd = files.open_to_write(path)
+        try:
+            for offset, piece in pieces:
+                files.write_at(fd, path, piece.data, offset)
+                crc = codec.crc32c(piece, start=codec.crc32c(b"", start=crc, zeros=offset - end))
+                end = offset + len(piece)
+        finally:
+            files.close(fd)
+        return Seal(size, codec.crc32c(b"", start=crc, zeros=size - end))
+
+    def _there(self) -> list[tuple[int, np.ndarray]]:
+        """The bytes of all rows that count: where each piece begins in the file, and a view or
+        copy of it."""
+        field, used, data = self._field, self._used, self._segment.mapping.array
+        if field.env_group == 1 or field.env_major:
+            starts = np.arange(len(used)) * field.segment_rows * field.row_bytes
+            sizes = used * field.row_bytes
+            return [
+                (start, data[start : start + size])
+                for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+                if size
+            ]
+        least, most = int(used.min(initial=0)), int(used.max(initial=0))
+        of_all, end = least * field.stride, most * field.stride
+        pieces = [(0, data[:of_all])] * (of_all > 0)
+        if of_all < end:  # moments that only some envs have come to
+            some = self._segment.every_row[least:most].copy()
+            some[:, : len(used)][np.arange(least, most)[:, None] >= used] = 0
+            pieces.append((of_all, some.reshape(-1)))
+        return pieces
+
+
+class PartialShard:
+    """Of a shard: what is in it stays there, what is in the tail is copied, since other rows get
+    its places, and compressed later.
+
+    Parameters
+    ----------
+    segment : Shard or NoShard
+    envs, starts, used : ndarray of int64, shape (blocks,)
+        The blocks in the tail: their envs, first rows, and how many rows.
+    entries : ndarray of int64, shape (blocks,)
+        Their numbers in the index.
+    behind : bytes
+        What comes behind the blocks.
+    read : callable
+        Given envs, rows and memory: reads these rows, wherever they are by then.
+    """
+
+    def __init__(
+        self,
+        segment: Shard,
+        envs: np.ndarray,
+        starts: np.ndarray,
+        used: np.ndarray,
+        entries: np.ndarray,
+        behind: bytes,
+        read: Callable[[np.ndarray, np.ndarray, np.ndarray], None],
+    ) -> None:
+        self._segment, self._index, self._end = segment, segment.index.copy(), segment.end
+        self._envs, self._starts, self._used = envs, starts, used
+        self._entries, self._behind, self._read = entries, behind, read
+        self._copied: np.ndarray | None = None
+        self._before = np.cumsum(used) - used
+
+    def copy(self) -> None:
+        """Copy the rows in the tail. Some may be in the shard by now."""
+        used, field = self._used, self._segment.field
+        rows = np.repeat(self._starts - self._before, used) + np.arange(used.sum())
+        copied = np.empty(len(rows) * field.row_bytes, np.uint8)
+        if len(rows):
+            self._read(np.repeat(self._envs, used), rows, copied)
+        self._copied = copied
+
+    def write(self, path: Path) -> Seal:
+        """Write the segment to a new file."""
+        if self._copied is None:
+            self.copy()
+        assert self._copied is not None
+        field, index = self._segment.field, self._index
+        sources = self._copied.ctypes.data + self._before * field.row_bytes
+        more, lengths = codec.encode(field, sources, self._used)
+        enter(index, self._entries, self._end, lengths)
+        pieces = self._segment.contents(index, self._end, more)
+        written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
+        written, named = codec.named_only(field, written, index)
+        files.write(path, [written.data, self._behind])
+        return Seal(len(written) + len(self._behind), codec.checksum(written, named))
+
+
+def enter(index: np.ndarray, entries: np.ndarray, end: int, lengths: np.ndarray) -> None:
+    """Name blocks of these lengths, one behind the other from `end` on, in an index."""
+    index[entries, 0] = end + np.cumsum(lengths) - lengths
+    index[entries, 1] = lengths
+
+
+class NoShard(Shard):
+    """A segment without a shard: all of its rows are in the tail."""
+
+    def __init__(self, field: Field, number: int, group: int) -> None:
+        Segment.__init__(self, field, number, group, cast(Mapping, None))
+        self.index, self._fd = codec.blank_index(field), None
+        self.end = field.index_bytes + 4
+
+    def contents(self, index: np.ndarray, end: int, more: np.ndarray) -> list[Any]:
+        return [codec.index_bytes(index), more.data]
