@@ -166,7 +166,9 @@ class IndexedStore(DrawableRows):
         row, final = self._validator.row(
             step, observation, action, reward, terminated, truncated, next_observation, extras
         )
-        return np.array([self._append(step, row, final, self.given(priority, ()))])
+        ids = self.store.count.copy()  # of the only env a row's number is its id
+        self._append(step, row, final, None if priority is None else self.given(priority, ()))
+        return ids
 
     def put_row(self, row: list[Any]) -> int:
         """One step of the only env, as `SlotBuffer.put` has it; returns its number."""
@@ -180,7 +182,8 @@ class IndexedStore(DrawableRows):
     def _append(
         self, step: int, row: list[Any], final: list[Any] | None, given: "Given | None" = None
     ) -> int:
-        reward, terminated, truncated = row[self._reward_at : self._reward_at + 3]
+        at = self._reward_at
+        reward, terminated, truncated = row[at], row[at + 1], row[at + 2]
         index, number = self.index, self.store.count.item(0)
         try:
             if index is not None:

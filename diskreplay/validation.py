@@ -54,7 +54,10 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | in
     ------
     ShapeError, DtypeError
     """
-    if type(value) is not np.ndarray:
+    if type(value) is np.ndarray:
+        if value.shape == field.shape and value.dtype is field.dtype and not lead:
+            return value
+    else:
         if type(value) is int and not lead and field.shape == ():
             most = _INTEGERS.get(field.dtype, 0)
             if -most <= value < most:

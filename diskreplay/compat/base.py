@@ -118,12 +118,12 @@ class Facade:
     def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
         """Hand over to `ring` what it is to write."""
 
-    def _commit(self, row: Mapping[str, Any], took: Callable[..., None], *values: Any) -> None:
+    def _commit(self, row: dict[str, Any], took: Callable[..., None], *values: Any) -> None:
         """Put a row, and then have memory know of it: also if Ctrl-C comes amid either.
 
         Parameters
         ----------
-        row : mapping
+        row : dict
             As for `SlotBuffer.put`.
         took : callable
             Called with the row's number and `values`. Once more if it was interrupted: what it does

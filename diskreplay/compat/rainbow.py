@@ -257,8 +257,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _took(
         self, number: int, act: np.ndarray, rew: float, done: float, next_obs: np.ndarray
     ) -> None:
-        self._slot[0], self._leaf[0] = number % self.max_size, self.max_priority**self.alpha
-        self._weigh(self._slot, self._leaf)
+        slot, leaf = number % self.max_size, self.max_priority**self.alpha
+        self._slot[0], self._leaf[0] = slot, leaf
+        self.sum_tree.weights.put(self._slot, self._leaf)
+        self.min_tree.leaves[slot] = leaf
         super()._took(number, act, rew, done, next_obs)
 
     def sample_batch(self, beta: float = 0.4) -> dict[str, Any]:

@@ -296,10 +296,14 @@ class Anchors:
         PriorityError, UnknownIdError
             Nothing is changed.
         """
-        ignored, largest = self._tree.update(
-            self._index, self._marks.reshape(-1, 1), 0, 1, anchors, priorities, "anchor",
-            "eta * max |td| + (1 - eta) * mean |td|",
+        tree, index = self._tree, self._index
+        wrong, ignored, largest = tree.row_kernels.tree_update_marked(
+            tree.nodes, tree.least, tree.starts, self._marks.reshape(-1, 1), index.bounds,
+            index.figures, anchors, priorities, tree.alpha, tree.places(anchors),
         )  # fmt: skip
+        if wrong:
+            example = "eta * max |td| + (1 - eta) * mean |td|"
+            tree.complain(wrong, ignored, index, anchors, priorities, "anchor", example)
         self.largest = max(self.largest, largest)
         return ignored
 

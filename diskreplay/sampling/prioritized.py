@@ -136,11 +136,18 @@ class PrioritizedSampler:
         leaves = self.tree.leaves.reshape(-1, index.num_envs)
         for at, place, rows in index.runs(start, stop):
             out[at : at + rows] = leaves[place : place + rows]
-        sampleable = index.sampleable_rows(start, stop)
-        out[~sampleable] = np.nan
+        # Only of a leaf of 0 the row is looked at: a save does this while each `add` waits.
+        zero = np.flatnonzero(out == 0)
+        column, bit = self._words
+        words = index.ring[(zero + start * index.num_envs) % index.size, column]
+        out.reshape(-1)[zero[words & bit == 0]] = np.nan
+        for env in np.flatnonzero((index.first > start) | (index.count < stop)).tolist():
+            # Another row, which is retained, may have the place of one that is not.
+            out[: max(index.first[env] - start, 0), env] = np.nan
+            out[max(index.count[env] - start, 0) :, env] = np.nan
         if self.initial is not None:
             envs, numbers, known = self.initial.known(index.count)
-            waiting = ~sampleable[numbers - start, envs]
+            waiting = np.isnan(out[numbers - start, envs])
             out[numbers[waiting] - start, envs[waiting]] = known[waiting]
         return out
 
@@ -279,10 +286,14 @@ class PrioritizedSampler:
         PriorityError, UnknownIdError
             Nothing is changed.
         """
-        index = self._index
-        ignored, largest = self.tree.update(
-            index, index.ring, *self._words, ids, priorities, "id",
-            "|td_error| plus a small constant",
+        tree, index = self.tree, self._index
+        wrong, at, largest = self._kernels.tree_update(
+            tree.nodes, tree.least, tree.starts, index.ring, index.bounds, index.figures, ids,
+            priorities, self.alpha, tree.places(ids),
         )  # fmt: skip
-        self.largest = max(self.largest, largest)
-        return ignored
+        if wrong:
+            example = "|td_error| plus a small constant"
+            tree.complain(wrong, at, index, ids, priorities, "id", example)
+        if largest > self.largest:
+            self.largest = largest
+        return int(at)

@@ -6,7 +6,9 @@ from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENVS,
     FIRST,
+    FLAGS,
     ROWS,
+    SAMPLEABLE,
     append,
 )
 from diskreplay.sampling.sum_tree_kernels import (
@@ -19,22 +21,41 @@ from diskreplay.sampling.sum_tree_kernels import (
 _INFINITY = float("inf")
 
 
-_UPDATE = (
-    "float64[::1], float64[::1], int64[::1], {}[:, ::1], int64, int64, int64[:, ::1], int64[::1], "
+@kernel(
+    "float64[::1], float64[::1], int64[::1], int32[:, ::1], int64[:, ::1], int64[::1], "
     "int64[::1], float64[::1], float64, int64[::1]"
 )
-
-
-@kernel(_UPDATE.format("int32"), _UPDATE.format("uint8"))
-def tree_update(
-    nodes, least, starts, words, column, bit, bounds, figures, ids, priorities, alpha, places
-):  # fmt: skip
-    """Set the leaves of rows that have `bit` in ``words[place, column]`` to ``priority ** alpha``;
-    `places` is for their places.
+def tree_update(nodes, least, starts, ring, bounds, figures, ids, priorities, alpha, places):
+    """Set the leaves of rows that can be sampled to ``priority ** alpha``; `places` is for their
+    places.
 
     Returns what is wrong (0: nothing, 1: a priority, 2: an id), where, and for 0 how many rows
     were ignored and the largest priority that was not. Looks at everything before it sets anything.
     """
+    return _update(
+        nodes, least, starts, ring, FLAGS, SAMPLEABLE, bounds, figures, ids, priorities, alpha,
+        places,
+    )  # fmt: skip
+
+
+@kernel(
+    "float64[::1], float64[::1], int64[::1], uint8[:, ::1], int64[:, ::1], int64[::1], "
+    "int64[::1], float64[::1], float64, int64[::1]"
+)
+def tree_update_marked(
+    nodes, least, starts, marks, bounds, figures, ids, priorities, alpha, places
+):
+    """The same, of rows that are marked in ``marks[place, 0]``."""
+    return _update(
+        nodes, least, starts, marks, 0, 255, bounds, figures, ids, priorities, alpha, places
+    )
+
+
+@inner
+def _update(
+    nodes, least, starts, words, column, bits, bounds, figures, ids, priorities, alpha, places
+):  # fmt: skip
+    """The same, of rows that have any of `bits` in ``words[place, column]``."""
     rows, envs, line = figures[ROWS], figures[ENVS], words.itemsize * words.shape[1]
     for i in range(len(ids)):
         if not 0.0 <= priorities[i] < _INFINITY:
@@ -52,7 +73,7 @@ def tree_update(
     for i in range(len(ids)):
         row, env = _divided(ids[i], envs)
         place = places[i]
-        if row >= bounds[env, FIRST] and words[place, column] & bit:
+        if row >= bounds[env, FIRST] and words[place, column] & bits:
             nodes[place] = as_leaf(priorities[i], alpha)
             places[taken] = place
             taken += 1

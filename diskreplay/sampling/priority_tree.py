@@ -1,6 +1,6 @@
 """A sum tree whose leaves are powers of priorities, one for each place of a row index."""
 
-from typing import Self
+from typing import NoReturn, Self
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class PriorityTree(SumTree):
         from diskreplay.sampling import prioritized_kernels
 
         super().__init__(capacity, track_min=track_min)
-        self._rows = prioritized_kernels
+        self.row_kernels = prioritized_kernels
         self.alpha = alpha
         self._one, self._places = np.empty(1), np.empty(0, np.int64)  # for kernels, made once
 
@@ -41,7 +41,7 @@ class PriorityTree(SumTree):
     def leaf(self, priority: float) -> float:
         """The leaf of a priority; always the same bits for the same number. At most the largest
         that the tree takes, also where the priority was set with a smaller alpha."""
-        return min(self._rows.leaf_of(priority, self.alpha), self._kernels.LARGEST_LEAF)
+        return min(self.row_kernels.leaf_of(priority, self.alpha), self._kernels.LARGEST_LEAF)
 
     def fill(self, places: np.ndarray, leaf: float) -> None:
         """Set all these leaves to one value."""
@@ -68,43 +68,32 @@ class PriorityTree(SumTree):
             raise EmptyBufferError("nothing to sample: all priorities are 0")
         ids = np.empty(size, np.int64)
         probability, weight = np.empty(size), np.empty(size, np.float32)
-        self._rows.tree_draw(
+        self.row_kernels.tree_draw(
             self.nodes, self.starts, rng.random(size), float(count), float(beta),
             self.least_probability, index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
         return ids, probability, weight
 
-    def update(
-        self, index: RowIndex, words: np.ndarray, column: int, bit: int, ids: np.ndarray,
-        priorities: np.ndarray, noun: str, example: str,
-    ) -> tuple[int, float]:  # fmt: skip
-        """Set the priorities of those of these rows that have `bit` in the place's word
-        ``words[place, column]``.
+    def places(self, ids: np.ndarray) -> np.ndarray:
+        """Memory of a kernel that updates as many priorities."""
+        if len(self._places) < len(ids):
+            self._places = np.empty(len(ids), np.int64)
+        return self._places
 
-        Returns
-        -------
-        ignored : int
-            How many were evicted, or have no such bit.
-        largest : float
-            The largest priority that was not ignored.
+    def complain(
+        self, wrong: int, at: int, index: RowIndex, ids: np.ndarray, priorities: np.ndarray,
+        noun: str, example: str,
+    ) -> NoReturn:  # fmt: skip
+        """Raise the error for what a kernel says is wrong with an update.
 
         Raises
         ------
         PriorityError, UnknownIdError
-            Nothing is changed.
         """
-        if len(self._places) < len(ids):
-            self._places = np.empty(len(ids), np.int64)
-        wrong, at, largest = self._rows.tree_update(
-            self.nodes, self.least, self.starts, words, column, bit, index.bounds, index.figures,
-            ids, priorities, self.alpha, self._places,
-        )  # fmt: skip
         if wrong == 1:
             raise PriorityError(
                 f"priority {priorities[at]} at position {at}: finite, not negative and, raised "
                 f"to alpha, at most 1e297 expected ({example}, say)"
             )
-        if wrong == 2:
-            index.check_known(ids)
-            raise UnknownIdError(f"{noun} {ids[at]} at position {at} was never handed out")
-        return at, largest
+        index.check_known(ids)
+        raise UnknownIdError(f"{noun} {ids[at]} at position {at} was never handed out")

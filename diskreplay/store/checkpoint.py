@@ -244,8 +244,8 @@ class Contents:
         The same of the checkpoint, where no link was possible.
     due : DueRecord or None
         Of the live store.
-    attributes : dict
-        Those of the group.
+    meta : mapping
+        Attributes of the group, besides the store's own.
     """
 
     count: np.ndarray
@@ -255,7 +255,7 @@ class Contents:
     fresh: set[Path]
     copied: set[Path]
     due: DueRecord | None
-    attributes: dict[str, Any]
+    meta: Mapping[str, Any]
 
     def copy(self) -> None:
         """Copy what may not stay where it is. Call it with `rwlock` held for reading."""
@@ -298,8 +298,7 @@ def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents
                     column.seal_of(segment)
     copied = begun.copied.union(copies.run())  # now, for the same reason
     due = store.maintenance.due_record(count)
-    attributes = {**store.attributes(count, first), **meta}
-    return Contents(count, first, sealed, partial, fresh, copied, due, attributes)
+    return Contents(count, first, sealed, partial, fresh, copied, due, meta)
 
 
 def finish(
@@ -318,7 +317,7 @@ def finish(
             files.remove(begun.build / _name_of(store.columns[field].field, key))
     _complete(begun, store, taken, leaves)
     if leaves:
-        store.maintenance.keep_priorities(leaves, taken.attributes, taken.due)
+        store.maintenance.keep_priorities(leaves, taken.meta, taken.due)
     elif taken.due is not None:
         store.maintenance.write_record(taken.due)
     store.place.check()  # else what was linked may be another store's
@@ -354,7 +353,8 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
         contents |= {path.relative_to(build).as_posix(): seal for path, seal in set_.items()}
         shared += priorities.share(store.path, build / name)
     group = build / "zarr.json"
-    files.write(group, [format.encode(format.group_document(taken.attributes))])
+    attributes = {**store.attributes(taken.count, taken.first), **taken.meta}
+    files.write(group, [format.encode(format.group_document(attributes))])
     written.append(group)
     for path in written:
         name = path.relative_to(build).as_posix()

@@ -76,7 +76,10 @@ class Field:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
+        dtype = np.dtype(self.dtype).newbyteorder("=")
+        # By its name NumPy's own object is found, which arrays have: that is seen at once.
+        dtype = np.dtype(dtype.name) if dtype.name in DTYPES else dtype
+        object.__setattr__(self, "dtype", dtype)
         if self.dtype.name not in DTYPES:
             raise DtypeError(
                 f"field {self.name!r}: dtype {self.dtype} cannot be stored; expected one of "

@@ -85,7 +85,7 @@ class RowWriter:
         Parameters
         ----------
         values, final : sequence
-            A value for each column, in the order of `columns`; None for zeros.
+            A value for each column, in the order of `columns`.
         is_final : bool
             Whether `values` are a final row's.
         """
@@ -96,21 +96,19 @@ class RowWriter:
             if row >= self._hand_until:
                 self._take_in_hand(row)
         try:
-            self._put(row, values)
+            for (rows_of, first), value in zip(self._hand, values, strict=True):
+                rows_of[row - first] = value
             if final is not None:
                 if row + 1 >= self._hand_until:
                     self._take_in_hand(row + 1)
-                self._put(row + 1, final)
+                for (rows_of, first), value in zip(self._hand, final, strict=True):
+                    rows_of[row + 1 - first] = value
             self._store.count[0] = row + rows  # the commit
         except BaseException:
             self._hand_until = 0  # the next row may go to the segment before
             raise
         if final is not None or is_final:
             self._count_finals(np.zeros(1, np.int64))
-
-    def _put(self, row: int, values: Sequence[Any]) -> None:
-        for (rows_of, first), value in zip(self._hand, values, strict=True):
-            rows_of[row - first] = 0 if value is None else value
 
     def _count_finals(self, envs: np.ndarray, more: Any = 1) -> None:
         finals = finals_in(self._page.finals[envs]) + more

@@ -1,15 +1,14 @@
 """ReAgent's sum tree over diskreplay's."""
 
 import random
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from diskreplay.compat.reagent.kernels import stratified
 from diskreplay.convert.unpickling import levels
 from diskreplay.errors import EmptyBufferError
 from diskreplay.sampling.sum_tree import SumTree as Tree
-from diskreplay.sampling.sum_tree_kernels import tree_find
 
 LARGEST = 1e297  # the tree takes no more: its sums stay finite
 _MOST_WAITING = 4096
@@ -137,10 +136,9 @@ class SumTree:
     def strata(self, batch_size: int) -> np.ndarray:
         """As `stratified_sample`, an array of int64."""
         tree = self._filled()
-        draws = np.array([random.random() for _ in range(batch_size)])
-        leaves = np.empty(batch_size, np.int64)
-        low, width = _strata(batch_size)
-        tree_find(tree.nodes, tree.starts, (low + width * draws) * tree.total, leaves)
+        draw, leaves = random.random, np.empty(batch_size, np.int64)
+        draws = np.array([draw() for _ in range(batch_size)])
+        stratified(tree.nodes, tree.starts, draws, leaves)
         return leaves
 
     def _filled(self) -> Tree:
@@ -156,12 +154,3 @@ class SumTree:
         SumTree.__init__(self, len(leaves))
         self._tree.set(np.arange(len(leaves)), leaves)
         self.max_recorded_priority = state["max_recorded_priority"]
-
-
-@lru_cache
-def _strata(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each of so many equal parts of ``[0, 1]`` begins, and its width, rounded as the
-    original's `linspace` is."""
-    edges = np.arange(count + 1) * (1.0 / max(count, 1))
-    edges[-1] = 1.0
-    return edges[:-1], np.diff(edges)
