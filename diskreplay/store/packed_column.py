@@ -262,14 +262,20 @@ class PackedColumn(Column[Shard]):
         What the tail has of its rows is put into it too, for plain readers, and because the record
         may count on it.
         """
+        # It replaces a shard that the record counts on.
+        to_sync = [segment.path] if (segment.start < durable_count[segment.envs]).any() else []
+        is_full = self.packed[segment.envs].min() >= segment.stop
+        if is_full:  # nobody appends to it: no `add` waits for the disk
+            segment.finish(segment.index, np.empty(0, np.uint8))
+            files.sync(to_sync)
         with self.changing:
             path = self.new_path(self.path(*segment.key))
             index, more = self.with_tail(segment, count)
             behind = self._behind(segment, np.maximum(count, self.packed))
             more = np.concatenate([more, np.frombuffer(behind, np.uint8)])
-            segment.finish(index, more)
-            if (segment.start < durable_count[segment.envs]).any():
-                files.sync([segment.path])  # it replaces a shard that the record counts on
+            if not is_full:
+                segment.finish(index, more)
+                files.sync(to_sync)
             files.rename(segment.path, path)
             segment.mapping.path = path  # what fails behind this is done again by the next pass
             files.seal(path)
