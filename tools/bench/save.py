@@ -83,7 +83,7 @@ def measure(name: str, rows: int, directory: Path) -> None:
         adder.join()
         during = [w for at, w in adder.waits if began < at and at - w < ended]
         new = sum(
-            file.stat().st_size
+            512 * file.stat().st_blocks  # holes take none
             for file in path.rglob("*") if file.is_file() and file.stat().st_nlink <= 2
             and file.stat().st_mtime >= time.time() - (ended - began) - 1
         )  # fmt: skip
