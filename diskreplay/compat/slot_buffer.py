@@ -172,7 +172,7 @@ class SlotBuffer(RowBuffer):
         }  # fmt: skip
         options = Options.checked(1, stack_size, "zero", update_horizon, gamma, batch_size)
         schema = Schema(observation_space, action_space, extras, compressor)
-        self._blank: dict[str, Any] = dict.fromkeys(schema.names, 0)  # in their order
+        self._blank: dict[str, Any] = dict.fromkeys(schema.names)  # in their order
         kind = SlotStoreKind(
             schema, options, owner=facade,
             capacity=capacity, weighted=weighted, base=base, notes=notes or {},
@@ -260,7 +260,7 @@ class SlotBuffer(RowBuffer):
         ----------
         row : dict
             Values of `fields` by name, of their shapes and dtypes; ``reward`` a float,
-            ``terminated`` a bool. Zeros where there is none. ``truncated``, ``step`` and
+            ``terminated`` a bool. Zeros where there is none, or None. ``truncated``, ``step`` and
             ``is_final`` are not looked at.
 
         Returns

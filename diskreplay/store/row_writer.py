@@ -85,7 +85,7 @@ class RowWriter:
         Parameters
         ----------
         values, final : sequence
-            A value for each column, in the order of `columns`.
+            A value for each column, in the order of `columns`; None for zeros.
         is_final : bool
             Whether `values` are a final row's.
         """
@@ -97,12 +97,12 @@ class RowWriter:
                 self._take_in_hand(row)
         try:
             for (rows_of, first), value in zip(self._hand, values, strict=True):
-                rows_of[row - first] = value
+                rows_of[row - first] = 0 if value is None else value
             if final is not None:
                 if row + 1 >= self._hand_until:
                     self._take_in_hand(row + 1)
                 for (rows_of, first), value in zip(self._hand, final, strict=True):
-                    rows_of[row + 1 - first] = value
+                    rows_of[row + 1 - first] = 0 if value is None else value
             self._store.count[0] = row + rows  # the commit
         except BaseException:
             self._hand_until = 0  # the next row may go to the segment before

@@ -135,7 +135,7 @@ class ReplayBuffer(Signature, Checkpointing, Facade):
             for name, shape, dtype in signature
         ]
         self._columns = {element.name: element.column for element in self._signature}
-        self._nothing = dict.fromkeys((e.column for e in self._signature if e.is_empty), 0)
+        self._nothing = dict.fromkeys(e.column for e in self._signature if e.is_empty)
         self._keeps_reward = self._columns["reward"] == "reward_"
         self._stored = [element.name for element in self.get_storage_signature()]
         by_name = {element.name: element.stored_as for element in self._signature}
