@@ -53,6 +53,11 @@ class Client:
         self.largest = 1.0
         self.beta_of: Beta = options["buffer"]["beta"]
 
+    @property
+    def actors(self) -> list[Any]:
+        """The shards' handles of Ray."""
+        return [handle.actor for handle in self.handles]
+
     # -- what the shards have
 
     def refresh(self) -> None:

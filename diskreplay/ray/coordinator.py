@@ -1,6 +1,7 @@
 """The actor that all clients of a sharded buffer find by its name."""
 
 import asyncio
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from diskreplay.errors import RateLimiterTimeout
 from diskreplay.ray.rate_limiter import RateLimiter
+from diskreplay.store import files
 
 
 class Coordinator:
@@ -30,6 +32,7 @@ class Coordinator:
         self._shards: list[Any] = []
         counts.parent.mkdir(parents=True, exist_ok=True)
         mode = "r+" if counts.exists() and counts.stat().st_size == 16 else "w+"
+        self._run = counts.with_name("run")
         self._counts = np.memmap(counts, np.int64, mode, shape=(2,))  # type: ignore[call-overload]
         self._changed = asyncio.Condition()
 
@@ -40,6 +43,12 @@ class Coordinator:
     async def options(self) -> tuple[dict[str, Any], RateLimiter | None, list[Any]]:
         """What a client is made from."""
         return self._options, self._limiter, self._shards
+
+    async def run(self) -> str:
+        """Who publishes this buffer's checkpoints in object stores: a random name, on the disk."""
+        if not self._run.exists():
+            files.replace({self._run: secrets.token_hex(8).encode()})
+        return self._run.read_text()
 
     async def acquire_insert(self, count: int, timeout: float) -> None:
         """Wait until so many transitions may be inserted, and count them.

@@ -59,10 +59,10 @@ def start(
     actor_of = ray.remote(Shard)
     try:
         for number in range(shards):
-            mine = envs // shards + (number < envs % shards)
+            mine = options["envs"][number]
             identity = {"shard": number, "num_shards": shards, "num_envs": mine}
             own = options["buffer"] | {
-                "num_envs": mine, "name": f"{name}-{number}",
+                "num_envs": mine, "env_group": options["env_group"], "name": f"{name}-{number}",
                 "capacity": None if capacity is None else capacity // envs * mine,
             }  # fmt: skip
             place: dict[str, Any] = {}

@@ -1,40 +1,52 @@
 """Finds the shard that a writer adds to."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from diskreplay.errors import InvalidInputError, ShardsLostError
 from diskreplay.ray.calls import LOST, answer
-from diskreplay.ray.client import Client
-from diskreplay.ray.shard_writer import ShardWriter
+from diskreplay.ray.shard import Lease
 
 
-def leased(client: Client, envs: int, chunk_rows: int) -> ShardWriter:
-    """A writer of so many envs of the shard that has the most free ones, or the fewest rows.
+def leased(
+    actors: Mapping[int, Any], envs: int, options: Mapping[str, Any], timeout: float
+) -> tuple[int, Lease]:
+    """A lease of so many envs of the shard that has the most free ones, or the fewest rows; and
+    which shard that is.
+
+    Parameters
+    ----------
+    actors : mapping of int to actor
+        The shards to choose from.
+    envs : int
+    options : mapping
+        Of the buffer.
+    timeout : float
+        Seconds that each shard may take to answer.
 
     Raises
     ------
     InvalidInputError
         No shard has as many that are free.
     ShardsLostError
+        None answers.
     """
     free: dict[int, tuple[int, int]] = {}
-    for handle in client.handles:
+    asked = {number: actor.describe.remote() for number, actor in actors.items()}
+    for number, call in asked.items():
         try:
-            found = answer(handle.actor.describe.remote(), client.timeout)
+            found = answer(call, timeout)
         except LOST:
             continue
-        free[handle.number] = found["free_envs"], -found["transitions"]
+        free[number] = found["free_envs"], -found["transitions"]
     for number in sorted(free, key=free.__getitem__, reverse=True):
-        actor = client.handles[number].actor
         try:
-            lease = answer(
-                actor.lease.remote(envs, client.options["lease_seconds"]), client.timeout
-            )
+            call = actors[number].lease.remote(envs, options["lease_seconds"])
+            lease = answer(call, timeout)
         except LOST:  # what it may have leased is free again later
             continue
         if lease is not None:
-            return ShardWriter(
-                client.coordinator, actor, number, lease, client.options, chunk_rows=chunk_rows,
-                limited=client.limiter is not None,
-            )  # fmt: skip
+            return number, lease
     if not free:
         raise ShardsLostError("no shard answers: see `ray status`")
     raise InvalidInputError(

@@ -1,7 +1,6 @@
 """One shard: a buffer of its own in an actor of Ray."""
 
 import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -14,9 +13,7 @@ import numpy as np
 import ray
 
 from diskreplay.errors import (
-    CheckpointNotFoundError,
     ClosedError,
-    CorruptCheckpointError,
     DiskReplayError,
     EmptyBufferError,
     RowsMissingError,
@@ -25,9 +22,12 @@ from diskreplay.errors import (
     UsageError,
 )
 from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.ray.destination import Bucket
 from diskreplay.ray.packed_batch import PackedBatch
+from diskreplay.ray.resharding import PartPiece
+from diskreplay.ray.shard_parts import ShardParts
 from diskreplay.sampling.prioritized import PriorityMass
-from diskreplay.store import files, manifest
+from diskreplay.store import files
 
 Updates = list[tuple[int, np.ndarray, np.ndarray]]
 """Priorities of one learner, in their order: generation, ids in the shard, priorities."""
@@ -80,6 +80,7 @@ class Shard:
     ) -> None:
         self._number, self._directory = number, directory
         self._identity, self._options = identity, options
+        self._parts = ShardParts(number, directory, options["name"])
         self._leases: dict[int, tuple[str, float]] = {}
         self._dropped, self._opened = 0, time.time()
         self._buffer: PrioritizedReplayBuffer | None = None
@@ -97,6 +98,7 @@ class Shard:
         if self._buffer is not None:
             return
         self._adopt_directory(self._identity, anew=anew)
+        self._parts.sweep()
         buffer = PrioritizedReplayBuffer(self._directory / "store", **self._options)
         buffer._rows.indexed()  # else the first draw would wait for it
         self._leases = self._read_leases()
@@ -301,74 +303,52 @@ class Shard:
     # -- checkpoints
 
     def save(
-        self, directory: str, suffix: str, updates: Updates, largest: float
+        self, where: str | Bucket, suffix: str, updates: Updates, largest: float, run: str | None
     ) -> tuple[dict[str, Any], ShardState]:
         """Save this shard's part of a checkpoint; nobody knows of it before the whole is published.
 
         Returns
         -------
         dict
-            ``path``; ``digest`` of the manifest; rows and transitions.
+            As `ShardParts.save` describes it.
         ShardState
             What it holds, and the checkpoint too.
         """
         buffer = self._update(updates, largest)
-        path = buffer.save(directory, suffix, keep=None)
-        part = {
-            "path": str(path),
-            "digest": _digest(path),
-            "count": buffer.bounds[:, 1].tolist(),
-            "transitions": buffer.add_count,
-        }
-        return part, self.state()
+        return self._parts.save(buffer, where, suffix, run), self.state()
 
-    def check(self, part: dict[str, Any]) -> None:
-        """Refuse a part of a checkpoint that is not there, or is another one.
+    def is_pushed(self, suffix: str) -> bool:
+        """Whether a part that was saved is in the object store."""
+        return self._parts.is_pushed(suffix)
+
+    def prepare(self, pieces: list[PartPiece], bucket: Bucket | None) -> None:
+        """Have the envs of a checkpoint that this shard is to load here; nothing changes yet.
 
         Raises
         ------
-        CheckpointNotFoundError, CorruptCheckpointError
+        CheckpointNotFoundError, CorruptCheckpointError, RemoteError
         """
-        path = Path(part["path"])
-        if not (path / manifest.NAME).is_file():
-            raise CheckpointNotFoundError(
-                f"{path}: not there for shard {self._number}, on {socket.gethostname()}; a shard "
-                "needs its part of the checkpoint on its own node"
-            )
-        if _digest(path) != part["digest"]:
-            raise CorruptCheckpointError(
-                f"{path}: its manifest is not the one that the checkpoint names; nothing was "
-                "loaded: load another checkpoint"
-            )
+        self._parts.prepare(pieces, bucket)
 
-    def load(self, part: dict[str, Any]) -> ShardState:
-        """Go back to this shard's part of a checkpoint."""
-        self.check(part)
+    def load(self, pieces: list[PartPiece], bucket: Bucket | None) -> ShardState:
+        """Go back to these envs of a checkpoint."""
         buffer = self._checked()
-        buffer.load(part["path"])
+        buffer.load(self._parts.prepare(pieces, bucket))
         buffer._rows.indexed()
+        self._parts.clear()
         return self.state()
 
-    def restore(self, part: dict[str, Any]) -> ShardState:
+    def restore(self, pieces: list[PartPiece], bucket: Bucket | None) -> ShardState:
         """The same where the disk is another one."""
-        self.check(part)
+        self._parts.prepare(pieces, bucket)
         self.open(anew=True)
-        return self.load(part)
+        return self.load(pieces, bucket)
 
     def remove(self, paths: list[str]) -> None:
         """Remove parts of checkpoints that no published one names."""
-        for path in map(Path, paths):
-            if manifest.is_checkpoint(path):
-                aside = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
-                files.rename(path, aside)
-                files.remove_tree(aside)
+        self._parts.remove(paths)
 
     def close(self) -> None:
         """Flush and release the store."""
         if self._buffer is not None:
             self._buffer.close()
-
-
-def _digest(path: Path) -> str:
-    """Of the manifest of a checkpoint, which has the checksums of all its files."""
-    return hashlib.sha256((path / manifest.NAME).read_bytes()).hexdigest()

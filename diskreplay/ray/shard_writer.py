@@ -9,6 +9,7 @@ import numpy as np
 
 from diskreplay.errors import ClosedError, InvalidInputError, RowsMissingError, ShardsLostError
 from diskreplay.ray.calls import LOST, answer, patient
+from diskreplay.ray.leasing import leased
 from diskreplay.ray.shard import Chunk, Lease
 from diskreplay.ray.trajectory_builder import TrajectoryBuilder
 from diskreplay.schema import Schema
@@ -36,6 +37,7 @@ class ShardWriter:
     ----------
     num_envs : int
     shard : int
+        Which one; another one after `failover_after` seconds without an answer.
     acknowledged : ndarray of int64, shape (num_envs,)
         How many rows of each env are in the shard's store for certain: no kill loses them.
     """
@@ -44,8 +46,7 @@ class ShardWriter:
         self, coordinator: Any, actor: Any, shard: int, lease: Lease, options: dict[str, Any],
         *, chunk_rows: int, limited: bool,
     ) -> None:  # fmt: skip
-        self._arguments = coordinator, actor, shard, lease, options, chunk_rows, limited
-        self._coordinator, self._actor, self.shard = coordinator, actor, shard
+        self._coordinator, self._chunk_rows = coordinator, chunk_rows
         self._options, self._limited = options, limited
         buffer = options["buffer"]
         schema = Schema(
@@ -54,12 +55,17 @@ class ShardWriter:
         )  # fmt: skip
         self.num_envs = len(lease.envs)
         self._builder = TrajectoryBuilder(schema, self.num_envs, chunk_rows)
+        self._sent: deque[_Sent] = deque()
+        self._take(actor, shard, lease)
+        self._closed = False
+
+    def _take(self, actor: Any, shard: int, lease: Lease) -> None:
+        """Add to these envs from here on."""
+        self._actor, self.shard = actor, shard
         self._envs = np.array(lease.envs, np.int64)
         self._token, self._generation = lease.token, lease.generation
         self._next = np.array(lease.counts, np.int64)
         self.acknowledged = self._next.copy()
-        self._sent: deque[_Sent] = deque()
-        self._closed = False
 
     def add(
         self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
@@ -151,7 +157,7 @@ class ShardWriter:
         """Wait for the oldest chunk; where the shard has died, send all again that it may not
         have: it leaves out rows that it has."""
         try:
-            counts, _state = answer(self._sent[0].call, self._options["timeout"])
+            counts, _state = answer(self._sent[0].call, self._patience)
         except LOST:
             self._begin_again()
         except RowsMissingError as error:
@@ -162,26 +168,74 @@ class ShardWriter:
             self.acknowledged = np.maximum(self.acknowledged, chunk.first_rows + chunk.lengths)
             assert (np.array(counts) >= chunk.first_rows + chunk.lengths).all()
 
+    @property
+    def _patience(self) -> float:
+        """Seconds that the shard may take to answer."""
+        timeout, failover = self._options["timeout"], self._options["failover_after"]
+        return float(timeout if failover is None else min(timeout, failover))
+
     def _renew(self) -> Lease:
-        timeout = self._options["timeout"]
         begun = time.monotonic()
         try:
             lease: Lease = patient(
-                self._actor.renew, self._token, self._envs.tolist(), timeout=timeout
+                self._actor.renew, self._token, self._envs.tolist(), timeout=self._patience
             )
         except LOST as error:
             raise ShardsLostError(
                 f"shard {self.shard} does not answer, waited {time.monotonic() - begun:.0f} s; "
-                f"{sum(int(sent.chunk.lengths.sum()) for sent in self._sent)} rows wait in this "
-                "writer: call flush to try again"
+                f"{self._unacknowledged} rows wait in this writer: call flush to try again"
             ) from error
         return lease
 
+    @property
+    def _unacknowledged(self) -> int:
+        return sum(int(sent.chunk.lengths.sum()) for sent in self._sent)
+
     def _begin_again(self) -> None:
-        lease = self._renew()
+        begun, failover = time.monotonic(), self._options["failover_after"]
+        while True:
+            try:
+                lease = self._renew()
+                break
+            except ShardsLostError:
+                waited = time.monotonic() - begun
+                if failover is None:
+                    raise
+                if waited >= failover:
+                    return self._fail_over(waited)
+                time.sleep(0.05)  # its process answers, and cannot open its store yet
         if lease.generation != self._generation:
             return self._renumber(None, lease)
         self._send_again()
+
+    def _fail_over(self, waited: float) -> None:
+        """Go on in envs of another shard, with the next episode of each env. What this one has not
+        acknowledged may be there, so it is not sent to the other: no row is there twice."""
+        _options, _limiter, actors = patient(
+            self._coordinator.options, timeout=self._options["timeout"]
+        )
+        others = {number: actor for number, actor in enumerate(actors) if number != self.shard}
+        try:
+            number, lease = leased(
+                others, self.num_envs, self._options, self._options["shard_timeout"]
+            )
+        except (InvalidInputError, ShardsLostError) as error:
+            raise ShardsLostError(
+                f"shard {self.shard} does not answer, and no other one has {self.num_envs} envs "
+                f"for this writer ({error}); {self._unacknowledged} rows wait in it: call flush to "
+                "try again"
+            ) from error
+        rests = self._builder.leave_out_rests()
+        warnings.warn(
+            f"shard {self.shard} has not answered for {waited:.0f} s; this writer goes on in shard "
+            f"{number}. {self._unacknowledged} rows that were not acknowledged are given up, since "
+            f"the lost shard may have them; so is the rest of the episodes under way, {rests} rows "
+            "so far",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+        self._sent.clear()
+        self._take(others[number], number, lease)
 
     def _send_again(self) -> None:
         chunks = [sent.chunk for sent in self._sent]
@@ -220,10 +274,9 @@ class ShardWriter:
     def __reduce__(self) -> tuple:
         if self._sent or self._builder.filled.any():
             raise InvalidInputError("a writer can be sent elsewhere only when no rows wait in it")
-        coordinator, actor, shard, lease, options, chunk_rows, limited = self._arguments
-        lease = lease._replace(counts=self._next.tolist(), generation=self._generation)
-        arguments = coordinator, actor, shard, lease, options
-        return _received, (arguments, chunk_rows, limited)
+        lease = Lease(self._token, self._envs.tolist(), self._next.tolist(), self._generation)
+        arguments = self._coordinator, self._actor, self.shard, lease, self._options
+        return _received, (arguments, self._chunk_rows, self._limited)
 
 
 def _received(arguments: tuple, chunk_rows: int, limited: bool) -> ShardWriter:

@@ -12,7 +12,6 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import validation
 from diskreplay.batch import Batch
-from diskreplay.distribution import PrioritizedDistribution
 from diskreplay.errors import (
     ClosedError,
     InvalidInputError,
@@ -20,22 +19,20 @@ from diskreplay.errors import (
     ShapeError,
     UnknownIdError,
 )
-from diskreplay.options import Options
+from diskreplay.ray.arguments import options_of
 from diskreplay.ray.calls import LOST, answer, patient
+from diskreplay.ray.checkpoint_calls import CheckpointCalls
 from diskreplay.ray.client import Client
 from diskreplay.ray.launcher import refuse_running, running, start
 from diskreplay.ray.leasing import leased
 from diskreplay.ray.rate_limiter import RateLimiter
-from diskreplay.ray.shard_ids import MOST_SHARDS, split
+from diskreplay.ray.shard_ids import split
 from diskreplay.ray.shard_writer import ShardWriter
-from diskreplay.ray.sharded_checkpoint import CheckpointDirectory
-from diskreplay.ray.sharded_checkpoints import ShardedCheckpoints
+from diskreplay.ray.sharded_checkpoints import CheckpointPlaces
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
-from diskreplay.schema import Schema
-from diskreplay.store import checkpoint
 
 
-class ShardedReplayBuffer:
+class ShardedReplayBuffer(CheckpointCalls):
     """Prioritized experience replay whose rows are on the disks of many machines.
 
     Each of `num_shards` actors of Ray has a `PrioritizedReplayBuffer` of some of the envs. A draw
@@ -49,8 +46,7 @@ class ShardedReplayBuffer:
         A directory on each shard's node; shard ``i`` has ``<path>/shard-<i>``. Made, or opened
         again if shards of the same number and envs are there.
     num_shards, num_envs : int
-        Env streams over all shards; each shard has ``num_envs // num_shards`` of them, the first
-        ones one more if that leaves some.
+        Envs over all shards, divided as evenly as groups of `env_group` can be.
     observation_space, action_space, stack_size, stack_padding, update_horizon, gamma, alpha, beta
         As for `PrioritizedReplayBuffer`, and so are the next ones.
     weight_normalization, extras, compressor, segment_rows
@@ -69,6 +65,13 @@ class ShardedReplayBuffer:
         Seconds after which a shard that does not answer is drawn around.
     lease_seconds : float
         A writer that has sent no rows for so long may lose its envs to another one.
+    failover_after : float, optional
+        A writer whose shard has not answered for so many seconds goes on in envs of another one,
+        with the next episode of each. What was not acknowledged is lost then, unless the old shard
+        has it. Without it the writer waits `timeout` and says so.
+    env_group : int, optional
+        Envs whose rows share files. They move whole where another number of shards loads a
+        checkpoint. Divides `num_envs`; by default as many as leave 16 groups, or two a shard.
     seed : int or numpy.random.Generator, optional
         Of this client's draws.
     name : str
@@ -94,37 +97,14 @@ class ShardedReplayBuffer:
         rate_limiter: RateLimiter | None = None,
         resources: Literal["spread"] | Sequence[Mapping[str, float]] = "spread",
         timeout: float = 60.0, shard_timeout: float = 2.0, lease_seconds: float = 600.0,
+        failover_after: float | None = None, env_group: int | None = None,
         seed: int | np.random.Generator | None = None, name: str = "replay",
     ) -> None:  # fmt: skip
+        arguments = dict(locals())
         self._closed = True
-        shards = validation.whole("num_shards", num_shards, most=MOST_SHARDS)
-        envs = validation.whole("num_envs", num_envs)
-        if envs < shards:
-            raise InvalidInputError(f"num_envs: at least one a shard, {shards}, expected; {envs}")
-        Options.checked(envs, stack_size, stack_padding, update_horizon, gamma, batch_size)
-        PrioritizedDistribution(alpha, beta, weight_normalization)
-        Schema(observation_space, action_space, extras, compressor)
-        if resources != "spread" and len(resources) != shards:
-            raise InvalidInputError(
-                f"resources: 'spread', or one dict a shard ({shards}) expected, found "
-                f"{resources!r:.100}"
-            )
-        directory = Path(path).absolute()
-        buffer = {
-            "observation_space": observation_space, "action_space": action_space,
-            "stack_size": stack_size, "stack_padding": stack_padding,
-            "update_horizon": update_horizon, "gamma": gamma, "batch_size": batch_size,
-            "extras": dict(extras or {}), "compressor": compressor, "segment_rows": segment_rows,
-            "alpha": alpha, "beta": beta, "weight_normalization": weight_normalization,
-        }  # fmt: skip
-        options = {
-            "buffer": buffer, "num_shards": shards, "num_envs": envs, "timeout": float(timeout),
-            "shard_timeout": float(shard_timeout), "lease_seconds": float(lease_seconds),
-            "capacity": None if capacity is None else int(capacity),
-            "name": checkpoint.checked_suffix(name),
-        }  # fmt: skip
+        options = options_of(arguments)
         refuse_running(name)
-        coordinator, actors = start(directory, options, rate_limiter, resources)
+        coordinator, actors = start(Path(path).absolute(), options, rate_limiter, resources)
         rng = np.random.default_rng(seed)
         self._start(Client(coordinator, options, rate_limiter, actors, rng))
 
@@ -158,6 +138,7 @@ class ShardedReplayBuffer:
     def _start(self, client: Client) -> None:
         self._client, self._closed = client, False
         self._prefetchers: list[ShardedPrefetcher] = []
+        self._places = CheckpointPlaces(client)
         self.batch_size: int = client.options["buffer"]["batch_size"]
         self.name: str = client.options["name"]
         client.refresh()
@@ -186,7 +167,14 @@ class ShardedReplayBuffer:
         rows = validation.whole("chunk_rows", chunk_rows)
         if self._client.limiter is not None:
             self._client.limiter.check_chunks(rows * envs, self.batch_size)
-        return leased(self._client, envs, rows)
+        client = self._client
+        number, lease = leased(
+            dict(enumerate(client.actors)), envs, client.options, client.timeout
+        )  # fmt: skip
+        return ShardWriter(
+            client.coordinator, client.actors[number], number, lease, client.options,
+            chunk_rows=rows, limited=client.limiter is not None,
+        )  # fmt: skip
 
     # -- drawing
 
@@ -324,93 +312,7 @@ class ShardedReplayBuffer:
         inserts, samples = patient(self._client.coordinator.counts, timeout=self._client.timeout)
         return inserts, samples
 
-    # -- checkpoints and the end
-
-    def save(
-        self,
-        directory: str | os.PathLike,
-        suffix: int | str,
-        *,
-        keep: int | None = checkpoint.CHECKPOINT_DURATION,
-    ) -> Path:
-        """Write a checkpoint of all shards: it is there whole, or not at all.
-
-        Every shard saves its part on its own node, beside each other, by hard links; then one
-        file, ``<directory>/<name>_shards.<suffix>.json`` on this node, publishes it. All priorities
-        that this client set before are in it, and none that it sets after. Rows are cut for each
-        shard where the save finds them: actors go on.
-
-        Parameters
-        ----------
-        directory : path
-            The same on all nodes: of one that all see, or of each node's own disk. Then a shard
-            finds its part on its own node only.
-        suffix, keep
-            As for `ReplayBuffer.save`.
-
-        Returns
-        -------
-        Path
-
-        Raises
-        ------
-        ShardsLostError
-            A shard did not answer. There is no new checkpoint, and older ones are as they were.
-        SuffixError, InvalidInputError, StorageError
-        """
-        return self._checkpoints(directory).save(suffix, keep)
-
-    def load(self, directory: str | os.PathLike, suffix: int | str | None = None) -> str:
-        """Go back to a checkpoint of all shards.
-
-        Each shard makes sure that its part is there before any changes. With the same calls the
-        next batches are those that the saved run drew, as long as nobody adds. Ids that were handed
-        out before are void, and updates of them are dropped. A writer goes on behind the rows of
-        the checkpoint, with a warning. The rate limiter goes on with the saved counts; its options
-        are those it was made with now.
-
-        Parameters
-        ----------
-        directory : path
-            What `save` was given.
-        suffix : int or str, optional
-            Default: the highest number there.
-
-        Raises
-        ------
-        CheckpointNotFoundError, CorruptCheckpointError, SchemaError
-            A part is not there, or it is of another number of shards or envs. Nothing has changed.
-        ShardsLostError
-            A shard did not answer for an hour, or died again and again. Some shards may have
-            loaded: load again.
-        """
-        return self._checkpoints(directory).load(suffix)
-
-    def restore_shard(
-        self, number: int, directory: str | os.PathLike, suffix: int | str | None = None
-    ) -> None:
-        """Give a shard whose disk is gone the rows of a checkpoint, on the node where it is now.
-
-        Parameters
-        ----------
-        number : int
-        directory, suffix
-            As for `load`. That node has to see the part of this shard.
-
-        Raises
-        ------
-        CheckpointNotFoundError, CorruptCheckpointError, SchemaError, ShardsLostError
-
-        Notes
-        -----
-        The other shards stay as they are. Ids of this shard that were handed out before are void.
-        """
-        self._checkpoints(directory).restore_shard(number, suffix)
-
-    def _checkpoints(self, directory: str | os.PathLike) -> ShardedCheckpoints:
-        self._check_open()
-        there = CheckpointDirectory(directory, self.name)
-        return ShardedCheckpoints(self._client, there, self._prefetchers)
+    # -- the end
 
     def flush(self) -> None:
         """Have all priorities that were set arrive at the shards that answer."""

@@ -1,34 +1,80 @@
 """Saves and loads all shards of a buffer together."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import hashlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diskreplay.errors import CheckpointError, InvalidInputError, SchemaError, ShardsLostError
+from diskreplay.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    InvalidInputError,
+    RemoteError,
+    ShardsLostError,
+)
 from diskreplay.ray.calls import LOST, answer, patient
+from diskreplay.ray.checkpoint_bucket import CheckpointBucket
 from diskreplay.ray.client import Client
-from diskreplay.ray.sharded_checkpoint import CheckpointDirectory
+from diskreplay.ray.destination import Bucket
+from diskreplay.ray.resharding import PartPiece, pieces_of_shards
+from diskreplay.ray.sharded_checkpoint import CheckpointDirectory, attachments_of
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
+from diskreplay.store import attachments as attaching
 from diskreplay.store import checkpoint
+from diskreplay.store.attachments import Source
+from diskreplay.store.manifest import ATTACHMENTS
 
 _LONG = 3600.0  # seconds that a save or load of one shard may take
 
 
-class ShardedCheckpoints:
-    """The checkpoints of a client's shards in one directory.
+class CheckpointPlaces:
+    """The places that a client saves to and loads from; a URL is taken over once, not each time.
 
     Parameters
     ----------
     client : Client
-    there : CheckpointDirectory
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._buckets: list[CheckpointBucket] = []
+
+    def at(self, where: Any) -> CheckpointDirectory | CheckpointBucket:
+        """The one that a path, a URL or `RemoteCheckpoints` name.
+
+        Raises
+        ------
+        InvalidInputError, ModuleNotFoundError
+        """
+        name, bucket = self._client.options["name"], Bucket.of(where)
+        if bucket is None:
+            return CheckpointDirectory(where, name)
+        for known in self._buckets:
+            if known.bucket == bucket:
+                return known
+        run = patient(self._client.coordinator.run, timeout=self._client.timeout)
+        self._buckets.append(CheckpointBucket(bucket, name, run))
+        return self._buckets[-1]
+
+
+class ShardedCheckpoints:
+    """The checkpoints of a client's shards in one place.
+
+    Parameters
+    ----------
+    client : Client
+    there : CheckpointDirectory or CheckpointBucket
     prefetchers : sequence of ShardedPrefetcher
         Those of the client.
     """
 
     def __init__(
-        self, client: Client, there: CheckpointDirectory, prefetchers: Sequence[ShardedPrefetcher]
-    ) -> None:
+        self, client: Client, there: CheckpointDirectory | CheckpointBucket,
+        prefetchers: Sequence[ShardedPrefetcher],
+    ) -> None:  # fmt: skip
         self._client, self._there, self._prefetchers = client, there, prefetchers
 
     @contextlib.contextmanager
@@ -45,10 +91,14 @@ class ShardedCheckpoints:
             for prefetcher in self._prefetchers:
                 prefetcher.resume()
 
-    def save(self, suffix: int | str, keep: int | None) -> Path:
+    def save(
+        self, suffix: int | str, keep: int | None, attachments: Mapping[str, Source] | None
+    ) -> Path | str:
         """See `ShardedReplayBuffer.save`."""
         client, there = self._client, self._there
         kept, text = checkpoint.checked_keep(keep), checkpoint.checked_suffix(suffix)
+        attached = read_attachments(attachments)
+        there.begin()
         part = there.part_suffix(text)
         with self._still():
             with client.lock:
@@ -56,56 +106,63 @@ class ShardedCheckpoints:
                 calls = []
                 for handle in client.handles:
                     updates = handle.updates()
-                    call = handle.actor.save.remote(str(there.parts), part, updates, client.largest)
+                    call = handle.actor.save.remote(
+                        there.destination, part, updates, client.largest, there.run
+                    )
                     calls.append((handle, call, len(updates)))
-            parts = []
+            asked, parts = 0, []
             try:
                 for handle, call, count in calls:
+                    asked = handle.number
                     saved, state = answer(call, _LONG)
                     parts.append(saved)
                     with client.lock:
                         handle.sent(count)
                         handle.learn(state)  # with which a run that loads it begins, too
+                for handle, _call, _count in calls:
+                    asked = handle.number
+                    self._wait_pushed(handle.actor, part)
             except LOST as error:
-                self._discard(part)
+                there.discard_failed(client.actors, part)
                 raise ShardsLostError(
-                    f"shard {len(parts)} died while it saved; there is no checkpoint {text}, and "
+                    f"shard {asked} died while it saved; there is no checkpoint {text}, and "
                     "older ones are as they were: save again"
                 ) from error
             except BaseException:
-                self._discard(part)
+                there.discard_failed(client.actors, part)
                 raise
             inserts, samples = patient(client.coordinator.counts, timeout=client.timeout)
-            replaced = [there.read(text)] if text in there.suffixes() else []
             options = client.options
-            path = there.publish({
+            document = {
                 "suffix": text, "num_shards": options["num_shards"], "shards": parts,
-                "num_envs": options["num_envs"], "rng": rng, "inserts": inserts,
-                "samples": samples,
-            })  # fmt: skip
-        for document in [*replaced, *there.retire(kept, text)]:
-            self._remove([found["path"] for found in document["shards"]])
-        return path
+                "num_envs": options["num_envs"], "env_group": options["env_group"], "rng": rng,
+                "inserts": inserts, "samples": samples,
+                "attachments": {name: sha256 for name, (sha256, _data) in attached.items()},
+            }  # fmt: skip
+            where, gone = there.publish(document, kept, dict(attached.values()))
+        there.discard(client.actors, gone)
+        return where
 
-    def _discard(self, part: str) -> None:
-        """Remove the parts of a save that failed, where a shard answers."""
-        name, parts = self._client.options["name"], self._there.parts
-        self._remove([
-            str(parts / f"{name}-{handle.number}_ckpt.{part}") for handle in self._client.handles
-        ])  # fmt: skip
-
-    def _remove(self, paths: list[str]) -> None:
-        for handle, path in zip(self._client.handles, paths, strict=False):
-            handle.actor.remove.options(max_task_retries=-1).remote([path])
+    def _wait_pushed(self, actor: Any, part: str) -> None:
+        """Until a part is in the object store; the shard answers others meanwhile."""
+        if self._there.bucket is None:
+            return
+        until = time.monotonic() + _LONG
+        while not answer(actor.is_pushed.remote(part), _LONG):
+            if time.monotonic() > until:
+                raise ShardsLostError(f"a shard has not pushed its part in {_LONG:g} s")
+            time.sleep(0.05)
 
     def load(self, suffix: int | str | None) -> str:
         """See `ShardedReplayBuffer.load`."""
-        client = self._client
-        document = self._document(suffix)
+        client, there = self._client, self._there
+        there.claim()
+        document = there.read(suffix)
+        pieces = self._pieces(document)
         with self._still():
             try:
-                self._each("check", document["shards"], client.timeout)
-                states = self._each("load", document["shards"], _LONG)
+                self._each("prepare", pieces)
+                states = self._each("load", pieces)
             except LOST as error:
                 raise ShardsLostError(
                     "a shard did not answer; some shards may have loaded the checkpoint and others "
@@ -125,44 +182,73 @@ class ShardedCheckpoints:
 
     def restore_shard(self, number: int, suffix: int | str | None) -> None:
         """See `ShardedReplayBuffer.restore_shard`."""
-        client, document = self._client, self._document(suffix)
+        client, document = self._client, self._there.read(suffix)
         if not 0 <= number < len(client.handles):
             raise InvalidInputError(
                 f"number: 0 to {len(client.handles) - 1} expected, found {number!r}"
             )
-        handle = client.handles[number]
+        handle, pieces = client.handles[number], self._pieces(document)[number]
         try:
-            state = patient(handle.actor.restore, document["shards"][number], timeout=_LONG)
+            state = patient(handle.actor.restore, pieces, self._there.bucket, timeout=_LONG)
         except LOST as error:
-            raise ShardsLostError(f"shard {number} does not answer") from error
+            raise ShardsLostError(f"shard {number} does not answer: {error}") from error
         with client.lock:
             handle.learn(state)
             handle.sent(len(handle.updates()))
 
-    def _document(self, suffix: int | str | None) -> dict[str, Any]:
-        """That of a checkpoint of as many shards and envs."""
-        document = self._there.read(suffix)
-        options = self._client.options
-        for name in ("num_shards", "num_envs"):
-            if document[name] != options[name]:
-                raise SchemaError(
-                    f"{name} is {document[name]} in the checkpoint, and {options[name]} here; make "
-                    "the buffer with the same"
+    def attachments(self, suffix: int | str | None) -> dict[str, bytes]:
+        """See `ShardedReplayBuffer.attachments`."""
+        found = {}
+        for name, sha256 in attachments_of(self._there.read(suffix)).items():
+            data = self._there.attachment(sha256)
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise CorruptCheckpointError(
+                    f"attachment {name!r}: its bytes are not those that were saved; load another "
+                    "checkpoint"
                 )
-        return document
+            found[name] = data
+        return found
 
-    def _each(self, method: str, parts: list[dict[str, Any]], timeout: float) -> list[Any]:
-        """All shards at once, each with its part; again where one dies."""
+    def _pieces(self, document: dict[str, Any]) -> list[list[PartPiece]]:
+        """What each shard loads of a checkpoint."""
+        return pieces_of_shards(
+            document, self._client.options["envs"], f"checkpoint {document['suffix']}"
+        )
+
+    def _each(self, method: str, pieces: list[list[PartPiece]]) -> list[Any]:
+        """All shards at once, each with its pieces; again where one dies."""
         calls = [
-            getattr(handle.actor, method).options(max_task_retries=-1).remote(part)
-            for handle, part in zip(self._client.handles, parts, strict=True)
-        ]
+            getattr(handle.actor, method).options(max_task_retries=-1).remote(
+                mine, self._there.bucket
+            )
+            for handle, mine in zip(self._client.handles, pieces, strict=True)
+        ]  # fmt: skip
         errors, found = [], []
         for call in calls:
             try:
-                found.append(answer(call, timeout))
-            except CheckpointError as error:
+                found.append(answer(call, _LONG))
+            except (CheckpointError, RemoteError) as error:
                 errors.append(error)
         if errors:
             raise errors[0]
         return found
+
+
+def read_attachments(given: Mapping[str, Source] | None) -> dict[str, tuple[str, bytes]]:
+    """The bytes of what is to be attached, and their SHA-256, by name.
+
+    Raises
+    ------
+    InvalidInputError, AttachmentError
+    """
+    if not given:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="diskreplay-") as directory:
+        build = Path(directory)
+        written = attaching.write(attaching.checked(given), build)
+        contents = {key: (build / key).read_bytes() for key in written}
+    prefix = f"{ATTACHMENTS.as_posix()}/"
+    return {
+        key.removeprefix(prefix): (hashlib.sha256(data).hexdigest(), data)
+        for key, data in contents.items()
+    }

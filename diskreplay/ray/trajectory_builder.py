@@ -25,6 +25,9 @@ class TrajectoryBuilder:
         self._schema, self.num_envs, self.rows = schema, num_envs, rows
         self._validator = RowValidator(schema, num_envs)
         self.steps = np.zeros(num_envs, np.int32)
+        self._left_out = np.zeros(num_envs, np.bool_)
+        names = self._schema.names
+        self._step, self._final = names.index("step"), names.index("is_final")
         self.begin()
 
     def begin(self) -> None:
@@ -56,17 +59,20 @@ class TrajectoryBuilder:
             envs, self.steps, observation, action, reward, terminated, truncated, extras
         )
         ended = terminated | truncated
+        kept = envs[~self._left_out[envs]]
         final_envs, final = envs[:0], []
         if next_observation is not None:
             final_envs = np.flatnonzero(ended)
             final = validator.frames(final_envs, self.steps + 1, next_observation)
         priorities = self._priorities(priority, envs)
-        self._put(envs, rows, priorities)
+        self._put(kept, rows, None if priorities is None else priorities[~self._left_out[envs]])
+        final_envs = final_envs[~self._left_out[final_envs]]
         if len(final_envs):
             self._put(final_envs, final, None)
         self.steps[envs] += 1
         self.steps[ended] = 0
-        self.transitions += len(envs)
+        self._left_out[ended] = False
+        self.transitions += len(kept)
 
     def end_episodes(self, mask: Any) -> None:
         """Cut the episodes under way: the next step begins one."""
@@ -74,6 +80,25 @@ class TrajectoryBuilder:
             "mask", mask, self.num_envs
         )  # fmt: skip
         self.steps[flags] = 0
+        self._left_out[flags] = False
+
+    def leave_out_rests(self) -> int:
+        """Leave out the rest of each episode of which rows were taken already, and what is yet to
+        come of it: the rows before are elsewhere. Returns how many rows were collected of them."""
+        dropped = 0
+        for env, filled in enumerate(self.filled.tolist()):
+            begins = np.flatnonzero(self._columns[self._step][env, :filled] == 0)
+            start = int(begins[0]) if len(begins) else filled
+            self._left_out[env] = start == filled and self.steps[env] > 0
+            if start:
+                finals = self._columns[self._final][env, :start]
+                self.transitions -= start - int(np.count_nonzero(finals))
+                for column in [*self._columns, self._priority]:
+                    column[env, : filled - start] = column[env, start:filled].copy()
+                self._priority[env, filled - start :] = np.nan
+                self.filled[env] = filled - start
+                dropped += start
+        return dropped
 
     def _priorities(self, priority: Any, envs: np.ndarray) -> np.ndarray | None:
         if priority is None:

@@ -15,7 +15,6 @@ from diskreplay.remote.document import VERSION, load_json, object_key, text
 from diskreplay.store import checkpoint, format, numbers
 
 KEY = "checkpoints.json"
-MOST_BYTES = 64 << 20
 
 
 class RemoteCheckpoint(NamedTuple):

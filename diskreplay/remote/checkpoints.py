@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -67,6 +67,13 @@ class RemoteCheckpoints:
     ModuleNotFoundError
         There is no obstore.
 
+    Attributes
+    ----------
+    has_url : bool
+        Whether `url` was a text.
+    options : dict
+        All other arguments: of ones for another URL, in another process.
+
     Notes
     -----
     For one thread at a time. What is there, and why a checkpoint is published whole or not at all:
@@ -94,12 +101,19 @@ class RemoteCheckpoints:
             raise InvalidInputError(str(error)) from None
         self._keep = _checked_keep(keep)
         self._bucket = Bucket(url, storage_options)
+        self.options = {
+            "run": run, "takeover": takeover, "concurrency": concurrency, "keep": keep,
+            "pack_bytes": pack_bytes, "storage_options": storage_options,
+            "unsafe_single_writer": unsafe_single_writer,
+        }  # fmt: skip
         self._takeover, self._unsafe = bool(takeover), bool(unsafe_single_writer)
         self._concurrency, self._pack_bytes = int(concurrency), int(pack_bytes)
         self._own_run = secrets.token_hex(8)
         self._registries: dict[str, tuple[Registry, Publisher]] = {}
         self._turn = threading.RLock()
         self._closed = False
+
+        self.has_url = isinstance(url, str)
 
     @property
     def url(self) -> str:
@@ -208,6 +222,16 @@ class RemoteCheckpoints:
             )
             self._registries[run] = registry, publisher
         return self._registries[run]
+
+    def _retain(self, suffixes: Collection[str]) -> Collected:
+        """Remove all checkpoints but those of these suffixes, as `collect` does."""
+        with self._writing(None) as (registry, _publisher):
+            return Collector(registry).retain(suffixes, seconds_of("24h"))
+
+    def _claim(self) -> None:
+        """With ``takeover=True``: become the run that publishes here."""
+        with self._writing(None) as (registry, _publisher):
+            registry.claim()
 
     # -- reading
 

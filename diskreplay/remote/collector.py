@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from diskreplay.errors import InvalidInputError
@@ -48,7 +49,15 @@ class Collector:
 
     def collect(self, keep: int, grace: float) -> Collected:
         """Remove numbered checkpoints but the `keep` highest, and then the objects that nothing
-        refers to and that are older than `grace` seconds.
+        refers to and that are older than `grace` seconds."""
+        return self._remove(lambda found: _superfluous(found, keep), grace)
+
+    def retain(self, suffixes: Collection[str], grace: float) -> Collected:
+        """Remove all checkpoints but those of these suffixes, and objects as `collect` does."""
+        return self._remove(lambda found: tuple(found.checkpoints.keys() - suffixes), grace)
+
+    def _remove(self, which: Callable[[Catalog], tuple[str, ...]], grace: float) -> Collected:
+        """Remove these checkpoints, and what none of the others needs.
 
         Nothing that a push beside this one refers to is deleted, whatever `grace` is. What is to be
         deleted is written into the catalog first; a push that was prepared before cannot publish
@@ -59,7 +68,7 @@ class Collector:
             found, tag = registry.read_to_write()
             if not tag:
                 return Collected((), 0, 0)
-            gone = _superfluous(found, keep)
+            gone = which(found)
             left = {s: one for s, one in found.checkpoints.items() if s not in gone}
             doomed = self._unneeded(found.replaced(checkpoints=left), grace)
             if not gone and not doomed and not found.doomed:

@@ -226,7 +226,7 @@ def test_retention_and_what_cannot_be_loaded(replay, tmp_path):
         replay.load(tmp_path / "nowhere")
     (part,) = (tmp_path / "ck" / "parts").glob(f"{replay.name}-1_ckpt.2-*")
     part.rename(tmp_path / "away")
-    with pytest.raises(CheckpointNotFoundError, match="a shard needs its part"):
+    with pytest.raises(CheckpointNotFoundError, match="a shard needs the parts of its envs"):
         replay.load(tmp_path / "ck", 2)
     np.testing.assert_array_equal(replay.gather(batch.id).number, batch.number)
     assert (replay.sample().generation <= batch.generation.max()).all()  # nothing has changed

@@ -82,3 +82,35 @@ def test_a_step_that_is_refused_changes_nothing():
     assert lengths.tolist() == [1, 1]
     assert transitions == 2
     np.testing.assert_array_equal(priority, [3.0, np.nan])
+
+
+def test_the_rest_of_an_episode_is_left_out():
+    """What is taken after it is what a builder has that was given whole episodes only."""
+    rng = np.random.default_rng(1)
+    envs = 3
+    for _ in range(20):
+        builder = TrajectoryBuilder(Schema(*SPACES, {}, "auto"), envs, 1000)
+        expected = TrajectoryBuilder(Schema(*SPACES, {}, "auto"), envs, 1000)
+        begun = np.zeros(envs, bool)  # an episode since the cut
+        cut, left = int(rng.integers(1, 30)), int(rng.integers(0, 20))
+        for at in range(60):
+            if at == cut:
+                builder.take()  # sent to a shard that is lost
+            if at == cut + left:
+                builder.leave_out_rests()
+            fresh = builder.steps == 0
+            step = (
+                rng.integers(0, 255, (envs, 3), np.uint8), rng.integers(0, 4, envs),
+                rng.normal(size=envs), rng.random(envs) < 0.1, np.zeros(envs, bool),
+                rng.integers(0, 255, (envs, 3), np.uint8), None, rng.random(envs),
+            )  # fmt: skip
+            builder.add(*step, {})
+            begun |= fresh & (at >= cut)
+            if begun.any():
+                expected.add(*step[:6], begun.copy(), step[7], {})
+        for one, other in zip(builder.take(), expected.take(), strict=True):
+            if isinstance(one, dict):
+                for name in one:
+                    np.testing.assert_array_equal(one[name], other[name], name)
+            else:
+                np.testing.assert_array_equal(one, other)

@@ -1,0 +1,77 @@
+"""What `ShardedReplayBuffer` is given, checked before anything is started."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from diskreplay import validation
+from diskreplay.distribution import PrioritizedDistribution
+from diskreplay.errors import InvalidInputError
+from diskreplay.options import Options
+from diskreplay.ray.resharding import default_group, envs_of_shards
+from diskreplay.ray.shard_ids import MOST_SHARDS
+from diskreplay.schema import Schema
+from diskreplay.store import checkpoint
+
+_OF_THE_BUFFER = (
+    "observation_space", "action_space", "stack_size", "stack_padding", "update_horizon", "gamma",
+    "batch_size", "extras", "compressor", "segment_rows", "alpha", "beta", "weight_normalization",
+)  # fmt: skip
+
+
+def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What all clients and shards are made from.
+
+    Parameters
+    ----------
+    given : mapping
+        The arguments, by their names.
+
+    Returns
+    -------
+    dict
+        ``buffer`` has what each shard's buffer is given.
+
+    Raises
+    ------
+    InvalidInputError, SchemaError
+    """
+    shards = validation.whole("num_shards", given["num_shards"], most=MOST_SHARDS)
+    envs = validation.whole("num_envs", given["num_envs"])
+    group = validation.whole("env_group", given["env_group"], optional=True)
+    group = group or default_group(envs, shards)
+    divided = envs_of_shards(envs, shards, group)
+    buffer = {name: given[name] for name in _OF_THE_BUFFER}
+    buffer["extras"] = dict(buffer["extras"] or {})
+    Options.checked(
+        envs, buffer["stack_size"], buffer["stack_padding"], buffer["update_horizon"],
+        buffer["gamma"], buffer["batch_size"],
+    )  # fmt: skip
+    PrioritizedDistribution(buffer["alpha"], buffer["beta"], buffer["weight_normalization"])
+    Schema(
+        buffer["observation_space"], buffer["action_space"], buffer["extras"], buffer["compressor"]
+    )
+    _check_resources(given["resources"], shards)
+    seconds = {
+        name: float(given[name]) for name in ("timeout", "shard_timeout", "lease_seconds")
+    }  # fmt: skip
+    capacity, failover = given["capacity"], given["failover_after"]
+    if failover is not None and not failover >= 0:
+        raise InvalidInputError(
+            f"failover_after: seconds from 0 on, or None, expected; found {failover!r}"
+        )
+    return {
+        "buffer": buffer, "num_shards": shards, "num_envs": envs, "envs": divided,
+        "env_group": group, "capacity": None if capacity is None else int(capacity),
+        "name": checkpoint.checked_suffix(given["name"]), **seconds,
+        "failover_after": None if failover is None else float(failover),
+    }  # fmt: skip
+
+
+def _check_resources(resources: Any, shards: int) -> None:
+    if resources != "spread" and (
+        not isinstance(resources, Sequence) or len(resources) != shards
+    ):  # fmt: skip
+        raise InvalidInputError(
+            f"resources: 'spread', or one dict a shard ({shards}) expected, found "
+            f"{resources!r:.100}"
+        )

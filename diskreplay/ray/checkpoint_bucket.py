@@ -1,0 +1,227 @@
+"""Checkpoints of all shards in an object store: one object says which are published.
+
+::
+
+    <URL>/shards.json            the documents of all checkpoints, and which run publishes them
+    <URL>/attachments/<sha256>   files that belong to some of them
+    <URL>/parts/<name>-<shard>/  the parts of one shard, as `RemoteCheckpoints` has them
+
+Each shard pushes its part. Then ``shards.json`` is replaced by compare-and-swap: that request
+publishes. See docs/design/0014 for why one object, and 0016 for why each shard has a URL.
+"""
+
+import dataclasses
+import json
+import secrets
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from diskreplay.errors import CorruptCheckpointError, RemoteError
+from diskreplay.ray.destination import Bucket
+from diskreplay.ray.sharded_checkpoint import (
+    FORMAT,
+    attachments_of,
+    checked,
+    in_order,
+    superfluous,
+    wanted,
+)
+from diskreplay.store import checkpoint, numbers
+
+_KEY = "shards.json"
+_MOST_ATTACHED = 4 << 30
+_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardCatalog:
+    """What is in ``shards.json``.
+
+    Attributes
+    ----------
+    run, epoch, nonce
+        As of `Catalog`.
+    checkpoints : dict of str to dict
+        The document of each, by its suffix.
+    """
+
+    run: str | None
+    epoch: int
+    checkpoints: dict[str, dict[str, Any]]
+    nonce: str
+
+    def replaced(self, **changes: Any) -> "ShardCatalog":
+        """One with these changes, to be written."""
+        return dataclasses.replace(self, **changes, nonce=secrets.token_hex(8))
+
+    def encode(self) -> bytes:
+        """As the bytes of the object."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}).encode()
+
+
+def parse(data: bytes, where: str) -> ShardCatalog:
+    """The opposite of `ShardCatalog.encode`.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        It is damaged.
+    """
+    from diskreplay.remote.document import load_json, text
+
+    found = load_json(data, where)
+    try:
+        documents = found["checkpoints"]
+        if not isinstance(documents, dict):
+            raise ValueError("no checkpoints")
+        return ShardCatalog(
+            text("run", found["run"]), numbers.integer("epoch", found["epoch"], 0, 1 << 62),
+            {
+                checkpoint.checked_suffix(suffix): checked(document, f"{where}: {suffix}")
+                for suffix, document in documents.items()
+            },
+            text("nonce", found["nonce"]),
+        )  # fmt: skip
+    except (KeyError, ValueError) as error:
+        raise CorruptCheckpointError(f"{where}: damaged: {error!r}") from error
+
+
+class CheckpointBucket:
+    """The checkpoints of one sharded buffer at a URL; as `CheckpointDirectory`.
+
+    Parameters
+    ----------
+    bucket : Bucket
+    name : str
+        Of the buffer.
+    run : str
+        Who publishes, unless `bucket` says it.
+    """
+
+    def __init__(self, bucket: Bucket, name: str, run: str) -> None:
+        from diskreplay.remote import bucket as objects
+        from diskreplay.remote.fenced_object import FencedObject
+
+        self.bucket = self.destination = bucket
+        self._name, how, self._is_claimed = name, bucket.how, False
+        self.run: str = how.get("run") or run
+        self._objects = objects.Bucket(bucket.url, how.get("storage_options"))
+        self._catalog = FencedObject(
+            self._objects, _KEY, parse, lambda: ShardCatalog(None, 0, {}, ""), run=self.run,
+            takeover=bool(how.get("takeover")), unsafe=bool(how.get("unsafe_single_writer")),
+        )  # fmt: skip
+
+    def part_suffix(self, suffix: int | str) -> str:
+        """What the parts of a new checkpoint of this suffix are called: none that is there."""
+        return f"{checkpoint.checked_suffix(suffix)}-{secrets.token_hex(4)}"
+
+    def claim(self) -> None:
+        """Become the run that publishes here, also of all parts, if another one is and `takeover`
+        says so.
+
+        Raises
+        ------
+        RemoteError
+        """
+        if not self.bucket.how.get("takeover") or self._is_claimed:
+            return
+        self._catalog.claim()
+        documents = self._catalog.read()[0].checkpoints.values()
+        names = {part["name"] for each in documents for part in each["shards"]}
+        self._of_parts(sorted(names), lambda remote, _name: remote._claim())
+        self._is_claimed = True
+
+    def begin(self) -> None:
+        """Refuse to begin what could not be published.
+
+        Raises
+        ------
+        TakenOverError, RemoteError
+        """
+        self.claim()
+        self._catalog.read_to_write()
+
+    def publish(
+        self, document: dict[str, Any], keep: int | None, attached: Mapping[str, bytes]
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """As `CheckpointDirectory.publish`; by one request.
+
+        Raises
+        ------
+        TakenOverError, RemoteError
+        """
+        for sha256, data in attached.items():
+            self._catalog.put_object(f"attachments/{sha256}", data)
+        suffix = document["suffix"]
+        for _ in self._catalog.tries():
+            found, tag = self._catalog.read_to_write()
+            gone = superfluous(found.checkpoints, suffix, keep)
+            left = {text: each for text, each in found.checkpoints.items() if text not in gone}
+            left[suffix] = {"format": FORMAT, **document}
+            if self._catalog.write(found.replaced(checkpoints=left), tag) is not None:
+                break
+        return f"{self.bucket.url}/{_KEY}", [found.checkpoints[text] for text in gone]
+
+    def suffixes(self) -> list[str]:
+        """Those of the checkpoints that are there, numbers first, in their order."""
+        return in_order(self._catalog.read()[0].checkpoints)
+
+    def read(self, suffix: int | str | None) -> dict[str, Any]:
+        """As `CheckpointDirectory.read`."""
+        found = self._catalog.read()[0].checkpoints
+        return found[wanted(in_order(found), suffix, f"{self.bucket.url}/{_KEY}")]
+
+    def attachment(self, sha256: str) -> bytes:
+        """The bytes of an attachment; the caller checks them.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            It is missing.
+        """
+        from diskreplay.remote.bucket import Missing
+
+        key = f"attachments/{sha256}"
+        try:
+            return self._objects.get(key, _MOST_ATTACHED)[0]
+        except Missing:
+            where = self._objects.where(key)
+            raise CorruptCheckpointError(f"{where}: missing; load another checkpoint") from None
+
+    def discard(self, shards: Sequence[Any], documents: list[dict[str, Any]]) -> None:
+        """Remove the parts and attachments of checkpoints that went. What cannot be removed now
+        goes with the next ones."""
+        if not documents:
+            return
+        left = self._catalog.read()[0].checkpoints.values()
+        kept: dict[str, set[str]] = {
+            part["name"]: set() for each in documents for part in each["shards"]
+        }
+        for each in left:
+            for part in each["shards"]:
+                kept.setdefault(part["name"], set()).add(part["suffix"])
+        named = {sha256 for each in left for sha256 in attachments_of(each).values()}
+        gone = {sha256 for each in documents for sha256 in attachments_of(each).values()} - named
+        try:
+            self._objects.delete([f"attachments/{sha256}" for sha256 in sorted(gone)])
+            self._of_parts(sorted(kept), lambda remote, name: remote._retain(kept[name]))
+        except RemoteError as error:
+            warnings.warn(
+                f"{self.bucket.url}: the checkpoint is published, but parts of older ones could "
+                f"not be removed: {error}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _of_parts(self, names: list[str], what: Any) -> None:
+        def of_one(name: str) -> None:
+            with self.bucket.part(name, self.run) as remote:
+                what(remote, name)
+
+        with ThreadPoolExecutor(_AT_ONCE, "diskreplay parts") as pool:
+            list(pool.map(of_one, names))
+
+    def discard_failed(self, shards: Sequence[Any], part: str) -> None:
+        """Nothing: what a save that failed has put goes with the next one that is removed."""

@@ -1,0 +1,166 @@
+"""A shard's parts of checkpoints: saved, pushed, and made ready to be loaded."""
+
+import hashlib
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from diskreplay.convert.regrouping import regroup
+from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError, ShardsLostError
+from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.ray.destination import Bucket
+from diskreplay.ray.resharding import PartPiece
+from diskreplay.store import files, manifest
+
+
+class ShardParts:
+    """What of checkpoints passes through one shard's directory.
+
+    Parameters
+    ----------
+    number : int
+        Of the shard.
+    directory : Path
+        ``<directory>/outgoing`` has parts that are pushed to an object store, and
+        ``<directory>/incoming`` the one that is loaded next, with what it is made of.
+    name : str
+        Of the shard's buffer.
+    """
+
+    def __init__(self, number: int, directory: Path, name: str) -> None:
+        self._number, self._name = number, name
+        self._outgoing, self._incoming = directory / "outgoing", directory / "incoming"
+        self._pushes: dict[str, threading.Thread] = {}
+        self._failed: dict[str, BaseException] = {}
+        self._ready: tuple[Any, Path] | None = None
+
+    # -- saving
+
+    def save(
+        self, buffer: PrioritizedReplayBuffer, where: str | Bucket, suffix: str, run: str | None
+    ) -> dict[str, Any]:
+        """Save the buffer to a directory, or beside it, from where a thread pushes it.
+
+        Returns
+        -------
+        dict
+            ``path``, or ``url`` and ``suffix``; ``digest`` of the manifest; rows of each env.
+        """
+        place = where if isinstance(where, str) else self._outgoing
+        path = buffer.save(place, suffix, keep=None)
+        part = {
+            "digest": digest(path), "count": buffer.bounds[:, 1].tolist(),
+            "transitions": buffer.add_count,
+        }  # fmt: skip
+        if isinstance(where, str):
+            return {"path": str(path), **part}
+        thread = threading.Thread(
+            target=self._push, args=(where, path, suffix, run), name="diskreplay push", daemon=True
+        )
+        self._pushes = {suffix: thread}
+        thread.start()
+        return {"name": self._name, "suffix": suffix, **part}
+
+    def _push(self, where: Bucket, path: Path, suffix: str, run: str | None) -> None:
+        try:
+            with where.part(self._name, run) as remote:
+                remote.push(path)
+        except BaseException as error:  # raised where it is asked about
+            self._failed[suffix] = error
+        finally:
+            files.remove_tree(path)
+
+    def is_pushed(self, suffix: str) -> bool:
+        """Whether a part that was saved is in the object store.
+
+        Raises
+        ------
+        RemoteError
+            What its push failed for.
+        ShardsLostError
+            This process was started since, and pushes nothing.
+        """
+        thread = self._pushes.get(suffix)
+        if thread is None:
+            raise ShardsLostError(f"shard {self._number} was started again while it pushed")
+        thread.join(0.05)
+        if thread.is_alive():
+            return False
+        error = self._failed.pop(suffix, None)
+        if error is not None:
+            raise error
+        return True
+
+    # -- loading
+
+    def prepare(self, pieces: Sequence[PartPiece], bucket: Bucket | None) -> Path:
+        """A checkpoint of these envs, checked: what `load` of the buffer is given.
+
+        Raises
+        ------
+        CheckpointNotFoundError, CorruptCheckpointError, RemoteError
+        """
+        if self._ready is not None and self._ready[0] == list(pieces):
+            return self._ready[1]
+        self.clear()
+        paths = [self._located(piece.part, bucket) for piece in pieces]
+        is_whole = len(pieces) == 1 and pieces[0].is_whole
+        path = paths[0] if is_whole else self._regrouped(pieces, paths)
+        self._ready = list(pieces), path
+        return path
+
+    def clear(self) -> None:
+        """Remove what was made ready."""
+        self._ready = None
+        files.remove_tree(self._incoming)
+
+    def _located(self, part: dict[str, Any], bucket: Bucket | None) -> Path:
+        if "path" in part:
+            path = Path(part["path"])
+            if not (path / manifest.NAME).is_file():
+                raise CheckpointNotFoundError(
+                    f"{path}: not there for shard {self._number}, on {socket.gethostname()}; a "
+                    "shard needs the parts of its envs on its own node. Save to a file system that "
+                    "all nodes see, or to an object store"
+                )
+        else:
+            assert bucket is not None
+            with bucket.part(part["name"], None) as remote:
+                path = remote.pull(part["suffix"], self._incoming)
+        if digest(path) != part["digest"]:
+            raise CorruptCheckpointError(
+                f"{path}: its manifest is not the one that the checkpoint names; nothing was "
+                "loaded: load another checkpoint"
+            )
+        return path
+
+    def _regrouped(self, pieces: Sequence[PartPiece], paths: list[Path]) -> Path:
+        envs, before = list[int](), 0
+        for piece in pieces:
+            envs += range(before + piece.start, before + piece.stop)
+            before += len(piece.part["count"])
+        target = self._incoming / f"{self._name}_ckpt.{secrets.token_hex(4)}"
+        return regroup(paths, [target], [envs])[0]
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed has left."""
+        if not self._pushes:
+            files.remove_tree(self._outgoing)
+        if self._ready is None:
+            files.remove_tree(self._incoming)
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove parts of checkpoints that no published one names."""
+        for path in map(Path, paths):
+            if manifest.is_checkpoint(path):
+                aside = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
+                files.rename(path, aside)
+                files.remove_tree(aside)
+
+
+def digest(path: Path) -> str:
+    """Of the manifest of a checkpoint, which has the checksums of all its files."""
+    return hashlib.sha256((path / manifest.NAME).read_bytes()).hexdigest()
