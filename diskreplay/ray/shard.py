@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import secrets
 import socket
 import time
 from pathlib import Path
@@ -19,10 +18,10 @@ from diskreplay.errors import (
     RowsMissingError,
     SchemaError,
     ShardsLostError,
-    UsageError,
 )
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.ray.destination import Bucket
+from diskreplay.ray.env_leases import EnvLeases
 from diskreplay.ray.packed_batch import PackedBatch
 from diskreplay.ray.resharding import PartPiece
 from diskreplay.ray.shard_parts import ShardParts
@@ -81,7 +80,6 @@ class Shard:
         self._number, self._directory = number, directory
         self._identity, self._options = identity, options
         self._parts = ShardParts(number, directory, options["name"])
-        self._leases: dict[int, tuple[str, float]] = {}
         self._dropped, self._opened = 0, time.time()
         self._buffer: PrioritizedReplayBuffer | None = None
         with contextlib.suppress(DiskReplayError):  # who asks for something is told
@@ -101,7 +99,7 @@ class Shard:
         self._parts.sweep()
         buffer = PrioritizedReplayBuffer(self._directory / "store", **self._options)
         buffer._rows.indexed()  # else the first draw would wait for it
-        self._leases = self._read_leases()
+        self._leases = EnvLeases(self._directory / "leases.json", buffer.num_envs)
         self._buffer = buffer
 
     def _adopt_directory(self, identity: dict[str, Any], *, anew: bool) -> None:
@@ -151,7 +149,7 @@ class Shard:
             "sampleable": len(buffer),
             "transitions": buffer.add_count,
             "num_envs": buffer.num_envs,
-            "free_envs": len(self._free()),
+            "free_envs": len(self._leases.free()),
             "generation": buffer.generation,
             "dropped_updates": self._dropped,
             "ignored_updates": buffer._ignored,
@@ -213,13 +211,10 @@ class Shard:
         What a writer that died has leased is free again `seconds` after its last rows.
         """
         buffer = self._checked()
-        free = self._free()
-        if len(free) < size:
+        taken = self._leases.take(size, seconds)
+        if taken is None:
             return None
-        token = secrets.token_hex(8)
-        envs = free[:size]
-        self._leases |= {env: (token, time.time() + seconds) for env in envs}
-        self._write_leases()
+        token, envs = taken
         return Lease(token, envs, self.counts(envs), buffer.generation)
 
     def renew(self, token: str, envs: list[int]) -> Lease:
@@ -230,16 +225,14 @@ class Shard:
         UsageError
             Somebody else leases one of them by now.
         """
-        self._check_lease(token, envs)
-        return Lease(token, envs, self.counts(envs), self._checked().generation)
+        buffer = self._checked()
+        self._leases.check(token, envs)
+        return Lease(token, envs, self.counts(envs), buffer.generation)
 
     def release(self, token: str) -> None:
         """Let others lease the envs of a writer that has ended."""
-        held = [env for env, (holder, _until) in self._leases.items() if holder == token]
-        for env in held:
-            del self._leases[env]
-        if held:
-            self._write_leases()
+        self._checked()
+        self._leases.release(token)
 
     def counts(self, envs: list[int]) -> list[int]:
         """How many rows each env has had."""
@@ -259,7 +252,7 @@ class Shard:
             Somebody else leases one of the envs by now.
         """
         buffer, envs = self._checked(), chunk.envs.tolist()
-        self._check_lease(token, envs)
+        self._leases.check(token, envs)
         has = buffer.bounds[chunk.envs, 1]
         if generation != buffer.generation or (chunk.first_rows > has).any():
             raise RowsMissingError(
@@ -271,34 +264,8 @@ class Shard:
         counts = buffer.extend_many(
             chunk.columns, chunk.envs, chunk.first_rows, chunk.lengths, priority=chunk.priority
         )
-        until = time.time() + seconds
-        self._leases |= dict.fromkeys(envs, (token, until))
+        self._leases.extend(token, envs, seconds)
         return counts.tolist(), self.state()
-
-    def _free(self) -> list[int]:
-        now = time.time()
-        held = {env for env, (_token, until) in self._leases.items() if until > now}
-        return [env for env in range(self._checked().num_envs) if env not in held]
-
-    def _check_lease(self, token: str, envs: list[int]) -> None:
-        for env in envs:
-            holder, _until = self._leases.get(env, (None, 0.0))
-            if holder != token:
-                raise UsageError(
-                    f"{self._directory}: env {env} is leased by another writer, since this one "
-                    "was closed or sent no rows for longer than its lease; make a new writer"
-                )
-
-    def _read_leases(self) -> dict[int, tuple[str, float]]:
-        path = self._directory / "leases.json"
-        if not path.exists():
-            return {}
-        return {int(env): (token, until) for env, token, until in json.loads(path.read_text())}
-
-    def _write_leases(self) -> None:
-        """Who may add has to be known after a kill: else two writers could add to one env."""
-        rows = [[env, token, until] for env, (token, until) in self._leases.items()]
-        files.replace({self._directory / "leases.json": json.dumps(rows).encode()})
 
     # -- checkpoints
 

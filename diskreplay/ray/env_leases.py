@@ -1,0 +1,77 @@
+"""Who may add to the envs of a shard; on its disk."""
+
+import json
+import secrets
+import time
+from pathlib import Path
+
+from diskreplay.errors import UsageError
+from diskreplay.store import files
+
+
+class EnvLeases:
+    """The leases of one shard. They have to be known after a kill: else two writers could add to
+    one env.
+
+    Parameters
+    ----------
+    path : Path
+        Of their file.
+    num_envs : int
+    """
+
+    def __init__(self, path: Path, num_envs: int) -> None:
+        self._path, self._num_envs = path, num_envs
+        self._held: dict[int, tuple[str, float]] = {}
+        if path.exists():
+            rows = json.loads(path.read_text())
+            self._held = {int(env): (token, until) for env, token, until in rows}
+
+    def free(self) -> list[int]:
+        """Envs that nobody has."""
+        now = time.time()
+        held = {env for env, (_token, until) in self._held.items() if until > now}
+        return [env for env in range(self._num_envs) if env not in held]
+
+    def take(self, size: int, seconds: float) -> tuple[str, list[int]] | None:
+        """A token for so many envs; None if there are not as many that nobody has."""
+        free = self.free()
+        if len(free) < size:
+            return None
+        token, envs = secrets.token_hex(8), free[:size]
+        self.extend(token, envs, seconds)
+        self._write()
+        return token, envs
+
+    def extend(self, token: str, envs: list[int], seconds: float) -> None:
+        """So many seconds from now on. Not on the disk: who holds an env counts, and not until
+        when."""
+        until = time.time() + seconds
+        self._held |= dict.fromkeys(envs, (token, until))
+
+    def release(self, token: str) -> None:
+        """Let others have the envs of a writer that has ended."""
+        held = [env for env, (holder, _until) in self._held.items() if holder == token]
+        for env in held:
+            del self._held[env]
+        if held:
+            self._write()
+
+    def check(self, token: str, envs: list[int]) -> None:
+        """Refuse a writer that does not hold these envs.
+
+        Raises
+        ------
+        UsageError
+        """
+        for env in envs:
+            holder, _until = self._held.get(env, (None, 0.0))
+            if holder != token:
+                raise UsageError(
+                    f"{self._path.parent}: env {env} is leased by another writer, since this one "
+                    "was closed or sent no rows for longer than its lease; make a new writer"
+                )
+
+    def _write(self) -> None:
+        rows = [[env, token, until] for env, (token, until) in self._held.items()]
+        files.replace({self._path: json.dumps(rows).encode()})
