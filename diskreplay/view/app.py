@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +113,19 @@ def _index(_request: Request) -> Response:
 
 
 def _stores(readers: Readers, _request: Request) -> dict[str, Any]:
-    return {
-        "version": diskreplay.__version__,
-        "paths": readers.stores.paths,
-        "stores": [_about(store) for store in readers.stores.all()],
-    }
+    stores = [_about(store) for store in readers.stores.all()]
+    alike = Counter(each["title"] for each in stores if not each["is_checkpoint"])
+    for each in stores:
+        if alike[each["title"]] > 1:  # runs of one environment
+            each["title"] += f" · {_within(each['path'], readers.stores.paths)}"
+    return {"version": diskreplay.__version__, "paths": readers.stores.paths, "stores": stores}
+
+
+def _within(path: Path, given: Sequence[Path]) -> str:
+    """The part of a path that tells it from others below the same directory that was given."""
+    above = next((each for each in given if each in path.parents), path.parent.parent)
+    inner = path.relative_to(above)
+    return str(inner.parent if len(inner.parts) > 1 else inner)
 
 
 def _about(store: ShownStore) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 
+import diskreplay
 from diskreplay.view.shown_stores import key_of
 from tests.pictures.making import record
 from tests.view.serving import asked, of, serving
@@ -18,6 +19,23 @@ def test_the_stores(tmp_path):
         (store,) = asked(client, "stores")["stores"]
     assert store["title"].endswith("runs/store")
     assert (store["key"], store["is_checkpoint"]) == (key_of(tmp_path / "runs" / "store"), False)
+
+
+def test_runs_of_one_environment_are_told_apart(tmp_path):
+    for name in ("a", "b"):
+        store = tmp_path / "runs" / name / "replay"
+        record(store, (3,))
+        with diskreplay.open(store, "a") as buffer:
+            buffer.set_metadata({"env_id": "Pong"})
+    record(tmp_path / "runs" / "c" / "replay", (3,))
+    with serving(tmp_path / "runs") as client:
+        titles = [store["title"] for store in asked(client, "stores")["stores"]]
+    assert titles[:2] == ["Pong · a", "Pong · b"]
+    assert titles[2].endswith("runs/c/replay")
+    stores = [tmp_path / "runs" / name / "replay" for name in ("a", "b")]
+    with serving(*stores) as client:  # each was given by itself
+        titles = [store["title"] for store in asked(client, "stores")["stores"]]
+    assert titles == ["Pong · a", "Pong · b"]
 
 
 def test_a_look_is_sent_once(tmp_path):
