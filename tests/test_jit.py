@@ -346,6 +346,10 @@ for command in (["stats", "store"], ["verify", "store"], ["show", "store", "3"])
     assert done.stderr.count("NUMBA_CACHE_DIR") == 1
     for command in (["stats", "store"], ["verify", "store"], ["show", "store", "3"]):
         assert f"exit code of {command[0]}: 0" in done.stdout
+    done = run(tmp_path, environment, "-m", "diskreplay", "stats", "store")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()  # and nothing of where in the source somebody warned
+    assert line.startswith("warning: compiled kernels cannot be kept")
 
 
 def run(directory, environment, *arguments, prepare=None):

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -184,8 +185,14 @@ def diskreplay_(
     """
 
 
+def _say_warning(message: Warning | str, *_where: Any) -> None:
+    """One line, as an error is; not where in the source somebody warned."""
+    error_console.print(Text.assemble(("warning: ", "bold yellow"), str(message)), soft_wrap=True)
+
+
 def main() -> None:
     """The entry point."""
+    warnings.showwarning = _say_warning
     try:
         app(prog_name="diskreplay")  # also as `python -m diskreplay`, for completion
     except Exception:  # nothing is hidden; but 1 would say that `verify` found something
