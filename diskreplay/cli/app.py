@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.text import Text
@@ -185,7 +185,10 @@ def diskreplay_(
     """
 
 
-def _say_warning(message: Warning | str, *_where: Any) -> None:
+def _say_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    file: TextIO | None = None, line: str | None = None,
+) -> None:  # fmt: skip
     """One line, as an error is; not where in the source somebody warned."""
     error_console.print(Text.assemble(("warning: ", "bold yellow"), str(message)), soft_wrap=True)
 
