@@ -36,7 +36,12 @@ class ReplayBuffer(SequenceSource):
         empty; keys of a Dict become directories, and are refused where they cannot.
     capacity : int or None
         Rows kept over all envs, final rows included; each env keeps ``capacity // num_envs``. None
-        keeps everything. A store that exists is given this one; see `shrink`.
+        keeps everything, or with `max_transitions` as many rows as those can have. A store that
+        exists is given this one; see `shrink`.
+    max_transitions : int, optional
+        Transitions kept over all envs: each env keeps its newest ``max_transitions // num_envs``,
+        with the frames of the oldest one's stack, as far as the capacity in rows goes. Final rows
+        do not count. For a ring that is as long as another project's, which counts so.
     num_envs : int
         Parallel environments. With more than one, every argument of `add` has a leading env axis.
     stack_size : int
@@ -71,8 +76,8 @@ class ReplayBuffer(SequenceSource):
     name : str
         Prefix of checkpoint directories.
     shrink : bool
-        Whether a store that exists may be given a capacity that does not hold all its rows: the
-        oldest are deleted, for good, at once.
+        Whether a store that exists may be given a `capacity` or `max_transitions` that does not
+        hold all of it: the oldest rows are deleted, for good, at once.
     metadata : dict, optional
         What the store is: any JSON object of at most 64 KiB, see `metadata`. A store that exists
         keeps what it has under other keys.
@@ -80,8 +85,8 @@ class ReplayBuffer(SequenceSource):
     Raises
     ------
     InvalidInputError, CapacityError
-        An argument makes no sense; the store has more rows than `capacity` holds, and `shrink` is
-        not given. Nothing was changed.
+        An argument makes no sense; the store has more than `capacity` or `max_transitions` holds,
+        and `shrink` is not given. No row has left.
     SchemaError
         The store at `path` holds other fields, or another number of envs.
     FormatError
@@ -114,6 +119,7 @@ class ReplayBuffer(SequenceSource):
         observation_space: gym_spaces.Space,
         action_space: gym_spaces.Space,
         capacity: int | None,
+        max_transitions: int | None = None,
         num_envs: int = 1,
         stack_size: int = 1,
         stack_padding: Literal["zero", "reset"] = "zero",
@@ -131,8 +137,9 @@ class ReplayBuffer(SequenceSource):
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         options = Options.checked(
-            num_envs, stack_size, stack_padding, update_horizon, gamma, batch_size
+            num_envs, stack_size, stack_padding, update_horizon, gamma, batch_size, max_transitions
         )
+        capacity = options.rows_kept(capacity)
         schema = Schema(observation_space, action_space, extras, compressor, new_extras)
         super().__init__(
             StoreKind(schema, options, self._distribution), path, capacity=capacity,

@@ -94,7 +94,7 @@ class IndexedStore(DrawableRows):
         store, options = self.store, self._options
         index = RowIndex(
             store.rows_per_env, store.num_envs, options.stack_size, options.update_horizon,
-            options.gamma,
+            options.gamma, options.transitions_per_env,
         )  # fmt: skip
         if index.growing:
             index.grow(int(store.count.max()) + 2)

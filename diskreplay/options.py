@@ -23,17 +23,23 @@ class Options(NamedTuple):
     update_horizon: int
     gamma: float
     batch_size: int
+    max_transitions: int | None
 
     @classmethod
     def checked(
         cls, num_envs: Any, stack_size: Any, stack_padding: Any, update_horizon: Any, gamma: Any,
-        batch_size: Any,
+        batch_size: Any, max_transitions: Any = None,
     ) -> Self:  # fmt: skip
         """Options as a user gives them, or an `InvalidInputError`."""
         num_envs = validation.whole("num_envs", num_envs)
         stack_size = validation.whole("stack_size", stack_size, most=_MOST_WINDOW)
         update_horizon = validation.whole("update_horizon", update_horizon, most=_MOST_WINDOW)
         batch_size = validation.whole("batch_size", batch_size)
+        max_transitions = validation.whole("max_transitions", max_transitions, optional=True)
+        if max_transitions is not None and max_transitions < num_envs:
+            raise CapacityError(
+                f"max_transitions: one for each env expected, {num_envs}, found {max_transitions}"
+            )
         if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
             raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
         if stack_padding not in ("zero", "reset"):
@@ -41,8 +47,22 @@ class Options(NamedTuple):
                 f"stack_padding: 'zero' or 'reset' expected, found {stack_padding!r:.60}"
             )
         return cls(
-            num_envs, stack_size, stack_padding, update_horizon, float(gamma), batch_size
+            num_envs, stack_size, stack_padding, update_horizon, float(gamma), batch_size,
+            max_transitions,
         )  # fmt: skip
+
+    @property
+    def transitions_per_env(self) -> int | None:
+        """So many of its newest transitions each env keeps at most; None for all of its rows."""
+        return None if self.max_transitions is None else self.max_transitions // self.num_envs
+
+    def rows_kept(self, capacity: Any) -> Any:
+        """The capacity in rows: without one, those that `max_transitions` can have at most. Each
+        of them may end an episode, and have a final row; the oldest has a stack; and the newest is
+        there before the oldest leaves."""
+        if capacity is not None or self.transitions_per_env is None:
+            return capacity
+        return self.num_envs * (2 * self.transitions_per_env + self.stack_size + 2)
 
     def check_capacity(self, capacity: int | None) -> None:
         """Refuse a capacity that holds no transition, with a `CapacityError`."""

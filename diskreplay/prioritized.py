@@ -31,10 +31,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Parameters
     ----------
-    path, observation_space, action_space, capacity, num_envs, stack_size, stack_padding
+    path, observation_space, action_space, capacity, max_transitions, num_envs, stack_size
         As for `ReplayBuffer`, and so are the next ones.
-    update_horizon, gamma, batch_size, extras, new_extras, compressor, segment_rows, env_group
-    seed, name, shrink, metadata
+    stack_padding, update_horizon, gamma, batch_size, extras, new_extras, compressor, segment_rows
+    env_group, seed, name, shrink, metadata
     alpha : float
         0 draws uniformly, 1 in full proportion. A store that is reopened with another alpha keeps
         its priorities, unless they were saved with alpha 0, which knows none; those that are too
@@ -58,6 +58,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         observation_space: gym_spaces.Space,
         action_space: gym_spaces.Space,
         capacity: int | None,
+        max_transitions: int | None = None,
         num_envs: int = 1,
         stack_size: int = 1,
         stack_padding: Literal["zero", "reset"] = "zero",
@@ -86,6 +87,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             observation_space=observation_space,
             action_space=action_space,
             capacity=capacity,
+            max_transitions=max_transitions,
             num_envs=num_envs,
             stack_size=stack_size,
             stack_padding=stack_padding,

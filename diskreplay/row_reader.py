@@ -191,6 +191,11 @@ class RowReader(Session):
         return self._rows.store.capacity
 
     @property
+    def max_transitions(self) -> int | None:
+        """Transitions kept, over all envs; None for as many as the rows have."""
+        return self._kind.options.max_transitions
+
+    @property
     def rng(self) -> np.random.Generator:
         """The generator of every random draw."""
         return self._rng.rng

@@ -78,8 +78,7 @@ class Session(CallGuard):
         rng = ReplayableRng(np.random.default_rng(seed))
         workspace = None
         if path is None:
-            workspace = temporary.make()
-            path = temporary.store_in(workspace)
+            path = temporary.store_in(workspace := temporary.make())
         path = resolved(path)
         self._set(kind, path, name, rng, workspace)
         Store.sweep(path)
@@ -97,6 +96,8 @@ class Session(CallGuard):
         try:
             if reopened:
                 kind.check_opened(store)
+                if not shrink:
+                    kind.check_transitions(store)
                 if lacking := kind.schema.lacking(store):
                     meta = {"extras": kind.describe()["extras"]}
                     store = loading.extend(store, lacking, meta)
@@ -114,8 +115,7 @@ class Session(CallGuard):
     def _over(cls, store: Store, kind: StoreKind, rng: np.random.Generator | None) -> Self:
         """One over a store whose attributes say everything but, if `rng` is given, that."""
         self = cls.__new__(cls)
-        self._closed = True
-        self._metadata = {}
+        self._closed, self._metadata = True, {}
         own = ReplayableRng(np.random.default_rng() if rng is None else rng)
         self._set(kind, store.path, "replay", own, None)
         self._start(store, keep_rng=rng is not None)
@@ -131,7 +131,7 @@ class Session(CallGuard):
         self._lock, self._busy = threading.RLock(), set[int]()
         self._prefetchers, self._views = Prefetchers(self._lock, rng), Views()
         self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
-        self.update_horizon, self.gamma, self.batch_size = kind.options[3:]
+        self.update_horizon, self.gamma, self.batch_size = kind.options[3:6]
 
     def _start(self, store: Store, *, keep_rng: bool) -> None:
         """Take over a store that was opened, its episodes being over."""

@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 
 from diskreplay.distribution import Distribution
-from diskreplay.errors import FormatError
+from diskreplay.errors import CapacityError, FormatError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.open_episodes import BEGINS, LONGEST
 from diskreplay.options import Options
@@ -47,6 +47,7 @@ class StoreKind:
             options = Options.checked(
                 store.num_envs, meta["stack_size"], meta.get("stack_padding", "zero"),
                 meta["update_horizon"], meta["gamma"], meta["batch_size"],
+                meta.get("max_transitions"),
             )  # fmt: skip
             if "facade" not in meta:  # the owner of slots asks for less
                 options.check_capacity(store.capacity)
@@ -81,6 +82,26 @@ class StoreKind:
     def check_opened(self, store: Store) -> None:
         """Refuse a store, or a checkpoint to be loaded, that cannot be this buffer's."""
         self.check(store)
+
+    def check_transitions(self, store: Store) -> None:
+        """Refuse a store that was opened and has more transitions than are to be kept.
+
+        Raises
+        ------
+        CapacityError
+        """
+        options, before = self.options, store.meta.get("max_transitions")
+        most = options.transitions_per_env
+        if most is None or (before is not None and before <= options.max_transitions):
+            return  # what a kill has brought back leaves again, as it had
+        kept = store.count - store.first - store.finals_between(store.first, store.count)
+        more = kept - most - (options.stack_size - 1)
+        if (more > 0).any():
+            env = int(more.argmax())
+            raise CapacityError(
+                f"max_transitions: {options.max_transitions} leaves {most} for env {env}, which "
+                f"has {kept[env]}: shrink=True deletes the oldest, for good; or give a larger one"
+            )
 
     def check_saved(self, saved: Store) -> None:
         """Refuse a checkpoint with what could not be taken over, in its own words and before

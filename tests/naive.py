@@ -39,9 +39,11 @@ class NaiveReplayBuffer:
         extras=None,
         alpha=None,
         stack_padding="zero",
+        max_transitions=None,
     ):
         self.num_envs = num_envs
         self.capacity = capacity
+        self.max_transitions = max_transitions
         self.stack_size = stack_size
         self.stack_padding = stack_padding
         self.update_horizon = update_horizon
@@ -138,6 +140,13 @@ class NaiveReplayBuffer:
         if self.capacity is not None:
             kept = self.capacity // self.num_envs
             self.first[env] = max(self.first[env], len(self.history[env]) - kept)
+        if self.max_transitions is not None:
+            kept = self.max_transitions // self.num_envs
+            rows = [t for t, row in enumerate(self.history[env]) if not row["is_final"]]
+            if len(rows) > kept:
+                oldest = rows[-kept]
+                stack = min(self.history[env][oldest]["step"], self.stack_size - 1)
+                self.first[env] = max(self.first[env], oldest - stack)
 
     def end_episode(self, mask=None, next_observation=None):
         """Cut the episodes of these envs; keep what their last step led to, if that is given."""
@@ -491,6 +500,7 @@ class SideBySide:
         weight_normalization="batch",
         seed=0,
         batch_size=32,
+        max_transitions=None,
     ):
         self.path = path
         self.twin = NaiveReplayBuffer(
@@ -503,6 +513,7 @@ class SideBySide:
             observation=observation,
             extras={"log_prob": ((), "float32")} if extras is None else extras,
             alpha=alpha,
+            max_transitions=max_transitions,
         )
         self.weight_normalization = weight_normalization
         self.options = {
@@ -537,6 +548,7 @@ class SideBySide:
             observation_space=self.observation_space(),
             action_space=self.action_space(),
             capacity=self.twin.capacity,
+            max_transitions=self.twin.max_transitions,
             num_envs=self.twin.num_envs,
             stack_size=self.twin.stack_size,
             stack_padding=self.twin.stack_padding,

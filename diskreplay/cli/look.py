@@ -101,7 +101,10 @@ def _tails(found: "Overview") -> Text:
 def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
     fill = "no limit"
     if found.fill is not None:
+        most = found.options.get("max_transitions")
         fill = f"{found.fill:.1%} of the capacity of {found.capacity:,}"
+        if most is not None:
+            fill = f"{found.fill:.1%} of {most:,} transitions"
     return {
         **({"name": found.title} if found.metadata else {}),
         "path": found.path,

@@ -29,8 +29,8 @@ from diskreplay.store.usage import sizes
 _COUNTED = ("step", "is_final", "terminated", "truncated")
 
 _OPTIONS = (
-    "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size", "alpha", "beta",
-    "weight_normalization",
+    "max_transitions", "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size",
+    "alpha", "beta", "weight_normalization",
 )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ class Overview:
     rows: int
     """Retained, final rows included."""
     fill: float | None
-    """Share of the capacity; None if that has no limit."""
+    """Share of `max_transitions`, or of the capacity; None if there is no limit."""
     transitions: int
     """Ever recorded."""
     retained: int
@@ -166,11 +166,11 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
         created_by=str(attributes.get("created_by", "unknown")),
         observation_space=str(schema.observation_space),
         action_space=str(schema.action_space),
-        options={name: attributes[name] for name in _OPTIONS if name in attributes},
+        options={name: attributes[name] for name in _OPTIONS if attributes.get(name) is not None},
         num_envs=store.num_envs,
         capacity=store.capacity,
         rows=rows,
-        fill=rows / (store.rows_per_env * store.num_envs) if store.rows_per_env else None,
+        fill=_fill(store, rows, retained, attributes.get("max_transitions")),
         transitions=transitions,
         retained=retained,
         episodes=episodes,
@@ -227,6 +227,12 @@ def _what_is(path: Path) -> str:
     if manifest.is_checkpoint(path):
         return "checkpoint"
     return "live store" if private.commit_page(path).exists() else "checkpoint without its manifest"
+
+
+def _fill(store: Store, rows: int, retained: int, most: int | None) -> float | None:
+    if most is not None:
+        return retained / most
+    return rows / (store.rows_per_env * store.num_envs) if store.rows_per_env else None
 
 
 def _field(

@@ -43,6 +43,8 @@ class RowIndex:
         None grows without end.
     num_envs, stack_size, update_horizon : int
     gamma : float
+    transitions : int, optional
+        Each env keeps its newest ones of this number, as far as its rows are kept.
 
     Attributes
     ----------
@@ -63,6 +65,7 @@ class RowIndex:
         stack_size: int,
         update_horizon: int,
         gamma: float,
+        transitions: int | None = None,
     ) -> None:
         from diskreplay.sampling import row_index_kernels
 
@@ -73,12 +76,15 @@ class RowIndex:
         self.first, self.count = self.bounds[:, 0], self.bounds[:, 1]
         self.sampleable = 0
         self._powers = float(gamma) ** np.arange(update_horizon + 1)
-        self.figures = np.array(
-            [rows_per_env or 1024, num_envs, stack_size, update_horizon], np.int64
-        )
+        self.figures = np.zeros(row_index_kernels.OLDEST + 2 * num_envs, np.int64)
+        self.figures[: row_index_kernels.OLDEST] = (
+            rows_per_env or 1024, num_envs, stack_size, update_horizon, transitions or 0,
+        )  # fmt: skip
         self.ends = np.empty(num_envs, np.int64)  # for kernels that draw
-        # A row can end the retention of a stack of rows, and the waiting of a horizon of them.
-        self._changes = stack_size + update_horizon + 1
+        # A row can end the waiting of a horizon of rows, and the retention of a stack of them: as
+        # the first transition of a later episode is the oldest one then, of two; and of one more
+        # where it also takes the place of an old row.
+        self._changes = 3 * stack_size + update_horizon + 1
         self.changed = np.empty((2, 1 + 2 * num_envs * self._changes), np.int64)
         self._allocate()
 
@@ -159,10 +165,10 @@ class RowIndex:
             Places that stopped being sampleable. O(rows that leave).
         """
         left = min(first + int(self.figures[2]) - 1, int(self.count[env])) - int(self.first[env])
-        places = np.empty(max(left, 0), np.int64)
+        places = np.empty(1 + max(left, 0), np.int64)
         gone = self._kernels.index_evict(self.ring, self.bounds, self.figures, env, first, places)
         self.sampleable -= gone
-        return places[:gone]
+        return places[1 : 1 + gone]
 
     def load(
         self, column: int, row: int, envs: slice, values: np.ndarray, wanted: np.ndarray

@@ -20,8 +20,11 @@ from diskreplay.jit import (
 TERMINATED, TRUNCATED, FINAL, SAMPLEABLE, BEGINS, CLOSES = 1, 2, 4, 8, 16, 32
 ENDED = TERMINATED | TRUNCATED | CLOSES  # no row behind it, but a final one, is of its episode
 
-# The figures of a row index: rows kept for each env, envs, stack size, horizon.
-ROWS, ENVS, STACK, HORIZON = 0, 1, 2, 3
+# The figures of a row index: rows kept for each env, envs, stack size, horizon, and transitions
+# kept for each env, 0 for as many as its rows have. Behind them two numbers for each env: the oldest row
+# that counts as a transition kept, before which are only frames of its stack; and how many
+# transitions there are from that row on.
+ROWS, ENVS, STACK, HORIZON, TRANSITIONS, OLDEST, HELD = 0, 1, 2, 3, 4, 5, 6
 
 # A place of the ring is four int32 side by side, so that looking at a row is one cache miss: its
 # step, its flags, the bits of its float32 reward, and the number of its episode, by which rows of
@@ -106,29 +109,64 @@ def _number(ring, bounds, figures, env, row, at):
     ring[place + EPISODE] = ring[before + EPISODE] + (0 if follows else 1)
 
 
+@inner
+def _spared(ring, bounds, figures, env):
+    """The first row that an env keeps for its newest transitions and their stacks: once there are
+    more of them than are kept, the oldest one stops counting."""
+    oldest, place = figures[OLDEST + 2 * env], int64(0)
+    if figures[TRANSITIONS] == 0 or figures[HELD + 2 * env] <= figures[TRANSITIONS]:
+        return bounds[2 * env + FIRST]
+    while True:
+        place = oldest % figures[ROWS] * figures[ENVS] + env
+        if not ring[WIDTH * place + FLAGS] & FINAL:
+            if figures[HELD + 2 * env] <= figures[TRANSITIONS]:
+                break
+            figures[HELD + 2 * env] -= 1
+        oldest += 1
+    figures[OLDEST + 2 * env] = oldest
+    before = smaller(int64(ring[WIDTH * place + STEP]), figures[STACK] - 1)
+    return larger(bounds[2 * env + FIRST], oldest - before)
+
+
+@inner
+def _evict(ring, bounds, figures, env, first, changed):
+    """Let go of an env's rows before `first`, and list the places in `changed` that cannot be
+    sampled any more."""
+    start = bounds[2 * env + FIRST]
+    place = start % figures[ROWS] * figures[ENVS] + env
+    for row in range(start, smaller(first + figures[STACK] - 1, bounds[2 * env + COUNT])):
+        flags = ring[WIDTH * place + FLAGS]
+        before = smaller(int64(ring[WIDTH * place + STEP]), figures[STACK] - 1)
+        if flags & SAMPLEABLE and row - before < first:
+            ring[WIDTH * place + FLAGS] = flags & ~SAMPLEABLE
+            changed[0] += 1
+            changed[changed[0]] = place
+        if row < first and row == figures[OLDEST + 2 * env]:
+            figures[OLDEST + 2 * env] += 1
+            if not flags & FINAL:
+                figures[HELD + 2 * env] -= 1
+        place = near(figures, place, 1)
+    bounds[2 * env + FIRST] = first
+
+
 @part(void, int32s, int64s, int64s, int64, int64, int64, int64, int64s, int64)
 def append(ring, bounds, figures, env, step, flags, reward, changed, room):
     """One row, its reward as float32 bits; see `index_append`."""
     first, row = bounds[2 * env + FIRST], bounds[2 * env + COUNT]
     at = row % figures[ROWS] * figures[ENVS] + env
-    while row - first >= figures[ROWS]:
-        oldest = first
-        first += 1
-        bounds[2 * env + FIRST] = first
-        place = oldest % figures[ROWS] * figures[ENVS] + env
-        for other in range(oldest, smaller(oldest + figures[STACK], row)):
-            if ring[WIDTH * place + FLAGS] & SAMPLEABLE:
-                before = smaller(int64(ring[WIDTH * place + STEP]), figures[STACK] - 1)
-                if other - before <= oldest:
-                    ring[WIDTH * place + FLAGS] &= ~SAMPLEABLE
-                    changed[0] += 1
-                    changed[changed[0]] = place
-            place = near(figures, place, 1)
+    if row - first >= figures[ROWS]:
+        _evict(ring, bounds, figures, env, row - figures[ROWS] + 1, changed)
     ring[WIDTH * at + STEP] = step
     ring[WIDTH * at + FLAGS] = flags
     ring[WIDTH * at + REWARD] = reward
     _number(ring, bounds, figures, env, row, at)
     bounds[2 * env + COUNT] = row + 1
+    if not flags & FINAL:
+        figures[HELD + 2 * env] += 1
+        first = _spared(ring, bounds, figures, env)
+        if first > bounds[2 * env + FIRST]:
+            _evict(ring, bounds, figures, env, first, changed)
+    first = bounds[2 * env + FIRST]
     for other in range(larger(first, row - figures[HORIZON]), row + 1):
         place = near(figures, at, other - row)
         if not ring[WIDTH * place + FLAGS] & SAMPLEABLE:
@@ -167,18 +205,10 @@ def index_append(ring, bounds, figures, envs, steps, flags, rewards, changed):
 @kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64, int64, int64[::1]")
 def index_evict(ring, bounds, figures, env, first, places):
     """Let go of an env's rows before `first`; returns how many rows cannot be sampled any more,
-    and lists their places."""
-    size = figures[ROWS] * figures[ENVS]
-    gone = 0
-    for row in range(bounds[env, FIRST], smaller(first + figures[STACK] - 1, bounds[env, COUNT])):
-        place = (row * figures[ENVS] + env) % size
-        before = smaller(int64(ring[place, STEP]), figures[STACK] - 1)
-        if ring[place, FLAGS] & SAMPLEABLE and row - before < first:
-            ring[place, FLAGS] &= ~SAMPLEABLE
-            places[gone] = place
-            gone += 1
-    bounds[env, FIRST] = first
-    return gone
+    and lists their places behind the first one."""
+    places[0] = 0
+    _evict(pointer(ring), pointer(bounds), pointer(figures), env, first, pointer(places))
+    return places[0]
 
 
 @kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], int64, int64, float64")
@@ -197,6 +227,12 @@ def index_validate(ring, bounds, figures, most):
     """Number the episodes of the retained rows, `most` of an env, and mark every row that can be
     sampled; returns how many. Row by row, as they lie in the ring: an env's are far apart."""
     envs, horizon, total = figures[ENVS], figures[HORIZON], 0
+    for env in range(envs if figures[TRANSITIONS] else 0):
+        held = 0
+        for row in range(bounds[env, FIRST], bounds[env, COUNT]):
+            held += 1 if not ring[row % figures[ROWS] * envs + env, FLAGS] & FINAL else 0
+        figures[OLDEST + 2 * env], figures[HELD + 2 * env] = bounds[env, FIRST], held
+        bounds[env, FIRST] = _spared(pointer(ring), pointer(bounds), pointer(figures), env)
     for at in range(most + horizon):
         for env in range(envs):
             row = bounds[env, FIRST] + at

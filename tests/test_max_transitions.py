@@ -1,0 +1,146 @@
+"""A capacity that counts transitions: final rows do not count, and the oldest has its stack."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay import errors
+from diskreplay.check.verify import verify
+from tests.naive import SideBySide
+
+FRAME = Box(0, 255, (4,), np.uint8)
+
+
+def make(path, **options):
+    return diskreplay.ReplayBuffer(
+        path, observation_space=FRAME, action_space=Discrete(2), **{"capacity": None, **options}
+    )
+
+
+def record(buffer, episodes, length, start=0):
+    for number in range(start, start + episodes * length):
+        ends = number % length == length - 1
+        frame = np.full(4, number % 256, np.uint8)
+        buffer.add(frame, 1, float(number), ends, False, frame if ends else None)
+
+
+@pytest.mark.parametrize("alpha", [None, 0.6])
+@pytest.mark.parametrize("envs", [1, 3])
+@pytest.mark.parametrize("stack_size", [1, 4])
+def test_transitions_leave_beside_the_twin(tmp_path, envs, stack_size, alpha):
+    with SideBySide(
+        tmp_path / "r", num_envs=envs, capacity=None, max_transitions=30 * envs,
+        stack_size=stack_size, update_horizon=2, segment_rows=8, alpha=alpha,
+    ) as both:  # fmt: skip
+        for round_ in range(12):
+            both.play(25, seed=round_)
+            both.twin.settle_priorities()
+            both.check_counts()
+            both.check_gather()
+            if round_ == 6:
+                both.reopen()
+            if round_ == 8:
+                first = [(low + high - 1) // 2 for low, high in both.real.bounds]
+                both.real.evict(first)
+                both.twin.evict(first)
+                both.check_counts()
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+@pytest.mark.parametrize("stack_size", [1, 3])
+def test_every_env_has_its_newest_ones_however_short_episodes_are(tmp_path, length, stack_size):
+    with make(tmp_path / "r", max_transitions=20, stack_size=stack_size) as buffer:
+        for number in range(200):
+            record(buffer, 1, length, start=number * length)
+            kept = buffer.take("reward", buffer.sampleable_ids()).tolist()
+            newest = list(range(length * (number + 1)))[-20:]
+            assert kept[-len(newest) :] == newest
+            assert len(kept) - len(newest) < stack_size  # frames of the oldest one's stack
+
+
+def test_a_capacity_in_rows_holds_beside_it(tmp_path):
+    with make(tmp_path / "r", max_transitions=20, capacity=10) as buffer:
+        record(buffer, 30, 1)
+        assert buffer.bounds.tolist() == [[50, 60]]
+        assert len(buffer) == 5
+        assert (buffer.max_transitions, buffer.capacity) == (20, 10)
+        record(buffer, 1, 40, start=0)
+        assert len(buffer) == 9  # the final row behind the newest
+
+
+@pytest.mark.parametrize("how", ["open", "reader", "load"])
+def test_a_smaller_one_and_who_else_reads(tmp_path, how):
+    with make(tmp_path / "r", max_transitions=50) as buffer:
+        record(buffer, 100, 3)
+        buffer.save(tmp_path / "c", 1)
+        bounds = buffer.bounds.tolist()
+    if how == "reader":
+        with diskreplay.open(tmp_path / "r") as reader:
+            assert (reader.max_transitions, reader.bounds.tolist()) == (50, bounds)
+            assert len(reader) == 50
+        return
+    if how == "load":
+        with make(tmp_path / "other", max_transitions=12) as buffer:
+            buffer.load(tmp_path / "c", 1)
+            ids = buffer.sampleable_ids()
+            assert buffer.take("reward", ids).tolist() == list(range(288, 300))
+        return
+    with pytest.raises(errors.CapacityError, match="shrink"):
+        make(tmp_path / "r", max_transitions=20, capacity=1000)
+    with diskreplay.open(tmp_path / "r") as reader:
+        assert reader.bounds.tolist() == bounds
+    with make(tmp_path / "r", max_transitions=20, shrink=True) as buffer:
+        ids = buffer.sampleable_ids()
+        assert buffer.take("reward", ids).tolist() == list(range(280, 300))
+        assert buffer.bounds[0, 0] > bounds[0][0]
+    assert verify(tmp_path / "r").findings == ()
+    with make(tmp_path / "r", capacity=None) as buffer:  # whatever comes from now on stays
+        record(buffer, 40, 2)
+        assert len(buffer) == 100
+
+
+def test_what_a_kill_brings_back_leaves_again(tmp_path):
+    options = {"max_transitions": 40, "segment_rows": 8}
+    make(tmp_path / "r", **options).close()
+    child = os.fork()
+    if not child:
+        buffer = make(tmp_path / "r", **options)
+        record(buffer, 100, 3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    with make(tmp_path / "r", **options) as buffer:
+        assert buffer.take("reward", buffer.sampleable_ids()).tolist() == list(range(260, 300))
+        record(buffer, 10, 3, start=300)
+        assert buffer.take("reward", buffer.sampleable_ids()).tolist() == list(range(290, 330))
+    assert verify(tmp_path / "r").findings == ()
+
+
+def test_files_follow_the_transitions_and_not_the_rows(tmp_path):
+    with make(tmp_path / "r", max_transitions=64, segment_rows=8) as buffer:
+        record(buffer, 1, 5000)
+        buffer.flush()
+        segments = buffer.statistics().segments
+        record(buffer, 1, 5000, start=5000)
+        buffer.flush()
+        assert buffer.statistics().segments <= segments + len(buffer.fields)
+        assert len(buffer) == 64
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "x", 2])
+def test_what_is_no_number_of_transitions_is_refused(tmp_path, wrong):
+    with pytest.raises((errors.InvalidInputError, errors.CapacityError), match="max_transitions"):
+        make(tmp_path / "r", max_transitions=wrong, num_envs=3)
+    assert not (tmp_path / "r").exists()
+
+
+def test_info_says_how_full_it_is(tmp_path):
+    from diskreplay.inspection.overview import overview_of
+
+    with make(tmp_path / "r", max_transitions=50) as buffer:
+        record(buffer, 10, 1)
+    found = overview_of(tmp_path / "r")
+    assert (found.fill, found.options["max_transitions"], found.rows) == (0.2, 50, 20)
