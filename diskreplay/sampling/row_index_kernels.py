@@ -21,9 +21,9 @@ TERMINATED, TRUNCATED, FINAL, SAMPLEABLE, BEGINS, CLOSES = 1, 2, 4, 8, 16, 32
 ENDED = TERMINATED | TRUNCATED | CLOSES  # no row behind it, but a final one, is of its episode
 
 # The figures of a row index: rows kept for each env, envs, stack size, horizon, and transitions
-# kept for each env, 0 for as many as its rows have. Behind them two numbers for each env: the oldest row
-# that counts as a transition kept, before which are only frames of its stack; and how many
-# transitions there are from that row on.
+# kept for each env, 0 for as many as its rows have. Behind them two numbers for each env: the
+# oldest row that counts as a transition kept, before which are only frames of its stack; and how
+# many transitions there are from that row on.
 ROWS, ENVS, STACK, HORIZON, TRANSITIONS, OLDEST, HELD = 0, 1, 2, 3, 4, 5, 6
 
 # A place of the ring is four int32 side by side, so that looking at a row is one cache miss: its
