@@ -15,6 +15,8 @@ from diskreplay.check.verify import verify
 from diskreplay.compat import cpprb, rainbow
 from diskreplay.compat.cs294 import ReplayBuffer as CS294Buffer
 from diskreplay.compat.keras_gym import ExperienceReplayBuffer
+from diskreplay.integrations.stacked_leaf import StackedLeaf
+from diskreplay.integrations.tip import Tip
 from diskreplay.store import batch_kernels, ordering_kernels, read_job
 
 rng = np.random.default_rng(0)
@@ -184,8 +186,17 @@ def reagent_buffers():
                 buffer.set_priority(np.arange(20, 24, dtype=np.int32), np.ones(4, np.float32))
 
 
+def stacks():
+    """As the replay buffers of SB3 and CleanRL look at them."""
+    space = Box(0, 255, (4, 32, 32), "uint8")
+    tip = Tip(StackedLeaf("", space, space.shape, 4, 0), 1)
+    stack = np.zeros((1, *space.shape), np.uint8)
+    assert tip.goes_on(stack, stack)
+
+
 def main():
     buffers()
+    stacks()
     rainbow_buffers()
     cs294_buffer()
     keras_gym_buffer()

@@ -15,6 +15,7 @@ MODULES = (
     "store.ordering_kernels",
     "sampling.sum_tree_kernels", "sampling.row_index_kernels", "sampling.prioritized_kernels",
     "sampling.window_kernels", "sampling.episode_kernels",
+    "integrations.stack_kernels",
     "compat.keras_gym_kernels", "compat.cpprb.kernels", "compat.reagent.kernels",
 )  # fmt: skip
 

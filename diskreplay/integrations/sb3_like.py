@@ -76,11 +76,13 @@ class DiskTransitions(Checkpointed):
         if not whole or not 0 <= options.prefetch <= 1024:
             raise InvalidInputError(f"prefetch: 0 to 1024 expected, found {options.prefetch!r:.60}")
         self._leaves = self._make_leaves()
+        self._of_one = (1, *self._leaves[0].shape), self._leaves[0].dtype
         if self._draws_itself and len({leaf.stack for leaf in self._leaves}) > 1:
             raise InvalidInputError(
                 "frame_stack: the same for all keys expected where the buffer on disk draws "
                 "(prefetch, priorities)"
             )
+        self._is_discrete = isinstance(self.action_space, gym_spaces.Discrete)
         shape = self.buffer_size, self.n_envs
         dtype = np.dtype(self.action_space.dtype)
         dtype = np.dtype(np.float32) if dtype == np.float64 else dtype
@@ -290,6 +292,9 @@ class DiskTransitions(Checkpointed):
             The disk is full, say. In all these cases nothing was recorded.
         """
         ring, n_envs = self._ring, self.n_envs
+        if n_envs == 1 and ring is not None:
+            if self._add_one(ring, obs, next_obs, action, reward, done, infos):
+                return
         if self._leaves[0].name:
             seen = [leaf.fitted(obs[leaf.name], n_envs) for leaf in self._leaves]
             led = [leaf.fitted(next_obs[leaf.name], n_envs) for leaf in self._leaves]
@@ -312,8 +317,8 @@ class DiskTransitions(Checkpointed):
             for env, info in enumerate(infos):
                 if info and info.get("TimeLimit.truncated", False):
                     timed_out[env] = True
-        is_one = isinstance(self.action_space, gym_spaces.Discrete)
-        ring.add(pos, seen, led, actions[:, 0] if is_one else actions, rewards, ended, timed_out)
+        given = actions[:, 0] if self._is_discrete else actions
+        ring.add(pos, seen, led, given, rewards, ended, timed_out)
         self.actions[pos], self.rewards[pos], self.dones[pos] = actions, rewards, ended
         if self.handle_timeout_termination:
             self.timeouts[pos] = timed_out
@@ -321,6 +326,38 @@ class DiskTransitions(Checkpointed):
         if pos == self.buffer_size:
             self._full, pos = True, 0
         self._pos = pos
+
+    def _add_one(
+        self, ring: TransitionRing, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any,
+        infos: Any,
+    ) -> bool:  # fmt: skip
+        """`add` for a step in the middle of the only env's episode whose arrays are as they are
+        stored; False, and nothing was done, if it is something else."""
+        shape, dtype = self._of_one
+        if not (
+            type(obs) is type(next_obs) is type(action) is type(reward) is type(done) is np.ndarray
+            and obs.shape == next_obs.shape == shape and obs.dtype == next_obs.dtype == dtype
+            and action.size == self.action_dim and action.dtype == self.actions.dtype
+            and done.size == reward.size == 1 and not done.item()
+        ):  # fmt: skip
+            return False
+        if type(infos) is list and infos[0] and infos[0].get("TimeLimit.truncated"):
+            return False
+        if type(self._handle) is Snapshot:
+            return False
+        pos, reward = self._pos, reward.item()
+        value = action.item() if self._is_discrete else action.reshape(self.action_dim)
+        if not ring.add_one(pos, obs, next_obs, value, reward):
+            return False
+        self.actions[pos, 0] = value
+        self.rewards[pos, 0] = reward
+        self.dones[pos, 0] = 0
+        if self.handle_timeout_termination:
+            self.timeouts[pos, 0] = 0
+        self._pos = pos = pos + 1
+        if pos == self.buffer_size:
+            self._full, self._pos = True, 0
+        return True
 
     def _drawn(self, batch_size: int) -> dict[str, Any]:
         """A batch that the buffer on disk drew: arrays by the framework's names.

@@ -33,6 +33,8 @@ class StackedLeaf:
     frame_space : gymnasium.Space
         Of one frame, for the store.
     frame_shape : tuple of int
+    newest_of_one : tuple or None
+        The index of the newest frame in an array ``(1, *shape)``; None if it takes more than one.
 
     Raises
     ------
@@ -48,9 +50,12 @@ class StackedLeaf:
         self.field = f"observation/{name}" if name else "observation"
         self.dtype = np.dtype(space.dtype)
         self.axis = 0
+        self.newest_of_one: tuple | None = None
         if stack == 1:
             self.frame_space = space
             self.frame_shape = tuple(space.shape or ())
+            if self.frame_shape == self.shape:
+                self.newest_of_one = (0,)
             return
         self.axis = self._frame_axis(axis)
         length = self.shape[self.axis] // stack
@@ -61,6 +66,8 @@ class StackedLeaf:
         low, high = space.low.min(), space.high.max()
         self.frame_space = gym_spaces.Box(low, high, self.frame_shape, self.dtype)
         self._length = length
+        if self.axis == 0:
+            self.newest_of_one = (0, slice(-length, None)) if each else (0, -1)
 
     def _frame_axis(self, axis: Any) -> int:
         where = f"frame_stack={self.stack}: {self.name or 'the observation'} of shape {self.shape}"

@@ -15,7 +15,8 @@ import numpy as np
 
 from diskreplay.errors import InvalidInputError, UsageError
 from diskreplay.integrations.read_ahead import ReadAhead
-from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf, same
+from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
+from diskreplay.integrations.tip import Tip
 from diskreplay.integrations.transition_rows import complete_transitions, lead_in, slack
 from diskreplay.prefetch import Prefetcher
 from diskreplay.shared_buffer import SharedBuffer
@@ -61,6 +62,8 @@ class TransitionRing:
             raise InvalidInputError(
                 f"frame_stack: at most {_MOST_STEPS} expected, found {self._longest}"
             )
+        leaf = self.leaves[0]
+        self._is_one = num_envs == len(self.leaves) == 1 and leaf.newest_of_one is not None
         self._ahead = ReadAhead()
         self._claim = handle.claim(self._ahead.stop)
         weakref.finalize(self, self._ahead.drop)
@@ -75,7 +78,7 @@ class TransitionRing:
         self._open = np.zeros(self.num_envs, np.bool_)  # envs whose newest transition has a tip
         self._newest = np.full(self.num_envs, -1, np.int64)  # the rows of these
         self._steps = np.zeros(self.num_envs, np.int64)  # of the episodes under way
-        self._tips = [b""] * len(self.leaves)
+        self._tips = [Tip(leaf, self.num_envs) for leaf in self.leaves]
         self._adds = 0
         # Of each env, which of its transitions have their older frames in rows of their own.
         self._leads: list[deque[int]] = [deque() for _ in range(self.num_envs)]
@@ -125,20 +128,21 @@ class TransitionRing:
         NotFiniteError, DiskFullError, ...
             As for `ReplayBuffer.add`. This step was not recorded.
         """
-        if self.num_envs == 1 and len(self.leaves) == 1:
-            if self._add_one(slot, observations[0], following[0], actions, rewards, done, extras):
+        if self._is_one and not done.item(0):
+            if self.add_one(
+                slot, observations[0], following[0], actions[0], rewards.item(0), extras
+            ):
                 return
         buffer = self.buffer
-        given = [part.tobytes() for part in observations]
-        led = [part.tobytes() for part in following]
-        goes_on = self._going_on(observations, given)
         terminated = done & ~truncated
-        slides = np.ones(self.num_envs, np.bool_)
+        goes_on, slides = self._open, np.ones(self.num_envs, np.bool_)
         leads = np.zeros(self.num_envs, np.bool_)  # envs whose older frames are not stored yet
-        if self._longest > 1:
-            slides = self._check_slides(observations, following, given, led, terminated)
-            if not goes_on.all():
-                leads = self._unpadded(observations, ~goes_on)
+        if not goes_on.all() or not all(map(Tip.goes_on, self._tips, observations, following)):
+            goes_on = self._going_on(observations)
+            if self._longest > 1:
+                slides = self._check_slides(observations, following, terminated)
+                if not goes_on.all():
+                    leads = self._unpadded(observations, ~goes_on)
         cut = self._open & ~goes_on
         if cut.any():
             self._cut(cut)
@@ -164,34 +168,44 @@ class TransitionRing:
         self.rows[slot] = rows
         self._before[slot] = np.minimum(self._steps, _MOST_STEPS)
         self._blind[slot] = done & ~slides
-        self._open, self._newest, self._tips = ~done, rows, led
+        self._open, self._newest = ~done, rows
+        for tip, led in zip(self._tips, following, strict=True):
+            tip.array[...] = led
         self._adds += 1
         self._read.clear()
         if slot % self._patience == 0:
             self.let_go((slot + 1) % self.buffer_size)
 
-    def _add_one(
-        self, slot: int, observation: np.ndarray, following: np.ndarray, actions: np.ndarray,
-        rewards: np.ndarray, done: np.ndarray, extras: Mapping[str, Any],
+    def add_one(
+        self, slot: int, observation: np.ndarray, following: np.ndarray, action: Any, reward: float,
+        extras: Mapping[str, Any] = _NOTHING,
     ) -> bool:  # fmt: skip
         """`add` for a step in the middle of the episode of the only env, without an array of one
-        element for each question; False, and nothing done, if it is something else."""
-        leaf = self.leaves[0]
-        if leaf.axis or done.item(0) or not self._open.item(0):
+        element for each question.
+
+        Parameters
+        ----------
+        slot : int
+        observation, following : ndarray of the leaf's dtype, shape (1, *leaf.shape)
+        action, reward, extras
+            As `ReplayBuffer.add` takes them.
+
+        Returns
+        -------
+        bool
+            False, and nothing was done, if it is something else.
+        """
+        tip = self._tips[0]
+        if not (self._is_one and self._open.item(0) and tip.goes_on(observation, following)):
             return False
-        given, led = observation.tobytes(), following.tobytes()
-        if given != self._tips[0]:
-            return False
-        if leaf.stack > 1 and not led.startswith(given[len(given) // leaf.stack :]):
-            return False
-        ids = self.buffer.add(
-            leaf.newest(observation)[0], actions[0], rewards.item(0), False, False, **extras
-        )
-        self._steps += 1
-        self.rows[slot] = ids
-        self._before[slot] = min(self._steps.item(0), _MOST_STEPS)
-        self._blind[slot] = False
-        self._newest, self._tips = ids, [led]
+        frame = observation[self.leaves[0].newest_of_one]
+        ids = self.buffer.add(frame, action, reward, False, False, **extras)
+        steps = self._steps.item(0) + 1
+        self._steps[0] = steps
+        self.rows[slot, 0] = self._newest[0] = ids.item(0)
+        self._before[slot, 0] = steps if steps < _MOST_STEPS else _MOST_STEPS
+        self._blind[slot, 0] = False
+        tip.array[...] = following
         self._adds += 1
         if self._read:
             self._read.clear()
@@ -199,33 +213,21 @@ class TransitionRing:
             self.let_go((slot + 1) % self.buffer_size)
         return True
 
-    def _going_on(self, observations: list[np.ndarray], given: list[bytes]) -> np.ndarray:
+    def _going_on(self, observations: list[np.ndarray]) -> np.ndarray:
         """The envs whose episode goes on with these observations."""
-        if not self._open.any() or given == self._tips:
-            return self._open
         goes_on = self._open.copy()
-        for leaf_at, seen in enumerate(observations):
-            goes_on &= same(seen, self._tip(leaf_at))
+        if goes_on.any():
+            for tip, seen in zip(self._tips, observations, strict=True):
+                goes_on &= tip.of_envs(seen)
         return goes_on
 
-    def _tip(self, leaf_at: int) -> np.ndarray:
-        leaf = self.leaves[leaf_at]
-        tip = np.frombuffer(self._tips[leaf_at], leaf.dtype)
-        return tip.reshape(self.num_envs, *leaf.shape)
-
     def _check_slides(
-        self, observations: list[np.ndarray], following: list[np.ndarray], given: list[bytes],
-        led: list[bytes], terminated: np.ndarray,
-    ) -> np.ndarray:  # fmt: skip
+        self, observations: list[np.ndarray], following: list[np.ndarray], terminated: np.ndarray
+    ) -> np.ndarray:
         """The envs whose stacks slide by one frame; the others are terminated, or an error."""
         slides = np.ones(self.num_envs, np.bool_)
         for leaf_at, leaf in enumerate(self.leaves):
-            if leaf.stack == 1:
-                continue
-            if self.num_envs == 1 and leaf.axis == 0:  # by far the most common, and faster
-                whole = given[leaf_at]
-                slides &= led[leaf_at].startswith(whole[len(whole) // leaf.stack :])
-            else:
+            if leaf.stack > 1:
                 slides &= leaf.slides(observations[leaf_at], following[leaf_at])
             wrong = ~slides & ~terminated
             if wrong.any():
@@ -298,7 +300,7 @@ class TransitionRing:
 
     def _cut(self, envs: np.ndarray) -> None:
         """End the episodes of these envs: what their newest transitions led to gets a row."""
-        tips = self._frames([self._tip(leaf_at) for leaf_at in range(len(self.leaves))])
+        tips = self._frames([tip.array for tip in self._tips])
         self.buffer.end_episode(envs, next_observation=tips)
         # Now: if what follows is refused, they are not cut once more.
         self._open = self._open & ~envs
@@ -376,7 +378,7 @@ class TransitionRing:
         ids[missing] = -1
         frames = self.buffer.take(leaf.field, ids)
         if at_tip is not None and at_tip.any():
-            frames[at_tip, -1] = leaf.newest(self._tip(leaf_at))[envs[at_tip]]
+            frames[at_tip, -1] = leaf.newest(self._tips[leaf_at].array)[envs[at_tip]]
         return frames
 
     def prefetched(self, depth: int, batch_size: int) -> Prefetcher:
@@ -423,10 +425,7 @@ class TransitionRing:
 
     def state(self) -> dict[str, np.ndarray]:
         """All that is not in the store, for a checkpoint."""
-        tips = {
-            f"tip{at}": self._tip(at) if self._tips[at] else np.zeros(0)
-            for at in range(len(self.leaves))
-        }
+        tips = {f"tip{at}": tip.array for at, tip in enumerate(self._tips)}
         return {
             "rows": self.rows, "before": self._before, "blind": self._blind, "open": self._open,
             "newest": self._newest, "steps": self._steps, **tips,
@@ -437,5 +436,6 @@ class TransitionRing:
         self.rows, self._before, self._blind, self._open, self._newest, self._steps = (
             np.array(state[name]) for name in ("rows", "before", "blind", "open", "newest", "steps")
         )
-        self._tips = [state[f"tip{at}"].tobytes() for at in range(len(self.leaves))]
+        for at, tip in enumerate(self._tips):
+            tip.load(state[f"tip{at}"])
         self._read.clear()
