@@ -70,7 +70,8 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
             return type(self)(self.slots[first], self._row, self.dtype, self._read, self._write)
         slots = slots_at(self.slots, first)
         found = self._read(slots.reshape(-1))
-        if slots.ndim > 1:  # to lie in memory as NumPy has it, which what is set from it goes by
+        if slots.ndim > 1 and not np.asarray(first).flags.c_contiguous:
+            # To lie in memory as NumPy has it, which what is set from it goes by.
             found = found[_as_it_lies(first, np.arange(slots.size).reshape(slots.shape))]
         else:
             found = found.reshape((*slots.shape, *self._row))
@@ -83,6 +84,9 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
         first, rest = _split(key, self._row)
         slots = slots_at(self.slots, first)
         value = 0 if value is None else np.asarray(value)
+        if not rest and slots.ndim == 1 and (slots[1:] > slots[:-1]).all():
+            self._write(slots, _whole(value, (len(slots), *self._row), self.dtype))
+            return
         named, inverse = np.unique(slots, return_inverse=True)
         if len(named) < slots.size:
             # Of a slot's values one stays. Which one depends on how the index lies in memory, so
@@ -159,10 +163,22 @@ def slots_at(slots: range, key: Any) -> np.ndarray:
     elif at.dtype.kind not in "iu" and at.size:
         raise IndexError(f"integers, slices or a mask expected, found dtype {at.dtype}")
     at = at.astype(np.int64)
-    if at.size and (at.min() < -length or at.max() >= length):
-        raise IndexError(f"from {-length} to {length - 1} expected, found {at.min()} to {at.max()}")
-    at = np.where(at < 0, at + length, at)
-    return at * slots.step + slots.start
+    if at.size:
+        least, most = at.min(), at.max()
+        if least < -length or most >= length:
+            raise IndexError(f"from {-length} to {length - 1} expected, found {least} to {most}")
+        if least < 0:
+            at = np.where(at < 0, at + length, at)
+    return at if slots.step == 1 and not slots.start else at * slots.step + slots.start
+
+
+def _whole(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """What NumPy would set in an array of this shape: the value itself if it is such an array."""
+    if type(value) is np.ndarray and value.shape == shape and value.dtype == dtype:
+        return value
+    made = np.empty(shape, dtype)
+    made[...] = value
+    return made
 
 
 def _as_it_lies(index: Any, values: np.ndarray) -> np.ndarray:

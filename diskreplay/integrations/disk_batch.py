@@ -13,6 +13,7 @@ from diskreplay.slot_view import SlotView, slots_at
 from diskreplay.slots import Slots
 from diskreplay.store.field import DTYPES
 
+_DTYPES = frozenset(map(np.dtype, DTYPES))  # a dtype takes long to say its name
 _OWN_NAMES = {"obs": "observation", "act": "action"}
 _REWARD, _NUMBER = "reward", "sequence_number"
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
@@ -29,7 +30,9 @@ def leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def is_storable(value: Any) -> bool:
     """Whether the values of a leaf can be on disk."""
-    return isinstance(value, np.ndarray | SlotView) and value.dtype.name in DTYPES
+    if not isinstance(value, (np.ndarray, SlotView)):
+        return False
+    return value.dtype in _DTYPES or value.dtype.name in DTYPES
 
 
 def field_names(template: Batch) -> dict[str, str]:
@@ -80,6 +83,10 @@ class LeafRows:
     ----------
     slots : Slots
     names : dict of str to str
+    has_new_keys : bool
+        Whether leaves were set that there was no array for.
+    in_memory : set of str
+        Leaves that a warning has said are in memory alone.
 
     Notes
     -----
@@ -92,7 +99,9 @@ class LeafRows:
     ) -> None:
         self._slots: Slots | None = slots
         self.names, self._sizes = dict(names), sizes
-        self._is_adding = False
+        self._is_adding = self.has_new_keys = False
+        self.in_memory: set[str] = set()
+        self._offsets = slots.offsets
         self._next = np.array(
             [np.abs(self._numbers(lane)).max(initial=0) + 1 for lane in range(slots.num_envs)]
         )
@@ -151,11 +160,16 @@ class LeafRows:
             self._is_adding = False
 
     def _numbered(self, slots: np.ndarray) -> np.ndarray:
-        lanes = np.searchsorted(self.slots.offsets, slots, side="right") - 1
-        sizes, numbers = self._sizes(), np.empty(len(slots), np.int64)
+        lanes = np.searchsorted(self._offsets, slots, side="right") - 1
+        sizes = np.array(self._sizes())
+        if (lanes[1:] > lanes[:-1]).all():  # a row of each, as several environments add them
+            self._next[lanes] += sizes[lanes] == 1  # the lane was reset before
+            self._next[lanes] += 1
+            return self._next[lanes] - 1
+        numbers = np.empty(len(slots), np.int64)
         for lane in dict.fromkeys(lanes.tolist()):
             at = np.flatnonzero(lanes == lane)
-            if sizes[lane] == len(at):  # the lane was reset before
+            if sizes[lane] == len(at):
                 self._next[lane] += 1
             numbers[at] = self._next[lane] + np.arange(len(at))
             self._next[lane] += len(at)
@@ -251,8 +265,9 @@ class LeafRows:
             values = {**values, _NUMBER: self._numbered(slots)}
         if _REWARD in self.slots.specs and _REWARD not in self.names.values():
             rewards = values["rew"] if "rew" in values else self.slots.columns["rew"][slots]
-            rewards = np.nan_to_num(rewards, posinf=0.0, neginf=0.0)
-            rewards = np.clip(rewards, -_LARGEST_REWARD, _LARGEST_REWARD)
+            if not (np.abs(rewards) <= _LARGEST_REWARD).all():  # or NaN
+                rewards = np.nan_to_num(rewards, posinf=0.0, neginf=0.0)
+                rewards = np.clip(rewards, -_LARGEST_REWARD, _LARGEST_REWARD)
             values = {**values, _REWARD: rewards.astype(np.float32)}
         self.slots.put(slots, values)
 
@@ -285,7 +300,11 @@ class DiskBatch(Batch):
             super().__setitem__(index, value)
             return
         with self._rows.whole(self, slots_at(self._range, index)):
-            super().__setitem__(index, value)
+            try:
+                super().__setitem__(index, value)
+            except ValueError:  # a key is new: Tianshou makes an array for it, and sets them again
+                self._rows.has_new_keys = True
+                raise
 
     def __reduce__(self) -> tuple:
         return in_memory, (dict(_arrays(self)),)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from tianshou.data.batch import create_value
 from diskreplay.integrations.disk_batch import DiskBatch, is_storable, leaves
 from diskreplay.integrations.tianshou_leaves import DiskOptions
 from diskreplay.integrations.tianshou_pickle import PickledBuffer
+from diskreplay.slot_view import SlotView
 
 
 class BufferOnDisk(PickledBuffer):
@@ -19,6 +20,10 @@ class BufferOnDisk(PickledBuffer):
 
     Takes the options that `DiskReplayBuffer` describes; all else is for Tianshou's constructor.
     """
+
+    # Whether what observations led to is asked for next; then its indices and its frames.
+    _reads_both = False
+    _ahead: tuple[np.ndarray, np.ndarray] | None = None
 
     def __init__(
         self,
@@ -49,8 +54,17 @@ class BufferOnDisk(PickledBuffer):
         with self._adding():
             return super().add(batch, buffer_ids)
 
-    def _adding(self) -> Any:
-        return contextlib.nullcontext() if self._rows is None else self._rows.adding()
+    @contextlib.contextmanager
+    def _adding(self) -> Iterator[None]:
+        """What is set in the block are new rows."""
+        if self._rows is None:
+            yield
+            return
+        with self._rows.adding():
+            yield
+        if self._rows.has_new_keys:
+            self._rows.has_new_keys = False
+            self._warn_of_memory(stacklevel=5)
 
     def _template(self, batch: Any, buffer_ids: Any) -> Batch:
         """What `add` will set of a batch, with one row."""
@@ -117,6 +131,14 @@ class BufferOnDisk(PickledBuffer):
         at = np.arange(self.maxsize)[slice(None) if index is None else index]
         self._there.slots.put(at, {names[key]: np.broadcast_to(seq, (len(at), *np.shape(seq)[1:]))})
 
+    def __getitem__(self, index: Any) -> Any:
+        """As Tianshou's; frames that stacks of `obs` and of `obs_next` share are read once."""
+        self._reads_both = not self._save_obs_next and isinstance(self._meta.get("obs"), SlotView)
+        try:
+            return super().__getitem__(index)
+        finally:
+            self._reads_both, self._ahead = False, None
+
     def get(
         self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None
     ) -> Any:
@@ -126,9 +148,22 @@ class BufferOnDisk(PickledBuffer):
         if stack_num == 1 or not _reads(value):
             return super().get(index, key, default_value, stack_num)
         at = np.array(index) if isinstance(index, list) else index
+        if self._ahead is not None and key == "obs":
+            following, frames = self._ahead
+            if np.array_equal(following, at):
+                return frames
         stack = [at]
         for _ in range(stack_num - 1):
             stack.append(self.prev(stack[-1]))
+        if self._reads_both and key == "obs" and np.ndim(at) == 1:
+            self._reads_both = False
+            following = np.asarray(self.next(at))
+            frames = value[np.stack([*stack[::-1], following], axis=1)]
+            led = frames[:, 1:].copy()
+            ends = following == at
+            led[ends] = frames[ends, :-1]
+            self._ahead = following, led
+            return frames[:, :-1]
         where = np.stack([np.asarray(each) for each in stack[::-1]], axis=np.ndim(at))
         return value[where]
 

@@ -97,19 +97,25 @@ class LeavesOnDisk(ReplayBuffer):
         """Make the store, for transitions like that of a batch with one row."""
         names = field_names(template)
         self._take(self._leaf_rows(self._make_slots(fields_of(template, names), names), names))
-        in_memory_only = []
         for path, value in leaves(template):
             if path not in names:
-                in_memory_only.append(path)
                 self._set_leaf(path, create_value(value, self.maxsize, stack=False))
         self._add_empty(self._meta, template)
-        if in_memory_only:
-            warnings.warn(
-                f"{', '.join(in_memory_only)}: no arrays of numbers, which stay in memory and "
-                "are gone when the buffer is opened again",
-                stacklevel=4,
-            )
+        self._warn_of_memory(stacklevel=5)
         self._share()
+
+    def _warn_of_memory(self, stacklevel: int) -> None:
+        """Name the leaves that are in memory alone, each of them once."""
+        said = self._there.in_memory
+        new = [path for path, _ in leaves(self._meta) if path not in self._there.names]
+        new = [path for path in new if path not in said]
+        said.update(new)
+        if new:
+            warnings.warn(
+                f"{', '.join(new)}: no arrays of numbers, or not in the first transition. They "
+                "stay in memory, and are gone when the buffer is opened again",
+                stacklevel=stacklevel,
+            )
 
     def _set_leaf(self, path: str, value: Any) -> None:
         *parents, key = path.split("/")

@@ -130,6 +130,8 @@ def train(run: Path, name: str, settings: Settings, *, device: str = "cpu", seed
             optimizers={"adam": optimizer}, keep=2,
         )  # fmt: skip
         start, _ = state.load()
+        if start is None:
+            state.save(0)  # a kill before the next one leads back to a store without rows
         step = start or 0
         batches = buffer.prefetch(2, device=device)
         observation, _ = env.reset(seed=seed + step)

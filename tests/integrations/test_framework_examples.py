@@ -83,3 +83,6 @@ def test_rainbow(tmp_path):
     checkpoints = tmp_path / "run" / "checkpoints"
     assert [each.number for each in diskreplay.checkpoints(checkpoints)] == [120, 160]
     assert torch.load(diskreplay.attachment(checkpoints), weights_only=True)
+    lives(RAINBOW, tmp_path / "early", 20, 50)  # killed before step 40, where it saves
+    with diskreplay.open(tmp_path / "early" / "replay") as buffer:
+        assert buffer.add_count == 50

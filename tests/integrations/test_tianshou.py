@@ -458,6 +458,26 @@ def test_what_are_no_numbers_stays_in_memory_with_a_warning():
     disk.close()
 
 
+def test_keys_that_come_up_late_stay_in_memory_with_a_warning(tmp_path):
+    batch = {
+        "obs": np.zeros(300), "act": 1, "rew": 1.0, "terminated": False, "truncated": False,
+        "obs_next": np.zeros(300), "info": {"at": 3.0},
+    }  # fmt: skip
+    late = {**batch, "info": {"at": 3.0, "lives": 4.0}}
+    disk = make("ReplayBuffer", {"path": tmp_path / "replay"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        disk.add(Batch(batch))
+    with pytest.warns(UserWarning, match="info/lives: .*not in the first"):
+        disk.add(Batch(late))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        disk.add(Batch(late))
+    assert disk.info.lives[:3].tolist() == [0.0, 4.0, 4.0]
+    assert disk.info.at[:3].tolist() == [3.0, 3.0, 3.0]
+    disk.close()
+
+
 def test_whatever_reads_stores_understands_it(tmp_path):
     disk, plays = make("VectorReplayBuffer", {"path": tmp_path / "replay"}), player("vector")
     for _ in range(15):
