@@ -77,9 +77,10 @@ class SlotArray:
         where = []
         for name, part, length in (("slot", slots, self._slots), ("env", envs, self._envs)):
             flat = np.asarray(part, np.int64).reshape(-1)
-            if flat.size and (flat.min() < -length or flat.max() >= length):
+            least = flat.min(initial=0)
+            if least < -length or flat.max(initial=0) >= length:
                 raise IndexError(f"{name}: from 0 to {length - 1} expected")
-            where.append(np.where(flat < 0, flat + length, flat) if (flat < 0).any() else flat)
+            where.append(np.where(flat < 0, flat + length, flat) if least < 0 else flat)
         return self._read(*where).reshape(*np.shape(slots), *self.shape[2:])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -82,7 +82,7 @@ class TransitionRing:
         self._adds = 0
         # Of each env, which of its transitions have their older frames in rows of their own.
         self._leads: list[deque[int]] = [deque() for _ in range(self.num_envs)]
-        self._read: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._read: dict[int, tuple[tuple[bytes, bytes], np.ndarray]] = {}
 
     @property
     def buffer(self) -> Any:
@@ -343,13 +343,14 @@ class TransitionRing:
         if leaf.stack == 1:
             frames = self._windows(leaf_at, slots, envs, following, not following)
             return leaf.joined(frames)
-        known, asked = self._read.get(leaf_at), (slots, envs)
-        if known is None or not all(map(np.array_equal, known, asked)):
+        asked = slots.tobytes(), envs.tobytes()  # of a batch's length: compared soonest so
+        known, windows = self._read.get(leaf_at, (None, None))
+        if windows is None or known != asked:
             windows = self._windows(leaf_at, slots, envs, True, True)
-            self._read[leaf_at] = known = slots.copy(), envs.copy(), windows
+            self._read[leaf_at] = asked, windows
         if not following:
-            return leaf.joined(known[2][:, :-1])
-        led = leaf.joined(known[2][:, 1:])
+            return leaf.joined(windows[:, :-1])
+        led = leaf.joined(windows[:, 1:])
         if (blind := self._blind[slots, envs]).any():
             led = np.where(blind.reshape(-1, *(1,) * len(leaf.shape)), led.dtype.type(0), led)
         return led
