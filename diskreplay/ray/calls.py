@@ -51,3 +51,31 @@ def patient(method: Any, *arguments: Any, timeout: float) -> Any:
             if left <= 0:
                 raise
             time.sleep(0.05)  # the network; a restart is waited for by Ray
+
+
+def let_pass(coordinator: Any, what: str, count: int, timeout: float) -> None:
+    """Wait for a rate limiter. Where its actor dies it is asked again: what it had let pass by then
+    may be counted twice.
+
+    Parameters
+    ----------
+    coordinator
+        Its actor.
+    what : {"acquire_insert", "acquire_sample"}
+    count : int
+    timeout : float
+        That the limiter may take.
+
+    Raises
+    ------
+    RateLimiterTimeout
+    ShardsLostError
+        The actor does not come back.
+    """
+    try:
+        patient(getattr(coordinator, what), count, timeout, timeout=timeout + 60.0)
+    except LOST as error:
+        raise ShardsLostError(
+            f"the actor with the rate limiter does not answer, waited {timeout + 60.0:g} s: see "
+            "`ray status`"
+        ) from error

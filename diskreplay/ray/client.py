@@ -10,7 +10,7 @@ import ray
 from diskreplay.batch import Batch
 from diskreplay.errors import PriorityError, ShardsLostError
 from diskreplay.options import Beta
-from diskreplay.ray.calls import LOST, answer, patient
+from diskreplay.ray.calls import LOST, answer, let_pass, patient
 from diskreplay.ray.draw_request import DrawRequest, no_totals
 from diskreplay.ray.packed_batch import joined
 from diskreplay.ray.rate_limiter import RateLimiter
@@ -151,8 +151,7 @@ class Client:
     def acquire(self, what: str, count: int) -> None:
         """Wait for the rate limiter."""
         if self.limiter is not None:
-            method = getattr(self.coordinator, what)
-            answer(method.remote(count, self.timeout), self.timeout + self.shard_timeout + 30.0)
+            let_pass(self.coordinator, what, count, self.timeout)
 
     def give_back(self, samples: int) -> None:
         """Samples that the limiter let pass and that were not taken."""

@@ -13,10 +13,10 @@ from diskreplay.store import files
 
 
 class Coordinator:
-    """Knows the shards of a buffer and lets inserts and samples pass, as its rate limiter says.
+    """Knows what a buffer is made of and lets inserts and samples pass, as its rate limiter says.
 
     An actor of Ray whose methods all run on one event loop. Its counts are in a mapped file, so
-    that they outlast its process.
+    that they outlast its process; nothing else is told to it after it was made.
 
     Parameters
     ----------
@@ -29,20 +29,15 @@ class Coordinator:
 
     def __init__(self, options: dict[str, Any], limiter: RateLimiter | None, counts: Path) -> None:
         self._options, self._limiter = options, limiter
-        self._shards: list[Any] = []
         counts.parent.mkdir(parents=True, exist_ok=True)
         mode = "r+" if counts.exists() and counts.stat().st_size == 16 else "w+"
         self._run = counts.with_name("run")
         self._counts = np.memmap(counts, np.int64, mode, shape=(2,))  # type: ignore[call-overload]
         self._changed = asyncio.Condition()
 
-    async def introduce(self, shards: list[Any]) -> None:
-        """Say which actors the shards are."""
-        self._shards = shards
-
-    async def options(self) -> tuple[dict[str, Any], RateLimiter | None, list[Any]]:
+    async def options(self) -> tuple[dict[str, Any], RateLimiter | None]:
         """What a client is made from."""
-        return self._options, self._limiter, self._shards
+        return self._options, self._limiter
 
     async def run(self) -> str:
         """Who publishes this buffer's checkpoints in object stores: a random name, on the disk."""

@@ -24,6 +24,21 @@ def running(name: str) -> Any:
         return None
 
 
+def shards_of(name: str, count: int) -> list[Any]:
+    """The shards of a buffer that runs; also those that Ray is about to start again.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    try:
+        return [ray.get_actor(f"{name}/{number}", namespace=_NAMESPACE) for number in range(count)]
+    except ValueError as error:
+        raise InvalidInputError(
+            f"name: the sharded buffer {name!r} is about to be made or closed; connect again"
+        ) from error
+
+
 def refuse_running(name: str) -> None:
     """Raise an `InvalidInputError` if a buffer of this name runs."""
     if running(name) is not None:
@@ -75,7 +90,6 @@ def start(
             actors.append(actor.remote(number, directory / f"shard-{number}", identity, own))
         for number, shard in enumerate(actors):
             _opened(shard, directory / f"shard-{number}")
-        answer(coordinator.introduce.remote(actors))
     except BaseException:
         for each in [coordinator, *actors]:
             ray.kill(each)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from diskreplay.errors import ClosedError, InvalidInputError, RowsMissingError, ShardsLostError
-from diskreplay.ray.calls import LOST, answer, patient
+from diskreplay.ray.calls import LOST, answer, let_pass, patient
+from diskreplay.ray.launcher import shards_of
 from diskreplay.ray.leasing import leased
 from diskreplay.ray.shard import Chunk, Lease
 from diskreplay.ray.trajectory_builder import TrajectoryBuilder
@@ -141,8 +142,7 @@ class ShardWriter:
         builder = self._builder
         if self._limited:
             timeout = self._options["timeout"]
-            call = self._coordinator.acquire_insert.remote(builder.transitions, timeout)
-            answer(call, timeout + 60.0)
+            let_pass(self._coordinator, "acquire_insert", builder.transitions, timeout)
         columns, lengths, priority, _transitions = builder.take()
         chunk = Chunk(columns, self._envs, self._next.copy(), lengths, priority)
         self._next += lengths
@@ -211,9 +211,7 @@ class ShardWriter:
     def _fail_over(self, waited: float) -> None:
         """Go on in envs of another shard, with the next episode of each env. What this one has not
         acknowledged may be there, so it is not sent to the other: no row is there twice."""
-        _options, _limiter, actors = patient(
-            self._coordinator.options, timeout=self._options["timeout"]
-        )
+        actors = shards_of(self._options["name"], self._options["num_shards"])
         others = {number: actor for number, actor in enumerate(actors) if number != self.shard}
         try:
             number, lease = leased(

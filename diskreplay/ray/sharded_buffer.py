@@ -23,7 +23,7 @@ from diskreplay.ray.arguments import options_of
 from diskreplay.ray.calls import LOST, answer, patient
 from diskreplay.ray.checkpoint_calls import CheckpointCalls
 from diskreplay.ray.client import Client
-from diskreplay.ray.launcher import refuse_running, running, start
+from diskreplay.ray.launcher import refuse_running, running, shards_of, start
 from diskreplay.ray.leasing import leased
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.ray.shard_ids import split
@@ -130,7 +130,8 @@ class ShardedReplayBuffer(CheckpointCalls):
             raise InvalidInputError(
                 f"name: no sharded buffer {name!r} is running in this cluster; make one"
             )
-        options, limiter, shards = patient(coordinator.options, timeout=60.0)
+        options, limiter = patient(coordinator.options, timeout=60.0)
+        shards = shards_of(name, options["num_shards"])
         self = cls.__new__(cls)
         self._start(Client(coordinator, options, limiter, shards, np.random.default_rng(seed)))
         return self

@@ -43,6 +43,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--actors", type=int, default=16, metavar="N")
     add("--seed", type=int, default=0)
     add("--directory", type=Path, help="where the store is")
+    add = command("shards", "shards on a Ray cluster of this machine; they and others are killed")
+    for kind, count in {
+        "shards": 100, "nodes": 10, "saves": 20, "learners": 10, "coordinators": 10,
+    }.items():  # fmt: skip
+        add(f"--{kind}", type=int, default=count, metavar="N", help=f"default: {count}")
+    add("--wait-s", type=float, default=3.0, help="longest wait for a batch (default: 3)")
+    add("--kills-a-round", type=int, default=10, metavar="N", help="then all rows are compared")
+    add("--seed", type=int, default=0)
+    add("--directory", type=Path, help="where the stores are")
     add = command("crowd", "one writer and many readers, in processes, threads and data loaders")
     add("--seconds", type=float, default=60.0, help="for each of five parts (default: 60)")
     add("--no-loaders", dest="with_loaders", action="store_false", help="PyTorch is not there")
@@ -91,6 +100,8 @@ def main() -> int:
     command, target = options.pop("command"), options.pop("json")
     steps = {"death": options.get("kills"), "hostile": None, "failing": None,
              "actors": options.get("kills") or options.get("rows"),
+             "shards": sum(options.get(kind, 0) for kind in (
+                 "shards", "nodes", "saves", "learners", "coordinators")),
              "rot": options.get("rounds"), "places": options.get("rounds")}  # fmt: skip
     module = importlib.import_module(command)
     with Progress(console=_console, auto_refresh=False) as progress:  # no thread: workers fork
