@@ -86,7 +86,7 @@ def verify(
     deep: Annotated[bool, typer.Option("--deep", help="Of a URL: read every object, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every file: structure, checksums, lengths, counts, steps and flags, strays.
+    """Check every file: structure, checksums, lengths, counts, steps, flags, superfluous files.
 
     Exit code 1 says that something was found. A live store may be written to meanwhile.
 
@@ -203,10 +203,10 @@ def checkpoints(
     ],
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """The checkpoints of a directory: suffix, time, rows, bytes, whole or not, attachments.
+    """List the checkpoints of a directory: suffix, time, rows, bytes, whole or not, attachments.
 
-    Shared bytes are in files that the live store or another checkpoint has too: to delete one
-    checkpoint frees its own bytes only.
+    Shared bytes are in files that the live store or another checkpoint has too. Deleting one
+    checkpoint frees only its own bytes.
     """
     from diskreplay.store import listing
 
@@ -332,8 +332,8 @@ def diff(
         bool,
         typer.Option(
             "--newest",
-            help="Hold the newest rows against each other, whatever their numbers: so compare a "
-            "copy. Row numbers and the generator are left out; priorities may differ by 1e-9.",
+            help="Compare the newest rows, whatever their numbers, as a copy needs it. Row numbers "
+            "and the generator are left out; priorities may differ by 1e-9.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -341,8 +341,8 @@ def diff(
     """Compare two stores or checkpoints: fields, options, rows in common, priorities, generator.
 
     Rows are compared by their numbers; `convert`, `trim`, `merge` and `import` number them from 0,
-    so say `--newest` for what these made. Exit code 1 says that they differ in anything; the last
-    line says whether the rows do. How rows are compressed makes no difference.
+    so give `--newest` for a store that one of these made. Exit code 1 says that they differ in
+    anything; the last line says whether the rows do. How rows are compressed makes no difference.
     """
     from diskreplay.inspection.difference import common_rows, differences
 

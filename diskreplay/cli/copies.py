@@ -77,7 +77,7 @@ def merge(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make one store of several: env by env, the rows of the first, then those of the next.
+    """Make one store from several: env by env, the rows of the first, then those of the next.
 
     The rows of the new store are numbered from 0. What is left of an episode whose beginning was
     evicted is taken over from the first store only.

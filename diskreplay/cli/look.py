@@ -40,7 +40,7 @@ commands = typer.Typer()
     "`diskreplay info runs/pong/replay --watch 5`"
 )
 def info(path: PathArgument, watch: WatchOption = None, as_json: JsonOption = False) -> None:
-    """What a store is: fields, rows, episodes, sizes, who writes to it, checkpoints beside it."""
+    """Show what a store is: fields, rows, episodes, sizes, its writer, checkpoints near it."""
     from diskreplay.inspection.overview import overview_of
 
     if watch is not None:
@@ -164,11 +164,11 @@ def stats(
     watch: WatchOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Figures: of each field, of returns and lengths, of actions, rewards, priorities and ages.
+    """Show statistics: of fields, returns, lengths, actions, rewards, priorities and ages.
 
     An episode is whole if it has ended and all of it is retained. The effective sample size says
-    how evenly the priorities let transitions be sampled: as evenly as so many equally likely ones.
-    Ages are counted in rows of the same env.
+    how evenly transitions are sampled: so many equally likely ones would be sampled as evenly. Ages
+    are counted in rows of the same env.
     """
     from diskreplay.inspection.profile import SAMPLE_BYTES
     from diskreplay.inspection.summary import summary_of
@@ -292,10 +292,10 @@ def bench(
     ] = 2.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Sample this very store: microseconds a batch, bytes a second, from memory and from disk.
+    """Measure how fast this store is sampled, from memory and from disk.
 
-    For the latter the system is asked to forget the files, which slows down for a moment whoever
-    else reads them.
+    To measure the disk, the system is asked to drop the files from its memory. Others who read
+    them are slower for a moment.
     """
     from diskreplay.inspection import speed
 

@@ -40,7 +40,7 @@ RunOption = Annotated[
     ),
 ]
 TakeoverOption = Annotated[
-    bool, typer.Option("--takeover", help="Publish although another run did last.")
+    bool, typer.Option("--takeover", help="Go on although another run published last.")
 ]
 
 

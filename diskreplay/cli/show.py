@@ -69,8 +69,8 @@ def episodes(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The retained episodes as a table. Their numbers are what --episode takes elsewhere; they
-    move down when older episodes leave the capacity."""
+    """List the retained episodes. Other commands take their numbers as --episode. The numbers get
+    smaller when older episodes leave the capacity."""
     with opened(path) as buffer:
         found, title = episodes_of(buffer), title_of(buffer.path)
     order = _order(found, sort, reverse)
@@ -163,7 +163,7 @@ def show(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """One row, or the rows of one episode, with their frames where the terminal can draw them."""
+    """Show one row, or the rows of one episode, with their frames if the terminal can draw them."""
     from diskreplay.pictures.frame_field import retained
 
     if (id is None) == (episode is None):

@@ -257,8 +257,8 @@ def import_(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a store of Parquet, CSV or .npz files that `export` wrote, a Minari or LeRobot data set,
-    or a checkpoint of Dopamine or ReAgent. Its rows are numbered from 0."""  # fmt: skip
+    """Make a store from Parquet, CSV or .npz files that `export` wrote, a Minari or LeRobot data
+    set, or a checkpoint of Dopamine or ReAgent. Its rows are numbered from 0."""  # fmt: skip
     kind = format or _told_from(absolute(source))
     given = source if kind is Format.MINARI else absolute(source)
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)

@@ -27,31 +27,31 @@ def view(
         int | None,
         typer.Option(
             "--port", "-p", min=0, max=65535, show_default=False,
-            help="Default: 8642, or any that is free if that is taken. 0 is any.",
+            help="Default: 8642, or a free one if that is taken. 0 takes any free one.",
         ),
     ] = None,
     host: Annotated[
         str,
         typer.Option(
             "--host",
-            help="Address to listen on; 0.0.0.0 are all of this machine. Who has the token can "
-            "read the stores then, and who listens on the way can read along: an SSH tunnel is "
-            "safer.",
+            help="Address to listen on; 0.0.0.0 means all addresses of this machine. Then whoever "
+            "has the token can read the stores, and the connection is not encrypted: an SSH tunnel "
+            "is safer.",
         ),
     ] = "127.0.0.1",
     names: Annotated[
         list[str] | None,
         typer.Option(
             "--name", metavar="NAME", show_default=False,
-            help="A further name of this machine that the page may be asked by, with --host.",
+            help="With --host: one more host name that the page answers to.",
         ),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
             "--token", show_default=False, envvar="DISKREPLAY_VIEW_TOKEN",
-            help="A token of your own, so that the address stays; else a new one each time. As an "
-            "option other users of this machine can read it.",
+            help="A token of your own, so that the address stays the same. Default: a new one each "
+            "time. Other users of this machine can see an option; the variable is safer.",
         ),
     ] = None,
     open_browser: Annotated[
@@ -60,9 +60,10 @@ def view(
 ) -> None:  # fmt: skip
     """Show live stores and checkpoints as a local web page, until Ctrl-C.
 
-    It moves while training writes: rates, returns, priorities, sizes; plays any episode, shows any
-    row, and compares two stores. It only reads. On a machine far away, make a tunnel,
-    `ssh -L 8642:127.0.0.1:8642 MACHINE`, and open the address that this prints there.
+    The page follows training: rates, returns, priorities, sizes. It plays any episode, shows any
+    row, and compares two stores. It only reads. If the stores are on another machine, run this
+    command there, make a tunnel with `ssh -L 8642:127.0.0.1:8642 MACHINE`, and open the address
+    that the command prints.
     """
     try:
         from diskreplay.view.server import serve

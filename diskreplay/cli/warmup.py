@@ -22,10 +22,10 @@ MODULES = (
 
 @commands.command(epilog="Example, in a Dockerfile: `RUN diskreplay warmup --json`")
 def warmup(as_json: JsonOption = False) -> None:
-    """Compile all that is compiled at a first run, and keep it.
+    """Compile everything that a first run would compile, and keep it.
 
-    For images of containers: buffers, readers, checks and the older APIs find it compiled then,
-    also where they run as another user, who cannot write there. `NUMBA_CACHE_DIR` names another
+    This is for container images. Buffers, readers, checks and the older APIs then find everything
+    compiled, also if they run as a user who cannot write there. `NUMBA_CACHE_DIR` names another
     directory. The machine that runs the image needs a processor of the kind that the image was
     built on: Numba compiles anew for another one.
     """

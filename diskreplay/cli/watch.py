@@ -27,8 +27,8 @@ WatchOption = Annotated[
     float | None,
     typer.Option(
         "--watch", "-w", metavar="[SECONDS]", min=0.05, show_default=False,
-        help=f"Look again every so many seconds, {INTERVAL} by default, until Ctrl-C; with rows a "
-        "second and the returns of the newest episodes. With --json a line each time.",
+        help=f"Look again every SECONDS seconds, {INTERVAL} by default, until Ctrl-C. Shows rows a "
+        "second and the returns of the newest episodes, too. With --json a line each time.",
     ),
 ]  # fmt: skip
 
