@@ -18,7 +18,7 @@ from pathlib import Path
 
 from diskreplay.errors import LockedError, StorageError, StorePermissionError
 from diskreplay.store.at_once import at_once
-from diskreplay.store.paths import file_system
+from diskreplay.store.paths import file_system, is_in_memory
 from diskreplay.store.system_errors import explained, translated
 
 _AT_FDCWD = -100
@@ -231,10 +231,20 @@ def sync(paths: Iterable[Path]) -> None:
     stores.
 
     Several at a time, on threads of their own: the file system and the disk then do for many at
-    once what they would do for each. Not ``syncfs``: it would also write the tails, over and over,
-    and whatever else lies on that file system.
+    once what they would do for each. A file system in memory does nothing, sooner than a thread
+    begins. Not ``syncfs``: it would also write the tails, over and over, and whatever else lies on
+    that file system.
     """
-    at_once(_sync_one, filter(is_synced, paths) if _passing else paths, _SYNCED_AT_ONCE)
+    at_disk, in_memory = [], dict[str, bool]()
+    for path in filter(is_synced, paths) if _passing else paths:
+        directory = os.path.dirname(path)
+        if directory not in in_memory:
+            in_memory[directory] = is_in_memory(directory)
+        if in_memory[directory]:
+            _sync_one(path)
+        else:
+            at_disk.append(path)
+    at_once(_sync_one, at_disk, _SYNCED_AT_ONCE)
 
 
 def sync_dirs(paths: Iterable[Path]) -> None:

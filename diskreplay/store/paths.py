@@ -1,15 +1,20 @@
 """Paths: what they lead to, and which file system that is on. Nothing is changed here."""
 
 import contextlib
+import ctypes
 import errno
 import glob
 import os
 import re
 import stat
+import sys
 from pathlib import Path
 
 from diskreplay.errors import StorageError
 from diskreplay.store.system_errors import explained
+
+_MEMORY = {0x01021994, 0x858458F6}  # Linux: a tmpfs, a ramfs
+_libc = ctypes.CDLL(None)
 
 
 def is_remote(place: object) -> bool:
@@ -81,6 +86,13 @@ def file_system(path: Path) -> str:
             if inside and len(point) >= len(longest):  # of two at one place the later one is on top
                 longest, kind = point, its_kind
     return f"the file system at {longest} ({kind})" if longest else "its file system"
+
+
+def is_in_memory(path: str | os.PathLike) -> bool:
+    """Whether the file system that `path` is on has no disk; False where that is not known."""
+    about = (ctypes.c_ulong * 32)()  # larger than any `struct statfs`, whose first word is the type
+    found = sys.platform == "linux" and _libc.statfs(os.fsencode(path), about) == 0
+    return found and about[0] & 0xFFFFFFFF in _MEMORY
 
 
 def identity(path: Path) -> tuple[int, ...] | None:

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -10,6 +12,7 @@ from diskreplay import errors
 from diskreplay.store import commit_page, files
 from diskreplay.store.system_errors import explained
 from tests import processes
+from tests.disks import alone, can_mount
 
 
 @pytest.mark.parametrize(
@@ -97,8 +100,11 @@ def test_sync(tmp_path, count):
     files.sync_dirs({tmp_path})
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("count", [3, 100])
-def test_every_file_is_synced_and_one_that_fails_is_named(tmp_path, monkeypatch, count):
+def test_every_file_is_synced_and_one_that_fails_is_named(tmp_path, monkeypatch, count, in_memory):
+    """On threads, or one after the other."""
+    monkeypatch.setattr(files, "is_in_memory", lambda path: in_memory)
     paths = [tmp_path / str(i) for i in range(count)]
     for path in paths:
         path.write_text("x")
@@ -119,6 +125,43 @@ def test_every_file_is_synced_and_one_that_fails_is_named(tmp_path, monkeypatch,
     good = [path for path in paths if path != paths[-2]]
     files.sync(good)
     assert sorted(synced) == sorted(path.stat().st_ino for path in good)
+
+
+def test_files_on_disks_are_synced_on_threads_and_those_in_memory_are_not(tmp_path, monkeypatch):
+    """Each of those on a disk waits for the others: one after the other they would never end."""
+    paths = {tmp_path / where / name for where in ("disk", "memory") for name in "abcd"}
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    monkeypatch.setattr(files, "is_in_memory", lambda path: path.endswith("memory"))
+    together, synced, original = threading.Barrier(4, timeout=300), [], files._sync_one
+
+    def sync_one(path):
+        original(path)
+        synced.append((path, threading.get_ident()))
+        if path.parent.name == "disk":
+            together.wait()
+
+    monkeypatch.setattr(files, "_sync_one", sync_one)
+    files.sync(sorted(paths))
+    assert {path for path, _ in synced} == paths
+    here = threading.get_ident()
+    assert all(thread == here for path, thread in synced if path.parent.name == "memory")
+    assert len({thread for path, thread in synced if path.parent.name == "disk"}) == 4
+
+
+@pytest.mark.skipif(not can_mount(), reason="may not mount")
+def test_what_is_in_memory(tmp_path):
+    code = """
+import sys
+from tests.disks import mount
+from diskreplay.store.paths import is_in_memory
+assert is_in_memory("/proc") is is_in_memory("/nowhere") is False
+mount(sys.argv[1])
+assert is_in_memory(sys.argv[1])
+"""
+    command, options = alone("-c", code, tmp_path)
+    subprocess.run(command, check=True, **options)
 
 
 def test_sync_of_a_missing_file_names_it(tmp_path):
