@@ -72,7 +72,8 @@ class CheckpointCalls:
         the same number of shards and the same calls the next batches are those that the saved run
         drew, as long as nobody adds. With another one the envs are divided anew in whole groups of
         `env_group`, by hard links. Ids that were handed out before are void, and updates of them
-        are dropped. A writer goes on behind the rows of the checkpoint, with a warning. The rate
+        are dropped. A writer goes on behind the rows of the checkpoint, with the next
+        episode of each env and a warning. The rate
         limiter goes on with the saved counts; its options are those it was made with now.
 
         Parameters

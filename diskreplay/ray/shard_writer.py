@@ -223,7 +223,7 @@ class ShardWriter:
                 f"for this writer ({error}); {self._unacknowledged} rows wait in it: call flush to "
                 "try again"
             ) from error
-        rests = self._builder.leave_out_rests()
+        rests = self._builder.leave_out_rests(np.ones(self.num_envs, bool))
         warnings.warn(
             f"shard {self.shard} has not answered for {waited:.0f} s; this writer goes on in shard "
             f"{number}. {self._unacknowledged} rows that were not acknowledged are given up, since "
@@ -251,16 +251,18 @@ class ShardWriter:
         warnings.warn(
             f"shard {self.shard}: its envs {self._envs.tolist()} had {self.acknowledged.tolist()} "
             f"rows and have {counts.tolist()} now, after a power cut or since a checkpoint was "
-            "loaded; new rows follow those",
+            "loaded; the next episodes follow those, without the rest of those under way",
             RuntimeWarning,
             stacklevel=4,
         )
         self._generation, self._next = lease.generation, counts.copy()
         self.acknowledged = counts.copy()
-        chunks = []
+        waiting, chunks = np.ones(self.num_envs, np.bool_), []  # for an episode to begin
         for sent in self._sent:
-            chunks.append(sent.chunk._replace(first_rows=self._next.copy()))
-            self._next += sent.chunk.lengths
+            chunk = _without_rests(sent.chunk, waiting)._replace(first_rows=self._next.copy())
+            chunks.append(chunk)
+            self._next += chunk.lengths
+        self._builder.leave_out_rests(waiting)
         self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
 
     def __enter__(self) -> Self:
@@ -279,3 +281,19 @@ class ShardWriter:
 
 def _received(arguments: tuple, chunk_rows: int, limited: bool) -> ShardWriter:
     return ShardWriter(*arguments, chunk_rows=chunk_rows, limited=limited)
+
+
+def _without_rests(chunk: Chunk, waiting: np.ndarray) -> Chunk:
+    """Without the rows of the envs that wait for an episode to begin, up to where one does; they do
+    not wait any more then."""
+    step, lengths = chunk.columns["step"], chunk.lengths.copy()
+    kept, starts = np.ones(len(step), np.bool_), np.cumsum(lengths) - lengths
+    for env in np.flatnonzero(waiting).tolist():
+        start, rows = int(starts[env]), int(lengths[env])
+        begins = np.flatnonzero(step[start : start + rows] == 0)
+        dropped = int(begins[0]) if len(begins) else rows
+        kept[start : start + dropped] = False
+        lengths[env] -= dropped
+        waiting[env] = not len(begins)
+    columns = {name: values[kept] for name, values in chunk.columns.items()}
+    return chunk._replace(columns=columns, lengths=lengths, priority=chunk.priority[kept])

@@ -82,11 +82,18 @@ class TrajectoryBuilder:
         self.steps[flags] = 0
         self._left_out[flags] = False
 
-    def leave_out_rests(self) -> int:
-        """Leave out the rest of each episode of which rows were taken already, and what is yet to
-        come of it: the rows before are elsewhere. Returns how many rows were collected of them."""
+    def leave_out_rests(self, envs: np.ndarray) -> int:
+        """Leave out the rest of the episodes of some envs, of which rows were taken already, and
+        what is yet to come of it: the rows before are gone. Returns how many rows were collected of
+        them.
+
+        Parameters
+        ----------
+        envs : ndarray of bool, shape (num_envs,)
+        """
         dropped = 0
-        for env, filled in enumerate(self.filled.tolist()):
+        for env in np.flatnonzero(envs).tolist():
+            filled = int(self.filled[env])
             begins = np.flatnonzero(self._columns[self._step][env, :filled] == 0)
             start = int(begins[0]) if len(begins) else filled
             self._left_out[env] = start == filled and self.steps[env] > 0

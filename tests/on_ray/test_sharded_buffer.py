@@ -19,6 +19,7 @@ from diskreplay import (
     UnknownIdError,
     UsageError,
 )
+from diskreplay.check.verify import verify
 from diskreplay.ray import MinSize, SampleToInsertRatio, ShardedReplayBuffer
 from diskreplay.ray.shard_ids import split
 from tests.on_ray.workload import add, check, make, numbers_of, stored
@@ -208,6 +209,66 @@ def test_a_writer_goes_on_behind_the_rows_of_a_checkpoint(replay, tmp_path):
     # The last row before the load and the last one of all wait for the next of their episode.
     kept = [("a", 7), ("b", 7), ("c", 1), ("d", 1)]
     assert there == {number for name, rows in kept for number in numbers_of(name, rows).tolist()}
+
+
+def test_a_writer_amid_an_episode_goes_on_with_the_next_one(replay, shared, tmp_path):
+    """The rest of an episode whose beginning is gone would be steps that follow none."""
+    with replay.writer(2, 4) as writer:
+        for at in range(12):
+            add(writer, ["a", "b"], at)
+        writer.flush()
+        replay.save(tmp_path, 1)
+        for at in range(12, 22):
+            add(writer, ["a", "b"], at)
+        replay.load(tmp_path, 1)
+
+        def go_on():
+            for at in range(22, 40):
+                add(writer, ["a", "b"], at)
+
+        with pytest.warns(RuntimeWarning, match="the next episodes follow those"):
+            go_on()
+        writer.flush()
+        number = writer.shard
+    store = shared[1].parent / "replay" / f"shard-{number}" / "store"
+    with diskreplay.open(store) as reader:
+        found = reader.take("number", np.arange(*reader.bounds[0]) * reader.num_envs)
+        final = reader.take("is_final", np.arange(*reader.bounds[0]) * reader.num_envs)
+    kept = found[~final].tolist()
+    name = "a" if kept[0] == numbers_of("a", 1)[0] else "b"
+    assert kept[:12] == numbers_of(name, 12).tolist()
+    begun = (kept[12] - numbers_of(name, 1)[0]).item()
+    assert begun in (18, 27)  # where an episode begins
+    assert kept[12:] == numbers_of(name, 40)[begun:].tolist()
+    assert verify(store).clean
+    check(replay.sample(128))
+
+
+def test_a_learner_whose_actors_have_ended_is_told_and_can_try_again(tmp_path):
+    limiter = SampleToInsertRatio(4.0, min_size_to_sample=32, error_buffer=200.0)
+    with make(
+        tmp_path, name=next(_names), rate_limiter=limiter, timeout=3.0, num_shards=1, num_envs=2
+    ) as replay:
+        taken = []
+
+        def take_all(batches):
+            for batch in batches:
+                check(batch)
+                taken.append(len(batch.id))
+
+        with replay.prefetch(depth=2) as batches:
+            with replay.writer(2, 8) as writer:
+                add_many(writer, 24)
+            with pytest.raises(RateLimiterTimeout, match="48 transitions inserted"):
+                take_all(batches)
+            inserts, samples = replay.limiter_counts()
+            assert (inserts, samples) == (48, sum(taken))
+            assert not limiter.can_sample(inserts, samples, 32)
+            with pytest.raises(RateLimiterTimeout):
+                next(batches)
+            with replay.writer(2, 8) as writer:
+                add_many(writer, 24)
+            check(next(batches))
 
 
 def test_retention_and_what_cannot_be_loaded(replay, tmp_path):

@@ -97,7 +97,7 @@ def test_the_rest_of_an_episode_is_left_out():
             if at == cut:
                 builder.take()  # sent to a shard that is lost
             if at == cut + left:
-                builder.leave_out_rests()
+                builder.leave_out_rests(np.ones(envs, bool))
             fresh = builder.steps == 0
             step = (
                 rng.integers(0, 255, (envs, 3), np.uint8), rng.integers(0, 4, envs),
