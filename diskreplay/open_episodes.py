@@ -1,14 +1,17 @@
 """The episodes under way in a store, and where parts of episodes begin."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError, UsageError
+from diskreplay.errors import FormatError, StorageError, UsageError
+from diskreplay.runs import Run, joined
 from diskreplay.store import numbers
 from diskreplay.store.format import read_attributes
+from diskreplay.store.parts import PARTS, Parts
 from diskreplay.store.store import Store
 
 BEGINS = "begins"  # among the attributes of the group
@@ -27,6 +30,9 @@ class OpenEpisodes:
         Ids of rows that begin an episode though their step counts on from the row before: parts of
         episodes behind a cut one, which `extend` was given. The record names them before they are
         there, so that nobody takes them for what the cut episode went on with.
+    parts : Parts
+        Rows that `extend` was given, and among which episodes begin at other steps than 0, or final
+        rows hold more than an observation.
     cut : ndarray of int64, shape (num_envs,)
         How many rows each env had when it was opened, or told that its episode is over: the row
         behind these belongs to none before.
@@ -36,7 +42,14 @@ class OpenEpisodes:
         self._store = store
         self.next_step = np.zeros(store.num_envs, np.int32)
         self.begins = parse_begins(store.meta, store)
+        self.parts = parse_parts(store.meta, store)
+        if store.mode != "r" and self.forget_missing():  # a reader's are yet to come
+            with contextlib.suppress(StorageError):  # a full disk: the next record has it
+                store.amend(self.attributes())
         self.cut = store.count.copy()
+        self._noted: tuple[Any, Parts] | None = (
+            None  # the attribute that the record has, as `Parts`
+        )
         self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
         self._steps_left = 0  # so many vector steps cannot make an episode too long
 
@@ -75,23 +88,101 @@ class OpenEpisodes:
         self.next_step[env] = 0 if any(ends) else min(int(step) + 1, LONGEST)
         self.cut[env] = newest
 
-    def begin(self, env: int, step: int, is_final: bool) -> bool:
-        """Note that the next row of an env, of this step, begins an episode; False if it does not,
-        or if all who see the rows know that. After True the store is to be recorded before that row
-        is added."""
-        count = int(self._store.count[env])
-        if not step or self.next_step[env] or not count:
-            return False
-        *ended, before = (
-            self._store.read(name, env, count - 1, count)[0]
-            for name in ("terminated", "truncated", "step")
+    def begin(self, runs: Sequence[Run], reward_at: int) -> bool:
+        """Note where in rows that are about to be added an episode begins at another step than 0,
+        or a final row holds more than an observation.
+
+        Returns whether the store has to be told first: `attributes` are to be on the disk before
+        the rows are there.
+
+        Parameters
+        ----------
+        runs : sequence of Run
+            No env twice.
+        reward_at : int
+            The place of the reward among the columns; ends, step and ``is_final`` follow.
+        """
+        reward, terminated, truncated, step, is_final = (
+            joined(runs, reward_at + place) for place in range(5)
         )
-        if step != int(before) + 1:
+        ended = terminated | truncated
+        odd = is_final & (ended | (reward != 0))
+        lengths, envs = np.array([run.rows for run in runs]), np.array([run.env for run in runs])
+        stops, count = np.cumsum(lengths), self._store.count
+        starts = stops - lengths
+        late = late_starts(step, ended, is_final)
+        # Of the first rows memory knows those that go on with an open episode.
+        first = step[starts]
+        late[starts] = (first != 0) & (first != self.next_step[envs]) & (count[envs] > 0)
+        if not (self.parts or late.any() or odd.any()):
             return False
-        if is_final and any(ended) and count > self.cut[env]:  # what that row has led to
-            return False
+        must_tell = False
+        for env, start, stop in zip(envs.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            own, begin = late[start:stop], int(count[env])
+            if own[0]:
+                columns = step[start:stop], ended[start:stop], is_final[start:stop]
+                own, is_new = self._late_behind(env, *columns)
+                must_tell |= is_new
+            own = own | odd[start:stop]
+            follows, end = self.parts.last(env)[1] == begin > 0, begin + stop - start
+            if own.any() or follows:
+                self.parts.add(env, begin if follows else begin + int(own.argmax()), end)
+            if own.any():
+                must_tell |= self._record_lacks(env)
+        return must_tell
+
+    def _late_behind(
+        self, env: int, step: np.ndarray, ended: np.ndarray, is_final: np.ndarray
+    ) -> tuple[np.ndarray, bool]:
+        """`late_starts` of an env's next rows, of which the first begins an episode, unless it is
+        what the last one has led to; and whether it is one more of `begins`."""
+        store, count = self._store, int(self._store.count[env])
+        low = max(count - 2, int(store.first[env]))
+        *ends, steps, finals = (
+            store.read(name, env, low, count)
+            for name in ("terminated", "truncated", "step", "is_final")
+        )
+        over, before = ends[0] | ends[1], count - low
+        late = late_starts(
+            np.append(steps, step), np.append(over, ended), np.append(finals, is_final)
+        )[before:]  # fmt: skip
+        if step[0] != int(steps[-1]) + 1:
+            return late, False
+        if is_final[0] and over[-1] and count > self.cut[env]:  # what that row has led to
+            return late, False
+        is_new = self._next_id(env) not in self.begins
         self.begins.add(self._next_id(env))
-        return True
+        late[0] = True
+        return late, is_new
+
+    def _record_lacks(self, env: int) -> bool:
+        """Whether the record does not name all rows of an env's last range."""
+        saved = self._store.meta.get(PARTS)
+        if self._noted is None or self._noted[0] is not saved:
+            self._noted = saved, parse_parts(self._store.meta, self._store)
+        start, stop = self._noted[1].last(env)
+        mine, end = self.parts.last(env)
+        return not (start <= mine and end <= stop)
+
+    def attributes(self, *, ahead: bool = False) -> dict[str, Any]:
+        """What the record has to say of `begins` and `parts`; `ahead` as for `Parts.describe`."""
+        found: dict[str, Any] = {}
+        if self.begins or BEGINS in self._store.meta:
+            found[BEGINS] = sorted(self.begins) if ahead else self.retained_begins()
+        if self.parts or PARTS in self._store.meta:
+            if not ahead:
+                self.parts.cut(self._store.durable_first, self._store.count)
+            found[PARTS] = self.parts.describe(ahead=ahead)
+        return found
+
+    def forget_missing(self) -> bool:
+        """Leave out rows that have left for good, and rows that are not there and will be others;
+        whether some of `begins` were such."""
+        store, num_envs = self._store, self._store.num_envs
+        stray = {id_ for id_ in self.begins if id_ // num_envs >= store.count[id_ % num_envs]}
+        self.begins -= stray
+        self.parts.cut(store.durable_first, store.count)
+        return bool(stray)
 
     def begins_next(self, env: int) -> bool:
         """Whether the next row of an env is one of `begins`."""
@@ -116,6 +207,36 @@ class OpenEpisodes:
         if identity != self._seen:
             self.begins = parse_begins(read_attributes(self._store.path), self._store)
             self._seen = identity
+
+
+def late_starts(step: np.ndarray, ended: np.ndarray, is_final: np.ndarray) -> np.ndarray:
+    """Which of consecutive rows of one env begin an episode, by the rule of the row index, though
+    their step is not 0; of the first one nothing is known.
+
+    Parameters
+    ----------
+    step : ndarray of int32
+    ended, is_final : ndarray of bool
+        `ended`: terminated or truncated.
+    """
+    late = np.zeros(len(step), np.bool_)
+    late[1:] = (step[1:] != step[:-1] + 1) | (ended[:-1] & ~is_final[1:])
+    closes = ended[:-1] & is_final[1:] & ~late[1:]
+    late[2:] |= closes[:-1]
+    return late & (step != 0)
+
+
+def parse_parts(attributes: Mapping[str, Any], store: Store) -> Parts:
+    """`OpenEpisodes.parts` in the attributes of a store.
+
+    Raises
+    ------
+    FormatError
+    """
+    try:
+        return Parts.parse(attributes, store.num_envs)
+    except ValueError as error:
+        raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
 
 
 def parse_begins(attributes: Mapping[str, Any], store: Store) -> set[int]:

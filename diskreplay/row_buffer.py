@@ -1,11 +1,12 @@
 """Rows recorded as they are: what every buffer on disk can do."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import InvalidInputError, StorageError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.mutable_fields import MutableFields
 from diskreplay.runs import Run
@@ -94,9 +95,10 @@ class RowBuffer(MutableFields):
 
         Notes
         -----
-        The next `add` continues the last row's episode unless that row ended it. `verify` cannot
-        tell a step that jumps to another one than 0 from a damaged one: it reports such rows, and a
-        repair would set them aside.
+        The next `add` continues the last row's episode unless that row ended it. Where an episode
+        begins at another step than 0, or a final row has a reward or ends, the store notes that
+        these rows are as they were given, before they are there: a write to the disk, once for many
+        such calls. In the rows of such a call `verify` takes neither for rot.
         """
         self._check_writable()
         if not isinstance(env, int | np.integer) or not 0 <= env < self.num_envs:
@@ -219,15 +221,21 @@ class RowBuffer(MutableFields):
 
     def _extend(self, runs: Sequence[Run], given: Any) -> None:
         """Rows that were checked, and whose episodes go on or begin. Needs the lock."""
-        rows, begins = self._rows, False
-        for run in runs:
-            step, is_final = (run.columns[at] for at in (rows.final_at - 1, rows.final_at))
-            if run.rows:
-                begins |= rows.episodes.begin(run.env, int(step[0]), bool(is_final[0]))
-        if begins:
-            # Before the rows: a kill must not leave one as one that the cut episode went on with.
-            self._record()
-        rows.extend(runs, given)
+        rows, runs = self._rows, [run for run in runs if run.rows]
+        if not runs:
+            return
+        store, episodes = rows.store, rows.episodes
+        try:
+            if episodes.begin(runs, rows.final_at - 4):
+                # Before the rows: a kill must not leave one as one that the cut episode went on
+                # with, or as a rotten one.
+                store.amend(episodes.attributes(ahead=True))
+            rows.extend(runs, given)
+        except BaseException:
+            if episodes.forget_missing():
+                with contextlib.suppress(StorageError):  # a full disk: the next record has it
+                    store.amend(episodes.attributes(ahead=True))
+            raise
 
     def end_episode(self, mask: np.ndarray | None = None, *, next_observation: Any = None) -> None:
         """Cut the episode under way: the next `add` starts a new one.

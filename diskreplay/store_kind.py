@@ -7,7 +7,7 @@ import numpy as np
 from diskreplay.distribution import Distribution
 from diskreplay.errors import CapacityError, FormatError
 from diskreplay.indexed_store import IndexedStore
-from diskreplay.open_episodes import BEGINS, LONGEST
+from diskreplay.open_episodes import LONGEST
 from diskreplay.options import Options
 from diskreplay.prefetch import UnderWay
 from diskreplay.sampling.rng import parse as parse_rng
@@ -153,9 +153,8 @@ class StoreKind:
         if rows is None:
             return {"next_step": [0] * self.options.num_envs}
         episodes = rows.episodes
-        begins = {BEGINS: episodes.retained_begins()} if episodes.begins else {}
         next_step = {"next_step": episodes.next_step.tolist()}
-        return {**next_step, **begins, **self.distribution.state(rows)}
+        return {**next_step, **episodes.attributes(), **self.distribution.state(rows)}
 
     def leaves(self, rows: IndexedStore) -> np.ndarray | None:
         """The priorities that a record writes, if there are some."""

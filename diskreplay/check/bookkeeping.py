@@ -9,6 +9,7 @@ import numpy as np
 from diskreplay.check.row_check import FIELD_OF, SmallColumns, faults
 from diskreplay.store.catalog import Catalog, Key
 from diskreplay.store.field import Field
+from diskreplay.store.parts import Parts
 from diskreplay.store.plain_file import Unreadable, plain_file, read_at
 
 _ROWS_AT_ONCE = 1 << 20  # of all envs of a group
@@ -46,8 +47,8 @@ class Bookkeeping:
         self.fields, self.damaged = fields, damaged
         self.sources, self.restored = sources, restored
 
-    def walk(self, catalog: Catalog, group: int) -> Walk:
-        """Go through all rows of a group."""
+    def walk(self, catalog: Catalog, group: int, parts: Parts) -> Walk:
+        """Go through all rows of a group, in which episodes begin with step 0 but in `parts`."""
         durable_count = catalog.durable_count[catalog.envs(group)]
         walk = Walk({}, np.zeros_like(durable_count), np.ones(len(durable_count), np.bool_))
         for low, high in self.windows(catalog, group):
@@ -56,7 +57,8 @@ class Bookkeeping:
             walk.whole &= (known == counted).all(axis=0)
             durable = known & (np.arange(begin, high)[:, None] < durable_count)
             walk.finals += np.count_nonzero((durable & (rows.is_final != 0))[low - begin :], axis=0)
-            for rule, where in faults(rows, known).items():
+            late = parts.mask(range(len(catalog.count))[catalog.envs(group)], begin, high)
+            for rule, where in faults(rows, known, late).items():
                 size = self.fields[FIELD_OF[rule]].segment_rows
                 at, env = np.nonzero(where)
                 numbers, places = np.divmod(begin + at, size)

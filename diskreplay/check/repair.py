@@ -243,9 +243,9 @@ class _Repair:
         wrong: dict[str, list[Span]] = {}
         behind: list[Span] = []
         for env, (rows, known) in self._read(group, envs).items():
-            first = int(catalog.first[env])
-            bad = ~known | self._lost_rows(env)
-            for rule, where in faults(rows, known).items():
+            first, bad = int(catalog.first[env]), ~known | self._lost_rows(env)
+            parts = snapshot.parts.mask([env], first, first + len(known))[:, 0]
+            for rule, where in faults(rows, known, parts).items():
                 wrong.setdefault(rule, []).extend(spans(where[:, None], first, env))
                 bad |= where
             durable = int(catalog.durable_count[env])
@@ -314,6 +314,7 @@ class _Repair:
                 documents.setdefault(build / parent / "zarr.json", format.group_document())
         of_group = {
             **self.snapshot.attributes,
+            **self.snapshot.parts.attribute(),
             "first": catalog.first.tolist(),
             "count": catalog.count.tolist(),
             "transitions": (catalog.count - self._finals).tolist(),
@@ -391,8 +392,7 @@ class _Repair:
                 values[low:used, place] = column.view(np.uint8).reshape(used - low, -1)
 
     def _build_priorities(self) -> None:
-        names = {priorities.MAIN, *self.check.bad_priorities, *priorities.sets(self.path)}
-        for name in sorted(names):
+        for name in {priorities.MAIN, *self.check.bad_priorities, *priorities.sets(self.path)}:
             self._build_set(name)
 
     def _build_set(self, name: str) -> None:

@@ -36,7 +36,7 @@ FIELD_OF = {
 }
 
 
-def faults(rows: SmallColumns, known: np.ndarray) -> dict[str, np.ndarray]:
+def faults(rows: SmallColumns, known: np.ndarray, parts: np.ndarray) -> dict[str, np.ndarray]:
     """Which rows break a rule, for each rule that is broken: bool, shaped like the columns.
 
     Where two rows do not fit together, both are concerned: nothing says which one is wrong.
@@ -47,15 +47,18 @@ def faults(rows: SmallColumns, known: np.ndarray) -> dict[str, np.ndarray]:
         Of one env, or of several side by side.
     known : ndarray of bool
         Rows that are there; nothing is said of the others.
+    parts : ndarray of bool
+        Rows that may begin an episode whatever their step is, and hold more than an observation
+        where they are final ones, see `Parts`.
     """
     step = rows.step.astype(np.int64)
     terminated, truncated, final = rows.terminated != 0, rows.truncated != 0, rows.is_final != 0
     on = step[1:] == step[:-1] + 1
-    pair = known[1:] & known[:-1]
+    pair = known[1:] & known[:-1] & ~parts[1:]
     found = {
         "reward": known & ~np.isfinite(rows.reward),
         "negative": known & (step < 0),
-        "final": known & final & (terminated | truncated | (rows.reward != 0)),
+        "final": known & ~parts & final & (terminated | truncated | (rows.reward != 0)),
         "jump": _spread(pair & ~on & (step[1:] != 0), 2, known),
     }
     for rule, ended in (("after termination", terminated), ("after truncation", truncated)):

@@ -13,6 +13,7 @@ from diskreplay.store import files, format, manifest, private
 from diskreplay.store.catalog import Catalog
 from diskreplay.store.commit_page import CommitPage, finals_in
 from diskreplay.store.field import Field
+from diskreplay.store.parts import Parts
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import Seal
 from diskreplay.store.system_errors import says_lost
@@ -36,6 +37,8 @@ class Snapshot:
         Of the group.
     transitions : ndarray of int64, shape (num_envs,)
         What the record says of them.
+    parts : Parts
+        What it says of these. All rows where that is damaged.
     manifest : dict or None
         Of a checkpoint: its files.
     findings : list of Finding
@@ -111,6 +114,15 @@ class Snapshot:
             self._complain(
                 "metadata", self.path / "zarr.json", f"transitions cannot be so ({error})",
                 "`--repair` counts anew",
+            )  # fmt: skip
+
+        try:
+            self.parts = Parts.parse(attributes, self.num_envs)
+        except ValueError as error:
+            self.parts = Parts.everything(self.num_envs)
+            self._complain(
+                "metadata", self.path / "zarr.json", f"which rows are parts of episodes: {error}",
+                "`--repair` takes it that all rows may be",
             )  # fmt: skip
 
     def _complain(self, kind: str, path: Path, meaning: str, remedy: str, **more: Any) -> None:

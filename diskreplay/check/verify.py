@@ -277,7 +277,7 @@ class Check:
 
     def _inspect_rows(self, group: int) -> list[Finding]:
         catalog, envs = self.catalog, self.catalog.envs(group)
-        walk = self.bookkeeping.walk(catalog, group)
+        walk = self.bookkeeping.walk(catalog, group, self.snapshot.parts)
         found = [self._impossible(rule, number, group, mask)
                  for (rule, number), mask in sorted(walk.wrong.items())]  # fmt: skip
         counted = catalog.durable_count[envs] - self.snapshot.transitions[envs]

@@ -14,13 +14,16 @@ from diskreplay.open_episodes import BEGINS
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.store import generation, regrouping
 from diskreplay.store.manifest import ATTACHMENTS
+from diskreplay.store.parts import PARTS
 from diskreplay.store.paths import resolved
 from diskreplay.store.priorities import LARGEST, VIEWS
 from diskreplay.store.regrouping import Piece, SourceCheckpoint
 
 __all__ = ["regroup"]
 
-_OF_EACH = {"rng", "next_step", BEGINS, VIEWS, "prefetch", generation.KEY, LARGEST, "metadata"}
+_OF_EACH = {
+    "rng", "next_step", BEGINS, PARTS, VIEWS, "prefetch", generation.KEY, LARGEST, "metadata"
+}  # fmt: skip
 """Attributes in which checkpoints of one run may differ."""
 
 
@@ -242,6 +245,9 @@ def _meta(pieces: list[Piece], number: int) -> dict[str, Any]:
     begins = _begins(pieces)
     if begins:
         meta[BEGINS] = begins
+    parts = _parts(pieces)
+    if parts:
+        meta[PARTS] = parts
     views = {name for source in sources for name in source.meta.get(VIEWS, {})}
     if views:
         meta[VIEWS] = {name: _view(name, pieces, number) for name in sorted(views)}
@@ -268,6 +274,19 @@ def _begins(pieces: list[Piece]) -> list[int]:
                 found.append(row * num_envs + before + env - piece.start)
         before += piece.size
     return sorted(found)
+
+
+def _parts(pieces: list[Piece]) -> list[list[int]]:
+    """Rows among which parts of episodes begin, as they are in the target."""
+    found, before = [], 0
+    for piece in pieces:
+        found += [
+            [before + env - piece.start, first, stop]
+            for env, first, stop in piece.source.meta.get(PARTS, [])
+            if piece.start <= env < piece.stop
+        ]
+        before += piece.size
+    return found
 
 
 def _view(name: str, pieces: list[Piece], number: int) -> dict[str, Any]:

@@ -322,6 +322,13 @@ class Store(OpenStore):
             for column in self.raw_columns:
                 column.flushed()
 
+    def amend(self, attributes: Mapping[str, Any]) -> None:
+        """Add to `meta`, or replace in it, and have that on the disk. The record names the same
+        rows as before."""
+        with undisturbed(), self.maintenance.lock:
+            self.meta = {**self.meta, **attributes}
+            self._record.repeat()
+
     def mark_closed(self) -> None:
         """Say that the record is the whole truth; only after `record`. What is needed only while
         rows come is removed."""

@@ -35,7 +35,9 @@ def whole(request: Request, name: str, default: int, *, most: int) -> int:
     if given is None or given == "":
         return default
     if not (given.isascii() and given.isdecimal()) or len(given) > 18 or int(given) > most:
-        raise InvalidInputError(f"{name}: a whole number from 0 to {most} expected, found {given!r:.40}")
+        raise InvalidInputError(
+            f"{name}: a whole number from 0 to {most} expected, found {given!r:.40}"
+        )
     return int(given)
 
 

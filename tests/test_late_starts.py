@@ -1,0 +1,446 @@
+"""Parts of episodes that begin at any step: what `extend` takes is sound to `verify` as well."""
+
+import json
+import shutil
+import signal
+import textwrap
+import types
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import diskreplay
+from diskreplay.check.repair import repair
+from diskreplay.check.verify import verify
+from diskreplay.errors import DiskFullError, FormatError
+from tests import processes
+
+NOTHING, TERMINATED, TRUNCATED, FINAL = range(4)
+
+
+def make_buffer(path, **options):
+    options = {"capacity": 400, "stack_size": 3, "num_envs": 1, "segment_rows": 16} | options
+    return diskreplay.ReplayBuffer(
+        path, observation_space=Box(0, 255, (2,), "uint8"), action_space=Discrete(2), **options
+    )
+
+
+def columns(steps, marks=None):
+    """Rows of these steps; the marks say how each ends, or that it is a final row."""
+    steps = np.array(steps, np.int32)
+    marks = np.zeros(len(steps), int) if marks is None else np.array(marks)
+    return {
+        "observation": steps[:, None].repeat(2, axis=1).astype(np.uint8),
+        "action": np.zeros(len(steps), np.int64),
+        "reward": (marks != FINAL).astype(np.float32),
+        "terminated": marks == TERMINATED,
+        "truncated": marks == TRUNCATED,
+        "step": steps,
+        "is_final": marks == FINAL,
+    }
+
+
+def play(buffer, steps, **ends):
+    envs = buffer.num_envs
+    for step in range(steps):
+        frame = np.full((envs, 2) if envs > 1 else 2, step, np.uint8)
+        flags = [bool(ends) and step == steps - 1, False]
+        if envs > 1:
+            buffer.add(frame, np.zeros(envs, int), np.ones(envs), *np.array(flags)[:, None].repeat(
+                envs, axis=1))  # fmt: skip
+        else:
+            buffer.add(frame, 0, 1.0, *flags)
+
+
+def after_end_episode(buffer):
+    play(buffer, 5)
+    buffer.end_episode()
+    for env in range(buffer.num_envs):
+        buffer.extend(columns(range(9, 14)), env)
+
+
+def after_an_episode_that_is_open(buffer):
+    play(buffer, 5)
+    buffer.extend(columns(range(3, 6)))
+
+
+def inside_the_columns(buffer):
+    play(buffer, 2)
+    buffer.extend(columns([2, 3, 9, 10, 11, 4, 5, 0, 1, 2]))
+
+
+def behind_an_end_and_its_final_row(buffer):
+    play(buffer, 2)
+    buffer.extend(columns([2, 3, 4, 5, 6, 7, 8], [0, TERMINATED, FINAL, 0, TRUNCATED, 0, 0]))
+
+
+def with_the_final_row_in_the_next_call(buffer):
+    buffer.extend(columns([4, 5], [0, TRUNCATED]))
+    buffer.extend(columns([6, 7, 8], [FINAL, 0, 0]))
+    buffer.extend(columns([9, 3], [TERMINATED, FINAL]))
+    buffer.extend(columns([4, 5]))
+
+
+def of_many_envs_at_once(buffer):
+    play(buffer, 3)
+    envs = np.arange(buffer.num_envs)
+    buffer.extend_many(columns([7, 8, 3, 4, 9, 6]), envs, np.full(2, 3), np.array([2, 4]))
+    buffer.extend_many(columns([9, 1, 2, 4, 9, 6]), envs[::-1], np.array([7, 5]), np.array([3, 3]))
+
+
+CASES = [after_end_episode, after_an_episode_that_is_open, inside_the_columns,
+         behind_an_end_and_its_final_row, with_the_final_row_in_the_next_call]  # fmt: skip
+
+
+def sound(path, rows):
+    """Nothing is found in a store, and a repair changes nothing of it."""
+    assert verify(path).findings == ()
+    if not (path / "is_final" / "saved").exists():
+        before = (path / "zarr.json").read_bytes()
+        report = repair(path)
+        assert (report.aside, report.losses) == (None, ())
+        assert (path / "zarr.json").read_bytes() == before
+    with diskreplay.open(path) as reader:
+        assert reader.bounds.tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("case", "envs"),
+    [*((case, 1) for case in CASES), (after_end_episode, 2), (of_many_envs_at_once, 2)],
+)
+def test_what_extend_takes_is_sound(tmp_path, case, envs):
+    """While it is written, as a kill leaves it, saved, loaded, closed, and after a reopening."""
+    path, copy = tmp_path / "replay", tmp_path / "copy"
+    with make_buffer(path, num_envs=envs) as buffer:
+        case(buffer)
+        rows, found = buffer.bounds.tolist(), buffer.sampleable_ids().tolist()
+        episodes = buffer.episodes()
+        assert verify(path).findings == ()
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, copy)
+        sound(copy, rows)
+        saved = buffer.save(tmp_path / "saved", 1)
+        sound(saved, rows)
+        play(buffer, 3)
+        buffer.load(tmp_path / "saved", 1)
+        assert buffer.sampleable_ids().tolist() == found
+        assert verify(path).findings == ()
+    sound(path, rows)
+    with make_buffer(path, num_envs=envs) as buffer:  # a part behind a reopening
+        assert buffer.sampleable_ids().tolist() == found
+        for field in ("start_id", "rows", "first_step", "final_id", "cut"):
+            got = getattr(buffer.episodes(), field)
+            if field != "cut":
+                assert got.tolist() == getattr(episodes, field).tolist()
+        buffer.extend(columns(range(20, 25)))
+    sound(path, [[0, rows[0][1] + 5], *rows[1:]])
+
+
+def test_a_kill_right_after_a_part_leaves_a_sound_store(tmp_path):
+    path = tmp_path / "replay"
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        from tests.test_late_starts import columns, make_buffer, play
+        buffer = make_buffer(Path({str(path)!r}))
+        play(buffer, 5)
+        buffer.end_episode()
+        buffer.extend(columns([7, 8, 3, 4]))
+        buffer.extend(columns([9, 10]))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert processes.run(textwrap.dedent(code)).returncode == -signal.SIGKILL
+    sound(path, [[0, 11]])
+    with make_buffer(path) as buffer:
+        play(buffer, 40)
+    sound(path, [[0, 51]])
+
+
+@pytest.mark.parametrize("first", [5, 9])
+def test_rows_that_never_came_are_forgotten(tmp_path, first):
+    """A kill comes between the note and the rows; others get their numbers."""
+    path = tmp_path / "replay"
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        from tests.test_late_starts import columns, make_buffer, play
+        buffer = make_buffer(Path({str(path)!r}))
+        play(buffer, 5)
+        buffer.end_episode()
+        buffer._rows.extend = lambda *rows: os.kill(os.getpid(), signal.SIGKILL)
+        buffer.extend(columns([{first}, {first} + 1]))
+    """
+    assert processes.run(textwrap.dedent(code)).returncode == -signal.SIGKILL
+    noted = json.loads((path / "zarr.json").read_text())["attributes"]["diskreplay"]
+    assert noted["parts"] == [[0, 5, 9]]
+    assert noted.get("begins", []) == ([5] if first == 5 else [])
+    with make_buffer(path) as buffer:
+        # Row 5 goes on with the episode, as a store has it whose rows are copied.
+        buffer.extend(columns(range(6)))
+        shutil.copytree(path, tmp_path / "killed")
+    for place in (path, tmp_path / "killed"):
+        with make_buffer(place) as buffer:
+            assert buffer.begins == ()
+            assert buffer.episodes().start_id.tolist() == [0, 5]
+            assert buffer.episodes().rows.tolist() == [5, 6]
+        assert verify(place).findings == ()
+
+
+@pytest.mark.parametrize("first", [5, 9])
+def test_rows_that_were_refused_are_forgotten(tmp_path, monkeypatch, first):
+    path = tmp_path / "replay"
+    with make_buffer(path) as buffer:
+        play(buffer, 5)
+        buffer.end_episode()
+        with monkeypatch.context() as patch:
+
+            def full(*_arguments):
+                raise DiskFullError(28, "no space left", str(path))
+
+            patch.setattr(buffer._rows.store.writer, "extend", full)
+            with pytest.raises(DiskFullError):
+                buffer.extend(columns([first, first + 1]))
+        assert buffer.begins == ()
+        for _ in range(2):  # not an episode of step 5 in row 5
+            play(buffer, 3)
+            buffer.end_episode()
+        assert buffer.episodes().start_id.tolist() == [0, 5, 8]
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, tmp_path / "killed")
+    with make_buffer(tmp_path / "killed") as buffer:
+        assert buffer.begins == ()
+        assert buffer.episodes().start_id.tolist() == [0, 5, 8]
+
+
+def flip_step(path, row):
+    with open(path / "step" / "c.0.0", "r+b") as file:
+        file.seek(4 * row + 1)
+        byte = file.read(1)[0]
+        file.seek(4 * row + 1)
+        file.write(bytes([byte ^ 0x40]))
+
+
+def test_a_rotten_step_is_found_where_no_part_was_given(tmp_path):
+    path, killed = tmp_path / "replay", tmp_path / "killed"
+    with make_buffer(path) as buffer:
+        play(buffer, 20)
+        buffer.extend(columns([90, 91, 7, 8, 9, 10]))
+        buffer.flush()  # which says where the part ends
+        play(buffer, 1, terminated=True)
+        play(buffer, 20)
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, killed)
+    assert verify(killed).findings == ()
+    for row in (10, 35):
+        damaged = tmp_path / f"damaged-{row}"
+        shutil.copytree(killed, damaged)
+        flip_step(damaged, row)
+        (finding,) = verify(damaged).findings
+        assert finding.kind == "rows"
+        assert row in {r for _env, low, high in finding.rows for r in range(low, high)}
+
+
+def test_many_parts_are_noted_in_few_writes(tmp_path):
+    with make_buffer(tmp_path / "replay", capacity=None) as buffer:
+        store, noted = buffer._rows.store, []
+        amend = store.amend
+        store.amend = lambda attributes: (noted.append(attributes["parts"]), amend(attributes))
+        buffer.extend(columns([0, 1]))
+        for part in range(1000):
+            buffer.extend(columns([part % 7 + 5, part % 7 + 6]))
+        assert len(noted) < 20
+        assert noted[0] == [[0, 2, 6]]
+        buffer.flush()
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 2, 2002]]
+        buffer.extend(columns([3]))  # the record ends before it
+        assert noted[-1] == [[0, 2, 2003 + 2001]]
+
+
+def test_ranges_leave_with_their_rows(tmp_path):
+    path = tmp_path / "replay"
+    with make_buffer(path, capacity=48) as buffer:
+        buffer.extend(columns([3, 4]))
+        buffer.extend(columns([9, 10]))
+        play(buffer, 20)
+        buffer.extend(columns([5, 6]))
+        buffer.flush()
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 2, 4], [0, 24, 26]]
+        play(buffer, 40)
+        buffer.flush()
+        buffer.flush()
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 24, 26]]
+        play(buffer, 10)
+        buffer.flush()
+        buffer.flush()
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == []
+        assert verify(path).findings == ()
+
+
+def test_a_store_without_parts_has_no_such_key(tmp_path):
+    with make_buffer(tmp_path / "replay") as buffer:
+        buffer.extend(columns([4, 5, 6], [0, 0, TRUNCATED]))  # the first rows of all
+        buffer.extend(columns([7], [FINAL]))
+        buffer.extend(columns([0, 1, 2]))
+        buffer.extend(columns([3, 4]))
+        play(buffer, 4)
+        buffer.flush()
+        assert not {"parts", "begins"} & set(buffer.zarr().attrs["diskreplay"])
+    assert verify(tmp_path / "replay").findings == ()
+
+
+@pytest.mark.parametrize(
+    "found", [{"1": 2}, [1], [[0, 1]], [[1, 0, 4]], [[0, 4, 4]], [[0, -1, 4]], [[0, "1", 4]]]
+)
+def test_damaged_ranges_are_refused_and_cost_no_rows(tmp_path, found):
+    path = tmp_path / "replay"
+    with make_buffer(path) as buffer:
+        inside_the_columns(buffer)
+        rows = buffer.bounds.tolist()
+    document = json.loads((path / "zarr.json").read_text())
+    document["attributes"]["diskreplay"]["parts"] = found
+    (path / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match="parts"):
+        diskreplay.open(path)
+    assert [finding.kind for finding in verify(path).findings] == ["metadata"]
+    report = repair(path)
+    assert report.aside is not None
+    assert report.losses == ()
+    sound(path, rows)
+    with make_buffer(path) as buffer:
+        assert buffer.episodes().rows.tolist() == [4, 3, 2, 3]
+
+
+@pytest.mark.parametrize("field", ["reward", "terminated", "truncated"])
+def test_a_final_row_with_more_than_an_observation_is_sound(tmp_path, field):
+    path = tmp_path / "replay"
+    with make_buffer(path) as buffer:
+        rows = columns([0, 1, 2, 0, 1], [0, 0, FINAL, 0, TRUNCATED])
+        rows[field][2] = 1
+        buffer.extend(rows)
+        last = columns([2], [FINAL])
+        last[field][0] = 1
+        buffer.extend(last)
+        assert buffer.sampleable_ids().tolist() == [0, 1, 3, 4]
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, tmp_path / "killed")
+    sound(path, [[0, 6]])
+    sound(tmp_path / "killed", [[0, 6]])
+
+
+# -- beside a naive list of episodes
+
+
+class Naive:
+    """Each env's rows, one object each, that know their episode."""
+
+    def __init__(self, envs, kept):
+        self.rows = [[] for _ in range(envs)]
+        self.over = [True] * envs  # what comes next goes on with nothing
+        self.ended_here = [False] * envs  # but the final row of what has just ended
+        self.kept = kept
+
+    def give(self, env, step, mark):
+        rows = self.rows[env]
+        row = types.SimpleNamespace(id=len(rows) * len(self.rows) + env, step=step, mark=mark)
+        goes_on = bool(rows) and step == rows[-1].step + 1
+        if goes_on and (not self.over[env] or (mark == FINAL and self.ended_here[env])):
+            row.episode = rows[-1].episode
+        else:
+            row.episode = row.id
+        closes = self.over[env] and row.episode != row.id
+        rows.append(row)
+        self.ended_here[env] = mark in (TERMINATED, TRUNCATED)
+        self.over[env] = self.ended_here[env] or closes
+
+    def cut(self, env):
+        self.over[env], self.ended_here[env] = True, False
+
+    def cut_frame(self, env):
+        """The call ended with a final row: nobody goes on with its episode."""
+        if self.rows[env] and self.rows[env][-1].mark == FINAL:
+            self.cut(env)
+
+    def episodes(self):
+        """Where each episode begins, as far as it is kept, and how many transitions it has."""
+        found = {}
+        for rows in self.rows:
+            kept = rows[max(len(rows) - self.kept, 0) :]
+            for row in kept:
+                start = max(row.episode, kept[0].id)
+                found[start] = found.get(start, 0) + (row.mark != FINAL)
+        return sorted((start, rows) for start, rows in found.items() if rows)
+
+
+step_and_mark = st.tuples(
+    st.sampled_from([0, 0, 1, 1, 2, 3, 4]),
+    st.sampled_from([NOTHING] * 6 + [TERMINATED, TRUNCATED, FINAL, FINAL]),
+)
+calls = st.one_of(
+    st.tuples(st.just("extend"), st.integers(0, 1), st.lists(step_and_mark, max_size=9)),
+    st.tuples(
+        st.just("count on"),
+        st.integers(0, 1),
+        st.lists(st.sampled_from([NOTHING, NOTHING, TERMINATED, FINAL]), min_size=1, max_size=6),
+    ),
+    st.sampled_from([("end",), ("open",), ("load",), ("flush",), ("add",), ("kill",)]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(calls, max_size=14))
+def test_beside_a_naive_list_of_episodes(tmp_path_factory, script):
+    room = tmp_path_factory.mktemp("naive")
+    path, kept = room / "replay", 24
+    options = {"num_envs": 2, "capacity": 2 * kept}
+    buffer, naive = make_buffer(path, **options), Naive(2, kept)
+    for number, (call, *given_) in enumerate(script):
+        if call == "extend":
+            env, rows = given_
+            if rows:
+                buffer.extend(columns(*zip(*rows, strict=True)), env)
+            for step, mark in rows:
+                naive.give(env, step, mark)
+            naive.cut_frame(env)
+        elif call == "count on":  # as a part would by chance, or as the next piece of an episode
+            env, marks = given_
+            step = naive.rows[env][-1].step + 1 if naive.rows[env] else 0
+            buffer.extend(columns(range(step, step + len(marks)), marks), env)
+            for at, mark in enumerate(marks):
+                naive.give(env, step + at, mark)
+            naive.cut_frame(env)
+        elif call == "add":
+            steps = buffer._rows.next_step.tolist()
+            buffer.add(np.zeros((2, 2), np.uint8), [0, 0], [1, 1], [False] * 2, [False] * 2)
+            for env, step in enumerate(steps):
+                naive.give(env, step, NOTHING)
+        elif call == "flush":
+            buffer.flush()
+        elif call == "end":
+            buffer.end_episode()
+        elif call == "load":
+            buffer.save(room / "saved", number)
+            buffer.load(room / "saved", number)
+        elif call == "open":
+            buffer.close()
+            buffer = make_buffer(path, **options)
+        else:
+            with buffer._rows.store.maintenance.lock:
+                shutil.copytree(path, room / f"killed-{number}")
+            buffer.close()
+            path = room / f"killed-{number}"
+            buffer = make_buffer(path, **options)
+        if call in ("end", "load", "open", "kill"):
+            for env in range(2):
+                naive.cut(env)
+        episodes = buffer.episodes()
+        found = zip(episodes.start_id.tolist(), episodes.rows.tolist(), strict=True)
+        assert list(found) == naive.episodes()
+        with diskreplay.open(path) as reader:  # by the columns, where the writer was told of rows
+            assert reader.sampleable_ids().tolist() == buffer.sampleable_ids().tolist()
+        assert verify(path).findings == ()
+    buffer.close()
+    sound(path, [[max(len(rows) - kept, 0), len(rows)] for rows in naive.rows])
+    shutil.rmtree(room)
