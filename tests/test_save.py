@@ -312,6 +312,35 @@ def test_a_checkpoint_that_goes_while_it_is_loaded(tmp_path, monkeypatch, what, 
         assert writer in calls
 
 
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_priorities_of_a_small_buffer_take_little_room(tmp_path, num_envs):
+    """In chunks that are not much larger than what there is, and grow with it."""
+    options = {
+        "observation_space": Box(-1, 1, (1,), "float32"), "action_space": Discrete(2),
+        "capacity": 900 * num_envs, "num_envs": num_envs, "alpha": 1.0, "seed": 1,
+    }  # fmt: skip
+    lead = () if num_envs == 1 else (num_envs,)
+    for added in (10, 500, 700, 2000):
+        with diskreplay.PrioritizedReplayBuffer(tmp_path / "live", **options) as buffer:
+            for _ in range(added):
+                no = np.zeros(lead, bool)
+                buffer.add(np.zeros((*lead, 1), np.float32), no * 1, no * 1.0, no, no)
+            ids = buffer.sampleable_ids()
+            buffer.update_priorities(ids, 1.0 + ids % 1000)
+            saved = buffer.save(tmp_path / "checkpoints", 1)
+            kept = len(ids) * 8
+        chunks = list((saved / "priority").glob("c.*"))
+        assert 1 <= len(chunks) <= 2
+        assert kept <= sum(path.stat().st_size for path in chunks) <= max(4 * kept, 2 * 4096)
+        for path in (saved, tmp_path / "live"):
+            with diskreplay.open(path) as reader:
+                found = reader.sampleable_ids()
+                assert np.isin(ids[-100:], found).all()
+                given = 1.0 + found % 1000
+                probability = reader.gather(found).probability
+                np.testing.assert_allclose(probability, given / given.sum(), rtol=1e-12)
+
+
 def test_priorities_that_did_not_change_are_shared_with_the_checkpoint_before(tmp_path):
     with diskreplay.PrioritizedReplayBuffer(
         tmp_path / "live", observation_space=Box(-1, 1, (1,), "float32"),

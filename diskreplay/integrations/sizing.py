@@ -12,12 +12,12 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError
 from diskreplay.opening import open as open_buffer
 from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.store.priorities import chunk_rows
 
 __all__ = ["CodecSize", "Sizes", "make", "sizes"]
 
 CODECS = ("raw", "lz4", "zstd")
-_PRIORITY_BYTES = 8  # a row, in files of whole mebibytes
-_MEBI = 1 << 20
+_PRIORITY_BYTES = 8  # a row
 _LEAST = 1000  # steps of a sample: fewer say little of what compresses
 
 
@@ -138,8 +138,9 @@ def _size(codec: str, path: Path, capacity: int) -> CodecSize:
             (its.disk_bytes if columns[name].field.packed else its.raw_bytes) / figures.rows
             for name, its in figures.fields.items()
         )
-    priorities = -(-_PRIORITY_BYTES * capacity // _MEBI) * _MEBI
-    return CodecSize(codec, row_bytes + _PRIORITY_BYTES, round(row_bytes * capacity) + priorities)
+    rows = chunk_rows(capacity, 1)
+    ranked = -(-capacity // rows) * rows * _PRIORITY_BYTES
+    return CodecSize(codec, row_bytes + _PRIORITY_BYTES, round(row_bytes * capacity) + ranked)
 
 
 def _play(env: gymnasium.Env, buffers: Sequence[ReplayBuffer], steps: int, seed: int) -> None:

@@ -22,7 +22,7 @@ MAIN = "priority"
 Sets = Mapping[str, tuple[np.ndarray, float | None]]
 """What is to be saved, by directory: float64 leaves of shape (rows, num_envs), from the oldest
 retained row of any env on, and what they were raised to."""
-_CHUNK_VALUES = 131_072  # about a mebibyte
+_SMALLEST_CHUNK, _LARGEST_CHUNK = 512, 131_072  # values: a page, a mebibyte
 _MOST_OF_A_CHUNK = 1 << 24
 
 
@@ -64,7 +64,7 @@ def write(
         The files written, or linked.
     """
     rows, num_envs = priorities.shape
-    chunk = max(1, _CHUNK_VALUES // num_envs)
+    chunk = chunk_rows(rows, num_envs)
     stop = start + rows
     written = {}
     files.make_dirs(directory)
@@ -84,6 +84,13 @@ def write(
     files.write(metadata, [data])
     written[metadata] = Seal(len(data), codec.crc32c(data))
     return written
+
+
+def chunk_rows(rows: int, num_envs: int) -> int:
+    """Rows in a chunk where there are so many: one chunk, or two, has those of a small buffer, and
+    is not much larger than they are."""
+    values = 1 << max(rows * num_envs - 1, 0).bit_length()
+    return max(1, min(max(values, _SMALLEST_CHUNK), _LARGEST_CHUNK) // num_envs)
 
 
 def _has(path: Path, block: np.ndarray) -> bool:
