@@ -67,6 +67,11 @@ def test_leaks_are_seen(tmp_path):
     found = crowd.grown(before, crowd.resources())
     assert [line.partition(":")[0] for line in found] == ["open files", "mapped files", "mappings"]
     assert "file" in found[1]
+    several = [before] * 5, [crowd.resources()] * 5
+    assert len(crowd.grown(*crowd._first_and_last([*several[0], *several[1]]))) == 3
+    up_and_down = [before, several[1][0], before, before, before]
+    assert crowd.grown(*crowd._first_and_last([*up_and_down, *several[1]])) == []
+    assert crowd.grown(*crowd._first_and_last([*several[0], *up_and_down])) == []
     del held
     for file in files:
         file.close()
