@@ -1,6 +1,8 @@
 """For all tests."""
 
+import contextlib
 import gc
+import importlib
 import multiprocessing
 import os
 import shutil
@@ -9,6 +11,9 @@ import tempfile
 
 import pytest
 from hypothesis import settings
+
+from tests.copies import copy_tree
+from tests.effort import PROFILE
 
 # Set for the workers of a parallel run: texts would be broken to the width of somebody's terminal.
 os.environ.pop("COLUMNS", None)
@@ -34,9 +39,11 @@ if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK):
 
 # One commit, one verdict: the same examples each time, however long one takes.
 # HYPOTHESIS_PROFILE=long looks for others.
-settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("long", deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+for profile in ("same", "whole", "long"):
+    settings.register_profile(
+        profile, derandomize=profile != "long", deadline=None, print_blob=True
+    )
+settings.load_profile(PROFILE)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,8 +64,45 @@ def pytest_runtest_call():
     return result
 
 
-def pytest_collection_finish():
+_made = {}
+
+
+@pytest.fixture
+def filled(tmp_path, tmp_path_factory):
+    """Fill `tmp_path` with what a function makes, ``filled(make, ...)``: it is called once, with a
+    directory, and each test gets a copy. For what is closed then."""
+
+    def fill(make, *arguments):
+        if (make, arguments) not in _made:
+            directory = tmp_path_factory.mktemp("made")
+            make(directory, *arguments)
+            _made[make, arguments] = directory
+        copy_tree(_made[make, arguments], tmp_path)
+
+    return fill
+
+
+def compile_a_share(worker, workers):
+    """Compile what one of several workers is to compile of all kernels: else each would compile
+    the same in its first tests, where none are kept yet."""
+    from diskreplay import jit
+    from diskreplay.cli.warmup import MODULES
+
+    for module in MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"diskreplay.{module}")
+    for each, signatures in list(jit.kernels.items())[worker::workers]:
+        for arguments in signatures:
+            each.compile(f"({arguments},)")
+
+
+def pytest_collection_finish(session):
     """What is there by now stays until the end: no collection of garbage is to look at it again,
-    which takes a third of a second where PyTorch and the like are imported."""
+    which takes a third of a second where PyTorch and the like are imported. And it is looked for
+    garbage less often: a test makes and drops many objects that are none."""
+    if hasattr(session.config, "workerinput"):
+        found = session.config.workerinput
+        compile_a_share(int(found["workerid"].removeprefix("gw")), found["workercount"])
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)

@@ -25,12 +25,12 @@ from hypothesis.stateful import (
 
 import diskreplay
 from diskreplay import errors
+from tests.effort import effort
 from tests.naive import ENDS, OUTCOMES, SideBySide, assert_transitions_equal, check_store
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 EFFORT = settings(
-    max_examples=1000 if LONG else 24,
-    stateful_step_count=60 if LONG else 25,
+    max_examples=effort(12, 24, 1000),
+    stateful_step_count=effort(25, 25, 60),
     deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),

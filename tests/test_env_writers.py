@@ -33,6 +33,7 @@ from diskreplay.store import files, private
 from diskreplay.store.actor_ring import TAKEN, UNTIL, WRITTEN
 from tests import processes
 from tests.actors import make, note, step_of
+from tests.effort import effort
 
 PATIENCE = 120.0  # seconds
 
@@ -305,8 +306,8 @@ def test_a_kill_at_steps_of_taking(tmp_path):
                 assert numbers(again, env) == list(range(9)), lines[-1]
         shutil.rmtree(path)
         shutil.rmtree(path.with_suffix(".killed"))
-        at += 5
-    assert len(set(lines)) > 15
+        at += effort(9, 5)
+    assert len(set(lines)) > effort(10, 15)
 
 
 def snapshot(path, target):

@@ -15,6 +15,7 @@ import diskreplay
 from diskreplay import errors
 from diskreplay.store.field import DTYPES
 from tests import processes
+from tests.effort import effort
 
 FRAME = Box(0, 255, (32, 40), "uint8")
 
@@ -43,7 +44,7 @@ def random_columns(rng, rows, shape=(32, 40)):
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=effort(12, 25), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     parts=st.lists(st.integers(1, 150), min_size=1, max_size=5),

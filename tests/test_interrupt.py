@@ -1,6 +1,5 @@
 """Ctrl-C at any place of `add`, `extend`, `sample` and the like; and then people go on."""
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -14,12 +13,12 @@ from diskreplay.check.verify import verify
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.signals import undisturbed
 from diskreplay.store import files, reading_pool
+from tests.effort import effort
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")
 WHOLE = ("reserve", "_reserve_raw", "run", "record", "_switch", "_take_lock", "_shut")
 FRAME = (4, 4)
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 OPTIONS = {
     "observation_space": Box(0, 255, FRAME, "uint8"), "action_space": Discrete(3),
     "capacity": 80, "stack_size": 2, "update_horizon": 2, "segment_rows": 8, "seed": 0,
@@ -215,7 +214,7 @@ def test_no_zarr_reader_finds_what_was_written_and_does_not_count(tmp_path, call
     while interrupted(one, number):
         while buffer.bounds[1, 1] < buffer.bounds[0, 1] + 10:
             extend(1, 40)
-        if number % 3 == 0:
+        if number % effort(7, 3) == 0:
             buffer.flush()
             look()
         number += 1
@@ -292,7 +291,7 @@ def test_loading(tmp_path):
             kept += buffer.add_count == live
             player.check()
             player.step()
-            number += 29 if LONG else 97
+            number += effort(131, 97, 29)
         assert kept > 20
         player.check()
         assert buffer.add_count == saved

@@ -23,6 +23,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from tests import processes
+from tests.effort import effort
 from tests.naive import (
     NaiveReplayBuffer,
     assert_transitions_equal,
@@ -31,7 +32,7 @@ from tests.naive import (
 )
 
 SHAPE = (8, 8)
-KILLS = int(os.environ.get("DISKREPLAY_KILLS", "16"))
+KILLS = int(os.environ.get("DISKREPLAY_KILLS", effort("10", "16")))
 PATIENCE_S = 400.0
 SHARED_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 

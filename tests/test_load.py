@@ -22,6 +22,7 @@ from diskreplay import errors
 from diskreplay.store import files
 from diskreplay.store.system_errors import translated
 from tests import processes
+from tests.effort import effort
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAME = (8, 8)
@@ -282,7 +283,7 @@ def hurt(checkpoint, which):
 
 
 # There are hundreds of these, and the torture tries its own with each file.
-EVERY = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 3
+EVERY = effort(5, 3, 1)
 
 
 def drive(place, which):

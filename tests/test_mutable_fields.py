@@ -22,8 +22,8 @@ from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.store import commit_page, files
 from tests import processes
+from tests.effort import effort
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 PATIENCE_S = 400.0
@@ -205,7 +205,7 @@ class Written(RuleBasedStateMachine):
 
 TestWritten = Written.TestCase
 TestWritten.settings = settings(
-    max_examples=500 if LONG else 25, stateful_step_count=40 if LONG else 20, deadline=None,
+    max_examples=effort(12, 25, 500), stateful_step_count=effort(20, 20, 40), deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 

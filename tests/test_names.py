@@ -18,6 +18,7 @@ from diskreplay.compat import cpprb
 from diskreplay.convert import parquet
 from diskreplay.errors import ExtrasError, InvalidInputError
 from diskreplay.integrations.gymnasium import Recorder
+from tests.effort import effort
 
 CALLS = (
     diskreplay.ReplayBuffer, diskreplay.ReplayBuffer.add, diskreplay.ReplayBuffer.extend,
@@ -103,7 +104,7 @@ def place():
         yield Path(directory, "store")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=effort(15, 40), deadline=None)
 @given(st.lists(NAMES, min_size=1, max_size=3, unique=True))
 @example(["unsealed"])
 @example(["self"])
@@ -123,7 +124,7 @@ def test_any_names_of_extras(names):
         used(path, options, steps)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=effort(15, 40), deadline=None)
 @given(st.lists(NAMES, min_size=1, max_size=3, unique=True), NAMES)
 @example(["a.b", "a"], "b")
 @example(["Pos", "pos"], "x")
@@ -190,7 +191,7 @@ def test_deep_spaces_are_refused_before_the_file_system_does(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=effort(15, 30), deadline=None)
 @given(st.lists(NAMES, min_size=1, max_size=4, unique=True))
 @example(["Pos", "pos", "self_", "id", "id_"])
 def test_any_columns_of_cpprb(names):

@@ -19,9 +19,9 @@ from diskreplay import errors
 from diskreplay.check.verify import verify
 from diskreplay.store import files
 from diskreplay.store.system_errors import translated
+from tests.effort import LONG, effort
 from tests.store.test_store_faults import FUNCTIONS
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 SHARED_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 SPECS = {  # in the order in which they are added: raw, packed, mutable, small
     "v": ((3,), "float32"),
@@ -209,7 +209,7 @@ class Growing(RuleBasedStateMachine):
 
 TestGrowing = Growing.TestCase
 TestGrowing.settings = settings(
-    max_examples=300 if LONG else 8, stateful_step_count=40 if LONG else 16, deadline=None,
+    max_examples=effort(5, 8, 300), stateful_step_count=effort(16, 16, 40), deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 

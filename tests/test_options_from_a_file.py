@@ -33,11 +33,15 @@ def change(path, **options):
     (path / "zarr.json").write_text(json.dumps(document))
 
 
-@pytest.fixture(params=[None, 100])
-def store(request, tmp_path):
-    """A store that keeps all rows, or 100 of an env."""
-    with make(tmp_path / "store", request.param) as buffer:
+def make_store(directory, capacity):
+    with make(directory / "store", capacity) as buffer:
         add(buffer, ROWS)
+
+
+@pytest.fixture(params=[None, 100])
+def store(request, filled, tmp_path):
+    """A store that keeps all rows, or 100 of an env."""
+    filled(make_store, request.param)
     return tmp_path / "store", request.param
 
 

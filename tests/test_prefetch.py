@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import diskreplay
 from diskreplay import errors
 from tests import processes
+from tests.effort import effort
 
 FRAME = (40, 40)
 
@@ -160,7 +161,7 @@ STEPS = st.lists(
     depth=st.integers(1, 4), readers=st.integers(2, 4), prioritized=st.booleans(), steps=STEPS,
     size=st.integers(1, 9),
 )  # fmt: skip
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=effort(8, 15), deadline=None)
 def test_what_is_drawn_does_not_depend_on_how_many_threads_read(
     tmp_path_factory, depth, readers, prioritized, steps, size
 ):

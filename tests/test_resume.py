@@ -17,7 +17,7 @@ from tests.naive import SideBySide
 # -- a run, from nothing but its step numbers
 
 
-def make_buffer(path, *, prioritized, compressor, capacity=700):
+def make_buffer(path, *, prioritized, compressor, capacity=420):
     options = {"alpha": 0.6, "beta": 0.5} if prioritized else {}
     kind = diskreplay.PrioritizedReplayBuffer if prioritized else diskreplay.ReplayBuffer
     return kind(
@@ -88,7 +88,7 @@ def take(batches, count):
     return [fingerprint(next(batches)) for _ in range(count)]
 
 
-START, SAVED_AT, ROUNDS = 0, 500, 40
+START, SAVED_AT, ROUNDS = 0, 320, 24
 
 
 def resume(path, checkpoints, then, prioritized, compressor):
@@ -266,8 +266,8 @@ def test_loading_into_another_capacity_keeps_the_newest(
         assert loaded.twin.rows == 2 * min(per_env, 100)
         loaded.check_everything()
         loaded.counter = saved.counter
-        for seed in range(8):
-            loaded.play(per_env // 4, seed=seed)
+        for seed in range(4):
+            loaded.play(per_env // 2, seed=seed)
             loaded.check_everything()
         loaded.reopen()
         loaded.check_everything()

@@ -5,7 +5,6 @@ checkpoint and do the rest. They may make their prefetchers at other moments.
 """
 
 import json
-import os
 import tempfile
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from hypothesis import strategies as st
 import diskreplay
 from diskreplay import errors
 from tests import processes
+from tests.effort import effort
 
 SHARED_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 CAPACITY = 60
 
 
@@ -129,7 +128,7 @@ STEPS = st.lists(
 NUMBERS = st.sets(st.sampled_from(range(len(KINDS))))
 
 
-@settings(max_examples=300 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(60, 60, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     begin=st.integers(0, 2 * CAPACITY), before=STEPS, after=STEPS, made_early=NUMBERS,
     made_at_load=NUMBERS, used_before=NUMBERS, prioritized=st.booleans(), data=st.data(),

@@ -17,10 +17,9 @@ from diskreplay.check.verify import verify
 ROWS, SEGMENT = 40_000, 16_384
 
 
-@pytest.fixture
-def store(tmp_path):
+def make_store(directory):
     with diskreplay.ReplayBuffer(
-        tmp_path / "store", observation_space=Box(-1, 1, (3,), "float32"),
+        directory / "store", observation_space=Box(-1, 1, (3,), "float32"),
         action_space=Discrete(5), capacity=None, segment_rows=SEGMENT, seed=0,
     ) as buffer:  # fmt: skip
         rows = np.arange(ROWS)
@@ -29,7 +28,12 @@ def store(tmp_path):
             "reward": rows.astype(np.float32), "terminated": rows % 10 == 9,
             "truncated": np.zeros(ROWS, bool), "step": rows % 10, "is_final": np.zeros(ROWS, bool),
         })  # fmt: skip
-        buffer.save(tmp_path / "ckpt", 1)
+        buffer.save(directory / "ckpt", 1)
+
+
+@pytest.fixture
+def store(filled, tmp_path):
+    filled(make_store)
     return tmp_path / "store"
 
 

@@ -25,6 +25,7 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import DiskReplayError, FormatError, LockedError
 from diskreplay.store import files
 from tests import processes
+from tests.effort import effort
 
 LIVE = "is_final/live"
 MANIFEST = "is_final/saved/manifest.json"
@@ -272,7 +273,7 @@ def test_nothing_is_found_while_a_writer_works(tmp_path, compressor):
     writer = threading.Thread(target=checked)
     writer.start()
     try:
-        for _ in range(60):
+        for _ in range(effort(25, 60)):
             assert verify(tmp_path / "store").findings == ()
     finally:
         stop.set()
@@ -295,13 +296,14 @@ def test_every_flipped_bit_of_a_checksummed_file_is_named(store):
         if path.name == "zarr.json" or not is_sealed(path):
             continue
         size = path.stat().st_size
-        for offset in (0, size - 1, size - 5, *rng.integers(0, size, 2).tolist()):
+        offsets = (0, size - 1, size - 5, *rng.integers(0, size, 2).tolist())
+        for offset in offsets[:: effort(2, 1)]:
             bit = int(rng.integers(8))
             flip(path, offset, bit)
             assert named(verify(store)) == {path}, (path, offset)
             flip(path, offset, bit)
             tried += 1
-    assert tried > 50
+    assert tried > effort(30, 50)
     assert verify(store).findings == ()
 
 
@@ -329,7 +331,7 @@ def test_a_field_s_metadata_are_checked_to_the_letter(store):
         if path.parent.name == "priority":
             continue
         data = path.read_bytes()
-        for offset in rng.integers(0, len(data), 3).tolist():
+        for offset in rng.integers(0, len(data), effort(2, 3)).tolist():
             if data[offset : offset + 1].isspace():
                 continue
             flip(path, offset)
@@ -498,17 +500,18 @@ def test_impossible_rows_without_a_checksum_are_named(store):
 
 
 def test_truncated_and_removed_files_are_named(store):
-    for path in files_of(store):
+    for number, path in enumerate(files_of(store)):
         if path == store / "zarr.json":
             continue
         data, mode = path.read_bytes(), path.stat().st_mode
         # A tail may be missing: its shard has the same rows, and a store that was loaded has none.
-        for cut in (None, len(data) - 1)[path.is_relative_to(store / LIVE) :]:
+        cuts = (None, len(data) - 1)[path.is_relative_to(store / LIVE) :]
+        for cut in effort([cuts[number % len(cuts)]], cuts):
             path.unlink(missing_ok=True)
             if cut is not None:
                 path.write_bytes(data[:cut])
             assert path in named(verify(store)), (path, cut)
-        path.unlink()
+        path.unlink(missing_ok=True)
         path.write_bytes(data)
         path.chmod(mode)
     assert verify(store).findings == ()
@@ -731,7 +734,7 @@ def test_orphans_are_moved_aside(store, original):
     check_mended(store, original[1], least=NEARLY)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=effort(8, 12), deadline=None)
 @given(st.data())
 def test_any_damage_is_mended(original, tmp_path_factory, data):
     """Up to three files at once are flipped, cut or removed."""
@@ -875,7 +878,7 @@ def test_what_the_system_refuses_is_not_taken_for_damage(tmp_path, monkeypatch):
         return open_(*arguments, **options)
 
     refused = 0
-    for call in itertools.count(1, 7):
+    for call in itertools.count(1, effort(17, 7)):
         shutil.copytree(tmp_path / "sound", path)
         left[:] = [call]
         monkeypatch.setattr(os, "open", refusing)
@@ -895,7 +898,7 @@ def test_what_the_system_refuses_is_not_taken_for_damage(tmp_path, monkeypatch):
             shutil.rmtree(each)
         if left[0] > 0:
             break
-    assert refused > 5
+    assert refused > effort(2, 5)
 
 
 def test_rows_set_aside_are_cut_off():

@@ -25,36 +25,43 @@ def record(buffer, steps, start=0):
 OF_PYTHON = re.compile(r"\b(mode|overwrite|data_format)=|diskreplay\.open\(")
 
 
+def make_buffer(path, capacity=None, **options):
+    """A prioritized buffer of small frames, open for writing."""
+    return diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=Box(0, 255, (12, 16), np.uint8), action_space=Discrete(3),
+        capacity=capacity, stack_size=4, update_horizon=2, alpha=0.5, seed=1,
+        extras={"score": ((), np.float32)}, compressor={"observation": "lz4"},
+        **options,
+    )  # fmt: skip
+
+
 @pytest.fixture
 def make(tmp_path):
-    """Open a prioritized buffer of small frames for writing; closed at the end, and that is before
-    `tmp_path` is removed."""
+    """`make_buffer`, whose buffers are closed at the end, and that is before `tmp_path` is
+    removed."""
     buffers = []
 
     def make(path, capacity=None, **options):
-        buffer = diskreplay.PrioritizedReplayBuffer(
-            path, observation_space=Box(0, 255, (12, 16), np.uint8), action_space=Discrete(3),
-            capacity=capacity, stack_size=4, update_horizon=2, alpha=0.5, seed=1,
-            extras={"score": ((), np.float32)}, compressor={"observation": "lz4"},
-            **options,
-        )  # fmt: skip
-        buffers.append(buffer)
-        return buffer
+        buffers.append(make_buffer(path, capacity, **options))
+        return buffers[-1]
 
     yield make
     for buffer in buffers:
         buffer.close()
 
 
+def make_run(directory):
+    with make_buffer(directory / "run" / "replay") as buffer:
+        record(buffer, 105)
+        ids = buffer.sample(32).id
+        buffer.update_priorities(ids, 0.5 + np.arange(32) / 64)
+        buffer.save(directory / "run" / "checkpoints", 7)
+
+
 @pytest.fixture
-def store(make, tmp_path):
+def store(filled, tmp_path):
     """A closed store of 105 transitions: 10 whole episodes and an open one, and a checkpoint."""
-    buffer = make(tmp_path / "run" / "replay")
-    record(buffer, 105)
-    ids = buffer.sample(32).id
-    buffer.update_priorities(ids, 0.5 + np.arange(32) / 64)
-    buffer.save(tmp_path / "run" / "checkpoints", 7)
-    buffer.close()
+    filled(make_run)
     return tmp_path / "run" / "replay"
 
 

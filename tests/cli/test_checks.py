@@ -15,7 +15,7 @@ from diskreplay.convert import copying
 from diskreplay.inspection import difference as difference_module
 from diskreplay.store import files, tempfiles
 from diskreplay.store.system_errors import translated
-from tests.cli.conftest import record
+from tests.cli.conftest import make_buffer, record
 
 
 def _first_block(shard):
@@ -201,21 +201,24 @@ def test_a_store_that_a_kill_left_aside_is_repaired(cli, store):
 # -- checkpoints
 
 
-@pytest.fixture
-def saved(make, tmp_path):
-    """A directory with the checkpoints 1 to 4, "best" and one that is cut."""
-    buffer = make(tmp_path / "replay", capacity=8000)
-    directory = tmp_path / "saved"
-    for number in range(1, 5):
-        record(buffer, 1000)
-        buffer.save(directory, number)
-    buffer.save(directory, "best")
-    buffer.close()
+def make_checkpoints(root):
+    directory = root / "saved"
+    with make_buffer(root / "replay", capacity=8000) as buffer:
+        for number in range(1, 5):
+            record(buffer, 1000)
+            buffer.save(directory, number)
+        buffer.save(directory, "best")
     shutil.copytree(directory / "replay_ckpt.1", directory / "replay_ckpt.0")
     (directory / "replay_ckpt.0" / "reward" / "zarr.json").unlink()
     (directory / ".replay_ckpt.9.tmp-1").mkdir()
     (directory / "something").mkdir()
-    return directory
+
+
+@pytest.fixture
+def saved(filled, tmp_path):
+    """A directory with the checkpoints 1 to 4, "best" and one that is cut."""
+    filled(make_checkpoints)
+    return tmp_path / "saved"
 
 
 def test_checkpoints_are_listed(cli, cli_json, saved):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from diskreplay.compat.cpprb.columns import Column
 from diskreplay.compat.cpprb.tracks import Track
+from tests.effort import effort
 
 
 class Store:
@@ -52,7 +53,7 @@ def change(draw, stack, kinds):
 
 @pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 4, 5])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=effort(25, 60), deadline=None)
 @given(data=st.data(), dtype=st.sampled_from([np.uint8, np.uint16, np.float64]))
 def test_any_stream_is_read_back(linked, depth, data, dtype):
     if depth == 1 and not linked:

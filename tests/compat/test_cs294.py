@@ -21,6 +21,7 @@ from diskreplay.errors import (
     ShapeError,
     UsageError,
 )
+from tests.effort import effort
 
 
 class Model:
@@ -115,7 +116,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=effort(25, 60), deadline=None)
 @example(
     events=[(False, "never", 0), (False, "now", 0), (False, "late", 0)],
     size=2, history=1, shape=(2, 3, 1), often=False,

@@ -17,6 +17,7 @@ from diskreplay.compat import cpprb, cs294, keras_gym, rainbow
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import UsageError
 from diskreplay.store.row_writer import RowWriter
+from tests.effort import effort
 
 COMPAT = str(Path(compat.__file__).parent)
 ROWS, SIZE = 36, 16
@@ -328,8 +329,10 @@ def test_an_interruption_between_any_two_lines(name, at, tmp_path):
     make = FACADES[name]
     whole = filled(make, at + 1, tmp_path / "whole")
     taken, expected = whole.taken(), life_from(whole, at + 1, make, tmp_path / "whole")
+    first = (at + len(name)) % effort(2, 1)  # what many have in common is tried at each line
     for tried in itertools.count():
-        line, path = tried * STRIDE.get(name, 1), None if tried % 4 else tmp_path / str(tried)
+        line = first + tried * STRIDE.get(name, 1) * effort(2, 1)
+        path = None if tried % 4 else tmp_path / str(tried)
         buffer = filled(make, at, path)
         with interrupted_at(line) as ran:
             with contextlib.suppress(KeyboardInterrupt):
@@ -340,7 +343,7 @@ def test_an_interruption_between_any_two_lines(name, at, tmp_path):
             buffer.add(at)
         for found, known in zip(life_from(buffer, at + 1, make, path), expected, strict=False):
             check(found, known)
-    assert tried > 10
+    assert tried > effort(5, 10)
 
 
 @pytest.mark.parametrize("at", [25, 29])
@@ -392,7 +395,7 @@ CALLS = {
 
 @pytest.mark.parametrize(("call", "name"), [(c, name) for c in CALLS for name in CALLS[c]])
 def test_a_call_that_replaces_rows_is_whole_or_was_not(call, name, tmp_path):
-    """Interrupted ahead of every third of the last lines, where the old gives way to the new, and
+    """Interrupted ahead of some of the last lines, where the old gives way to the new, and
     of some of the many before."""
     make = FACADES[name.removesuffix(" native")]
     if name.endswith(" native"):
@@ -425,7 +428,8 @@ def test_a_call_that_replaces_rows_is_whole_or_was_not(call, name, tmp_path):
     assert not same(before[0], after[0])
     outcomes = set()
     last = max(lines - 30, 0)
-    for tried, line in enumerate([*range(0, last, last // 3 + 1), *range(last, lines, 3)]):
+    places = [*range(0, last, last // 3 + 1), *range(last, lines, effort(5, 3))]
+    for tried, line in enumerate(places):
         path = None if tried % 4 else tmp_path / str(line)
         of, ran = interrupted(line, path)
         assert ran > line

@@ -21,6 +21,7 @@ from diskreplay.compat.keras_gym import (
 )
 from diskreplay.errors import InvalidInputError, LockedError, ShapeError
 from tests import processes
+from tests.effort import effort
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -165,7 +166,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=effort(20, 40), deadline=None)
 @given(
     steps=steps,
     num_frames=st.integers(1, 3),

@@ -11,6 +11,7 @@ import pytest
 
 from diskreplay.compat import cpprb, cs294, rainbow
 from diskreplay.errors import DiskReplayError
+from tests.effort import effort
 
 EXTREMES = (
     -(2**70), -1, -0.5, 0, 2**31, 2**62, 2**63, 2**70, 1e-300, 1e39, 1e290, 1e308,
@@ -109,7 +110,7 @@ def test_a_note_that_cannot_be_is_refused_and_the_rows_stay(kind, tmp_path):
     kept = filled(kind, tmp_path / "made")
     refused = taken = 0
     for name in kind.notes:
-        for value in EXTREMES:
+        for value in EXTREMES[kind.notes.index(name) % effort(2, 1) :: effort(2, 1)]:
             path = tmp_path / "store"
             shutil.copytree(tmp_path / "made", path)
             document, found = attributes(path)
@@ -134,7 +135,7 @@ def test_a_note_that_cannot_be_is_refused_and_the_rows_stay(kind, tmp_path):
                 kind.use(buffer)
             kind.make(path).close()
             shutil.rmtree(path)
-    assert refused >= 5 * len(kind.notes)
+    assert refused >= effort(2, 5) * len(kind.notes)
     assert taken
 
 

@@ -19,6 +19,7 @@ from diskreplay.compat.rainbow import (
     SumSegmentTree,
 )
 from diskreplay.errors import InvalidInputError, SchemaError
+from tests.effort import effort
 
 DIM = 3
 
@@ -109,7 +110,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=effort(15, 30), deadline=None)
 @given(
     events=events,
     size=st.integers(1, 9),
@@ -337,7 +338,7 @@ def test_reopening_with_another_size_keeps_the_newest(tmp_path, size):
 # -- the trees
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=effort(25, 60), deadline=None)
 @given(
     levels=st.integers(0, 5),
     sets=st.lists(st.tuples(st.integers(0, 31), st.floats(0, 1e6)), max_size=40),
@@ -364,7 +365,7 @@ def test_trees_are_lists(levels, sets, ranges):
         assert minima.min(start, end) == min(least[start:stop], default=math.inf)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=effort(25, 60), deadline=None)
 @given(weights=st.lists(st.integers(0, 3), min_size=1, max_size=16), data=st.data())
 def test_retrieve(weights, data):
     tree = SumSegmentTree(16)

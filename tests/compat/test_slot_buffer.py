@@ -21,6 +21,7 @@ from diskreplay.errors import (
     ReadOnlyError,
     SchemaError,
 )
+from tests.effort import effort
 
 
 def make(path, **options):
@@ -127,7 +128,9 @@ class RingBesideADict(RuleBasedStateMachine):
             self.directory.cleanup()
 
 
-RingBesideADict.TestCase.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+RingBesideADict.TestCase.settings = settings(
+    max_examples=effort(8, 15), stateful_step_count=15, deadline=None
+)
 test_ring_beside_a_dict = RingBesideADict.TestCase
 
 

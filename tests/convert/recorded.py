@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import diskreplay
+from tests.effort import effort
 
 # What an env does in one tick, whether it is given the next observation, whether it takes part.
 EVENT = st.tuples(
@@ -30,7 +31,11 @@ EXTRAS = {"env": ((), "int16"), "log_prob": ((), "float32"), "choices": ((2, 2),
 
 def few_examples(count):
     """Settings of a test that makes a store for each example."""
-    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(
+        max_examples=effort(count // 2, count),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 class Recorded:

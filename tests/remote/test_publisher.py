@@ -13,6 +13,7 @@ import pytest
 import diskreplay
 from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
+from tests.effort import effort
 from tests.remote import servers
 from tests.remote.conftest import Run
 from tests.remote.test_checkpoints import same
@@ -75,7 +76,7 @@ def test_packs_do_not_pile_up(tmp_path, remote):
     """A run that publishes a thousand times needs no thousand packs to be pulled."""
     run = Run(tmp_path, diskreplay.ReplayBuffer, capacity=40_000)
     one = remote()
-    for number in range(60):
+    for number in range(effort(30, 60)):
         run.add(300)
         path = run.save(number, keep=1)
         one.push(path)

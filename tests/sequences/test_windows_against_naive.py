@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskreplay
+from tests.effort import effort
 from tests.sequences.naive_sequences import NaiveSequences, check_batch
 from tests.sequences.playing import GAMMA, Play
 
@@ -85,7 +86,7 @@ def run(path, seed, asked, *, num_envs, kept, stack_size, padding, steps, most=6
     return compared
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=effort(20, 40), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     asked=st.lists(OPTIONS, min_size=1, max_size=4),

@@ -16,6 +16,7 @@ from diskreplay.check.verify import verify
 from diskreplay.store import files, format, private
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.segment import Shard
+from tests.effort import effort
 
 FRAME = (4, 6)
 
@@ -320,7 +321,9 @@ OPERATIONS = st.lists(
     [("lz4", FRAME, 40), ("lz4", LARGE, None), ("raw", FRAME, 40), ("raw", LARGE, 24)],
 )
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=effort(6, 12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(operations=OPERATIONS, group=st.sampled_from([None, 1, 2]))
 def test_any_walk(tmp_path, compressor, frame, kept, operations, group):

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import effort
+
 TORTURE = Path(__file__).resolve().parent.parent.parent / "tools" / "torture"
 sys.path.insert(0, str(TORTURE))
 
 import death  # noqa: E402 - of the tools
 
-KILLS = 16  # one life of each kind
+KILLS = effort(8, 16)  # one life of each kind, or of half of them
 
 
 def of_forty_rows(tmp_path):
@@ -30,7 +32,7 @@ def test_killed_writers_lose_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(death, "KILLS_OF_A_LIFE", 1)
     found = death.run(kills=KILLS, seed=3, workers=2)
     assert found["failures"] == []
-    assert found["kills"] == KILLS == len(death.KINDS)
+    assert found["kills"] == KILLS <= len(death.KINDS)
     assert sum(found["killed_in"].values()) == KILLS
     assert found["acknowledged"] > 0
     assert found["verified"] >= 1

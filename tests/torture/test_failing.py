@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import effort
+
 TORTURE = Path(__file__).resolve().parents[2] / "tools" / "torture"
 
 
@@ -15,7 +17,7 @@ def test_calls_that_fail(monkeypatch, number):
     import failing
 
     what = failing.WHAT[number::4]
-    figures = failing.run(every=331, what=what, first=71 * number, workers=1)
+    figures = failing.run(every=effort(797, 331), what=what, first=71 * number, workers=1)
     for name in ("failing", "crew"):
         sys.modules.pop(name)
     assert figures["failures"] == []

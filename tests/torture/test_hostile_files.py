@@ -28,29 +28,37 @@ LIVE = "is_final/live"
 MANIFEST = "is_final/saved/manifest.json"
 
 
-@pytest.fixture
-def store(tmp_path):
-    path = tmp_path / "store"
-    with diskreplay.PrioritizedReplayBuffer(path, **OPTIONS, compressor="lz4") as buffer:
+def make_store(directory):
+    with diskreplay.PrioritizedReplayBuffer(
+        directory / "store", **OPTIONS, compressor="lz4"
+    ) as buffer:
         for i in range(100):
             buffer.add(np.full((64, 64), i, np.uint8), 1, 0.0, False, False, n=i)
-        buffer.save(tmp_path / "checkpoints", 1)
-    return path
+        buffer.save(directory / "checkpoints", 1)
 
 
 @pytest.fixture
-def killed(tmp_path):
-    """A store as a kill leaves it, with a tail and open shards."""
-    path = tmp_path / "store"
+def store(filled, tmp_path):
+    filled(make_store)
+    return tmp_path / "store"
+
+
+def make_killed(directory):
     with diskreplay.PrioritizedReplayBuffer(
-        tmp_path / "live", **OPTIONS, compressor="lz4"
+        directory / "live", **OPTIONS, compressor="lz4"
     ) as buffer:
         for i in range(107):
             buffer.add(np.full((64, 64), i, np.uint8), 1, 0.0, False, False, n=i)
         buffer._rows.store.maintenance.run()  # blocks are compressed that nobody waits for yet
         with buffer._rows.store.maintenance.lock:  # no file is renamed meanwhile
-            shutil.copytree(tmp_path / "live", path)
-    return path
+            shutil.copytree(directory / "live", directory / "store")
+
+
+@pytest.fixture
+def killed(filled, tmp_path):
+    """A store as a kill leaves it, with a tail and open shards."""
+    filled(make_killed)
+    return tmp_path / "store"
 
 
 def change(path, *keys, value):

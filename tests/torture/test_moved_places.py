@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import effort
+
 TORTURE = Path(__file__).resolve().parent.parent.parent / "tools" / "torture"
 sys.path.insert(0, str(TORTURE))
 
@@ -16,7 +18,7 @@ import diskreplay  # noqa: E402
 
 
 def test_walks():
-    found = places.run(rounds=8, seed=40)
+    found = places.run(rounds=effort(5, 8), seed=40)
     assert found["failures"] == []
     assert found["done"]["move"] > 0
     assert found["done"]["add"] > 0

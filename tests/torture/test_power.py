@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import effort
+
 TORTURE = Path(__file__).resolve().parents[2] / "tools" / "torture"
 
 
@@ -117,9 +119,12 @@ def test_cuts(number):
     import power
 
     setting = replace(power.SETTINGS[number], steps=20)
-    figures = power.explore(setting, samples=1, singly=False, every=400, start=50 * number, again=0)
+    every = effort(800, 400)
+    figures = power.explore(
+        setting, samples=1, singly=False, every=every, start=50 * number, again=0
+    )
     assert figures.failures == []
-    assert figures.opened > 8
+    assert figures.opened > 8 * 400 // every
 
 
 def test_a_promise_that_is_not_kept_is_seen(monkeypatch):
