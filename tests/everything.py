@@ -28,11 +28,11 @@ def fill_and_use(kind, path, space, envs, **options):
     prioritized = kind is diskreplay.PrioritizedReplayBuffer
     space.seed(0)
     options = {
-        "observation_space": space, "action_space": Discrete(3), "capacity": 400,
-        "num_envs": envs, "update_horizon": 3, "segment_rows": 64,
+        "observation_space": space, "action_space": Discrete(3), "capacity": 120,
+        "num_envs": envs, "update_horizon": 3, "segment_rows": 16,
     } | options  # fmt: skip
     with kind(path, **options) as buffer:
-        for i in range(500):
+        for i in range(150):
             add(buffer, space, envs, terminated=i % 7 == 6, truncated=i % 11 == 10)
         batch = buffer.sample(32)
         buffer.gather(batch.id)  # before rows are added: the oldest leave then

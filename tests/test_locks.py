@@ -22,7 +22,10 @@ MAKERS = ("threading.Lock", "threading.RLock", "threading.Condition", "threading
 def made_locks():
     """The names that locks are given, each with its module."""
     for path in sorted((ROOT / "diskreplay").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not any(maker in text for maker in MAKERS):
+            continue  # most: to parse all takes a second
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Assign) and any(
                 isinstance(part, ast.Call) and ast.unparse(part.func) in MAKERS
                 for part in ast.walk(node.value)

@@ -123,10 +123,7 @@ def documents(root: str) -> Iterator[tuple[str, Case]]:
         yield f"compressor {codec}", attribute("fields", 0, "compressor")(codec)
     yield "the same field twice", attribute("fields", 1, "name")("observation")
     yield "no fields", attribute("fields")([])
-    yield "a million fields", attribute("fields")(
-        [{"name": f"f{i}", "shape": [], "dtype": "uint8", "compressor": "raw", "segment_rows": 8}
-         for i in range(200_000)]
-    )  # fmt: skip
+    yield "a million fields", _fields(200_000, root)
     yield "half a million envs", _envs(500_000, root)
     for depth in (100, 900, 100_000):
         yield f"lists {depth} deep", _text(f"{root}zarr.json", "[" * depth + "]" * depth)
@@ -179,6 +176,17 @@ def relisted(root: str, case: Case) -> Case:
 
 def hole(name: str, size: int, place: Path, _outside: Path) -> None:
     os.truncate(place / name, size)
+
+
+def _fields(count: int, root: str) -> Case:
+    def harm(place: Path, outside: Path) -> None:
+        described = [
+            {"name": f"f{i}", "shape": [], "dtype": "uint8", "compressor": "raw", "segment_rows": 8}
+            for i in range(count)
+        ]
+        _attribute(root)("fields")(described)(place, outside)
+
+    return harm
 
 
 def _envs(count: int, root: str) -> Case:
