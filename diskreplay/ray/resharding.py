@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from diskreplay.convert.regrouping import divided
 from diskreplay.errors import InvalidInputError, SchemaError
 
-_LEAST_GROUPS = 16
+_LEAST_ENVS, _MANY_GROUPS = 8, 16
 
 
 class PartPiece(NamedTuple):
@@ -29,10 +29,25 @@ class PartPiece(NamedTuple):
 
 
 def default_group(num_envs: int, num_shards: int) -> int:
-    """How many envs share files where nobody has said it: as many as leave sixteen groups, or two
-    for each shard. So another number of shards can load what these save."""
-    most = num_envs // max(_LEAST_GROUPS, 2 * num_shards)
-    return max((size for size in range(1, most + 1) if num_envs % size == 0), default=1)
+    """How many envs share files where nobody has said it.
+
+    Small groups cost twice the time of an add, large ones cannot be divided among more shards. So
+    it is 8, fewer where a shard has no more or would have half more than another, and more where
+    there would be more than 16 groups, or two for each shard.
+
+    Parameters
+    ----------
+    num_envs, num_shards : int
+    """
+    many = num_envs // max(_MANY_GROUPS, 2 * num_shards)
+    most = max(many, min(_LEAST_ENVS, num_envs // num_shards))
+    for size in range(most, 1, -1):
+        groups, left = divmod(num_envs, size)
+        if not left:
+            shares = divided(groups, num_shards)
+            if shares[0] <= 1.5 * shares[-1]:
+                return size
+    return 1
 
 
 def envs_of_shards(num_envs: int, num_shards: int, env_group: int) -> list[int]:

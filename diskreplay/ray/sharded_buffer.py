@@ -71,7 +71,8 @@ class ShardedReplayBuffer(CheckpointCalls):
         has it. Without it the writer waits `timeout` and says so.
     env_group : int, optional
         Envs whose rows share files. They move whole where another number of shards loads a
-        checkpoint. Divides `num_envs`; by default as many as leave 16 groups, or two a shard.
+        checkpoint. Divides `num_envs`. By default 8, or what a shard has, and more of many envs;
+        with fewer an add costs up to twice the time.
     seed : int or numpy.random.Generator, optional
         Of this client's draws.
     name : str
