@@ -17,6 +17,7 @@ import contextlib
 import importlib
 import importlib.util
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -101,6 +102,15 @@ def run_blocks(page, names, changed, checks):
                 check(names)
 
 
+@pytest.fixture
+def handlers():
+    """Ray leaves a handler of SIGTERM behind, and a page may set one."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
 def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
