@@ -286,7 +286,7 @@ class RowBuffer(MutableFields):
         -----
         O(rows that leave). Their files are deleted as those of rows that leave by the capacity, a
         segment when all of it has left. After a kill, rows that left in the last seconds may be
-        back. A reader may still see them.
+        back. A reader that is open already may see them until it is opened again.
         """
         self._check_writable()
         with self._turn_when_drawn():
