@@ -354,6 +354,38 @@ CALLS = {
 
 
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
+@pytest.mark.parametrize("there", ["nothing", "another store"])
+@pytest.mark.parametrize("rows", [40, 48, 64])
+def test_no_segment_is_made_where_a_moved_store_was(tmp_path, rows, there, compressor):
+    """An add that began a segment made the directories anew, or wrote into another store, and the
+    rows in it were lost."""
+    path, moved = tmp_path / "replay", tmp_path / "old"
+    options = {"compressor": compressor, "capacity": 20_000}
+    buffer = make(path, **options)
+    add(buffer, rows)
+    buffer.flush()  # the segments of the first 48 rows are full then
+    path.rename(moved)
+    if there == "another store":
+        with make(path, **options) as other:
+            add(other, 200)
+            with pytest.raises(StoreMovedError):
+                add(buffer, 20_000)
+            assert rows_of(other) == list(range(200))
+    else:
+        with pytest.raises(StoreMovedError):
+            add(buffer, 20_000)
+        assert not path.exists()
+    added = buffer.add_count
+    with pytest.raises(StoreMovedError):
+        buffer.close()
+    assert path.exists() == (there == "another store")
+    if path.exists():
+        assert rows_in(path) == list(range(200))
+    with make(moved, **options) as again:
+        assert rows_of(again) == list(range(added))
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("there", ["nothing", "another store", "a file"])
 def test_a_store_that_is_moved_while_it_is_open(tmp_path, call, there, compressor):

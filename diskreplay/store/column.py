@@ -15,6 +15,7 @@ from diskreplay.store import files
 from diskreplay.store.field import Field
 from diskreplay.store.format import array_document
 from diskreplay.store.partial import Partial
+from diskreplay.store.place import Place
 from diskreplay.store.read_job import READ, READS
 from diskreplay.store.rwlock import RWLock
 from diskreplay.store.seals import parse_seals
@@ -54,17 +55,17 @@ class Column(Generic[AnySegment]):
 
     def __init__(
         self,
-        root: Path,
+        place: Place,
         number: int,
         field: Field,
         num_envs: int,
         rows_per_env: int | None,
         rwlock: RWLock,
     ) -> None:
-        self.rwlock = rwlock
-        self.root, self.number, self.field, self.num_envs = root, number, field, num_envs
+        self.rwlock, self.place, self.root = rwlock, place, place.path
+        self.number, self.field, self.num_envs = number, field, num_envs
         self.kept = rows_per_env
-        self.directory = root / field.name
+        self.directory = self.root / field.name
         self.growing = rows_per_env is None
         self.segments: dict[tuple[int, int], AnySegment] = {}
         self.seals: dict[tuple[int, int], Seal] = {}
@@ -161,7 +162,14 @@ class Column(Generic[AnySegment]):
 
     def new_path(self, path: Path) -> Path:
         """See to it that a file can be made at `path`, and is not deleted as one that has left.
-        Call it with `changing` held."""
+        Call it with `changing` held.
+
+        Raises
+        ------
+        StoreMovedError
+            The store's directory was moved: the file would be in a new one, or in another store.
+        """
+        self.place.check()
         files.make_dirs(path.parent)
         if path in self.pending_deletes:
             self.pending_deletes.remove(path)

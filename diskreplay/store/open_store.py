@@ -91,7 +91,7 @@ class OpenStore:
         self.rwlock = RWLock()
         self.columns: dict[str, RawColumn | PackedColumn] = {
             field.name: _column_type(field)(
-                path, number, field, self.num_envs, self.rows_per_env, self.rwlock
+                self.place, number, field, self.num_envs, self.rows_per_env, self.rwlock
             )
             for number, field in enumerate(self.fields)
             if only is None or field.name in only

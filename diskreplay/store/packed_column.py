@@ -197,6 +197,7 @@ class PackedColumn(Column[Shard]):
         if segment is None:
             path = self.new_path(private.open_shard(self.root, self.number, number, group))
             segment = Shard.create(self.field, number, group, path)
+            self.place.check()  # moved meanwhile: an opening would not find what is packed into it
             self.new_files.append(path)
             self.adopt(segment, envs)
         else:

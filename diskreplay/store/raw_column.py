@@ -93,6 +93,7 @@ class RawColumn(Column[RawSegment]):
             size = self.field.segment_bytes
             # Pages of a long file come when they are touched: an `add` does not wait for them all.
             mapping = Mapping.create(path, size, prepared=size < WORTH_A_SPARE)
+        self.place.check()  # moved meanwhile: an opening would not find the rows in this file
         self.new_files.append(path)
         return RawSegment(self.field, number, group, mapping)
 
@@ -107,6 +108,7 @@ class RawColumn(Column[RawSegment]):
 
     def _copied(self, sealed: Sequence[RawSegment]) -> list[Mapping]:
         """Copies of segments, in files of their own that nobody looks at; all or an error."""
+        self.place.check()  # else a copy may take the place of another store's segment
         copies: list[Mapping] = []
         try:
             for old in sealed:
