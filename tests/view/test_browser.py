@@ -305,7 +305,7 @@ def test_a_hundred_thousand_episodes_on_a_phone(tmp_path, driver):
         for step in range(steps):
             buffer.add(seen, np.zeros(envs, int), np.full(envs, step), ends, ~ends)
     key = key_of(path)
-    said = "document.querySelector('#page [role=status]').textContent"
+    said = "document.querySelector('#page [role=status]')?.textContent"
     rows = "[...document.querySelectorAll('#page tbody tr')]"
     with served(path) as url:
         resize(driver, 375, 740, phone=True)
