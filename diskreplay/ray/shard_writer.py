@@ -223,17 +223,17 @@ class ShardWriter:
                 f"for this writer ({error}); {self._unacknowledged} rows wait in it: call flush to "
                 "try again"
             ) from error
+        lost, given_up = self.shard, self._unacknowledged
         rests = self._builder.leave_out_rests(np.ones(self.num_envs, bool))
-        warnings.warn(
-            f"shard {self.shard} has not answered for {waited:.0f} s; this writer goes on in shard "
-            f"{number}. {self._unacknowledged} rows that were not acknowledged are given up, since "
-            f"the lost shard may have them; so is the rest of the episodes under way, {rests} rows "
-            "so far",
+        self._sent.clear()
+        self._take(others[number], number, lease)
+        warnings.warn(  # last: it is raised where warnings are errors
+            f"shard {lost} has not answered for {waited:.0f} s; this writer goes on in shard "
+            f"{number}. {given_up} rows that were not acknowledged are given up, since the lost "
+            f"shard may have them; so is the rest of the episodes under way, {rests} rows so far",
             RuntimeWarning,
             stacklevel=5,
         )
-        self._sent.clear()
-        self._take(others[number], number, lease)
 
     def _send_again(self) -> None:
         chunks = [sent.chunk for sent in self._sent]
@@ -248,13 +248,7 @@ class ShardWriter:
             and (counts >= self._sent[0].chunk.first_rows).all()
         ):
             return self._send_again()  # a chunk came before the one that it follows
-        warnings.warn(
-            f"shard {self.shard}: its envs {self._envs.tolist()} had {self.acknowledged.tolist()} "
-            f"rows and have {counts.tolist()} now, after a power cut or since a checkpoint was "
-            "loaded; the next episodes follow those, without the rest of those under way",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        had = self.acknowledged
         self._generation, self._next = lease.generation, counts.copy()
         self.acknowledged = counts.copy()
         waiting, chunks = np.ones(self.num_envs, np.bool_), []  # for an episode to begin
@@ -264,6 +258,13 @@ class ShardWriter:
             self._next += chunk.lengths
         self._builder.leave_out_rests(waiting)
         self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
+        warnings.warn(  # last: it is raised where warnings are errors
+            f"shard {self.shard}: its envs {self._envs.tolist()} had {had.tolist()} "
+            f"rows and have {counts.tolist()} now, after a power cut or since a checkpoint was "
+            "loaded; the next episodes follow those, without the rest of those under way",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def __enter__(self) -> Self:
         return self
