@@ -1,13 +1,12 @@
 """The episodes under way in a store, and where parts of episodes begin."""
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError, StorageError, UsageError
+from diskreplay.errors import FormatError, UsageError
 from diskreplay.runs import Run, joined
 from diskreplay.store import numbers
 from diskreplay.store.format import read_attributes
@@ -43,9 +42,8 @@ class OpenEpisodes:
         self.next_step = np.zeros(store.num_envs, np.int32)
         self.begins = parse_begins(store.meta, store)
         self.parts = parse_parts(store.meta, store)
-        if store.mode != "r" and self.forget_missing():  # a reader's are yet to come
-            with contextlib.suppress(StorageError):  # a full disk: the next record has it
-                store.amend(self.attributes())
+        if store.mode != "r":  # a reader's are yet to come
+            self.forget_missing()
         self.cut = store.count.copy()
         self._noted: tuple[Any, Parts] | None = (
             None  # the attribute that the record has, as `Parts`
@@ -105,51 +103,57 @@ class OpenEpisodes:
         reward, terminated, truncated, step, is_final = (
             joined(runs, reward_at + place) for place in range(5)
         )
-        ended = terminated | truncated
-        odd = is_final & (ended | (reward != 0))
-        lengths, envs = np.array([run.rows for run in runs]), np.array([run.env for run in runs])
-        stops, count = np.cumsum(lengths), self._store.count
-        starts = stops - lengths
-        late = late_starts(step, ended, is_final)
-        # Of the first rows memory knows those that go on with an open episode.
-        first = step[starts]
-        late[starts] = (first != 0) & (first != self.next_step[envs]) & (count[envs] > 0)
+        ended, odd = terminated | truncated, is_final
+        if is_final.any():
+            odd = is_final & (ended | (reward != 0))
+        store, late = self._store, late_starts(step, ended, is_final)
+        stop, found = 0, []
+        for run in runs:
+            start, stop = stop, stop + run.rows
+            # Of the first row memory knows whether it goes on with an open episode.
+            first = step.item(start)
+            late[start] = (
+                first != 0
+                and first != self.next_step.item(run.env)
+                and store.count.item(run.env) > store.first.item(run.env)
+            )
+            found.append((run.env, start, stop))
         if not (self.parts or late.any() or odd.any()):
             return False
         must_tell = False
-        for env, start, stop in zip(envs.tolist(), starts.tolist(), stops.tolist(), strict=True):
-            own, begin = late[start:stop], int(count[env])
+        for env, start, stop in found:
+            own, begin = late[start:stop], store.count.item(env)
             if own[0]:
                 columns = step[start:stop], ended[start:stop], is_final[start:stop]
-                own, is_new = self._late_behind(env, *columns)
+                own, is_new = self._late_behind(env, own, *columns)
                 must_tell |= is_new
             own = own | odd[start:stop]
+            is_odd = bool(own.any())
             follows, end = self.parts.last(env)[1] == begin > 0, begin + stop - start
-            if own.any() or follows:
+            if is_odd or follows:
                 self.parts.add(env, begin if follows else begin + int(own.argmax()), end)
-            if own.any():
+            if is_odd:
                 must_tell |= self._record_lacks(env)
         return must_tell
 
     def _late_behind(
-        self, env: int, step: np.ndarray, ended: np.ndarray, is_final: np.ndarray
+        self, env: int, late: np.ndarray, step: np.ndarray, ended: np.ndarray, is_final: np.ndarray
     ) -> tuple[np.ndarray, bool]:
         """`late_starts` of an env's next rows, of which the first begins an episode, unless it is
         what the last one has led to; and whether it is one more of `begins`."""
-        store, count = self._store, int(self._store.count[env])
-        low = max(count - 2, int(store.first[env]))
+        store, count = self._store, self._store.count.item(env)
+        if step.item(0) != store.read("step", env, count - 1, count).item(0) + 1:
+            return late, False  # nor is it what closes an episode
+        low = max(count - 2, store.first.item(env))
         *ends, steps, finals = (
             store.read(name, env, low, count)
             for name in ("terminated", "truncated", "step", "is_final")
         )
         over, before = ends[0] | ends[1], count - low
-        late = late_starts(
-            np.append(steps, step), np.append(over, ended), np.append(finals, is_final)
-        )[before:]  # fmt: skip
-        if step[0] != int(steps[-1]) + 1:
-            return late, False
         if is_final[0] and over[-1] and count > self.cut[env]:  # what that row has led to
-            return late, False
+            return late_starts(
+                np.append(steps, step), np.append(over, ended), np.append(finals, is_final)
+            )[before:], False  # fmt: skip
         is_new = self._next_id(env) not in self.begins
         self.begins.add(self._next_id(env))
         late[0] = True
@@ -167,22 +171,23 @@ class OpenEpisodes:
     def attributes(self, *, ahead: bool = False) -> dict[str, Any]:
         """What the record has to say of `begins` and `parts`; `ahead` as for `Parts.describe`."""
         found: dict[str, Any] = {}
-        if self.begins or BEGINS in self._store.meta:
-            found[BEGINS] = sorted(self.begins) if ahead else self.retained_begins()
-        if self.parts or PARTS in self._store.meta:
-            if not ahead:
-                self.parts.cut(self._store.durable_first, self._store.count)
+        store = self._store
+        if self.begins or BEGINS in store.meta:
+            found[BEGINS] = self.retained_begins(store.durable_first if ahead else store.first)
+        if self.parts or PARTS in store.meta:
+            self.parts.cut(store.durable_first, None if ahead else store.count)
             found[PARTS] = self.parts.describe(ahead=ahead)
         return found
 
-    def forget_missing(self) -> bool:
-        """Leave out rows that have left for good, and rows that are not there and will be others;
-        whether some of `begins` were such."""
+    def forget_missing(self) -> None:
+        """Leave out rows that are not there and will be others, and those of `parts` that have left
+        for good; and have the record leave them out of `begins`, where they would cut episodes."""
         store, num_envs = self._store, self._store.num_envs
         stray = {id_ for id_ in self.begins if id_ // num_envs >= store.count[id_ % num_envs]}
         self.begins -= stray
         self.parts.cut(store.durable_first, store.count)
-        return bool(stray)
+        if stray:
+            store.amend({BEGINS: self.retained_begins(store.durable_first)}, needed=False)
 
     def begins_next(self, env: int) -> bool:
         """Whether the next row of an env is one of `begins`."""
@@ -191,9 +196,10 @@ class OpenEpisodes:
     def _next_id(self, env: int) -> int:
         return int(self._store.count[env]) * self._store.num_envs + env
 
-    def retained_begins(self) -> list[int]:
-        """Of `begins`, what the record has to name: rows that are retained or yet to come."""
-        first, num_envs = self._store.first, self._store.num_envs
+    def retained_begins(self, first: np.ndarray | None = None) -> list[int]:
+        """Of `begins`, what the record has to name that has rows from `first` on, those that are
+        retained by default: rows that are there or yet to come."""
+        first, num_envs = self._store.first if first is None else first, self._store.num_envs
         return sorted(id_ for id_ in self.begins if id_ // num_envs > first[id_ % num_envs])
 
     def follow(self) -> None:

@@ -1,12 +1,11 @@
 """Rows recorded as they are: what every buffer on disk can do."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import InvalidInputError, StorageError
+from diskreplay.errors import InvalidInputError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.mutable_fields import MutableFields
 from diskreplay.runs import Run
@@ -232,9 +231,7 @@ class RowBuffer(MutableFields):
                 store.amend(episodes.attributes(ahead=True))
             rows.extend(runs, given)
         except BaseException:
-            if episodes.forget_missing():
-                with contextlib.suppress(StorageError):  # a full disk: the next record has it
-                    store.amend(episodes.attributes(ahead=True))
+            episodes.forget_missing()
             raise
 
     def end_episode(self, mask: np.ndarray | None = None, *, next_observation: Any = None) -> None:

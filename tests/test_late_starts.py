@@ -16,6 +16,7 @@ import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError, FormatError
+from diskreplay.store import record
 from tests import processes
 
 NOTHING, TERMINATED, TRUNCATED, FINAL = range(4)
@@ -257,6 +258,63 @@ def test_many_parts_are_noted_in_few_writes(tmp_path):
         assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 2, 2002]]
         buffer.extend(columns([3]))  # the record ends before it
         assert noted[-1] == [[0, 2, 2003 + 2001]]
+
+
+def test_what_the_disk_refused_to_note_is_noted_the_next_time(tmp_path, monkeypatch):
+    path = tmp_path / "replay"
+    with make_buffer(path) as buffer:
+        play(buffer, 3)
+        buffer.extend(columns([9, 10, 11]))
+        buffer.flush()
+        play(buffer, 1)
+        with monkeypatch.context() as patch:
+
+            def full(*_arguments):
+                raise DiskFullError(28, "no space left", str(path))
+
+            patch.setattr(record, "write_group", full)
+            with pytest.raises(DiskFullError):
+                buffer.extend(columns([30, 31, 32]))
+        assert buffer.bounds.tolist() == [[0, 7]]
+        buffer.extend(columns([30, 31, 32]))
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, tmp_path / "killed")
+    assert verify(tmp_path / "killed").findings == ()
+
+
+def test_ranges_and_begins_leave_without_a_flush(tmp_path):
+    """Each part is noted, and the rows between them are added: no two ranges are one."""
+    with make_buffer(tmp_path / "replay", capacity=48) as buffer:
+        store, noted = buffer._rows.store, []
+        amend = store.amend
+        store.amend = lambda attributes: (noted.append(attributes), amend(attributes))
+        for part in range(200):
+            play(buffer, 4)
+            buffer.end_episode()
+            buffer.extend(columns([4, 5, 6] if part % 2 else [30, 31, 32]))
+            if part % 20 == 0:
+                store.maintenance.run(durable=True)
+        assert len(noted) == 200
+        assert max(len(each["parts"]) for each in noted) < 40
+        assert max(len(each.get("begins", ())) for each in noted) < 40
+        assert len(buffer.begins) < 40
+
+
+def test_a_part_where_a_power_cut_has_left_no_row(tmp_path):
+    """What is retained was not durable: an env has rows that have left, and no other ones."""
+    path = tmp_path / "replay"
+    with make_buffer(path) as buffer:
+        play(buffer, 20)
+        buffer.flush()
+    document = json.loads((path / "zarr.json").read_text())
+    document["attributes"]["diskreplay"]["first"] = [20]
+    (path / "zarr.json").write_text(json.dumps(document))
+    with make_buffer(path) as buffer:
+        assert buffer.bounds.tolist() == [[20, 20]]
+        buffer.extend(columns([20, 21, 22]))
+        buffer.extend(columns([7, 8, 9]))
+        assert buffer.episodes().rows.tolist() == [3, 3]
+    assert verify(path).findings == ()
 
 
 def test_ranges_leave_with_their_rows(tmp_path):

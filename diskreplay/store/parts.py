@@ -73,11 +73,12 @@ class Parts:
         else:
             ranges.append([first, stop])
 
-    def cut(self, first: np.ndarray, count: np.ndarray) -> None:
-        """Leave out rows of each env that are not there any more, or not yet."""
+    def cut(self, first: np.ndarray, count: np.ndarray | None) -> None:
+        """Leave out rows of each env that are not there any more, or not yet; without `count`
+        those that are yet to come stay."""
         before, self._ranges = self._ranges, {}
         for env, ranges in before.items():
-            low, high = int(first[env]), int(count[env])
+            low, high = int(first[env]), numbers.MOST_ROWS if count is None else int(count[env])
             there = [[a, min(b, high)] for a, b in ranges if a < high and b > low]
             if there:
                 self._ranges[env] = there

@@ -322,12 +322,21 @@ class Store(OpenStore):
             for column in self.raw_columns:
                 column.flushed()
 
-    def amend(self, attributes: Mapping[str, Any]) -> None:
+    def amend(self, attributes: Mapping[str, Any], *, needed: bool = True) -> None:
         """Add to `meta`, or replace in it, and have that on the disk. The record names the same
-        rows as before."""
+        rows as before.
+
+        If the disk refuses it, `meta` is as it was, and the error is raised; unless it is
+        not `needed`: then the next record has it.
+        """
         with undisturbed(), self.maintenance.lock:
-            self.meta = {**self.meta, **attributes}
-            self._record.repeat()
+            before, self.meta = self.meta, {**self.meta, **attributes}
+            try:
+                self._record.repeat()
+            except StorageError:
+                if needed:
+                    self.meta = before  # what it says is taken for what is on the disk
+                    raise
 
     def mark_closed(self) -> None:
         """Say that the record is the whole truth; only after `record`. What is needed only while
