@@ -916,7 +916,7 @@ def test_rows_set_aside_are_cut_off():
     assert one.step.tolist() == [0, 1, 0, 0, 1, 2, 3, 0, 1]
     assert one.is_final.tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 0]
     assert one.reward.tolist() == [1, 1, 0, 0, 0, 1, 1, 1, 1]
-    assert not row_check.faults(one, np.ones(9, bool))
+    assert not row_check.faults(one, np.ones(9, bool), np.zeros(9, bool))
     two = rows([3, 4, 0, 1, 2])
     set_aside(two, np.array([0, 1, 0, 0, 0], bool), stack_size=4)
     assert two.step.tolist() == [3, 0, 0, 1, 2]
