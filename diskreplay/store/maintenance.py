@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,7 +61,9 @@ class Maintenance:
         self._pauses = 0
         self.busy: set[int] = set()
         self._store, self._record = store, record
-        self._wake = threading.Event()
+        # Putting into it is one step. Setting an Event is not: a handler of a signal that raises
+        # amid it leaves its lock held, and the maintenance thread waits for that for ever.
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
         self._unsynced: list[Path] = []  # files sealed since the last record
@@ -72,9 +75,12 @@ class Maintenance:
         """There may be something to do."""
         if self._thread is None:
             name = f"diskreplay maintenance {self._store.path.name}"
-            self._thread = threading.Thread(target=self._keep, name=name, daemon=True)
-            self._thread.start()
-        self._wake.set()
+            thread = threading.Thread(target=self._keep, name=name, daemon=True)
+            with undisturbed():  # the new thread would wait for ever for a lock of `start`
+                thread.start()
+                self._thread = thread
+        if self._woken.empty():
+            self._woken.put(None)
 
     def _keep(self) -> None:
         busy, me = self.busy, threading.get_ident()
@@ -87,8 +93,8 @@ class Maintenance:
     def _keep_running(self) -> None:
         wait = _RECORD_EVERY
         while True:
-            self._wake.wait(wait)
-            self._wake.clear()
+            with contextlib.suppress(queue.Empty):
+                self._woken.get(timeout=wait)
             if self._closing:
                 return
             try:
@@ -123,7 +129,7 @@ class Maintenance:
     def join(self) -> None:
         """Stop, and wait until the maintenance thread has."""
         self._closing = True
-        self._wake.set()
+        self._woken.put(None)
         if self._thread is not None:
             self._thread.join()
 

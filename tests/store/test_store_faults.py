@@ -97,7 +97,7 @@ def settle(buffer):
     """Let the maintenance thread finish what it was woken for."""
     store = buffer._rows.store
     store.maintenance.wake()
-    while store.maintenance._wake.is_set():  # it has not begun
+    while not store.maintenance._woken.empty():  # it has not begun
         time.sleep(0.001)
     with store.maintenance.lock:
         pass
