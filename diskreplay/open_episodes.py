@@ -45,9 +45,8 @@ class OpenEpisodes:
         if store.mode != "r":  # a reader's are yet to come
             self.forget_missing()
         self.cut = store.count.copy()
-        self._noted: tuple[Any, Parts] | None = (
-            None  # the attribute that the record has, as `Parts`
-        )
+        # The attribute that the record has, and what it says.
+        self._noted: tuple[Any, Parts] | None = None
         self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
         self._steps_left = 0  # so many vector steps cannot make an episode too long
 
