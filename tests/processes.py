@@ -114,7 +114,8 @@ class Process:
     def send_signal(self, number):
         """As `subprocess.Popen.send_signal`."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and that is not told yet
+                os.kill(self.pid, number)
 
     def kill(self):
         """As `subprocess.Popen.kill`."""
