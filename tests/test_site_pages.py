@@ -51,6 +51,7 @@ PROGRAMS = {
     "python3 ": "makes an environment",
     "ssh ": "asks another machine",
 }
+WITH_RAY = {"docs/many-machines.md", "docs/ray.md"}
 NOT_CODE = {"dockerfile", "text"}
 
 
@@ -111,7 +112,14 @@ def handlers():
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.cluster] if page in WITH_RAY else [])
+        for page in PAGES
+        if blocks(page)
+    ],
+)
 def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     needed, printed = module(page), []

@@ -134,25 +134,48 @@ def test_versions_names_pythons_that_are_not_there(clone):
 
 @pytest.mark.parametrize("tests", [0, 1])
 @pytest.mark.parametrize("theirs", [0, 1])
-def test_run_ends_with_the_closing_line_of_the_first_pass(clone, tests, theirs):
+@pytest.mark.parametrize("clusters", [0, 1, 5])
+def test_run_ends_with_the_closing_lines_of_its_passes(clone, tests, clusters, theirs):
     (clone / ".ci").mkdir()
     (clone / "tools/frameworks").mkdir()
     shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
     for name, said, code in (
         ("tools/docs", "build/site/index.html", 0),
-        ("tools/test", "a dot\n3 passed in 1s", tests),
         ("tools/frameworks/sb3", "SB3's own tests", theirs),
         ("tools/frameworks/torchrl", "torchrl's own tests", 3 if theirs else 0),
     ):
         (clone / name).write_text(f'#!/bin/sh\necho "{said}"; exit {code}\n')
         (clone / name).chmod(0o755)
+    (clone / "tools/test").write_text(
+        f"""#!/bin/sh
+        case "$*" in
+            "-rs -m not cluster"*) echo "a dot\n3 passed in 1s"; exit {tests} ;;
+            "-rs -m cluster -n 0"*) echo "a slow dot\n2 passed in 9s"; exit {clusters} ;;
+        esac
+        """
+    )
+    (clone / "tools/test").chmod(0o755)
+    dots, lines = ["a dot", "a slow dot"], ["2 passed in 9s", "3 passed in 1s"]
+    if clusters == 5:  # pytest's code where it was to run none
+        del lines[0]
+    code = tests or clusters % 5
     done = bash(f'"{clone}/.ci/run"')
-    lines = ["a dot", "SB3's own tests", "torchrl's own tests", "3 passed in 1s"]
-    assert done.stdout.splitlines() == lines
-    assert done.returncode == (tests or theirs), done.stderr
+    assert done.stdout.splitlines() == [*dots, "SB3's own tests", "torchrl's own tests", *lines]
+    assert done.returncode == (code or theirs), done.stderr
     some = bash(f'"{clone}/.ci/run" tests/test_kill.py')
-    assert some.stdout == "a dot\n3 passed in 1s\n"
-    assert some.returncode == tests
+    assert some.stdout.splitlines() == [*dots, *lines]
+    assert some.returncode == code
+
+
+def test_run_fails_where_no_test_was_chosen(clone):
+    (clone / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
+    for name in ("tools/docs", "tools/test"):
+        (clone / name).write_text(f"#!/bin/sh\nexit {5 if name == 'tools/test' else 0}\n")
+        (clone / name).chmod(0o755)
+    done = bash(f'"{clone}/.ci/run" tests/test_none.py')
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nNo test was chosen.\n")
 
 
 # -- what the demonstration judges by

@@ -16,6 +16,7 @@ import hashed_steps  # noqa: E402 - of the tools
 import shards  # noqa: E402
 
 
+@pytest.mark.cluster
 def test_one_of_each_is_killed(tmp_path):
     found = shards.run(
         shards=1, nodes=1, saves=1, learners=1, coordinators=1, directory=tmp_path, wait_s=None

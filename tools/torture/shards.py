@@ -163,6 +163,8 @@ class _Round:
         self._ending.set()
         self._learner.kill()
         self._learner.wait()
+        for thread in self._threads:  # none is to call Ray once it is shut down
+            thread.join(_PATIENCE_S)
         self._replay.close()
 
     # -- what runs
