@@ -13,6 +13,7 @@ from diskreplay.open_episodes import LONGEST, OpenEpisodes
 from diskreplay.options import Options
 from diskreplay.runs import Run, joined
 from diskreplay.schema import Schema
+from diskreplay.signals import undisturbed
 from diskreplay.small_columns import BEGINS, FINAL
 from diskreplay.store.store import Store
 from diskreplay.validation import RowValidator
@@ -339,11 +340,17 @@ class IndexedStore(DrawableRows):
 
     def evict(self, first: np.ndarray) -> None:
         """Let go of the rows of each env before these; of those that have left already, of none."""
-        store, index = self.store, self.index
-        for env in np.flatnonzero(first > store.first).tolist():
-            if index is None:
-                store.first[env] = first[env]
-            elif len(left := index.evict(env, int(first[env]))):
+        store, envs = self.store, np.flatnonzero(first > self.store.first)
+        with undisturbed():
+            if self.index is None:
+                store.first[envs] = first[envs]
+            else:
+                self._evict_indexed(envs, first)
+            store.writer.note_first(envs)
+
+    def _evict_indexed(self, envs: np.ndarray, first: np.ndarray) -> None:
+        for env in envs.tolist():
+            if len(left := self.index.evict(env, int(first[env]))):
                 self.sampler.leave(left)
 
     def extend(self, runs: Sequence[Run], given: "Given | None" = None) -> None:
@@ -397,13 +404,10 @@ class IndexedStore(DrawableRows):
     def follow(self) -> None:
         """For a reader whose store was not replaced: take over what the writer did since."""
         store, index = self.store, self.index
-        if not store.follower.refresh():
-            if (
-                not store.follower.follows
-                and index is not None
-                and (store.first > index.first).any()
-            ):
-                self.index = _NOT_MADE  # it had to do without some rows
+        has_news, follows = store.follower.refresh(), store.follower.follows
+        if not follows and index is not None and (store.first > index.first).any():
+            self.index = _NOT_MADE  # it had to do without some rows
+        if not (has_news and follows):
             return
         self.add_count = int(store.transitions_at(store.count).sum())
         self.episodes.follow()
@@ -421,4 +425,5 @@ class IndexedStore(DrawableRows):
             read = small_columns.read(store, ids, self.episodes.begins)
             self._note_given(ids % store.num_envs, None)
             self._take_in(ids % store.num_envs, *read)
+        self._evict_indexed(np.flatnonzero(store.first > index.first), store.first)
         store.first = np.maximum(store.first, index.first)

@@ -282,8 +282,9 @@ class RowBuffer(MutableFields):
         Notes
         -----
         O(rows that leave). Their files are deleted as those of rows that leave by the capacity, a
-        segment when all of it has left. After a kill, rows that left in the last seconds may be
-        back. A reader that is open already may see them until it is opened again.
+        segment when all of it has left. After a kill they stay away, after a power cut those that
+        left since the last flush may be back. Of several envs, a kill amid this call may let go of
+        the rows of some and not of others. Readers that are open see it with their next call.
         """
         self._check_writable()
         with self._turn_when_drawn():

@@ -175,18 +175,18 @@ class Session(CallGuard):
 
     def _follow(self) -> None:
         """For a reader: take over what the writer did since. Needs the lock."""
-        store = self._rows.store
+        store, follower = self._rows.store, self._rows.store.follower
         if store.mode != "r":
             return
-        if not (store.follower.follows and store.follower.replaced()):
+        if not follower.is_over():
             try:
                 return self._rows.follow()
             except StoreMovedError:
-                if not (store.follower.follows and store.follower.replaced()):  # meanwhile
+                if not follower.is_over():  # meanwhile
                     raise
             except (StorageError, CorruptSegmentError, FormatError):
                 # It may have been of a file that a smaller capacity does without.
-                if not (store.follower.follows and store.follower.outdated()):
+                if not (follower.follows and follower.outdated()):
                     raise
         newer = Store.open(self.path, mode="r")
         try:

@@ -150,7 +150,6 @@ class Lives(RuleBasedStateMachine):
         if one_env:
             first[1:] = [0] * (len(first) - 1)
         twin.settle_priorities()  # a row is given the largest of when it came, and not of now
-        self.close_reader()  # it may see rows that are evicted for as long as it is open
         real.evict(first)
         twin.evict(first)
 

@@ -176,8 +176,10 @@ class Snapshot:
         settled = self._settled = page.closed
         live = self._live = not settled and page.same_boot
         # Raised by the writer meanwhile: each is read before what it must not be ahead of.
-        in_shards, (count, words), later = page.packed.copy(), page.snapshot(), page.packed.copy()
-        used = _COUNTS_AT + 8 * self.num_envs * (2 + len(packed))
+        in_shards = page.packed.copy()
+        count, words, first = page.snapshot()
+        later = page.packed.copy()
+        used = _COUNTS_AT + 8 * self.num_envs * (3 + len(packed))
         closed, replaced = (int.from_bytes(data[at : at + 8], "little") for at in (8, 72))
         if closed > 1 or replaced > 1 or not _BOOT.fullmatch(data[16:64]):
             self._complain("state", path, "the head of the commit page is damaged", RECOUNT)
@@ -194,11 +196,21 @@ class Snapshot:
                 f"{count[env]} rows of env {env} counted, {self.durable_count[env]} recorded",
                 RECOUNT, env=env,
             )  # fmt: skip
+        wrong = (first < 0) | (first > (count if live else self.first))
+        if (settled or live) and wrong.any():
+            env = int(wrong.argmax())
+            self._complain(
+                "state", path,
+                f"rows of env {env} are said to be kept from {first[env]} on, and "
+                f"{self.first[env]} is recorded, of {count[env]}", RECOUNT, env=env,
+            )  # fmt: skip
+            first = self.first
         finals = finals_in(words)
         if live:
             self.count = np.maximum(count, self.durable_count)
             if (finals < 0).any() or (finals > count).any():
                 self._complain("state", path, "more final rows than rows counted", RECOUNT)
+            self.first = np.maximum(self.first, np.clip(first, 0, self.count))
         elif (
             settled and not ((words == 0) | (finals == self.durable_count - self.transitions)).all()
         ):

@@ -198,7 +198,7 @@ def _grows(store: Store, patience: float) -> bool:
     until = time.monotonic() + patience
     assert store.page is not None
     while True:
-        now, _finals = store.page.snapshot()
+        now = np.array(store.page.count)
         if (now != store.count).any():
             return True
         if time.monotonic() >= until:

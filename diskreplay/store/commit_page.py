@@ -1,6 +1,8 @@
 """The memory-mapped page that says how many rows count."""
 
+import contextlib
 import ctypes
+import os
 import sys
 from pathlib import Path
 
@@ -58,6 +60,12 @@ class CommitPage:
     finals : ndarray of int64, shape (num_envs,)
         Final rows of each env, and which count that was true at. Written after the commit, so it
         may be behind when the process dies; see `rows_behind`.
+    first : ndarray of int64, shape (num_envs,)
+        The oldest row of each env that no `evict` has let go of; more may have left by the
+        capacity. Raised before a file of rows that have left is deleted. A view of the file, or
+        zeros where a reader has mapped a page that is older than this.
+    is_older : bool
+        Whether that is so. A writer makes such a page longer when it opens it.
     epoch, replaced : ndarray of uint64, shape (1,)
         What readers in other processes look at: the first changes whenever a file that they may
         have mapped is no longer the one to read, the second is set when `load` puts another store
@@ -65,7 +73,15 @@ class CommitPage:
     """
 
     def __init__(self, path: Path, num_envs: int, packed: int, *, writable: bool) -> None:
-        self.mapping = Mapping.open(path, size=self.size(num_envs, packed), writable=writable)
+        size, before = self.size(num_envs, packed), _whole_pages(num_envs, 2 + packed)
+        found = size
+        with contextlib.suppress(OSError):  # opening it says what is wrong
+            found = os.lstat(path).st_size
+        self.is_older = not writable and found == before < size
+        self.mapping = Mapping.open(
+            path, size=before if found == before else size, writable=writable,
+            grown=size if writable else None,
+        )  # fmt: skip
         bytes_ = self.mapping.array
         self._header = bytes_[: _HEADER.itemsize].view(_HEADER)
         if self._header["magic"][0] != _MAGIC:
@@ -79,13 +95,20 @@ class CommitPage:
             .view("<i8")
             .reshape(packed, num_envs)
         )
+        first_at = packed_at + 8 * num_envs * packed
+        self.first = (
+            np.zeros(num_envs, np.int64)
+            if self.is_older
+            else bytes_[first_at : first_at + 8 * num_envs].view("<i8")
+        )
         # Views made once: reading a field of a structured array costs a microsecond.
         self.epoch, self.replaced = self._header["epoch"], self._header["replaced"]
+        self._closed = self._header["closed"]
 
     @staticmethod
     def size(num_envs: int, packed: int) -> int:
         """Bytes of the file: a header page, then whole pages of figures for each env."""
-        return _COUNTS_AT + -(-8 * num_envs * (2 + packed) // 4096) * 4096
+        return _whole_pages(num_envs, 3 + packed)
 
     @classmethod
     def create(cls, path: Path, count: np.ndarray, packed: int) -> None:
@@ -98,17 +121,21 @@ class CommitPage:
         files.write(path, [page.data])
         files.sync([path])
 
-    def snapshot(self) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of `count` and `finals` that belong together."""
+    def snapshot(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Copies of `count`, `finals` and `first` that belong together.
+
+        `first` is read before `count`, which it is never ahead of, and is the same after it: so of
+        each env both were true at one moment.
+        """
         while True:
-            finals, count = self.finals.copy(), self.count.copy()
-            if np.array_equal(finals, self.finals):
-                return count, finals
+            first, finals, count = self.first.copy(), self.finals.copy(), self.count.copy()
+            if np.array_equal(finals, self.finals) and np.array_equal(first, self.first):
+                return count, finals, first
 
     @property
     def closed(self) -> bool:
         """Whether the last writer closed the store in good order."""
-        return bool(self._header["closed"][0])
+        return bool(self._closed[0])
 
     @property
     def same_boot(self) -> bool:
@@ -126,6 +153,11 @@ class CommitPage:
         """Say, durably, that the record in ``zarr.json`` is the whole truth."""
         self._header["closed"] = 1
         files.sync([self.mapping.path])
+
+
+def _whole_pages(num_envs: int, figures: int) -> int:
+    """Bytes of a header page and so many figures for each env."""
+    return _COUNTS_AT + -(-8 * num_envs * figures // 4096) * 4096
 
 
 def boot_id() -> str:

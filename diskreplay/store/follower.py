@@ -35,6 +35,7 @@ class Follower:
         self._mapped_epoch = 0  # of what is mapped
         self._mapped_count = np.zeros(store.num_envs, np.int64)  # the rows that it has
         self._mapped_packed: dict[str, np.ndarray] = {}  # of each packed field, those in shards
+        self._was_live = False
         self.follows = True
         self.looks = 0
 
@@ -49,8 +50,13 @@ class Follower:
         store, page = self._store, self._store.page
         if not self.follows:
             return
-        if page is not None and self.is_live:
-            count, words = page.snapshot()
+        if page is not None and page.is_older and self.epoch() != self._mapped_epoch:
+            longer = store.open_page(writable=False)  # a writer may have made it so
+            if not self.replaced():  # that is said before another store's page is there
+                page = store.page = longer
+        self._was_live = self.is_live
+        if page is not None and self._was_live:
+            count, words, first = page.snapshot()
             most = MOST_ROWS // store.num_envs
             if (count < store.durable_count).any() or (count > most).any():
                 raise FormatError(
@@ -58,7 +64,13 @@ class Follower:
                     f"{store.durable_count.tolist()} recorded; restore it, or let a writer open "
                     "the store"
                 )
+            if (first > count).any() or (first < 0).any():
+                raise FormatError(
+                    f"{page.mapping.path}: rows are kept from {first.tolist()} on, of "
+                    f"{count.tolist()} that are counted; restore it, or load a checkpoint"
+                )
             store.count, store.words = count, words
+            store.first = np.maximum(store.first, first)
         if store.rows_per_env is not None:  # the record may be a little older than the count
             store.first = np.maximum(store.first, store.count - store.rows_per_env)
 
@@ -66,9 +78,11 @@ class Follower:
         """Of one that does not follow: do without rows whose files are gone. All were mapped when
         it was opened, but one had its rows in a tail, and has left since."""
         store = self._store
-        if store.rows_per_env is not None and store.page is not None:
-            left = np.minimum(store.page.snapshot()[0] - store.rows_per_env, store.count)
-            store.first = np.maximum(store.first, left)
+        if store.page is not None:
+            count, _words, first = store.page.snapshot()
+            if store.rows_per_env is not None:
+                first = np.maximum(first, count - store.rows_per_env)
+            store.first = np.maximum(store.first, np.minimum(first, store.count))
 
     def outdated(self) -> bool:
         """Whether a writer has opened the store with another capacity since, or has let go of rows
@@ -102,14 +116,29 @@ class Follower:
         return self._store.mode == "r" and (self.looks != looks or self.is_behind())
 
     def refresh(self) -> bool:
-        """Follow the writer; True if there are new rows."""
-        before, page = self._store.count, self._store.page
-        if not self.is_behind() and (
-            page is None or not self.follows or (page.count <= before).all()
-        ):
+        """Follow the writer; True if rows have come, or have left."""
+        store = self._store
+        before, first = store.count, store.first
+        if not self.is_behind() and not (self.follows and self._is_ahead()):
             return False
         self.catch_up()
-        return bool((self._store.count > before).any())
+        return bool((store.count > before).any() or (store.first > first).any())
+
+    def _is_ahead(self) -> bool:
+        """Whether rows have come that this has not taken over, or `evict` has let go of some."""
+        store, page = self._store, self._store.page
+        return page is not None and bool(
+            (page.count > store.count).any() or (page.first > store.first).any()
+        )
+
+    def is_over(self) -> bool:
+        """Whether what this follows is no more: another store is in its place, or the writer has
+        closed it with rows that this has not seen. The record is the truth then, and not the page.
+        """
+        page = self._store.page
+        if page is None or not self.follows:
+            return False
+        return self.replaced() or (page.closed and self._was_live and self._is_ahead())
 
     # -- mapping
 

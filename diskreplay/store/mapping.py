@@ -87,13 +87,14 @@ class Mapping:
         *,
         size: int | None = None,
         most: int | None = None,
+        grown: int | None = None,
         writable: bool = False,
     ) -> "Mapping":
         """Map a file that exists; with `size`, refuse one of another length.
 
         With `most`, so many bytes are mapped of one that is going to grow: to touch those behind
         its end kills the process. One that is to be written to is allocated first: a write into a
-        hole kills the process too where the disk is full.
+        hole kills the process too where the disk is full. It is made as long as `grown` then.
         """
         with explained(path, "cannot open the segment"):
             fd = files.open_plain(path, os.O_RDWR if writable else os.O_RDONLY)
@@ -107,6 +108,7 @@ class Mapping:
                 )
             if writable:
                 with explained(path, "cannot allocate the segment"):
+                    found = max(found, grown or 0)
                     files.promise(fd, found)
             return cls(path, fd, found if most is None else max(most, found), writable=writable)
         finally:

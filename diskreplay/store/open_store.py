@@ -191,7 +191,7 @@ class OpenStore:
             now, words = self.count, self.words
         else:
             assert self.page is not None
-            now, words = self.page.snapshot()
+            now, words, _first = self.page.snapshot()
         finals = np.array(finals_in(words))
         unknown = now - rows_behind(words, now, self.first)
         return finals + self.finals_between(unknown, now) - self.finals_between(count, now)

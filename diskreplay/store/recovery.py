@@ -59,6 +59,14 @@ def recover(store: OpenStore, *, shrink: bool = False) -> bool:
             "checkpoint"
         )
     count = store.durable_count.copy() if by_record else np.maximum(seen, store.durable_count)
+    if not by_record:  # what `evict` let go of since the record stays away
+        first = np.array(page.first)
+        if (first > count).any() or (first < 0).any():
+            raise FormatError(
+                f"{path}: damaged (rows are kept from {first.tolist()} on, of {count.tolist()}); "
+                "restore it, or load a checkpoint"
+            )
+        store.first = np.maximum(store.first, first)
     if not shrink:
         _check_capacity(store, count)
     if by_record:
@@ -124,6 +132,7 @@ def _begin_writing(store: OpenStore, count: np.ndarray, finals: np.ndarray) -> N
     page = store.open_page(writable=True)
     page.count[:] = count
     page.finals[:] = finals_word(finals, count)
+    page.first[:] = store.first
     for packed, numbers_ in zip(store.packed_columns, page.packed, strict=True):
         numbers_[:] = packed.packed
         packed.bind(packed.tail, numbers_, None)

@@ -136,6 +136,11 @@ class RowWriter:
         elif (oldest := store.count.item(0) - store.rows_per_env) > store.first.item(0):
             store.first[0] = oldest
 
+    def note_first(self, envs: np.ndarray) -> None:
+        """Tell readers, and whoever opens the store after a kill, which rows of these envs were let
+        go of: before a file of them is deleted."""
+        self._page.first[envs] = self._store.first[envs]
+
     def _take_in_hand(self, row: int) -> None:
         """Hold the places that `row` of the only env goes to: writing it is then an assignment for
         each column, until the first of them is full."""
