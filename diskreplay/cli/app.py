@@ -41,10 +41,18 @@ _EPILOG = """\
 
     diskreplay verify runs/pong/checkpoints/replay_ckpt.1999
 
-**Exit codes**: 0 fine · 1 `verify` or `diff` found something · 2 usage, or what was asked for is
-not there · 3 no store, or one that this version cannot read · 4 the operating system refused · 5
-another writer holds the store · 6 data is damaged · 7 an optional package is missing · 70 a defect
-of diskreplay, please report what it prints · 130 interrupted.
+**Exit codes:**
+
+- 0: fine
+- 1: `verify` or `diff` found something
+- 2: usage, or what was asked for is not in the store
+- 3: there is no store at the path, or none that this version can read
+- 4: the operating system or an object store refused
+- 5: another writer holds the store
+- 6: data is damaged
+- 7: an optional package is missing
+- 70: a defect of diskreplay; please report what it prints
+- 130: interrupted
 """
 
 # What the engine says to a training program, and what a command says instead.

@@ -13,10 +13,11 @@ from rich.text import Text
 from diskreplay.check.report import Finding, Report
 from diskreplay.cli import remote
 from diskreplay.cli.common import (
+    OF_A_PATH,
     Code,
     JsonOption,
-    absolute,
     absolute_or_url,
+    check_directory,
     console,
     explained,
     is_store,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _LARGEST_TEXT = 60
 _OF_ROWS = ("field", "value", "priority")  # differences of the rows that are compared
 _EITHER: dict[str, Any] = {
-    "help": "Directory of a store or a checkpoint.", "show_default": False, "callback": absolute,
+    "help": "Directory of a store or a checkpoint.", "show_default": False, **OF_A_PATH,
 }  # fmt: skip
 
 commands = typer.Typer()
@@ -50,7 +51,7 @@ commands = typer.Typer()
 _DIRECTORY = "Directory that checkpoints are saved in"
 DirectoryArgument = Annotated[
     Path,
-    typer.Argument(metavar="DIR", help=f"{_DIRECTORY}.", show_default=False, callback=absolute),
+    typer.Argument(metavar="DIR", help=f"{_DIRECTORY}.", show_default=False, **OF_A_PATH),
 ]
 
 
@@ -66,6 +67,7 @@ def verify(
             help="Directory of a live store or of a checkpoint, or a URL that checkpoints are "
             "published at.",
             show_default=False,
+            readable=False,
         ),
     ],
     repair: Annotated[
@@ -77,7 +79,7 @@ def verify(
             "--from",
             metavar="CHECKPOINT",
             show_default=False,
-            callback=absolute,
+            **OF_A_PATH,
             help="With --repair: take lost rows from this checkpoint, as far as it has them whole. "
             "One beside the store shares files with it by hard links: damage to such a file is in "
             "both. May be given several times; the first one is asked first.",
@@ -198,7 +200,7 @@ def checkpoints(
         Path,
         typer.Argument(
             metavar="DIR", help=f"{_DIRECTORY}, or a URL that they are published at.",
-            show_default=False,
+            show_default=False, readable=False,
         ),
     ],
     as_json: JsonOption = False,
@@ -251,11 +253,7 @@ def _found_in(directory: Path) -> list["Checkpoint"]:
     """The checkpoints of a directory: at least one."""
     from diskreplay.store import listing
 
-    if not directory.is_dir():
-        what = "a file" if directory.exists() else "no such directory"
-        raise CheckpointNotFoundError(
-            f"{directory}: {what}; the directory that checkpoints are saved in expected"
-        )
+    check_directory(directory)
     if found := listing.checkpoints(directory, None):
         return found
     what = "no checkpoints"
@@ -270,7 +268,8 @@ def _found_in(directory: Path) -> list["Checkpoint"]:
 def prune(
     directory: DirectoryArgument,
     keep: Annotated[
-        int, typer.Option(min=1, help="How many of each name to keep.", show_default=False)
+        int,
+        typer.Option(min=1, help="How many checkpoints of each name to keep.", show_default=False),
     ],
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; needed with --json.")

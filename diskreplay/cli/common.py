@@ -19,6 +19,7 @@ import diskreplay
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert import output
 from diskreplay.errors import (
+    CheckpointNotFoundError,
     CorruptSegmentError,
     DiskReplayError,
     FormatError,
@@ -33,6 +34,9 @@ _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 _TRAILING = re.compile(r" +$", re.MULTILINE)
 _DEEPEST = 8  # directories above one that is asked for, in which its store is looked for
 _NAMED = 5  # stores that are named where a directory of stores was given
+# As a Path, which completes names in a shell, a URL has lost one of its slashes.
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.IGNORECASE)
+_OBJECT_STORES = ("s3", "gs", "az", "file", "memory")
 
 
 class Code(IntEnum):
@@ -51,9 +55,21 @@ class Code(IntEnum):
 
 
 def absolute(given: Any) -> Any:
-    """Paths as all messages name them, whatever was typed; for arguments and options."""
+    """Paths as all messages name them, whatever was typed; for arguments and options.
+
+    Raises
+    ------
+    InvalidInputError
+        A URL: as a path it would be a directory ``s3:`` here.
+    """
     if isinstance(given, list | tuple):
         return [absolute(path) for path in given]
+    url = _URL.fullmatch(str(given))
+    if url is not None and not os.path.lexists(given):
+        raise InvalidInputError(
+            f"{url[1]}://{url[2]}: a URL; a path on this machine expected. `diskreplay pull` gets "
+            "a checkpoint from a URL, and `diskreplay push` puts one there"
+        )
     try:
         return Path(os.path.abspath(given)) if given is not None else None
     except FileNotFoundError:  # the working directory is gone; who opens it says so
@@ -63,26 +79,33 @@ def absolute(given: Any) -> Any:
 def absolute_or_url(given: Path) -> Any:
     """As `absolute`; a URL of an object store as it was typed. Not for a callback: some versions of
     Typer make a Path of what that returns."""
-    # As a Path, which completes names in a shell, it has lost one of its slashes.
-    url = re.fullmatch(r"(s3|gs|az|file|memory):/(.*)", str(given))
-    if url is None:
+    url = _URL.fullmatch(str(given))
+    if url is None or url[1] not in _OBJECT_STORES:
         return absolute(given)
     return f"{url[1]}:///{url[2]}" if url[1] == "file" else f"{url[1]}://{url[2]}"
 
+
+OF_A_PATH: dict[str, Any] = {"callback": absolute, "readable": False}
+"""For each argument and option that is a path. Else Typer calls one that may not be read a mistake
+in the usage (2) and not the system's refusal (4), and says less than the error does."""
 
 PathArgument = Annotated[
     Path,
     typer.Argument(
         metavar="PATH", help="Directory of a live store or of a checkpoint.", show_default=False,
-        callback=absolute,
+        **OF_A_PATH,
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 OutOption = Annotated[
     Path,
+    typer.Option("--out", "-o", help="File to write.", show_default=False, **OF_A_PATH),
+]
+NewStoreOption = Annotated[
+    Path,
     typer.Option(
-        "--out", "-o", help="File or directory to write.", show_default=False, callback=absolute
+        "--out", "-o", help="Directory of the new store.", show_default=False, **OF_A_PATH
     ),
 ]
 EpisodeOption = Annotated[
@@ -181,6 +204,20 @@ def explained(path: Path) -> Iterator[None]:
         raise CorruptSegmentError(
             f"{error.filename}: missing, so the store {path} is not whole; {remedy(path)}"
         ) from error
+
+
+def check_directory(directory: Path) -> None:
+    """Refuse what is no directory, where one with checkpoints is expected.
+
+    Raises
+    ------
+    CheckpointNotFoundError
+    """
+    if not directory.is_dir():
+        what = "a file" if directory.exists() else "no such directory"
+        raise CheckpointNotFoundError(
+            f"{directory}: {what}; the directory that checkpoints are saved in expected"
+        )
 
 
 def remedy(path: Path) -> str:

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from diskreplay.cli.common import (
+    OF_A_PATH,
     ForceOption,
     JsonOption,
-    OutOption,
+    NewStoreOption,
     PathArgument,
-    absolute,
     opened,
     progress,
 )
@@ -36,7 +36,7 @@ Examples:
 """)  # fmt: skip
 def convert(
     path: PathArgument,
-    out: OutOption,
+    out: NewStoreOption,
     compressor: CompressorOption = None,
     segment_rows: Annotated[
         int | None,
@@ -68,11 +68,11 @@ def merge(
         typer.Argument(
             metavar="PATH...",
             show_default=False,
-            callback=absolute,
+            **OF_A_PATH,
             help="Stores or checkpoints of the same spaces and number of envs.",
         ),
     ],
-    out: OutOption,
+    out: NewStoreOption,
     capacity: CapacityOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -101,7 +101,7 @@ def merge(
 )
 def trim(
     path: PathArgument,
-    out: OutOption,
+    out: NewStoreOption,
     capacity: Annotated[
         int, typer.Option("--capacity", min=1, help="Rows that are kept, over all envs.")
     ],
@@ -110,8 +110,8 @@ def trim(
 ) -> None:
     """Copy the newest rows of a store into one of another capacity.
 
-    The rows of the copy are numbered from 0; `diskreplay diff --newest` compares the two, and finds
-    that the option capacity differs: its exit code is 1, and its last line is about the rows.
+    The rows of the copy are numbered from 0. To compare the two, use `diskreplay diff --newest`: it
+    finds that the capacity differs, so its exit code is 1. Its last line is about the rows.
     """
     from diskreplay.convert import copying
 

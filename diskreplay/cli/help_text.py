@@ -23,6 +23,9 @@ class _Epilog:
             if part.strip().startswith("diskreplay "):
                 formatter.write(f"{_INDENT}{part.strip()}\n")
                 continue
+            if part.startswith("- "):
+                formatter.write(f"{_INDENT}{part[2:]}\n".replace("\n- ", f"\n{_INDENT}"))
+                continue
             head, colon, examples = part.partition(": ")
             formatter.write_paragraph()
             if colon and head.startswith("Example"):

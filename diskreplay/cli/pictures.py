@@ -132,7 +132,7 @@ def video(
         _say(out, what, as_json, field=shown.name, frames=len(ids), every=every)
 
 
-@commands.command(epilog="Example: `diskreplay plot runs/pong/replay --out report.png`")
+@commands.command(epilog="Example: `diskreplay plot runs/pong/replay --out charts.png`")
 def plot(
     path: PathArgument, out: OutOption, force: ForceOption = False, as_json: JsonOption = False
 ) -> None:

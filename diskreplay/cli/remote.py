@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from diskreplay.cli.common import Code, JsonOption, absolute, console, say_json
+from diskreplay.cli.common import (
+    OF_A_PATH,
+    Code,
+    JsonOption,
+    check_directory,
+    console,
+    say_json,
+)
 from diskreplay.cli.layout import Listing
 from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.humanize import count_text, size_text
@@ -66,7 +73,7 @@ def push(
         Path,
         typer.Argument(
             metavar="CHECKPOINT", help="A checkpoint, or the directory that they are saved in.",
-            show_default=False, callback=absolute,
+            show_default=False, **OF_A_PATH,
         ),
     ],
     url: UrlArgument,
@@ -80,6 +87,7 @@ def push(
     Only what no published checkpoint has yet is put there. The checkpoint is there whole or not at
     all, and a run that was replaced by another one cannot publish any more.
     """
+    check_directory(checkpoint)
     pushed = _remote(url, run=run, takeover=takeover).push(checkpoint, suffix)
     if as_json:
         say_json(pushed._asdict())
@@ -97,7 +105,7 @@ def pull(
     url: UrlArgument,
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="Directory that gets the checkpoint.", callback=absolute),
+        typer.Option("--out", "-o", help="Directory that gets the checkpoint.", **OF_A_PATH),
     ] = Path("."),
     suffix: SuffixOption = None,
     as_json: JsonOption = False,
@@ -122,7 +130,7 @@ def collect(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="DIR", show_default=False, callback=absolute,
+            "--from", metavar="DIR", show_default=False, **OF_A_PATH,
             help="Where this run pushes from: remote.json in it says who it is.",
         ),
     ] = None,
@@ -134,6 +142,8 @@ def collect(
 
     Only the run that published last may; it may go on pushing meanwhile.
     """
+    if directory is not None:
+        check_directory(directory)
     with _remote(url, run=run, takeover=takeover) as remote:
         done = remote.collect(keep, grace, directory=directory)
     if as_json:

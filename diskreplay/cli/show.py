@@ -9,11 +9,11 @@ import typer
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.cli.common import (
+    OF_A_PATH,
     EpisodeOption,
     ForceOption,
     JsonOption,
     PathArgument,
-    absolute,
     check_target,
     console,
     opened,
@@ -69,7 +69,9 @@ def episodes(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the retained episodes. Other commands take their numbers as --episode. The numbers get
+    """List the retained episodes.
+
+    Other commands take their numbers as --episode. The numbers get
     smaller when older episodes leave the capacity."""
     with opened(path) as buffer:
         found, title = episodes_of(buffer), title_of(buffer.path)
@@ -157,7 +159,7 @@ def show(
             "-o",
             help="Save the frames as a .png sheet or a .gif.",
             show_default=False,
-            callback=absolute,
+            **OF_A_PATH,
         ),
     ] = None,
     force: ForceOption = False,

@@ -6,6 +6,7 @@ import typer
 
 from diskreplay.cli.common import JsonOption, console, say_json
 from diskreplay.cli.layout import Listing, facts
+from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.humanize import size_text, space_text
 from diskreplay.integrations import sizing
 
@@ -21,7 +22,13 @@ def size(
         str, typer.Option("--env", help="Name of an environment, as for `gymnasium.make`.")
     ],
     capacity: Annotated[
-        float, typer.Option("--capacity", help="Rows that the buffer keeps, over all envs.")
+        float,
+        typer.Option(
+            "--capacity",
+            metavar="ROWS",
+            show_default="1e6",
+            help="Rows that the buffer keeps, over all envs.",
+        ),
     ] = 1e6,
     steps: Annotated[int, typer.Option("--steps", help="Steps to record.")] = 10_000,
     as_drawn: Annotated[
@@ -36,6 +43,8 @@ def size(
     row costs. Frames of a trained agent may compress better or worse. An Atari game is seen
     as agents commonly see it: every fourth frame, 84x84, grey.
     """
+    if not capacity.is_integer():  # nor are infinity and NaN
+        raise InvalidInputError(f"--capacity: a whole number of rows expected, found {capacity}")
     found = sizing.sizes(sizing.make(env, preprocess=not as_drawn), int(capacity), steps=steps)
     if as_json:
         say_json({**found._asdict(), "observation_space": str(found.observation_space),

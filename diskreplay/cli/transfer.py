@@ -11,9 +11,10 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.cli.common import (
     ForceOption,
     JsonOption,
-    OutOption,
+    NewStoreOption,
     PathArgument,
     absolute,
+    is_store,
     opened,
     progress,
 )
@@ -24,7 +25,7 @@ from diskreplay.cli.output_options import (
     oldest,
     say_written,
 )
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import FormatError, InvalidInputError
 
 commands = typer.Typer()
 
@@ -249,7 +250,7 @@ def import_(
             help="A file, a directory of them, or the id of a Minari data set.",
         ),
     ],
-    out: OutOption,
+    out: NewStoreOption,
     format: FormatOption = None,
     suffix: SuffixOption = None,
     capacity: CapacityOption = None,
@@ -258,8 +259,11 @@ def import_(
     as_json: JsonOption = False,
 ) -> None:
     """Make a store from Parquet, CSV or .npz files that `export` wrote, a Minari or LeRobot data
-    set, or a checkpoint of Dopamine or ReAgent. Its rows are numbered from 0."""  # fmt: skip
-    kind = format or _told_from(absolute(source))
+    set, or a checkpoint of Dopamine or ReAgent.
+
+    The rows of the new store are numbered from 0.
+    """
+    kind = format or _found_at(absolute(source))
     given = source if kind is Format.MINARI else absolute(source)
     _check_fits("--suffix", suffix, kind, Format.DOPAMINE)
     chosen = {"capacity": capacity, "compressor": compressors(compressor)}
@@ -315,6 +319,18 @@ def _told_from(path: Path) -> Format:
     raise InvalidInputError(
         f"{path}: its name does not say which format; give --format {'|'.join(Format)}"
     )
+
+
+def _found_at(path: Path) -> Format:
+    """The format of what is to be imported."""
+    if not path.exists():
+        raise FormatError(
+            f"{path}: no such file or directory; for the id of a Minari data set give "
+            f"--format {Format.MINARI.value}"
+        )
+    if is_store(path):
+        raise FormatError(f"{path}: a store already; `diskreplay convert` copies it")
+    return _told_from(path)
 
 
 def _check_fits(option: str, value: str | int | None, kind: Format, of: Format) -> None:

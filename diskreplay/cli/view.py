@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diskreplay.cli.common import absolute, console, error_console
+from diskreplay.cli.common import OF_A_PATH, console, error_console
 
 if TYPE_CHECKING:
     from diskreplay.view.server import Address
@@ -19,7 +19,7 @@ def view(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...", show_default=False, callback=absolute,
+            metavar="PATH...", show_default=False, **OF_A_PATH,
             help="Stores, checkpoints, or directories with some in them.",
         ),
     ],
@@ -83,6 +83,10 @@ def view(
                 style="bold yellow", soft_wrap=True,
             )  # fmt: skip
         console.print(f"{address.url}\nCtrl-C ends it", soft_wrap=True)
+        if not address.has_stores:
+            error_console.print(
+                "there is no store yet; the page shows it when it comes", soft_wrap=True
+            )
         if open_browser:
             webbrowser.open(address.url)
 

@@ -24,10 +24,10 @@ MODULES = (
 def warmup(as_json: JsonOption = False) -> None:
     """Compile everything that a first run would compile, and keep it.
 
-    This is for container images. Buffers, readers, checks and the older APIs then find everything
-    compiled, also if they run as a user who cannot write there. `NUMBA_CACHE_DIR` names another
-    directory. The machine that runs the image needs a processor of the kind that the image was
-    built on: Numba compiles anew for another one.
+    This is for container images. What runs later finds everything compiled, even as a user who may
+    not write to the package's directory. `NUMBA_CACHE_DIR` names another directory to keep it in.
+    Run the image on the kind of processor that it was built on: for another one, Numba compiles
+    again.
     """
     from diskreplay import jit
 

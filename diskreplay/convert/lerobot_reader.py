@@ -23,6 +23,7 @@ from diskreplay.convert.lerobot_features import (
 )
 from diskreplay.convert.lerobot_videos import VideoReader, from_png
 from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.store.system_errors import translated
 
 FINAL = Path("diskreplay", "final.parquet")
 VERSION = 1
@@ -70,8 +71,10 @@ class LeRobotFiles:
                 raise FormatError(f"{path}: version {version!r}; this diskreplay reads v3.0")
             if not fps > 0 or not isinstance(info["features"], dict) or not info["data_path"]:
                 raise ValueError("fps, features or data_path")
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise FormatError(f"{self.path}: no LeRobot data set: {path} is missing") from error
+        except PermissionError as error:
+            raise translated(error, path, "cannot read the file") from error
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(f"{path}: damaged ({error})") from error
         return info

@@ -170,7 +170,8 @@ def from_npz(
     """
     path = Path(path)
     if not path.is_file():
-        raise FormatError(f"{path}: no such file")
+        what = "a directory; a file expected" if path.is_dir() else "no such file"
+        raise FormatError(f"{path}: {what}")
     try:
         with zipfile.ZipFile(path) as archive:
             document = _document(path, archive)

@@ -62,6 +62,7 @@ from diskreplay.convert.timeline import (
 )
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.opening import open as open_buffer
+from diskreplay.store.system_errors import explained
 
 __all__ = ["from_parquet", "to_parquet"]
 
@@ -367,6 +368,9 @@ def _take_in(path: Path, batch: Any, importer: Importer) -> None:
 
 
 def _paths(path: Path) -> list[Path]:
+    if path.is_dir():
+        with explained(path, "cannot list the directory"):
+            os.listdir(path)  # `glob` finds nothing in one that may not be read
     found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not found or not found[0].is_file():
         what = "no .parquet file in it" if path.is_dir() else "no such file"

@@ -158,7 +158,8 @@ def _csv_document(path: Path) -> dict[str, Any]:
     described = _description_of(path)
     for file in (path, described):
         if not file.is_file():
-            raise FormatError(f"{file}: no such file; `to_csv` writes a table and its description")
+            what = "a directory" if file.is_dir() else "no such file"
+            raise FormatError(f"{file}: {what}; `to_csv` writes a table and its description")
     document = parse_description(
         described, described.read_bytes(), "csv_version", _VERSION,
         {"has_observations": bool, "columns": dict},

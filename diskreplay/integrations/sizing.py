@@ -98,7 +98,7 @@ def sizes(env: gymnasium.Env, capacity: int, *, steps: int = 10_000, seed: int =
     Raises
     ------
     InvalidInputError
-        `steps` is too small, or `capacity` smaller still.
+        `capacity` or `steps` is below 1,000, or `steps` is above `capacity`.
 
     Notes
     -----
@@ -106,7 +106,9 @@ def sizes(env: gymnasium.Env, capacity: int, *, steps: int = 10_000, seed: int =
     Not in it are the segment of each field that a ring has beyond its capacity, and checkpoints,
     which keep rows that left the store since.
     """
-    if steps < _LEAST or capacity < steps:
+    if capacity < _LEAST:
+        raise InvalidInputError(f"capacity: at least {_LEAST} rows expected, found {capacity}")
+    if not _LEAST <= steps <= capacity:
         raise InvalidInputError(
             f"steps: {_LEAST} to the capacity ({capacity}) expected, found {steps}"
         )

@@ -30,11 +30,14 @@ class Address:
         That it listens on.
     is_local : bool
         Whether only this machine can reach it.
+    has_stores : bool
+        Whether there is anything to show by now.
     """
 
     url: str
     host: str
     is_local: bool
+    has_stores: bool
 
 
 def serve(
@@ -65,8 +68,10 @@ def serve(
 
     Raises
     ------
+    FormatError, StorageError
+        A path is no directory, is no store though it looks like one, or cannot be read.
     InvalidInputError
-        A path is no directory; the token is too short or would not stand in an address.
+        The token is too short or would not stand in an address.
     OSError
         The host or the port cannot be listened on.
     """
@@ -87,7 +92,8 @@ def serve(
             app, log_level="warning", access_log=False, server_header=False, ws="none",
             lifespan="on", timeout_graceful_shutdown=2,
         )  # fmt: skip
-        ready(Address(f"http://{shown}:{number}/?token={token}", host, is_local))
+        url = f"http://{shown}:{number}/?token={token}"
+        ready(Address(url, host, is_local, bool(stores.all())))
         uvicorn.Server(config).run(sockets=[listener])
 
 

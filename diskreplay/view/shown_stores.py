@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diskreplay.errors import DiskReplayError, InvalidInputError
+from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.inspection.store_activity import checkpoints_beside
 from diskreplay.store import format, manifest
+from diskreplay.store.system_errors import explained
 
 _DEPTH = 4  # directories below one that was given
 _MOST_DIRECTORIES = 5_000
@@ -47,18 +48,24 @@ class ShownStores:
 
     Raises
     ------
-    InvalidInputError
-        A path does not exist, or is a file.
+    FormatError
+        A path does not exist, is a file, or has a ``zarr.json`` that is no store's.
+    StorageError
+        A directory cannot be listed.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.paths = [Path(os.path.abspath(path)) for path in paths]
         for path in self.paths:
             if not path.is_dir():
-                found = "a file" if path.exists() else "nothing"
-                raise InvalidInputError(
-                    f"{path}: a store, a checkpoint or a directory of them expected, found {found}"
+                what = "a file" if path.exists() else "no such directory"
+                raise FormatError(
+                    f"{path}: {what}; a store, a checkpoint or a directory of them expected"
                 )
+            with explained(path, "cannot list the directory"):
+                os.listdir(path)
+            if (path / "zarr.json").exists():
+                format.read_attributes(path)
         self._lock = threading.Lock()
         self._seen: dict[str, ShownStore] = {}
         self._current: dict[str, ShownStore] = {}

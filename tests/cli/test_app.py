@@ -325,7 +325,7 @@ def test_every_command_has_help_and_an_example():
 
 def test_help_names_the_exit_codes(cli):
     text = " ".join(cli("--help").stdout.split())
-    assert "130 interrupted" in text
+    assert "130: interrupted" in text
     assert "diskreplay info runs/pong/replay" in text
 
 

@@ -84,7 +84,11 @@ def test_the_command():
     ("arguments", "text"),
     [
         (["--env", "Nothing-v9"], "Nothing"),
-        (["--env", "Noise-v0", "--capacity", "10"], "1000 to the capacity"),
+        (["--env", "Noise-v0", "--capacity", "10"], "capacity: at least 1000 rows"),
+        (["--env", "Noise-v0", "--capacity", "-5"], "capacity: at least 1000 rows"),
+        (["--env", "Noise-v0", "--capacity", "nan"], "a whole number of rows expected, found nan"),
+        (["--env", "Noise-v0", "--capacity", "1e400"], "of rows expected, found inf"),
+        (["--env", "Noise-v0", "--capacity", "2000.5"], "of rows expected, found 2000.5"),
         (["--env", "Noise-v0", "--steps", "5"], "1000 to the capacity"),
     ],
 )

@@ -78,7 +78,6 @@ def test_a_port_that_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["none"], "a directory of them expected, found nothing"),
         ([".", "--token", "short"], "token: 16 or more letters"),
         ([".", "--token", "a token with blanks"], "token: 16 or more letters"),
     ],

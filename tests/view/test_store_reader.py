@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import diskreplay
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.view import store_reader
 from diskreplay.view.readers import Readers
@@ -51,8 +51,8 @@ def test_stores_and_checkpoints_are_found(tmp_path):
 
 def test_a_path_that_is_no_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    for path, found in ((tmp_path / "file", "a file"), (tmp_path / "none", "nothing")):
-        with pytest.raises(InvalidInputError, match=f"directory of them expected, found {found}"):
+    for path, what in ((tmp_path / "file", "a file"), (tmp_path / "none", "no such directory")):
+        with pytest.raises(FormatError, match=f"{what}; a store, .* or a directory of them"):
             ShownStores([path])
 
 
