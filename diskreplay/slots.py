@@ -179,10 +179,10 @@ class Slots(RowReader):
     def columns(self) -> dict[str, np.ndarray]:
         """The fields in memory by name, of shape ``(slots, *shape)``; zeros where there is no row.
 
-        The arrays themselves, for reading: what is written to them is not in the store. `load`
-        puts others in their place.
+        Views of the arrays themselves, which show what is put later, until `load`. They can only
+        be read: `put` writes.
         """
-        return dict(self._table.columns)
+        return {name: _shown(column) for name, column in self._table.columns.items()}
 
     @property
     def weights(self) -> np.ndarray:
@@ -340,13 +340,13 @@ class Slots(RowReader):
         Returns
         -------
         ndarray or SlotView
-            What is in memory is the array itself, see `columns`. Of another field an array-like
-            that reads what it is asked for and puts what is set, and whose slices are views.
+            Of a field in memory what `columns` has. Of another one an array-like that reads what
+            it is asked for and puts what is set, and whose slices are views.
         """
         fields = self._table.fields
         fields.check([field])
         if field in self._table.columns:
-            return self._table.columns[field]
+            return _shown(self._table.columns[field])
         shape, dtype = fields.specs[field]
         return SlotView(
             range(fields.total), shape, dtype, lambda slots: self.read(field, slots),
@@ -371,6 +371,13 @@ def _sizes(slots: int | Sequence[int], lanes: int) -> list[int]:
     if total % lanes:
         raise InvalidInputError(f"slots: a multiple of {lanes} lanes expected, found {total}")
     return [total // lanes] * lanes
+
+
+def _shown(column: np.ndarray) -> np.ndarray:
+    """A view that can only be read."""
+    view = column.view()
+    view.flags.writeable = False
+    return view
 
 
 def _capacity(fields: SlotFields) -> int:

@@ -203,7 +203,9 @@ def test_small_fields_are_arrays_and_large_ones_are_views():
     with make() as slots:
         slots.put(np.arange(24), values)
         assert set(slots.columns) == {"act", "rew", "done"}
-        assert slots.view("act") is slots.columns["act"]
+        assert np.shares_memory(slots.view("act"), slots.columns["act"])
+        with pytest.raises(ValueError, match="read-only"):
+            slots.view("act")[0] = 1
         np.testing.assert_array_equal(slots.view("act"), values["act"])
         camera = slots.view("obs/camera")
         np.testing.assert_array_equal(camera, values["obs/camera"])

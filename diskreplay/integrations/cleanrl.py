@@ -138,12 +138,13 @@ class ReplayBuffer(DiskTransitions):
             envs = np.random.randint(0, high=self.n_envs, size=(len(slots),))  # noqa: NPY002
             dones, timeouts = self.dones[slots, envs], self.timeouts[slots, envs]
             drawn = {
-                "observations": self._at(self.observations, slots, envs),
                 "actions": self.actions[slots, envs],
-                "next_observations": self._at(self.next_observations, slots, envs),
                 "dones": (dones * (1 - timeouts))[:, None],
                 "rewards": self.rewards[slots, envs][:, None],
             }
+            with self._reading_both():
+                drawn["observations"] = self._at(self.observations, slots, envs)
+                drawn["next_observations"] = self._at(self.next_observations, slots, envs)
         return ReplayBufferSamples(
             **{name: self._tensors(drawn[name]) for name in ReplayBufferSamples._fields}
         )

@@ -183,7 +183,7 @@ class LeafRows:
     def batch(self) -> "DiskBatch":
         """All slots as a batch: small leaves are arrays in memory, the others read when asked."""
         slots = self.slots
-        columns = slots.columns
+        columns = slots._table.columns  # the arrays themselves: Tianshou sets them, and then rows
         made = DiskBatch.over(self, range(len(slots)))
         for path, name in self.names.items():
             *parents, key = path.split("/")
@@ -264,7 +264,7 @@ class LeafRows:
         if self._is_adding:
             values = {**values, _NUMBER: self._numbered(slots)}
         if _REWARD in self.slots.specs and _REWARD not in self.names.values():
-            rewards = values["rew"] if "rew" in values else self.slots.columns["rew"][slots]
+            rewards = values["rew"] if "rew" in values else self.slots.read("rew", slots)
             if not (np.abs(rewards) <= _LARGEST_REWARD).all():  # or NaN
                 rewards = np.nan_to_num(rewards, posinf=0.0, neginf=0.0)
                 rewards = np.clip(rewards, -_LARGEST_REWARD, _LARGEST_REWARD)

@@ -161,7 +161,8 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         kind = DictReplayBuffer if isinstance(self.observations, dict) else ReplayBuffer
-        return kind._get_samples(self, batch_inds, env)
+        with self._reading_both():
+            return kind._get_samples(self, batch_inds, env)
 
 
 class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
@@ -223,6 +224,14 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
     def _set_up(self, options: DiskOptions) -> None:
         # HER's constructor hands on what it knows, which is none of them.
         super()._set_up(self._given)
+
+    def _get_real_samples(self, *batch: Any) -> Any:
+        with self._reading_both():
+            return super()._get_real_samples(*batch)
+
+    def _get_virtual_samples(self, *batch: Any) -> Any:
+        with self._reading_both():
+            return super()._get_virtual_samples(*batch)
 
     def __getstate__(self) -> dict[str, Any]:
         state = DiskDictReplayBuffer.__getstate__(self)

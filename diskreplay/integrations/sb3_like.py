@@ -8,6 +8,7 @@ drawing, relabelling and n-step code runs unchanged, and draws the same batches.
 import os
 import weakref
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -391,6 +392,11 @@ class DiskTransitions(Checkpointed):
             "weights": batch.weight[:, None],
             "ids": batch.id,
         }
+
+    def _reading_both(self) -> AbstractContextManager[None]:
+        """For a block that reads both observations of a batch and copies them."""
+        self._look()
+        return nullcontext() if self._ring is None else self._ring.both.reading()
 
     def _observed(self, parts: Any) -> Any:
         """Observations as the framework has them, of those that the buffer on disk gave."""

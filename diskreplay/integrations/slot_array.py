@@ -14,8 +14,7 @@ Read = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class SlotArray:
     """Looks like a NumPy array of shape ``(slots, envs, *shape)``, to be read only.
 
-    Indexing gives arrays. Those of stacked frames share memory with what the transitions led to,
-    and with the next read of the same ones: change a copy. Whatever has no transition yet is zeros.
+    Indexing gives arrays whose memory is their own. Whatever has no transition yet is zeros.
 
     Parameters
     ----------

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError, UsageError
+from diskreplay.integrations.both_sides import BothSides
 from diskreplay.integrations.read_ahead import ReadAhead
 from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
 from diskreplay.integrations.tip import Tip
@@ -43,6 +44,8 @@ class TransitionRing:
     ----------
     rows : ndarray of int64, shape (buffer_size, num_envs)
         The row of each slot; -1 where there is none yet.
+    both : BothSides
+        For code that asks for both observations of a batch, and copies them.
 
     Notes
     -----
@@ -64,7 +67,7 @@ class TransitionRing:
             )
         leaf = self.leaves[0]
         self._is_one = num_envs == len(self.leaves) == 1 and leaf.newest_of_one is not None
-        self._ahead = ReadAhead()
+        self.both, self._ahead = BothSides(), ReadAhead()
         self._claim = handle.claim(self._ahead.stop)
         weakref.finalize(self, self._ahead.drop)
         self.forget()
@@ -82,7 +85,6 @@ class TransitionRing:
         self._adds = 0
         # Of each env, which of its transitions have their older frames in rows of their own.
         self._leads: list[deque[int]] = [deque() for _ in range(self.num_envs)]
-        self._read: dict[int, tuple[tuple[bytes, bytes], np.ndarray]] = {}
 
     @property
     def buffer(self) -> Any:
@@ -172,7 +174,6 @@ class TransitionRing:
         for tip, led in zip(self._tips, following, strict=True):
             tip.array[...] = led
         self._adds += 1
-        self._read.clear()
         if slot % self._patience == 0:
             self.let_go((slot + 1) % self.buffer_size)
 
@@ -207,8 +208,6 @@ class TransitionRing:
         self._blind[slot, 0] = False
         tip.array[...] = following
         self._adds += 1
-        if self._read:
-            self._read.clear()
         if slot % self._patience == 0:
             self.let_go((slot + 1) % self.buffer_size)
         return True
@@ -305,7 +304,6 @@ class TransitionRing:
         # Now: if what follows is refused, they are not cut once more.
         self._open = self._open & ~envs
         self._newest = np.where(envs, -1, self._newest)
-        self._read.clear()
 
     def let_go(self, oldest: int) -> None:
         """Let all rows go that come before those of a slot, if the ring is full."""
@@ -336,32 +334,31 @@ class TransitionRing:
         Returns
         -------
         ndarray, shape (batch, *leaf.shape)
-            Of a leaf with stacked frames both observations of a transition are views of one array,
-            which is read once for both.
+            Memory of its own, but within ``both.reading()``.
         """
         leaf = self.leaves[leaf_at]
-        if leaf.stack == 1:
-            frames = self._windows(leaf_at, slots, envs, following, not following)
-            return leaf.joined(frames)
-        asked = slots.tobytes(), envs.tobytes()  # of a batch's length: compared soonest so
-        known, windows = self._read.get(leaf_at, (None, None))
-        if windows is None or known != asked:
-            windows = self._windows(leaf_at, slots, envs, True, True)
-            self._read[leaf_at] = asked, windows
-        if not following:
-            return leaf.joined(windows[:, :-1])
-        led = leaf.joined(windows[:, 1:])
+        if leaf.stack > 1 and self.both.is_reading:
+            windows = self.both.windows(
+                leaf_at, slots, envs, lambda: self._windows(leaf_at, slots, envs, True, True)
+            )
+            windows = windows[:, 1:] if following else windows[:, :-1]
+        else:
+            windows = self._windows(leaf_at, slots, envs, following, not following)
+        observations = leaf.joined(windows)
+        if leaf.stack == 1 or not following:
+            return observations
         if (blind := self._blind[slots, envs]).any():
-            led = np.where(blind.reshape(-1, *(1,) * len(leaf.shape)), led.dtype.type(0), led)
-        return led
+            shape = -1, *(1,) * len(leaf.shape)
+            return np.where(blind.reshape(shape), leaf.dtype.type(0), observations)
+        return observations
 
     def _windows(
         self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, ahead: bool, behind: bool
     ) -> np.ndarray:
-        """The frames of the transitions, and behind them the one that they led to."""
+        """The frames of the transitions, of what they led to, or of both one after the other."""
         leaf = self.leaves[leaf_at]
         rows = self.rows[slots, envs]
-        offsets = np.arange(1 - leaf.stack if behind else 1, 2 if ahead else 1)
+        offsets = np.arange(1 - leaf.stack + (not behind), 1 + ahead)
         ids = rows[:, None] + offsets
         missing = np.repeat((rows < 0)[:, None], len(offsets), axis=1)
         if leaf.stack > 1:
@@ -439,4 +436,3 @@ class TransitionRing:
         )
         for at, tip in enumerate(self._tips):
             tip.load(state[f"tip{at}"])
-        self._read.clear()

@@ -110,6 +110,22 @@ def test_stacks_are_made_of_single_frames(tmp_path, padding, declared):
         assert (a is None and b is None) or (a.dtype == b.dtype and (a == b).all())
 
 
+def test_a_sample_reads_the_frames_of_both_observations_at_once(tmp_path, monkeypatch):
+    player, buffer = Player(), ours(tmp_path / "r")
+    player.play(30, buffer)
+    taken, take = [], diskreplay.ReplayBuffer.take
+
+    def noted(self, field, ids, **options):
+        taken.append((field, np.shape(ids)))
+        return take(self, field, ids, **options)
+
+    monkeypatch.setattr(diskreplay.ReplayBuffer, "take", noted)
+    buffer.sample(16)
+    assert taken == [("observation", (16, 3 + 1))]
+    buffer.observations[2, 1], buffer.next_observations[2, 1]
+    assert taken[1:] == 2 * [("observation", (1, 3))]  # nothing is kept for later
+
+
 def test_frames_may_be_along_the_last_axis(tmp_path):
     space = spaces.Box(0, 255, (6, 6, 3), np.uint8)
     model = ReplayBuffer(30, space, TWO, device="cpu")
