@@ -49,6 +49,7 @@ class OpenEpisodes:
         self._noted: tuple[Any, Parts] | None = None
         self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
         self._steps_left = 0  # so many vector steps cannot make an episode too long
+        self._most_begins = 64  # until it is looked which of them have left
 
     def refuse(self, env: int) -> None:
         """Refuse the next step of an env whose episode is as long as can be counted."""
@@ -130,7 +131,8 @@ class OpenEpisodes:
             is_odd = bool(own.any())
             follows, end = self.parts.last(env)[1] == begin > 0, begin + stop - start
             if is_odd or follows:
-                self.parts.add(env, begin if follows else begin + int(own.argmax()), end)
+                rows = (begin + np.flatnonzero(own)).tolist()
+                self.parts.add(env, begin if follows else rows[0], end, rows)
             if is_odd:
                 must_tell |= self._record_lacks(env)
         return must_tell
@@ -154,6 +156,9 @@ class OpenEpisodes:
                 np.append(steps, step), np.append(over, ended), np.append(finals, is_final)
             )[before:], False  # fmt: skip
         is_new = self._next_id(env) not in self.begins
+        if len(self.begins) > self._most_begins:  # those that have left
+            self.begins = set(self.retained_begins(store.durable_first))
+            self._most_begins = 2 * len(self.begins) + 64
         self.begins.add(self._next_id(env))
         late[0] = True
         return late, is_new
@@ -163,9 +168,10 @@ class OpenEpisodes:
         saved = self._store.meta.get(PARTS)
         if self._noted is None or self._noted[0] is not saved:
             self._noted = saved, parse_parts(self._store.meta, self._store)
-        start, stop = self._noted[1].last(env)
-        mine, end = self.parts.last(env)
-        return not (start <= mine and end <= stop)
+        start, stop, room = self._noted[1].last(env)
+        mine, end, most = self.parts.last(env)
+        enough = room is None or (most is not None and most <= room)
+        return not (start <= mine and end <= stop and enough)
 
     def attributes(self, *, ahead: bool = False) -> dict[str, Any]:
         """What the record has to say of `begins` and `parts`; `ahead` as for `Parts.describe`."""
@@ -185,8 +191,26 @@ class OpenEpisodes:
         stray = {id_ for id_ in self.begins if id_ // num_envs >= store.count[id_ % num_envs]}
         self.begins -= stray
         self.parts.cut(store.durable_first, store.count)
+        if not store.was_closed:
+            self.parts.limit(self._count_odd)
         if stray:
             store.amend({BEGINS: self.retained_begins(store.durable_first)}, needed=False)
+
+    def _count_odd(self, env: int, first: int, stop: int) -> int:
+        """How many of these rows, as far as they are retained, parts of episodes may have and other
+        rows may not; one that is in doubt is counted."""
+        oldest = self._store.first.item(env)
+        low = max(first - 2, oldest)  # a rule is of three rows at most
+        if low >= stop:
+            return 0
+        step, final, reward, *ends = (
+            self._store.read(name, env, low, stop)
+            for name in ("step", "is_final", "reward", "terminated", "truncated")
+        )
+        ended = ends[0] | ends[1]
+        odd = late_starts(step, ended, final) | (final & (ended | (reward != 0)))
+        odd[0] |= step[0] != 0
+        return int(np.count_nonzero(odd[max(first, oldest) - low :]))
 
     def begins_next(self, env: int) -> bool:
         """Whether the next row of an env is one of `begins`."""

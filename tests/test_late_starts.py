@@ -176,7 +176,7 @@ def test_rows_that_never_came_are_forgotten(tmp_path, first):
     """
     assert processes.run(textwrap.dedent(code)).returncode == -signal.SIGKILL
     noted = json.loads((path / "zarr.json").read_text())["attributes"]["diskreplay"]
-    assert noted["parts"] == [[0, 5, 9]]
+    assert noted["parts"] == [[0, 5, 9, 2]]
     assert noted.get("begins", []) == ([5] if first == 5 else [])
     with make_buffer(path) as buffer:
         # Row 5 goes on with the episode, as a store has it whose rows are copied.
@@ -253,11 +253,11 @@ def test_many_parts_are_noted_in_few_writes(tmp_path):
         for part in range(1000):
             buffer.extend(columns([part % 7 + 5, part % 7 + 6]))
         assert len(noted) < 20
-        assert noted[0] == [[0, 2, 6]]
+        assert noted[0] == [[0, 2, 6, 2]]
         buffer.flush()
-        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 2, 2002]]
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 2, 2002, 1000]]
         buffer.extend(columns([3]))  # the record ends before it
-        assert noted[-1] == [[0, 2, 2003 + 2001]]
+        assert noted[-1] == [[0, 2, 2003 + 2001, 2002]]
 
 
 def test_what_the_disk_refused_to_note_is_noted_the_next_time(tmp_path, monkeypatch):
@@ -325,11 +325,11 @@ def test_ranges_leave_with_their_rows(tmp_path):
         play(buffer, 20)
         buffer.extend(columns([5, 6]))
         buffer.flush()
-        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 2, 4], [0, 24, 26]]
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 2, 4, 1], [0, 24, 26, 1]]
         play(buffer, 40)
         buffer.flush()
         buffer.flush()
-        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 24, 26]]
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 24, 26, 1]]
         play(buffer, 10)
         buffer.flush()
         buffer.flush()
@@ -502,3 +502,180 @@ def test_beside_a_naive_list_of_episodes(tmp_path_factory, script):
     buffer.close()
     sound(path, [[max(len(rows) - kept, 0), len(rows)] for rows in naive.rows])
     shutil.rmtree(room)
+
+
+def with_record(path, to, **attributes):
+    """A copy of a store whose record says something else."""
+    shutil.copytree(path, to)
+    document = json.loads((to / "zarr.json").read_text())
+    document["attributes"]["diskreplay"] |= attributes
+    (to / "zarr.json").write_text(json.dumps(document))
+    return to
+
+
+def rows_of(findings):
+    spans = [span for finding in findings for span in finding.rows]
+    return {row for _env, low, high in spans for row in range(low, high)}
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """Rows 0 to 19 are an episode; then three parts of six rows each, and 20 rows of another one.
+    It was not closed: nothing but the rules tells that a row is rotten."""
+    with make_buffer(tmp_path / "replay") as buffer:
+        play(buffer, 20)
+        for first in (90, 30, 70):
+            buffer.end_episode()
+            buffer.extend(columns(range(first, first + 6)))
+        buffer.end_episode()
+        play(buffer, 20)
+        buffer.flush()
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(tmp_path / "replay", tmp_path / "killed")
+    assert verify(tmp_path / "killed").findings == ()
+    return tmp_path / "killed"
+
+
+@pytest.mark.parametrize("row", [10, 22, 28, 34, 50])
+@pytest.mark.parametrize("parts", [[[0, 20, 38, 3]], [[0, 0, 2**40, 3]], [[0, 3, 57, 3]]])
+def test_a_range_excuses_no_more_rows_than_it_names(tmp_path, killed, row, parts):
+    """Also one that a damaged record makes far too wide."""
+    wide = with_record(killed, tmp_path / "wide", parts=parts)
+    assert verify(wide).findings == ()
+    flip_step(wide, row)
+    assert rows_of(verify(wide).findings) == {row - 1, row, row + 1}
+    report = repair(wide)
+    aside = set(range(row - 1, row + 4))  # two of them are the frames of a stack
+    assert rows_of(report.losses) == aside
+    assert verify(wide).findings == ()
+    with diskreplay.open(wide) as reader:
+        rewards = reader.take("reward", np.arange(58))
+        assert np.flatnonzero(rewards == 0).tolist() == sorted(aside)
+
+
+def test_rot_that_could_be_a_part_leaves_no_excuse(tmp_path, killed):
+    """The rows behind the rotten one go on from it, as far as steps can tell."""
+    flip_step(killed, 31)
+    flip_step(killed, 30)
+    found = rows_of(verify(killed).findings)
+    assert {30, 31} <= found
+    assert found <= set(range(19, 39))
+    assert repair(killed).losses
+    assert verify(killed).findings == ()
+
+
+def test_a_final_row_that_has_a_reward_is_counted_too(tmp_path):
+    path, killed = tmp_path / "replay", tmp_path / "killed"
+    with make_buffer(path) as buffer:
+        buffer.extend({**columns([5, 6, 7], [0, TRUNCATED, FINAL]), "reward": np.ones(3, "f4")})
+        buffer.extend(columns([3, 4, 5], [0, 0, TERMINATED]))
+        buffer.extend(columns(range(8), [0] * 6 + [TRUNCATED, FINAL]))
+        buffer.flush()
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 2, 14, 2]]
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, killed)
+    assert verify(killed).findings == ()
+    with open(killed / "reward" / "c.0.0", "r+b") as file:
+        file.seek(4 * 13)
+        file.write(np.float32(7).tobytes())
+    assert 13 in rows_of(verify(killed).findings)
+
+
+def test_what_leaves_excuses_nothing_any_more(tmp_path):
+    path, killed = tmp_path / "replay", tmp_path / "killed"
+    with make_buffer(path, capacity=48) as buffer:
+        for first in range(40):
+            buffer.extend(columns(range(first + 5, first + 9)))
+        for _ in range(2):  # the first one has the rows leave durably
+            buffer.flush()
+        ((_env, first, stop, most),) = buffer.zarr().attrs["diskreplay"]["parts"]
+        assert (first, stop) == (4, 160)  # before the first part is nothing
+        assert most <= 12  # of 48 rows
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, killed)
+    assert verify(killed).findings == ()
+    with make_buffer(path, capacity=48) as buffer:  # which of them are odd it does not know
+        buffer.extend(columns([60, 61]))
+        play(buffer, 60)
+        buffer.flush()
+        buffer.extend(columns([70, 71]))
+        buffer.flush()
+        assert buffer.zarr().attrs["diskreplay"]["parts"][-1][3] == 1
+    assert verify(path).findings == ()
+
+
+def test_a_kill_does_not_let_the_number_grow(tmp_path):
+    """The record names twice as many rows as there are, each time that it is ahead of them."""
+    path = tmp_path / "replay"
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        from tests.test_late_starts import columns, make_buffer
+        buffer = make_buffer(Path({str(path)!r}))
+        for first in range(9):
+            buffer.extend(columns([first + 5, first + 6, first + 7]))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    for killed in range(1, 4):
+        assert processes.run(textwrap.dedent(code)).returncode == -signal.SIGKILL
+        assert verify(path).findings == ()
+        noted = json.loads((path / "zarr.json").read_text())["attributes"]["diskreplay"]["parts"]
+        odd = 9 * killed - 1  # before the first one is nothing
+        assert odd <= sum(most for _env, _first, _stop, most in noted) <= 2 * odd
+    with make_buffer(path) as buffer:
+        buffer.flush()
+        assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 3, 81, 26]]
+
+
+def test_the_first_rows_of_a_range_are_judged_by_those_before(tmp_path):
+    path = tmp_path / "replay"
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        from tests.test_late_starts import FINAL, TRUNCATED, columns, make_buffer, play
+        buffer = make_buffer(Path({str(path)!r}))
+        buffer.extend(columns([0, 1], [0, TRUNCATED]))
+        rows = columns([2, 3, 4], [FINAL, 0, 0])
+        rows["reward"][0] = 1
+        buffer.extend(rows)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert processes.run(textwrap.dedent(code)).returncode == -signal.SIGKILL
+    for _ in range(2):
+        with make_buffer(path):
+            pass
+        assert verify(path).findings == ()
+
+
+def test_a_range_of_before_there_were_numbers_excuses_all(tmp_path, killed):
+    old = with_record(killed, tmp_path / "old", parts=[[0, 20, 38]])
+    flip_step(old, 28)
+    assert verify(old).findings == ()
+    with make_buffer(old) as buffer:
+        buffer.extend(columns([60, 61]))
+    assert verify(old).findings == ()
+    with diskreplay.open(old) as reader:
+        noted = reader.zarr().attrs["diskreplay"]["parts"]
+    assert noted == [[0, 20, 38], [0, 58, 60, 1]]
+
+
+@pytest.mark.parametrize("most", [-1, "3", 2.0, None, 2**70])
+def test_a_damaged_number_is_refused(tmp_path, killed, most):
+    damaged = with_record(killed, tmp_path / "damaged", parts=[[0, 20, 38, most]])
+    with pytest.raises(FormatError, match="parts"):
+        make_buffer(damaged)
+    assert "parts" in str(verify(damaged).findings)
+
+
+def test_begins_that_have_left_take_no_memory(tmp_path):
+    with make_buffer(tmp_path / "replay", capacity=48) as buffer:
+        for number in range(600):
+            play(buffer, 2)
+            buffer.end_episode()
+            buffer.extend(columns([2, 3]))
+            buffer.end_episode()
+            if number % 50 == 0:
+                buffer._rows.store.maintenance.run(durable=True)
+        assert len(buffer._rows.episodes.begins) < 300
+        assert len(buffer.begins) == 12
+        assert buffer.episodes().rows.tolist() == [2] * 24

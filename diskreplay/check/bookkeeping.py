@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from diskreplay.check.excused import Excused
 from diskreplay.check.row_check import FIELD_OF, SmallColumns, faults
 from diskreplay.store.catalog import Catalog, Key
 from diskreplay.store.field import Field
@@ -51,13 +52,18 @@ class Bookkeeping:
         """Go through all rows of a group, in which episodes begin with step 0 but in `parts`."""
         durable_count = catalog.durable_count[catalog.envs(group)]
         walk = Walk({}, np.zeros_like(durable_count), np.ones(len(durable_count), np.bool_))
+        excused = Excused(parts, range(len(catalog.count))[catalog.envs(group)])
+        for low, high in self.windows(catalog, group) if parts else ():
+            begin = max(low - 2, 0)
+            rows, known, _counted = self.read(catalog, group, begin, high)
+            excused.count(rows, known, begin, low)
         for low, high in self.windows(catalog, group):
             begin = max(low - 2, 0)  # a rule is of three rows at most
             rows, known, counted = self.read(catalog, group, begin, high)
             walk.whole &= (known == counted).all(axis=0)
             durable = known & (np.arange(begin, high)[:, None] < durable_count)
             walk.finals += np.count_nonzero((durable & (rows.is_final != 0))[low - begin :], axis=0)
-            late = parts.mask(range(len(catalog.count))[catalog.envs(group)], begin, high)
+            late = excused.mask(rows, known, begin)
             for rule, where in faults(rows, known, late).items():
                 size = self.fields[FIELD_OF[rule]].segment_rows
                 at, env = np.nonzero(where)

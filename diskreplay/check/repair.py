@@ -20,7 +20,7 @@ from typing import cast
 
 import numpy as np
 
-from diskreplay.check import segment_check
+from diskreplay.check import excused, segment_check
 from diskreplay.check.content import Content
 from diskreplay.check.report import Loss, Report, Span, spans
 from diskreplay.check.restoring import Source, restore_all, saved_priorities
@@ -244,7 +244,7 @@ class _Repair:
         behind: list[Span] = []
         for env, (rows, known) in self._read(group, envs).items():
             first, bad = int(catalog.first[env]), ~known | self._lost_rows(env)
-            parts = snapshot.parts.mask([env], first, first + len(known))[:, 0]
+            parts = excused.excused_rows(snapshot.parts, env, rows, known, first)
             for rule, where in faults(rows, known, parts).items():
                 wrong.setdefault(rule, []).extend(spans(where[:, None], first, env))
                 bad |= where

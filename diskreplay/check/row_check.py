@@ -70,6 +70,31 @@ def faults(rows: SmallColumns, known: np.ndarray, parts: np.ndarray) -> dict[str
     return {rule: where for rule, where in found.items() if where.any()}
 
 
+def odd_rows(rows: SmallColumns, known: np.ndarray) -> np.ndarray:
+    """The rows that only a part of an episode may have, see `faults`: they begin an episode at
+    another step than 0, or are final rows that hold more than an observation. Bool."""
+    step = rows.step.astype(np.int64)
+    ended, final = (rows.terminated != 0) | (rows.truncated != 0), rows.is_final != 0
+    odd = known & final & (ended | (rows.reward != 0))
+    on, pair = step[1:] == step[:-1] + 1, known[1:] & known[:-1]
+    ended = ended & ~final
+    odd[1:] |= pair & np.where(on, ended[:-1] & ~final[1:], step[1:] != 0)
+    odd[2:] |= ended[:-2] & on[:-1] & final[1:-1] & on[1:] & pair[:-1] & pair[1:]
+    return odd
+
+
+def holes(rows: SmallColumns, known: np.ndarray) -> np.ndarray:
+    """Rows whose step is none of the episode that goes on behind them as if they were of it, and
+    the rows behind them. Bool."""
+    step = rows.step.astype(np.int64)
+    found = np.zeros_like(known)
+    hole = (step[2:] == step[:-2] + 2) & (step[1:-1] != step[:-2] + 1)
+    hole &= known[2:] & known[1:-1] & known[:-2]
+    found[1:-1] |= hole
+    found[2:] |= hole
+    return found
+
+
 def _spread(where: np.ndarray, width: int, like: np.ndarray) -> np.ndarray:
     """Every one of the `width` neighbours that each place stands for."""
     out = np.zeros_like(like)

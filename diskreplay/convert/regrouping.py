@@ -281,8 +281,8 @@ def _parts(pieces: list[Piece]) -> list[list[int]]:
     found, before = [], 0
     for piece in pieces:
         found += [
-            [before + env - piece.start, first, stop]
-            for env, first, stop in piece.source.meta.get(PARTS, [])
+            [before + env - piece.start, *range_]
+            for env, *range_ in piece.source.meta.get(PARTS, [])
             if piece.start <= env < piece.stop
         ]
         before += piece.size

@@ -63,6 +63,8 @@ class Store(OpenStore):
         Adds rows.
     follower : Follower
         Of a reader: keeps up with the writer.
+    was_closed : bool
+        Of a writer: whether the one before closed the store in good order.
     maintenance : Maintenance
     """
 
@@ -79,6 +81,7 @@ class Store(OpenStore):
     ) -> None:
         super().__init__(path, mode, capacity=capacity, only=only)
         self.lock = lock
+        self.was_closed = True
         self._clearing: threading.Thread | None = None
         self._record = Record(self)
         self.maintenance = Maintenance(self, self._record)
@@ -102,7 +105,8 @@ class Store(OpenStore):
 
     def _open_for_writing(self, shrink: bool) -> None:
         before = generation.current(self.meta)
-        if recovery.recover(self, shrink=shrink):
+        self.was_closed = recovery.recover(self, shrink=shrink)
+        if self.was_closed:
             self._record.note_all_flushed(self.count)
         if generation.current(self.meta) != before:
             with contextlib.suppress(StorageError):  # the next record has it
