@@ -121,3 +121,49 @@ def test_priorities_of_another_update_are_seen(tmp_path):
     witness.known.ranks = 8, [40]
     with pytest.raises(death.Lost, match="priorities of the view are as no update"):
         witness.check()
+
+
+def test_a_part_that_is_taken_for_another_episode_is_seen(tmp_path):
+    life = death.Life(tmp_path, 1, "raw", 8, 300, True, 0)
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    witness = death.Witness(life)
+    columns = death.content.rows(0, 0, 8)
+    columns["latent"] = death.np.zeros((8, 64), "int64")
+    part = death.Message(death.BEGUN, death.writer.PART, 2 * 3 + 1, 0, (8,))
+    with death.writer.open_buffer(life) as buffer:
+        for stop in (3, 8):  # the second one goes on with step 3, behind an episode that was cut
+            if stop == 8:
+                witness.known.begin(part)
+                buffer.end_episode()
+            start = len(witness.known.steps[0])
+            witness.known.advance([stop])
+            columns["step"] = death.np.array(witness.known.steps[0] + [0] * (8 - stop), "int32")
+            buffer.extend({name: values[start:stop] for name, values in columns.items()})
+    assert witness.known.steps[0][:4] == [0, 1, 2, 3]
+    assert witness.known.starts(0) == [0, 3, 5]
+    witness.check()
+    witness.known.begins[0][3] = False
+    with pytest.raises(death.Lost, match=r"episodes of env 0 begin elsewhere: rows \[3\]"):
+        witness.check()
+
+
+def test_rows_that_evict_let_go_of_and_are_back_are_seen(tmp_path):
+    life = death.Life(tmp_path, 1, "raw", 8, 300, True, 0)
+    life.store.parent.mkdir(parents=True)
+    life.checkpoints.mkdir()
+    witness = death.Witness(life)
+    witness.known.advance([40])
+    with death.writer.open_buffer(life) as buffer:
+        columns = death.content.rows(0, 0, 40)
+        columns["step"] = death.np.array(witness.known.steps[0], "int32")
+        columns["latent"] = death.np.zeros((40, 64), "int64")
+        buffer.extend(columns)
+        buffer.evict([7])
+    evict = death.Message(death.BEGUN, death.writer.EVICT, 7, 0, (40,))
+    witness.known.first = witness.known.let_go(9)
+    with pytest.raises(death.Lost, match=r"from .9. on expected"):
+        witness.check()
+    witness.known.first = [0]
+    witness.check(evict)
+    assert witness.known.first == [7]

@@ -104,7 +104,16 @@ def _warm_up(base: Path) -> None:
         for _ in range(30):
             warm.add()
             warm.extend()
-        for call in (warm.flush, warm.save, warm.add, warm.write, warm.load, warm.reopen):
+            warm.part()
+        for call in (
+            warm.flush,
+            warm.save,
+            warm.add,
+            warm.write,
+            warm.load,
+            warm.evict,
+            warm.reopen,
+        ):
             call()
         warm.buffer.close()
         os.close(away)
@@ -134,6 +143,8 @@ class Known:
 
     def __init__(self, num_envs: int) -> None:
         self.steps: list[list[int]] = [[] for _ in range(num_envs)]
+        self.begins: list[list[bool]] = [[] for _ in range(num_envs)]  # an episode
+        self.parts: dict[tuple[int, int], tuple[int, bool]] = {}  # by env and row, as `extend` has
         self.next = [0] * num_envs
         self.first = [0] * num_envs
         self.latents = latents.Latents(num_envs)
@@ -148,12 +159,42 @@ class Known:
         self.latents.advance(counts)
         for env, (steps, count) in enumerate(zip(self.steps, counts, strict=True)):
             for row in range(len(steps), count):
-                steps.append(self.next[env])
-                self.next[env] = 0 if content.ends(env, row) else self.next[env] + 1
+                step, is_cut = self.parts.get((env, row), (self.next[env], False))
+                self.begins[env].append(step == 0 or is_cut or step != self.next[env])
+                steps.append(step)
+                self.next[env] = 0 if content.ends(env, row) else step + 1
 
     def cut(self) -> None:
         """The store was opened anew: the episodes that were open are over."""
         self.next = [0] * len(self.next)
+
+    def begin(self, message: Message) -> None:
+        """A part is about to be added."""
+        for env, (count, stop) in enumerate(zip(self.counts, message.counts, strict=True)):
+            if count < stop:
+                self.parts[env, count] = message.suffix // 2, bool(message.suffix % 2)
+
+    def forget_missing(self) -> None:
+        """No more of a part was added than is there."""
+        counts = self.counts
+        self.parts = {(e, row): part for (e, row), part in self.parts.items() if row < counts[e]}
+
+    def starts(self, env: int) -> list[int]:
+        """The oldest retained row of each episode of which there is a transition."""
+        found, is_new = [], True
+        for row in range(self.first[env], len(self.steps[env])):
+            is_new |= self.begins[env][row]
+            if is_new and not content.is_final(env, row):
+                found.append(row)
+                is_new = False
+        return found
+
+    def let_go(self, first: int) -> list[int]:
+        """What `evict` of this row leaves of each env."""
+        return [
+            max(before, min(first, count - 1))
+            for before, count in zip(self.first, self.counts, strict=True)
+        ]
 
     def evict(self, kept: int) -> None:
         """Each env keeps so many rows. What has left does not come back."""
@@ -164,6 +205,8 @@ class Known:
     def copy(self) -> Known:
         other = Known(0)
         other.steps, other.next = [list(steps) for steps in self.steps], list(self.next)
+        other.begins = [list(begins) for begins in self.begins]
+        other.parts = self.parts  # a copy is advanced while parts come
         other.first, other.ranks = list(self.first), self.ranks
         other.latents = self.latents.copy()
         return other
@@ -230,7 +273,7 @@ class Witness:
         data, size = b"", Message.size(self.life.num_envs)
         wanted = self.rng.choice(
             (None, None, None, writer.OPEN, writer.FLUSH, writer.SAVE, writer.LOAD, writer.REOPEN,
-             writer.EXTEND, writer.WRITE)
+             writer.EXTEND, writer.WRITE, writer.PART, writer.PART, writer.EVICT)
         )  # fmt: skip
         moments = self.rng.randrange(1, 3)
         # An action that is waited for comes after some hundred calls: on a busy machine, late.
@@ -263,6 +306,8 @@ class Witness:
             is_beside = message.action in writer.BESIDE
             if message.phase == BEGUN:
                 under_way[is_beside] = message
+                if message.action == writer.PART:
+                    self.known.begin(message)
                 if message.action == writer.SAVE:
                     self.copy, self.moments = self.known.copy(), [tuple(self.known.counts)]
                     self.copy.ranks = message.generation, list(message.counts)
@@ -278,6 +323,9 @@ class Witness:
             elif message.action == writer.LOAD:
                 self.known = self.saved[message.suffix].copy()
                 self.known.cut()
+                self.known.forget_missing()
+            elif message.action == writer.EVICT:
+                self.known.first = self.known.let_go(message.suffix)
             elif message.action == writer.WRITE:
                 self.known.latents.written(message.suffix, message.counts)
             elif message.action != writer.FLUSH:
@@ -298,7 +346,7 @@ class Witness:
 
     def _is_amid(self, counts: tuple[int, ...], adding: Message | None) -> bool:
         """Whether these may be the rows while a call is under way."""
-        if adding is None or adding.action not in (writer.ADD, writer.EXTEND):
+        if adding is None or adding.action not in writer.ADDING:
             return False
         if adding.action == writer.ADD:
             return counts == adding.counts
@@ -358,18 +406,25 @@ class Witness:
         if pending and pending.action == writer.LOAD and tuple(found) == pending.counts:
             self.known = self.saved[pending.suffix].copy()
             self.known.cut()
-        elif pending and pending.action in (writer.ADD, writer.EXTEND):
+        elif pending and pending.action in writer.ADDING:
             for env, (rows, low, high) in enumerate(
                 zip(found, acknowledged, pending.counts, strict=True)
             ):
-                whole = pending.action == writer.EXTEND or rows in (low, high)
+                whole = pending.action != writer.ADD or rows in (low, high)
                 if not low <= rows <= high or not whole:
                     raise Lost(f"env {env}: {rows} rows, {low} acknowledged, {high} begun")
             self.known.advance(found)
         elif found != acknowledged:
             raise Lost(f"rows {found}, acknowledged {acknowledged}")
+        self.known.forget_missing()
         for kept in (before, self.kept):
             self.known.evict(kept)
+        if pending and pending.action == writer.EVICT:  # of each env all or nothing has left
+            both = zip(self.known.first, self.known.let_go(pending.suffix), strict=True)
+            self.known.first = [
+                found if found in allowed else allowed[0]
+                for found, allowed in zip(bounds[:, 0].tolist(), both, strict=True)
+            ]
         if bounds[:, 0].tolist() != self.known.first:
             raise Lost(f"retained rows {bounds.tolist()}, from {self.known.first} on expected")
 
@@ -383,6 +438,13 @@ class Witness:
         if wrong:
             raise Lost(f"{buffer.path}: {wrong}")
         self.totals["rows_compared"] += int(np.diff(buffer.bounds).sum())
+        envs, starts = buffer.num_envs, buffer.episodes().start_id
+        for env in range(envs):
+            found, expected = starts[starts % envs == env] // envs, known.starts(env)
+            if found.tolist() != expected:
+                odd = sorted(set(found.tolist()) ^ set(expected))
+                raise Lost(f"{buffer.path}: episodes of env {env} begin elsewhere: rows {odd[:9]}")
+        self.totals["episodes"] += len(starts)
 
     def _compare_ranks(self, buffer: diskreplay.ReplayBuffer, under_way: Iterable[Message]) -> None:
         """Each set of priorities is, as a whole, as it was written last."""

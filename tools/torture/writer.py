@@ -19,8 +19,11 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 
-OPEN, ADD, EXTEND, FLUSH, SAVE, LOAD, REOPEN, WRITE = range(8)
-NAMES = ("open", "add", "extend", "flush", "save", "load", "reopen", "write")
+OPEN, ADD, EXTEND, FLUSH, SAVE, LOAD, REOPEN, WRITE, PART, EVICT = range(10)
+NAMES = (
+    "open", "add", "extend", "flush", "save", "load", "reopen", "write", "part", "evict",
+)  # fmt: skip
+ADDING = frozenset((ADD, EXTEND, PART))
 BESIDE = frozenset((FLUSH, SAVE, WRITE))  # what another thread may do while rows are added
 BEGUN, DONE = 0, 1
 KEPT = 4  # numbered checkpoints, as diskreplay says
@@ -80,7 +83,9 @@ class Message(NamedTuple):
     Attributes
     ----------
     phase, action, suffix : int
-        Of a write the suffix is its number.
+        Of a write the suffix is its number, of a part twice its first step, and one more where the
+        episode before was cut, of an evict the row from which each env keeps its rows, if it has
+        that one.
     generation : int
         Of the priorities in memory: of the last update of all.
     counts : tuple of int
@@ -145,7 +150,7 @@ class Writer:
         for env, count in enumerate(self.counts):
             if content.is_final(env, count):  # the last writer was killed inside an `extend`
                 self.extend(env, 1)
-        others = [self.load, self.reopen]
+        others = [self.load, self.reopen, self.evict]
         beside = [self.flush, self.save, self.save, *[self.write] * 3]
         if self.life.threads:
             seed = self.rng.randrange(2**32)
@@ -154,8 +159,11 @@ class Writer:
             others += beside
         while True:
             for _ in range(self.rng.randrange(200 if self.life.threads else 60)):
-                if self.rng.random() < 0.1:
+                chance = self.rng.random()
+                if chance < 0.1:
                     self.extend()
+                elif chance < 0.14:
+                    self.part()
                 else:
                     self.add()
             with self._exclusive:
@@ -203,9 +211,9 @@ class Writer:
                 self.steps[env] = 0 if over else self.steps[env] + 1
         self._added(ADD, after)
 
-    def _added(self, action: int, counts: list[int]) -> None:
+    def _added(self, action: int, counts: list[int], suffix: int = 0) -> None:
         self.counts = counts
-        self.tell(DONE, action, counts)
+        self.tell(DONE, action, counts, suffix)
         self.told = counts
 
     def _pace(self, env: int) -> float:
@@ -226,8 +234,31 @@ class Writer:
         if len(ids):
             what.update_priorities(ids, content.priorities(ids, self.generation))
 
-    def extend(self, env: int | None = None, rows: int | None = None) -> None:
-        """Many rows of one env in one call."""
+    def part(self) -> None:
+        """Rows of an episode whose beginning is not there, or what looks like its continuation."""
+        env = self.rng.randrange(self.life.num_envs)
+        own = self.steps[env]
+        first = self.rng.choice((0, own, own + 1, own + 2, self.rng.randrange(1000)))
+        is_cut = self.rng.random() < 0.3
+        if is_cut:
+            self.buffer.end_episode(np.arange(self.life.num_envs) == env)
+            first = self.rng.choice((own, first))  # the step that would have been the next
+        self.extend(env, part=(first, is_cut))
+
+    def evict(self) -> None:
+        """Old rows leave, of the envs that have them."""
+        bounds = self.buffer.bounds
+        number = self.rng.randrange(int(bounds[:, 0].min()), int(bounds[:, 1].max()) + 1)
+        self.tell(BEGUN, EVICT, self.counts, number)
+        self.buffer.evict(np.minimum(number, np.maximum(bounds[:, 1] - 1, 0)))
+        self.tell(DONE, EVICT, self.counts, number)
+
+    def extend(
+        self, env: int | None = None, rows: int | None = None,
+        part: tuple[int, bool] | None = None,
+    ) -> None:  # fmt: skip
+        """Many rows of one env in one call; with `part` some of an episode, from that step on, and
+        whether the one before was cut."""
         if env is None:
             envs = range(self.life.num_envs)
             (env,) = self.rng.choices(envs, [self._pace(env) for env in envs])
@@ -236,7 +267,10 @@ class Writer:
         stop += content.is_final(env, stop)  # its episode's last step brings it
         after = list(self.counts)
         after[env] = stop
-        self.tell(BEGUN, EXTEND, after)
+        action, suffix = EXTEND, 0
+        if part is not None:
+            self.steps[env], action, suffix = part[0], PART, 2 * part[0] + part[1]
+        self.tell(BEGUN, action, after, suffix)
         made = content.rows(env, start, stop)
         made["step"] = np.zeros(stop - start, np.int32)
         made["latent"] = np.zeros((stop - start, latents.SIZE), np.int64)
@@ -245,7 +279,7 @@ class Writer:
             over = content.ends(env, start + at)
             self.steps[env] = 0 if over else self.steps[env] + 1
         self.buffer.extend(made, env)
-        self._added(EXTEND, after)
+        self._added(action, after, suffix)
 
     def write(self) -> None:
         """New latents of a third of the rows."""
