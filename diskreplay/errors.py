@@ -33,6 +33,7 @@ Below each one: what it means, its cause, and its remedy. In brackets its second
     │   ├── ClosedError                    after close()
     │   ├── ReadOnlyError                  on a buffer opened with mode="r"
     │   ├── ForkedError                    in a child process of the one that opened it
+    │   ├── DisconnectedError              Ray was shut down since
     │   └── ReentryError                   amid another call of the same thread (signal handlers)
     └── StorageError (OSError)             the operating system refused; errno says why
         ├── DiskFullError                  ENOSPC or EDQUOT
@@ -162,11 +163,9 @@ class EmptyBufferError(DiskReplayError):
     """Nothing can be sampled (yet).
 
     Cause: No transition is complete: with `update_horizon=n` the first one needs n steps and
-    what follows. Or all priorities are 0. Or each episode was truncated without a
-    `next_observation`.
+    what follows; or all priorities are 0; or episodes were truncated without `next_observation`.
 
-    Remedy: Sample when `len(buffer)` is above 0. Give `next_observation` where an episode is
-    truncated.
+    Remedy: Sample when `len(buffer)` is above 0; give `next_observation` of truncated episodes.
     """
 
 
@@ -222,8 +221,7 @@ class FormatError(StoreError):
     `zarr.json` is damaged; or a newer diskreplay wrote it.
 
     Remedy: `diskreplay info PATH` says what is there. If it is damaged, `diskreplay verify
-    --repair PATH` mends what can be mended; else load the newest checkpoint into a new store.
-    If it is newer, upgrade.
+    --repair PATH` mends what can be; else load the newest checkpoint. If it is newer, upgrade.
     """
 
 
@@ -234,8 +232,7 @@ class SchemaError(StoreError, ValueError):
     wrapper was added to the environment, or the path is that of another run.
 
     Remedy: Open it as it was made, or choose another directory. `diskreplay.open(PATH,
-    mode="a")` needs no spaces. A further extra is added by `new_extras`; `diskreplay convert`
-    copies a store with other options.
+    mode="a")` needs no spaces; `new_extras` adds extras; `diskreplay convert` changes options.
     """
 
 
@@ -256,8 +253,7 @@ class CorruptSegmentError(StoreError):
     Cause: The disk or the memory flipped bits, or somebody wrote into the file that is named.
 
     Remedy: `diskreplay verify PATH` lists all that is damaged, `--repair` sets these rows
-    aside, and `--repair --from CHECKPOINT` takes them from a checkpoint. Training then goes on.
-    Check the disk.
+    aside, and `--repair --from CHECKPOINT` takes them from a checkpoint. Check the disk.
     """
 
 
@@ -274,11 +270,9 @@ class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
     """There is no such checkpoint.
 
     Cause: The directory is empty or another one, or the buffer's `name` differs from that of
-    the run which saved, or the number was removed: `save` keeps the `keep` highest numbers, 4
-    by default.
+    the run which saved, or it was removed: `save` keeps the `keep` highest numbers (4).
 
-    Remedy: `diskreplay checkpoints DIRECTORY` lists what is there. A new run catches this error
-    and begins at 0.
+    Remedy: `diskreplay checkpoints DIRECTORY` lists them. A new run catches this and begins at 0.
     """
 
 
@@ -350,6 +344,16 @@ class ForkedError(UsageError):
     """
 
 
+class DisconnectedError(UsageError):
+    """Ray is not connected, or connected anew since the buffer or writer was made.
+
+    Cause: There was no `ray.init` in this process, or `ray.shutdown` came before the buffer and its
+    writers were closed: they are void then, also after another `ray.init`.
+
+    Remedy: `ray.init` with the cluster's address, then `ShardedReplayBuffer.connect`.
+    """
+
+
 class ReentryError(UsageError):
     """The buffer was called amid another call of the same thread: by a signal handler, a
     ``__del__`` or a callback. That other call is not harmed.
@@ -391,8 +395,7 @@ class DiskFullError(StorageError):
 
 
 class StoreMovedError(StorageError):
-    """The directory of a store that is open was moved or deleted; what is at its path now was not
-    touched.
+    """The directory of an open store was moved or deleted; what is there now was not touched.
 
     Cause: Somebody moved, replaced or deleted the directory while a buffer had it open.
 
@@ -413,8 +416,7 @@ class StorePermissionError(StorageError, PermissionError):
 class RemoteError(StorageError):
     """An object store refused, or what it holds is not what was put there.
 
-    Cause: Credentials that may not write, a bucket that is not there, an object that somebody
-    changed.
+    Cause: Credentials that may not write, no such bucket, an object that somebody changed.
 
     Remedy: Do what the text says. `diskreplay verify URL --deep` checks what is published.
     """
@@ -425,8 +427,7 @@ class RemoteUnavailableError(RemoteError):
 
     Cause: The network or the service is down, or asks for fewer requests.
 
-    Remedy: Try again later: the checkpoint is still beside the store, and the next save sends
-    what is missing.
+    Remedy: Try later: the checkpoint is beside the store, and the next save sends what is missing.
     """
 
 
@@ -445,6 +446,5 @@ class UnsupportedStoreError(RemoteError):
 
     Cause: It ignores `If-None-Match`, so two runs could overwrite each other's checkpoints.
 
-    Remedy: Use another store. Where certainly one process publishes,
-    `unsafe_single_writer=True`.
+    Remedy: Use another store; or, with one process only, `unsafe_single_writer=True`.
     """

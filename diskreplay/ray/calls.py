@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-import ray
 from ray import exceptions
 
 from diskreplay.errors import DiskReplayError, ShardsLostError
+from diskreplay.ray.actors import Actor, Call, get
 
 LOST = (
     exceptions.RayActorError,
@@ -17,16 +17,17 @@ LOST = (
 """What says that a shard, its store, or what it had answered, is not there now."""
 
 
-def answer(call: Any, timeout: float | None = None) -> Any:
+def answer(call: Call, timeout: float | None = None) -> Any:
     """What an actor answers; its errors are raised as they were there.
 
     Raises
     ------
     RayActorError, ObjectLostError, GetTimeoutError
         It is not there, see `LOST`.
+    DisconnectedError
     """
     try:
-        return ray.get(call, timeout=timeout)
+        return get(call, timeout)
     except exceptions.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, DiskReplayError):
@@ -34,26 +35,26 @@ def answer(call: Any, timeout: float | None = None) -> Any:
         raise
 
 
-def patient(method: Any, *arguments: Any, timeout: float) -> Any:
+def patient(actor: Actor, method: str, *arguments: Any, timeout: float) -> Any:
     """The answer of a call that is made again when the actor dies, and waits while Ray restarts it.
     Only for calls that may be made twice.
 
     Raises
     ------
-    RayActorError, GetTimeoutError
+    RayActorError, GetTimeoutError, DisconnectedError
     """
     until = time.monotonic() + timeout
     while True:
         left = until - time.monotonic()
         try:
-            return answer(method.options(max_task_retries=-1).remote(*arguments), max(left, 0.001))
+            return answer(actor.call(method, *arguments, again=True), max(left, 0.001))
         except exceptions.ActorUnavailableError:
             if left <= 0:
                 raise
             time.sleep(0.05)  # the network; a restart is waited for by Ray
 
 
-def let_pass(coordinator: Any, what: str, count: int, timeout: float) -> None:
+def let_pass(coordinator: Actor, what: str, count: int, timeout: float) -> None:
     """Wait for a rate limiter. Where its actor dies it is asked again: what it had let pass by then
     may be counted twice.
 
@@ -73,7 +74,7 @@ def let_pass(coordinator: Any, what: str, count: int, timeout: float) -> None:
         The actor does not come back.
     """
     try:
-        patient(getattr(coordinator, what), count, timeout, timeout=timeout + 60.0)
+        patient(coordinator, what, count, timeout, timeout=timeout + 60.0)
     except LOST as error:
         raise ShardsLostError(
             f"the actor with the rate limiter does not answer, waited {timeout + 60.0:g} s: see "

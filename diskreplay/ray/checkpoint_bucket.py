@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from diskreplay.errors import CorruptCheckpointError, RemoteError
+from diskreplay.ray.actors import Actor
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.sharded_checkpoint import (
     FORMAT,
@@ -190,7 +191,7 @@ class CheckpointBucket:
             where = self._objects.where(key)
             raise CorruptCheckpointError(f"{where}: missing; load another checkpoint") from None
 
-    def discard(self, shards: Sequence[Any], documents: list[dict[str, Any]]) -> None:
+    def discard(self, shards: Sequence[Actor], documents: list[dict[str, Any]]) -> None:
         """Remove the parts and attachments of checkpoints that went. What cannot be removed now
         goes with the next ones."""
         if not documents:
@@ -223,5 +224,5 @@ class CheckpointBucket:
         with ThreadPoolExecutor(_AT_ONCE, "diskreplay parts") as pool:
             list(pool.map(of_one, names))
 
-    def discard_failed(self, shards: Sequence[Any], part: str) -> None:
+    def discard_failed(self, shards: Sequence[Actor], part: str) -> None:
         """Nothing: what a save that failed has put goes with the next one that is removed."""

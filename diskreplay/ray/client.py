@@ -5,11 +5,11 @@ import time
 from typing import Any
 
 import numpy as np
-import ray
 
 from diskreplay.batch import Batch
 from diskreplay.errors import PriorityError, ShardsLostError
 from diskreplay.options import Beta
+from diskreplay.ray.actors import Actor, wait
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
 from diskreplay.ray.draw_request import DrawRequest, no_totals
 from diskreplay.ray.packed_batch import joined
@@ -25,13 +25,11 @@ class Client:
 
     Parameters
     ----------
-    coordinator
-        The actor's handle.
+    coordinator : Actor
     options : dict
         As the coordinator has them.
     limiter : RateLimiter or None
-    shards : list
-        The actors' handles.
+    shards : list of Actor
     rng : numpy.random.Generator
 
     Attributes
@@ -41,8 +39,8 @@ class Client:
     """
 
     def __init__(
-        self, coordinator: Any, options: dict[str, Any], limiter: RateLimiter | None,
-        shards: list[Any], rng: np.random.Generator,
+        self, coordinator: Actor, options: dict[str, Any], limiter: RateLimiter | None,
+        shards: list[Actor], rng: np.random.Generator,
     ) -> None:  # fmt: skip
         self.coordinator, self.options, self.limiter = coordinator, options, limiter
         self.handles = [ShardHandle(number, actor) for number, actor in enumerate(shards)]
@@ -54,8 +52,8 @@ class Client:
         self.beta_of: Beta = options["buffer"]["beta"]
 
     @property
-    def actors(self) -> list[Any]:
-        """The shards' handles of Ray."""
+    def actors(self) -> list[Actor]:
+        """The shards."""
         return [handle.actor for handle in self.handles]
 
     # -- what the shards have
@@ -66,12 +64,10 @@ class Client:
             for handle in self.handles:
                 handle.look()
             asked = [
-                (handle, handle.actor.state.remote())
+                (handle, handle.actor.call("state"))
                 for handle in self.handles if not handle.is_lost
             ]  # fmt: skip
-        calls = [call for _handle, call in asked]
-        if calls:
-            ray.wait(calls, num_returns=len(calls), timeout=self.shard_timeout)
+        wait([call for _handle, call in asked], self.shard_timeout)
         with self.lock:
             for handle, call in asked:
                 try:
@@ -156,7 +152,7 @@ class Client:
     def give_back(self, samples: int) -> None:
         """Samples that the limiter let pass and that were not taken."""
         if self.limiter is not None:
-            self.coordinator.give_back.remote(samples)
+            self.coordinator.call("give_back", samples)
 
     # -- all shards
 
@@ -171,8 +167,8 @@ class Client:
         for number in np.unique(shards).tolist():
             mine = ids[shards == number]
             try:
-                gather = self.handles[number].actor.gather
-                pieces.append(patient(gather, mine, timeout=self.timeout))
+                actor = self.handles[number].actor
+                pieces.append(patient(actor, "gather", mine, timeout=self.timeout))
             except LOST as error:
                 raise ShardsLostError(f"shard {number} does not answer") from error
             all_ids.append(global_ids(number, mine))
@@ -183,7 +179,7 @@ class Client:
         found: list[dict[str, Any]] = []
         for handle in self.handles:
             try:
-                described = answer(handle.actor.describe.remote(), self.shard_timeout)
+                described = answer(handle.actor.call("describe"), self.shard_timeout)
                 found.append({"alive": True, **described})
             except LOST:
                 found.append({"alive": False, "shard": handle.number})
@@ -219,7 +215,7 @@ class Client:
             for handle in self.handles:
                 if handle.waiting and not handle.is_lost:
                     updates = handle.updates()
-                    call = handle.actor.update.remote(updates, self.largest)
+                    call = handle.actor.call("update", updates, self.largest)
                     sent.append((handle, call, len(updates)))
             for handle, call, count in sent:
                 try:
@@ -237,6 +233,6 @@ class Client:
             One did not answer within `timeout`.
         """
         return [
-            patient(getattr(handle.actor, method), *arguments, timeout=self.timeout)
+            patient(handle.actor, method, *arguments, timeout=self.timeout)
             for handle in self.handles
         ]

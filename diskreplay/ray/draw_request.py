@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
-import ray
 
 from diskreplay.batch import Batch
 from diskreplay.errors import EmptyBufferError, ShardsLostError
 from diskreplay.ray import global_draw
+from diskreplay.ray.actors import wait
 from diskreplay.ray.calls import LOST, answer
 from diskreplay.ray.global_draw import Allotment
 from diskreplay.ray.packed_batch import PackedBatch, joined
@@ -43,7 +43,7 @@ class _Part:
     ) -> None:
         updates = handle.updates()
         self.handle, self.owners, self.positions = handle, owners, positions
-        self.call: Any = handle.actor.draw.remote(positions, updates, largest)
+        self.call = handle.actor.call("draw", positions, updates, largest)
         self.updates = len(updates)
         self.packed: PackedBatch | None = None
         self.state: ShardState | None = None
@@ -110,9 +110,7 @@ class DrawRequest:
         """Wait for the answers; the parts that did not come."""
         client, lost = self._client, []
         waited = [part for part in self._parts if part.state is None]
-        ray.wait(
-            [part.call for part in waited], num_returns=len(waited), timeout=client.shard_timeout
-        )
+        wait([part.call for part in waited], client.shard_timeout)
         with client.lock:
             for part in waited:
                 try:

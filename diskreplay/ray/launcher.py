@@ -4,44 +4,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
 from diskreplay.errors import InvalidInputError, ShardsLostError
+from diskreplay.ray.actors import Actor, living_nodes, named, started, this_node
 from diskreplay.ray.calls import LOST, answer
 from diskreplay.ray.coordinator import Coordinator
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.ray.shard import Shard
 
-_NAMESPACE = "diskreplay"
 
-
-def running(name: str) -> Any:
-    """The coordinator of this name in the cluster, None if there is none."""
-    try:
-        return ray.get_actor(name, namespace=_NAMESPACE)
-    except ValueError:  # what Ray raises when there is none
-        return None
-
-
-def shards_of(name: str, count: int) -> list[Any]:
+def shards_of(name: str, count: int) -> list[Actor]:
     """The shards of a buffer that runs; also those that Ray is about to start again.
 
     Raises
     ------
-    InvalidInputError
+    InvalidInputError, DisconnectedError
     """
-    try:
-        return [ray.get_actor(f"{name}/{number}", namespace=_NAMESPACE) for number in range(count)]
-    except ValueError as error:
+    found = [named(f"{name}/{number}") for number in range(count)]
+    shards = [shard for shard in found if shard is not None]
+    if len(shards) < count:
         raise InvalidInputError(
             f"name: the sharded buffer {name!r} is about to be made or closed; connect again"
-        ) from error
+        )
+    return shards
 
 
 def refuse_running(name: str) -> None:
     """Raise an `InvalidInputError` if a buffer of this name runs."""
-    if running(name) is not None:
+    if named(name) is not None:
         raise InvalidInputError(
             f"name: a sharded buffer {name!r} is running in this cluster; "
             f"ShardedReplayBuffer.connect({name!r}), or close it first"
@@ -51,7 +40,7 @@ def refuse_running(name: str) -> None:
 def start(
     directory: Path, options: dict[str, Any], limiter: RateLimiter | None,
     resources: Literal["spread"] | Sequence[Mapping[str, float]],
-) -> tuple[Any, list[Any]]:  # fmt: skip
+) -> tuple[Actor, list[Actor]]:  # fmt: skip
     """The coordinator and the shards, which have opened their stores; or nothing runs.
 
     Raises
@@ -61,17 +50,12 @@ def start(
     """
     name, shards, envs = options["name"], options["num_shards"], options["num_envs"]
     capacity = options["capacity"]
-    nodes: list[str] = sorted(node["NodeID"] for node in _nodes() if node["Alive"])
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    how: dict[str, Any] = {
-        "namespace": _NAMESPACE, "lifetime": "detached", "max_restarts": -1, "num_cpus": 0,
-    }  # fmt: skip
-    actor_of: Any = ray.remote(Coordinator)
-    coordinator = actor_of.options(
-        **how, name=name, max_concurrency=10_000, scheduling_strategy=here
-    ).remote(options, limiter, directory / "counts")
-    actors: list[Any] = []
-    actor_of = ray.remote(Shard)
+    nodes = living_nodes()
+    coordinator = started(
+        Coordinator, (options, limiter, directory / "counts"), name=name, node=this_node(),
+        max_concurrency=10_000,
+    )  # fmt: skip
+    actors: list[Actor] = []
     try:
         for number in range(shards):
             mine = options["envs"][number]
@@ -82,28 +66,22 @@ def start(
             }  # fmt: skip
             place: dict[str, Any] = {}
             if isinstance(resources, str):
-                node = nodes[number % len(nodes)]
-                place["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+                place["node"] = nodes[number % len(nodes)]
             else:
-                place["resources"] = dict(resources[number])
-            actor = actor_of.options(**how, **place, name=f"{name}/{number}")
-            actors.append(actor.remote(number, directory / f"shard-{number}", identity, own))
+                place["resources"] = resources[number]
+            arguments = number, directory / f"shard-{number}", identity, own
+            actors.append(started(Shard, arguments, name=f"{name}/{number}", **place))
         for number, shard in enumerate(actors):
             _opened(shard, directory / f"shard-{number}")
     except BaseException:
         for each in [coordinator, *actors]:
-            ray.kill(each)
+            each.kill()
         raise
     return coordinator, actors
 
 
-def _nodes() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return found
-
-
-def _opened(actor: Any, path: Path) -> None:
+def _opened(actor: Actor, path: Path) -> None:
     try:
-        answer(actor.open.remote())
+        answer(actor.call("open"))
     except LOST as error:
         raise ShardsLostError(f"{path}: its shard did not start: {error}") from error

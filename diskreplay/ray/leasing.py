@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from diskreplay.errors import InvalidInputError, ShardsLostError
+from diskreplay.ray.actors import Actor
 from diskreplay.ray.calls import LOST, answer
 from diskreplay.ray.shard import Lease
 
 
 def leased(
-    actors: Mapping[int, Any], envs: int, options: Mapping[str, Any], timeout: float
+    actors: Mapping[int, Actor], envs: int, options: Mapping[str, Any], timeout: float
 ) -> tuple[int, Lease]:
     """A lease of so many envs of the shard that has the most free ones, or the fewest rows; and
     which shard that is.
 
     Parameters
     ----------
-    actors : mapping of int to actor
+    actors : mapping of int to Actor
         The shards to choose from.
     envs : int
     options : mapping
@@ -32,7 +33,7 @@ def leased(
         None answers.
     """
     free: dict[int, tuple[int, int]] = {}
-    asked = {number: actor.describe.remote() for number, actor in actors.items()}
+    asked = {number: actor.call("describe") for number, actor in actors.items()}
     for number, call in asked.items():
         try:
             found = answer(call, timeout)
@@ -41,7 +42,7 @@ def leased(
         free[number] = found["free_envs"], -found["transitions"]
     for number in sorted(free, key=free.__getitem__, reverse=True):
         try:
-            call = actors[number].lease.remote(envs, options["lease_seconds"])
+            call = actors[number].call("lease", envs, options["lease_seconds"])
             lease = answer(call, timeout)
         except LOST:  # what it may have leased is free again later
             continue

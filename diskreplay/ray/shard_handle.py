@@ -1,10 +1,8 @@
 """A shard as one client knows it."""
 
-from typing import Any
-
 import numpy as np
-import ray
 
+from diskreplay.ray.actors import Actor, Call, wait
 from diskreplay.ray.calls import LOST, answer
 from diskreplay.ray.shard import ShardState, Updates
 from diskreplay.sampling.prioritized import PriorityMass
@@ -17,19 +15,18 @@ class ShardHandle:
 
     Attributes
     ----------
-    actor
-        Its handle in Ray.
+    actor : Actor
     state : ShardState
         Of its last answer.
     is_lost : bool
         It did not answer; it is asked again and again, and is back with its answer.
     """
 
-    def __init__(self, number: int, actor: Any) -> None:
+    def __init__(self, number: int, actor: Actor) -> None:
         self.number, self.actor = number, actor
         self.state, self.is_lost = NOTHING, False
         self._updates: Updates = []
-        self._asked: Any = None
+        self._asked: Call | None = None
 
     def add_update(self, generation: int, ids: np.ndarray, priorities: np.ndarray) -> None:
         """Priorities to be sent with the next request."""
@@ -56,14 +53,14 @@ class ShardHandle:
         """It did not answer: Ray restarts it, and it answers this call then."""
         self.is_lost, self.state = True, self.state._replace(mass=NOTHING.mass)
         if self._asked is None:
-            self._asked = self.actor.state.options(max_task_retries=-1).remote()
+            self._asked = self.actor.call("state", again=True)
 
-    def look(self, wait: float = 0.0) -> None:
+    def look(self, seconds: float = 0.0) -> None:
         """Take it back, if it has answered by now or in so many seconds."""
         if not self.is_lost:
             return
-        done, _ = ray.wait([self._asked], timeout=wait)
-        if not done:
+        assert self._asked is not None
+        if not wait([self._asked], seconds):
             return
         try:
             self.learn(answer(self._asked))

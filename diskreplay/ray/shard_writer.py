@@ -7,7 +7,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from diskreplay.errors import ClosedError, InvalidInputError, RowsMissingError, ShardsLostError
+from diskreplay.errors import (
+    ClosedError,
+    DisconnectedError,
+    InvalidInputError,
+    RowsMissingError,
+    ShardsLostError,
+)
+from diskreplay.ray.actors import Actor, Call
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
 from diskreplay.ray.launcher import shards_of
 from diskreplay.ray.leasing import leased
@@ -20,7 +27,7 @@ _IN_FLIGHT = 2  # chunks that are sent and not acknowledged
 
 class _Sent(NamedTuple):
     chunk: Chunk
-    call: Any
+    call: Call
 
 
 class ShardWriter:
@@ -44,7 +51,7 @@ class ShardWriter:
     """
 
     def __init__(
-        self, coordinator: Any, actor: Any, shard: int, lease: Lease, options: dict[str, Any],
+        self, coordinator: Actor, actor: Actor, shard: int, lease: Lease, options: dict[str, Any],
         *, chunk_rows: int, limited: bool,
     ) -> None:  # fmt: skip
         self._coordinator, self._chunk_rows = coordinator, chunk_rows
@@ -60,7 +67,7 @@ class ShardWriter:
         self._take(actor, shard, lease)
         self._closed = False
 
-    def _take(self, actor: Any, shard: int, lease: Lease) -> None:
+    def _take(self, actor: Actor, shard: int, lease: Lease) -> None:
         """Add to these envs from here on."""
         self._actor, self.shard = actor, shard
         self._envs = np.array(lease.envs, np.int64)
@@ -88,6 +95,8 @@ class ShardWriter:
             Nothing was recorded.
         RateLimiterTimeout, ShardsLostError
             The step is recorded here; a chunk could not be sent, and the next call tries again.
+        DisconnectedError
+            Ray was shut down; this writer can send nothing any more.
         ClosedError
 
         Notes
@@ -122,6 +131,7 @@ class ShardWriter:
         ------
         RateLimiterTimeout, ShardsLostError
             Rows wait here; call it again.
+        DisconnectedError
         """
         if self._builder.filled.any():
             self._send()
@@ -129,12 +139,25 @@ class ShardWriter:
             self._acknowledge()
 
     def close(self) -> None:
-        """Flush, and give the envs back. Closing twice is fine."""
+        """Flush, and give the envs back. Closing twice is fine. After ``ray.shutdown`` rows that
+        were not acknowledged are given up, with a warning."""
         if self._closed:
             return
-        self.flush()
-        self._closed = True
-        patient(self._actor.release, self._token, timeout=self._options["timeout"])
+        try:
+            self.flush()
+            self._closed = True
+            patient(self._actor, "release", self._token, timeout=self._options["timeout"])
+        except DisconnectedError:
+            self._closed = True  # the envs are free after `lease_seconds`
+            lost = self._unacknowledged + int(self._builder.filled.sum())
+            if lost:
+                warnings.warn(
+                    f"shard {self.shard}: Ray was shut down before {lost} rows of this writer were "
+                    "acknowledged; those that it had not sent are lost. Close writers before "
+                    "ray.shutdown",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
     def _send(self) -> None:
         while len(self._sent) >= _IN_FLIGHT:
@@ -148,9 +171,9 @@ class ShardWriter:
         self._next += lengths
         self._sent.append(_Sent(chunk, self._call(chunk)))
 
-    def _call(self, chunk: Chunk) -> Any:
-        return self._actor.append.remote(
-            self._token, self._generation, chunk, self._options["lease_seconds"]
+    def _call(self, chunk: Chunk) -> Call:
+        return self._actor.call(
+            "append", self._token, self._generation, chunk, self._options["lease_seconds"]
         )
 
     def _acknowledge(self) -> None:
@@ -178,7 +201,7 @@ class ShardWriter:
         begun = time.monotonic()
         try:
             lease: Lease = patient(
-                self._actor.renew, self._token, self._envs.tolist(), timeout=self._patience
+                self._actor, "renew", self._token, self._envs.tolist(), timeout=self._patience
             )
         except LOST as error:
             raise ShardsLostError(

@@ -7,23 +7,24 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-import ray
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import validation
 from diskreplay.batch import Batch
 from diskreplay.errors import (
     ClosedError,
+    DisconnectedError,
     InvalidInputError,
     PriorityError,
     ShapeError,
     UnknownIdError,
 )
+from diskreplay.ray.actors import named
 from diskreplay.ray.arguments import options_of
 from diskreplay.ray.calls import LOST, answer, patient
 from diskreplay.ray.checkpoint_calls import CheckpointCalls
 from diskreplay.ray.client import Client
-from diskreplay.ray.launcher import refuse_running, running, shards_of, start
+from diskreplay.ray.launcher import refuse_running, shards_of, start
 from diskreplay.ray.leasing import leased
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.ray.shard_ids import split
@@ -82,6 +83,8 @@ class ShardedReplayBuffer(CheckpointCalls):
     ------
     InvalidInputError, CapacityError
         An argument makes no sense, or a sharded buffer of that name is running: `connect` to it.
+    DisconnectedError
+        `ray.init` was not called. By each method: Ray was shut down since, or connected anew.
     SchemaError, FormatError, LockedError
         As for `PrioritizedReplayBuffer`, of what a shard has at its path.
     """
@@ -124,14 +127,14 @@ class ShardedReplayBuffer(CheckpointCalls):
 
         Raises
         ------
-        InvalidInputError
+        InvalidInputError, DisconnectedError
         """
-        coordinator = running(name)
+        coordinator = named(name)
         if coordinator is None:
             raise InvalidInputError(
                 f"name: no sharded buffer {name!r} is running in this cluster; make one"
             )
-        options, limiter = patient(coordinator.options, timeout=60.0)
+        options, limiter = patient(coordinator, "options", timeout=60.0)
         shards = shards_of(name, options["num_shards"])
         self = cls.__new__(cls)
         self._start(Client(coordinator, options, limiter, shards, np.random.default_rng(seed)))
@@ -311,7 +314,8 @@ class ShardedReplayBuffer(CheckpointCalls):
     def limiter_counts(self) -> tuple[int, int]:
         """Inserts and samples that the rate limiter has let pass."""
         self._check_open()
-        inserts, samples = patient(self._client.coordinator.counts, timeout=self._client.timeout)
+        coordinator, timeout = self._client.coordinator, self._client.timeout
+        inserts, samples = patient(coordinator, "counts", timeout=timeout)
         return inserts, samples
 
     # -- the end
@@ -322,25 +326,38 @@ class ShardedReplayBuffer(CheckpointCalls):
         self._client.send_updates()
 
     def disconnect(self) -> None:
-        """Let go of the shards, which go on; what was not sent of priorities is."""
-        if not self._closed:
-            for prefetcher in self._prefetchers:
-                prefetcher.close()
+        """Let go of the shards, which go on; what was not sent of priorities is.
+
+        Notes
+        -----
+        After ``ray.shutdown`` there is nobody to send them to, and they are lost.
+        """
+        if self._closed:
+            return
+        for prefetcher in self._prefetchers:
+            prefetcher.close()
+        with contextlib.suppress(DisconnectedError):
             self._client.send_updates()
-            self._closed = True
+        self._closed = True
 
     def close(self) -> None:
         """Flush and close the stores of all shards and end their actors, for all clients. Closing
-        twice is fine."""
+        twice is fine.
+
+        Notes
+        -----
+        After ``ray.shutdown`` the shards of a cluster that goes on are not reached, and go on too.
+        """
         if self._closed:
             return
         self.disconnect()
         client = self._client
-        for handle in client.handles:
-            with contextlib.suppress(*LOST):  # its store recovers what a kill leaves
-                answer(handle.actor.close.remote(), client.timeout)
-        for actor in [*(handle.actor for handle in client.handles), client.coordinator]:
-            ray.kill(actor)
+        with contextlib.suppress(DisconnectedError):
+            for actor in client.actors:
+                with contextlib.suppress(*LOST):  # its store recovers what a kill leaves
+                    answer(actor.call("close"), client.timeout)
+            for actor in [*client.actors, client.coordinator]:
+                actor.kill()
 
     def _check_open(self) -> None:
         if self._closed:

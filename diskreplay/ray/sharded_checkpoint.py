@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diskreplay.errors import CheckpointError, CheckpointNotFoundError, CorruptCheckpointError
+from diskreplay.ray.actors import Actor
 from diskreplay.store import checkpoint, files
 from diskreplay.store.paths import resolved
 
@@ -148,18 +149,18 @@ class CheckpointDirectory:
         except ValueError as error:
             raise CorruptCheckpointError(f"{path}: damaged ({error})") from error
 
-    def discard(self, shards: Sequence[Any], documents: list[dict[str, Any]]) -> None:
+    def discard(self, shards: Sequence[Actor], documents: list[dict[str, Any]]) -> None:
         """Have the shards remove their parts of checkpoints that went."""
         for document in documents:
             for number, part in enumerate(document["shards"]):
                 actor = shards[number % len(shards)]  # there were more shards, perhaps
-                actor.remove.options(max_task_retries=-1).remote([part["path"]])
+                actor.call("remove", [part["path"]], again=True)
 
-    def discard_failed(self, shards: Sequence[Any], part: str) -> None:
+    def discard_failed(self, shards: Sequence[Actor], part: str) -> None:
         """The same of a save that failed."""
         for number, actor in enumerate(shards):
             path = self.parts / f"{self._name}-{number}_ckpt.{part}"
-            actor.remove.options(max_task_retries=-1).remote([str(path)])
+            actor.call("remove", [str(path)], again=True)
 
 
 def in_order(suffixes: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from diskreplay.errors import (
     RemoteError,
     ShardsLostError,
 )
+from diskreplay.ray.actors import Actor
 from diskreplay.ray.calls import LOST, answer, patient
 from diskreplay.ray.checkpoint_bucket import CheckpointBucket
 from diskreplay.ray.client import Client
@@ -55,7 +56,7 @@ class CheckpointPlaces:
         for known in self._buckets:
             if known.bucket == bucket:
                 return known
-        run = patient(self._client.coordinator.run, timeout=self._client.timeout)
+        run = patient(self._client.coordinator, "run", timeout=self._client.timeout)
         self._buckets.append(CheckpointBucket(bucket, name, run))
         return self._buckets[-1]
 
@@ -106,8 +107,8 @@ class ShardedCheckpoints:
                 calls = []
                 for handle in client.handles:
                     updates = handle.updates()
-                    call = handle.actor.save.remote(
-                        there.destination, part, updates, client.largest, there.run
+                    call = handle.actor.call(
+                        "save", there.destination, part, updates, client.largest, there.run
                     )
                     calls.append((handle, call, len(updates)))
             asked, parts = 0, []
@@ -131,7 +132,7 @@ class ShardedCheckpoints:
             except BaseException:
                 there.discard_failed(client.actors, part)
                 raise
-            inserts, samples = patient(client.coordinator.counts, timeout=client.timeout)
+            inserts, samples = patient(client.coordinator, "counts", timeout=client.timeout)
             options = client.options
             document = {
                 "suffix": text, "num_shards": options["num_shards"], "shards": parts,
@@ -143,12 +144,12 @@ class ShardedCheckpoints:
         there.discard(client.actors, gone)
         return where
 
-    def _wait_pushed(self, actor: Any, part: str) -> None:
+    def _wait_pushed(self, actor: Actor, part: str) -> None:
         """Until a part is in the object store; the shard answers others meanwhile."""
         if self._there.bucket is None:
             return
         until = time.monotonic() + _LONG
-        while not answer(actor.is_pushed.remote(part), _LONG):
+        while not answer(actor.call("is_pushed", part), _LONG):
             if time.monotonic() > until:
                 raise ShardsLostError(f"a shard has not pushed its part in {_LONG:g} s")
             time.sleep(0.05)
@@ -175,7 +176,7 @@ class ShardedCheckpoints:
                 client.rng.restore(document["rng"])
                 client.largest = max(state.mass.largest for state in states)
             patient(
-                client.coordinator.restore, document["inserts"], document["samples"],
+                client.coordinator, "restore", document["inserts"], document["samples"],
                 timeout=client.timeout,
             )  # fmt: skip
         return str(document["suffix"])
@@ -189,7 +190,7 @@ class ShardedCheckpoints:
             )
         handle, pieces = client.handles[number], self._pieces(document)[number]
         try:
-            state = patient(handle.actor.restore, pieces, self._there.bucket, timeout=_LONG)
+            state = patient(handle.actor, "restore", pieces, self._there.bucket, timeout=_LONG)
         except LOST as error:
             raise ShardsLostError(f"shard {number} does not answer: {error}") from error
         with client.lock:
@@ -218,9 +219,7 @@ class ShardedCheckpoints:
     def _each(self, method: str, pieces: list[list[PartPiece]]) -> list[Any]:
         """All shards at once, each with its pieces; again where one dies."""
         calls = [
-            getattr(handle.actor, method).options(max_task_retries=-1).remote(
-                mine, self._there.bucket
-            )
+            handle.actor.call(method, mine, self._there.bucket, again=True)
             for handle, mine in zip(self._client.handles, pieces, strict=True)
         ]  # fmt: skip
         errors, found = [], []

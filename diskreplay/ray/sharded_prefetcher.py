@@ -1,5 +1,6 @@
 """Batches of all shards, asked for ahead."""
 
+import contextlib
 import threading
 from collections import deque
 from typing import Any, Self
@@ -7,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from diskreplay.batch import Batch
-from diskreplay.errors import ClosedError
+from diskreplay.errors import ClosedError, DisconnectedError
 from diskreplay.ray.client import Client
 
 
@@ -68,7 +69,7 @@ class ShardedPrefetcher:
 
         Raises
         ------
-        EmptyBufferError, RateLimiterTimeout, ShardsLostError
+        EmptyBufferError, RateLimiterTimeout, ShardsLostError, DisconnectedError
             As `ShardedReplayBuffer.sample`; the next call tries again.
         ClosedError
         """
@@ -95,7 +96,8 @@ class ShardedPrefetcher:
             numbers = [numbers for _batch, numbers in self._ready]
             self._ready.clear()
         if numbers:
-            self._client.give_back(sum(map(len, numbers)))
+            with contextlib.suppress(DisconnectedError):  # the limiter's actor is not reached
+                self._client.give_back(sum(map(len, numbers)))
         return numbers
 
     def resume(self) -> None:

@@ -173,7 +173,7 @@ def test_the_actor_that_knows_what_a_buffer_is_made_of_dies(tmp_path, nodes):
         before = replay.limiter_counts()
         assert before == (48, 64)
         for _ in range(2):
-            ray.kill(replay._client.coordinator, no_restart=False)
+            ray.kill(replay._client.coordinator.handle, no_restart=False)
             check(replay.sample(64))
         following = ShardedReplayBuffer.connect("counts", seed=1)
         check(following.sample(64))

@@ -240,7 +240,7 @@ class _Round:
             import ray
 
             gone = set()
-            ray.kill(self._replay._client.coordinator, no_restart=False)
+            ray.kill(self._replay._client.coordinator.handle, no_restart=False)
         self._settle(gone)
         self._figures.survived(
             kind, self._board["longest_us"] / 1e6, time.monotonic() - began
