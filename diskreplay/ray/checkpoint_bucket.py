@@ -10,11 +10,13 @@ Each shard pushes its part. Then ``shards.json`` is replaced by compare-and-swap
 publishes. See docs/design/0014 for why one object, and 0016 for why each shard has a URL.
 """
 
+import contextlib
 import dataclasses
+import datetime
 import json
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,6 +36,7 @@ from diskreplay.store import checkpoint, numbers
 _KEY = "shards.json"
 _MOST_ATTACHED = 4 << 30
 _AT_ONCE = 16
+_GRACE_S = 24 * 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,16 +110,15 @@ class CheckpointBucket:
 
         self.bucket = self.destination = bucket
         self._name, how, self._is_claimed = name, bucket.how, False
+        # Parts and attachments that are to go; the first save looks for those of dead ones, too.
+        self._gone, self._names, self._attached = set[str](), set[str](), set[str]()
+        self._is_swept = False
         self.run: str = how.get("run") or run
         self._objects = objects.Bucket(bucket.url, how.get("storage_options"))
         self._catalog = FencedObject(
             self._objects, _KEY, parse, lambda: ShardCatalog(None, 0, {}, ""), run=self.run,
             takeover=bool(how.get("takeover")), unsafe=bool(how.get("unsafe_single_writer")),
         )  # fmt: skip
-
-    def part_suffix(self, suffix: int | str) -> str:
-        """What the parts of a new checkpoint of this suffix are called: none that is there."""
-        return f"{checkpoint.checked_suffix(suffix)}-{secrets.token_hex(4)}"
 
     def claim(self) -> None:
         """Become the run that publishes here, also of all parts, if another one is and `takeover`
@@ -134,19 +136,30 @@ class CheckpointBucket:
         self._of_parts(sorted(names), lambda remote, _name: remote._claim())
         self._is_claimed = True
 
-    def begin(self) -> None:
-        """Refuse to begin what could not be published.
+    @contextlib.contextmanager
+    def saving(self, suffix: str, shards: Sequence[Actor], _wait_s: float) -> Iterator[str]:
+        """As `CheckpointDirectory.saving`. A store has no locks: what others have written and not
+        published, and who knows whether they live, is removed once it is a day old.
 
         Raises
         ------
         TakenOverError, RemoteError
+            It could not be published.
         """
         self.claim()
         self._catalog.read_to_write()
+        part = f"{suffix}-{secrets.token_hex(4)}"
+        self._names |= {f"{self._name}-{number}" for number in range(len(shards))}
+        try:
+            yield part
+        except BaseException:
+            self._gone.add(part)  # the next save removes it
+            raise
+        self._remove_left()
 
     def publish(
         self, document: dict[str, Any], keep: int | None, attached: Mapping[str, bytes]
-    ) -> tuple[str, list[dict[str, Any]]]:
+    ) -> str:
         """As `CheckpointDirectory.publish`; by one request.
 
         Raises
@@ -163,7 +176,11 @@ class CheckpointBucket:
             left[suffix] = {"format": FORMAT, **document}
             if self._catalog.write(found.replaced(checkpoints=left), tag) is not None:
                 break
-        return f"{self.bucket.url}/{_KEY}", [found.checkpoints[text] for text in gone]
+        for each in (found.checkpoints[text] for text in gone):
+            self._gone |= {part["suffix"] for part in each["shards"]}
+            self._names |= {part["name"] for part in each["shards"]}
+            self._attached |= set(attachments_of(each).values())
+        return f"{self.bucket.url}/{_KEY}"
 
     def suffixes(self) -> list[str]:
         """Those of the checkpoints that are there, numbers first, in their order."""
@@ -191,30 +208,36 @@ class CheckpointBucket:
             where = self._objects.where(key)
             raise CorruptCheckpointError(f"{where}: missing; load another checkpoint") from None
 
-    def discard(self, shards: Sequence[Actor], documents: list[dict[str, Any]]) -> None:
-        """Remove the parts and attachments of checkpoints that went. What cannot be removed now
-        goes with the next ones."""
-        if not documents:
+    def _remove_left(self) -> None:
+        """Remove parts and attachments that no published checkpoint names. What cannot be removed
+        now goes with the next ones."""
+        if not (self._gone or self._attached) and self._is_swept:
             return
         left = self._catalog.read()[0].checkpoints.values()
-        kept: dict[str, set[str]] = {
-            part["name"]: set() for each in documents for part in each["shards"]
-        }
+        kept: dict[str, set[str]] = {name: set() for name in self._names}
         for each in left:
             for part in each["shards"]:
                 kept.setdefault(part["name"], set()).add(part["suffix"])
         named = {sha256 for each in left for sha256 in attachments_of(each).values()}
-        gone = {sha256 for each in documents for sha256 in attachments_of(each).values()} - named
         try:
-            self._objects.delete([f"attachments/{sha256}" for sha256 in sorted(gone)])
-            self._of_parts(sorted(kept), lambda remote, name: remote._retain(kept[name]))
+            old = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=_GRACE_S)
+            doomed = {f"attachments/{sha256}" for sha256 in self._attached} | {
+                one.key for one in self._objects.list("attachments/") if one.modified <= old
+            }
+            keys = doomed - {f"attachments/{sha256}" for sha256 in named}
+            self._objects.delete(sorted(keys))
+            self._of_parts(
+                sorted(kept), lambda remote, name: remote._retain(kept[name], self._gone, _GRACE_S)
+            )
         except RemoteError as error:
             warnings.warn(
                 f"{self.bucket.url}: the checkpoint is published, but parts of older ones could "
                 f"not be removed: {error}",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=6,
             )
+            return
+        self._gone, self._attached, self._is_swept = set(), set(), True
 
     def _of_parts(self, names: list[str], what: Any) -> None:
         def of_one(name: str) -> None:
@@ -223,6 +246,3 @@ class CheckpointBucket:
 
         with ThreadPoolExecutor(_AT_ONCE, "diskreplay parts") as pool:
             list(pool.map(of_one, names))
-
-    def discard_failed(self, shards: Sequence[Actor], part: str) -> None:
-        """Nothing: what a save that failed has put goes with the next one that is removed."""

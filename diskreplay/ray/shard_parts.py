@@ -13,7 +13,7 @@ from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError, S
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.resharding import PartPiece
-from diskreplay.store import files, manifest
+from diskreplay.store import files, manifest, tempfiles
 
 
 class ShardParts:
@@ -36,6 +36,7 @@ class ShardParts:
         self._pushes: dict[str, threading.Thread] = {}
         self._failed: dict[str, BaseException] = {}
         self._ready: tuple[Any, Path] | None = None
+        self._given_up: set[str] = set()
 
     # -- saving
 
@@ -50,6 +51,8 @@ class ShardParts:
             ``path``, or ``url`` and ``suffix``; ``digest`` of the manifest; rows of each env.
         """
         place = where if isinstance(where, str) else self._outgoing
+        if f"{self._name}_ckpt.{suffix}" in self._given_up:
+            raise ShardsLostError(f"shard {self._number}: checkpoint {suffix} was given up")
         path = buffer.save(place, suffix, keep=None)
         part = {
             "digest": digest(path), "count": buffer.bounds[:, 1].tolist(),
@@ -153,12 +156,10 @@ class ShardParts:
             files.remove_tree(self._incoming)
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove parts of checkpoints that no published one names."""
-        for path in map(Path, paths):
-            if manifest.is_checkpoint(path):
-                aside = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
-                files.rename(path, aside)
-                files.remove_tree(aside)
+        """Remove parts of checkpoints that no published one names. What a saver that is dead has
+        asked for, and was not done yet, is not done any more."""
+        self._given_up |= {Path(path).name for path in paths}
+        tempfiles.discard(path for path in map(Path, paths) if manifest.is_checkpoint(path))
 
 
 def digest(path: Path) -> str:

@@ -1,17 +1,26 @@
 """A checkpoint of all shards: one JSON that names the part of each, and publishes them."""
 
+import contextlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diskreplay.errors import CheckpointError, CheckpointNotFoundError, CorruptCheckpointError
+from diskreplay.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    StorageError,
+)
 from diskreplay.ray.actors import Actor
+from diskreplay.ray.noted_parts import NotedParts
 from diskreplay.store import checkpoint, files
 from diskreplay.store.paths import resolved
+from diskreplay.store.tempfiles import Workspace
 
 FORMAT = 1
 _ATTACHMENTS = "attachments"
@@ -45,43 +54,102 @@ class CheckpointDirectory:
         self.path, self._name = resolved(directory), name
         self.parts = self.path / "parts"
         self.destination = str(self.parts)
+        self._notes: NotedParts | None = None
 
     def claim(self) -> None:
         """Nothing: nobody else writes here."""
 
-    begin = claim
+    @contextlib.contextmanager
+    def saving(self, suffix: str, shards: Sequence[Actor], wait_s: float) -> Iterator[str]:
+        """A save: of parts that it writes, and that dead ones have written, those stay that are
+        published at its end.
 
-    def part_suffix(self, suffix: int | str) -> str:
-        """What the parts of a new checkpoint of this suffix are called: none that is there."""
-        return f"{checkpoint.checked_suffix(suffix)}-{secrets.token_hex(4)}"
+        Parameters
+        ----------
+        suffix : str
+        shards : sequence of Actor
+        wait_s : float
+            Seconds that they may take to remove parts.
+
+        Yields
+        ------
+        str
+            What its parts are called: none that is there.
+        """
+        files.make_lasting_dirs(self.path)
+        for left in NotedParts.left(self.path, re.escape(self._name) + r"_shards\..*\.json"):
+            is_known, names = self._named()
+            left.settle(shards, names if is_known else None, wait_s)
+        part = f"{suffix}-{secrets.token_hex(4)}"
+        self._notes = NotedParts(Workspace(self._file(suffix), "tmp"))
+        self._notes.add(
+            [
+                (number, str(self.parts / f"{self._name}-{number}_ckpt.{part}"))
+                for number in range(len(shards))
+            ]
+        )
+        try:
+            yield part
+        finally:
+            self._notes.settle(shards, self._named()[1], wait_s)
+
+    def _named(self) -> tuple[bool, set[str]]:
+        """Whether all published checkpoints can be read, and the names of the parts of those that
+        can."""
+        documents = [self._known(text) for text in self.suffixes()]
+        names = {Path(part["path"]).name for each in documents if each for part in each["shards"]}
+        return None not in documents, names
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One publishes at a time: what another one has written and not published is not removed
+        as something that nobody names."""
+        path, held = self.path / f".{self._name}_shards.lock", None
+        try:
+            while (held := files.try_lock(path)) is None:
+                time.sleep(0.02)
+        except StorageError as error:
+            if error.errno not in files.NO_LOCKS:
+                raise
+        try:
+            yield
+        finally:
+            if held is not None:
+                files.unlock(held)
 
     def _file(self, suffix: str) -> Path:
         return self.path / f"{self._name}_shards.{suffix}.json"
 
     def publish(
         self, document: dict[str, Any], keep: int | None, attached: Mapping[str, bytes]
-    ) -> tuple[Path, list[dict[str, Any]]]:
+    ) -> Path:
         """Have a checkpoint be there, or replace the one of its suffix, and unpublish what
-        retention does not keep.
+        retention does not keep; amid `saving`, which removes the parts of those."""
+        with self._turn():
+            return self._publish(document, keep, attached)
 
-        Returns
-        -------
-        Path
-        list of dict
-            The documents of those that went.
-        """
-        files.make_lasting_dirs(self.path)
+    def _publish(
+        self, document: dict[str, Any], keep: int | None, attached: Mapping[str, bytes]
+    ) -> Path:
         before = {text: self._known(text) for text in self.suffixes()}
         path = self._file(document["suffix"])
         self._write_attachments(attached)
-        files.replace({path: json.dumps({"format": FORMAT, **document}).encode()})
         gone = superfluous(before, document["suffix"], keep)
+        assert self._notes is not None
+        self._notes.add(
+            [
+                (number, part["path"])
+                for text in gone if (known := before[text]) is not None
+                for number, part in enumerate(known["shards"])
+            ]
+        )  # fmt: skip
+        files.replace({path: json.dumps({"format": FORMAT, **document}).encode()})
         for text in gone:
             if text != document["suffix"]:
                 files.remove(self._file(text))
         left = [each for text, each in before.items() if text not in gone]
         self._remove_attachments([document, *left])
-        return path, [known for text in gone if (known := before[text]) is not None]
+        return path
 
     def _known(self, suffix: str) -> dict[str, Any] | None:
         """A document; None of one that is damaged, which keeps no other from being published."""
@@ -148,19 +216,6 @@ class CheckpointDirectory:
             raise CheckpointNotFoundError(f"{path}: there is no such checkpoint") from error
         except ValueError as error:
             raise CorruptCheckpointError(f"{path}: damaged ({error})") from error
-
-    def discard(self, shards: Sequence[Actor], documents: list[dict[str, Any]]) -> None:
-        """Have the shards remove their parts of checkpoints that went."""
-        for document in documents:
-            for number, part in enumerate(document["shards"]):
-                actor = shards[number % len(shards)]  # there were more shards, perhaps
-                actor.call("remove", [part["path"]], again=True)
-
-    def discard_failed(self, shards: Sequence[Actor], part: str) -> None:
-        """The same of a save that failed."""
-        for number, actor in enumerate(shards):
-            path = self.parts / f"{self._name}-{number}_ckpt.{part}"
-            actor.call("remove", [str(path)], again=True)
 
 
 def in_order(suffixes: Iterable[str]) -> list[str]:

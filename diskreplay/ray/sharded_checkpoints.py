@@ -99,9 +99,7 @@ class ShardedCheckpoints:
         client, there = self._client, self._there
         kept, text = checkpoint.checked_keep(keep), checkpoint.checked_suffix(suffix)
         attached = read_attachments(attachments)
-        there.begin()
-        part = there.part_suffix(text)
-        with self._still():
+        with there.saving(text, client.actors, client.shard_timeout) as part, self._still():
             with client.lock:
                 rng = client.rng.state()
                 calls = []
@@ -124,14 +122,10 @@ class ShardedCheckpoints:
                     asked = handle.number
                     self._wait_pushed(handle.actor, part)
             except LOST as error:
-                there.discard_failed(client.actors, part)
                 raise ShardsLostError(
                     f"shard {asked} died while it saved; there is no checkpoint {text}, and "
                     "older ones are as they were: save again"
                 ) from error
-            except BaseException:
-                there.discard_failed(client.actors, part)
-                raise
             inserts, samples = patient(client.coordinator, "counts", timeout=client.timeout)
             options = client.options
             document = {
@@ -140,9 +134,7 @@ class ShardedCheckpoints:
                 "inserts": inserts, "samples": samples,
                 "attachments": {name: sha256 for name, (sha256, _data) in attached.items()},
             }  # fmt: skip
-            where, gone = there.publish(document, kept, dict(attached.values()))
-        there.discard(client.actors, gone)
-        return where
+            return there.publish(document, kept, dict(attached.values()))
 
     def _wait_pushed(self, actor: Actor, part: str) -> None:
         """Until a part is in the object store; the shard answers others meanwhile."""

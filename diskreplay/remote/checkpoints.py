@@ -223,10 +223,13 @@ class RemoteCheckpoints:
             self._registries[run] = registry, publisher
         return self._registries[run]
 
-    def _retain(self, suffixes: Collection[str]) -> Collected:
-        """Remove all checkpoints but those of these suffixes, as `collect` does."""
+    def _retain(
+        self, suffixes: Collection[str], gone: Collection[str], grace_s: float
+    ) -> Collected:
+        """Remove all checkpoints but those of these suffixes, as `collect` does: at once those of
+        `gone`, others once they are so old."""
         with self._writing(None) as (registry, _publisher):
-            return Collector(registry).retain(suffixes, seconds_of("24h"))
+            return Collector(registry).retain(suffixes, gone, grace_s)
 
     def _claim(self) -> None:
         """With ``takeover=True``: become the run that publishes here."""

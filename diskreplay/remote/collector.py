@@ -52,9 +52,18 @@ class Collector:
         refers to and that are older than `grace` seconds."""
         return self._remove(lambda found: _superfluous(found, keep), grace)
 
-    def retain(self, suffixes: Collection[str], grace: float) -> Collected:
-        """Remove all checkpoints but those of these suffixes, and objects as `collect` does."""
-        return self._remove(lambda found: tuple(found.checkpoints.keys() - suffixes), grace)
+    def retain(self, suffixes: Collection[str], gone: Collection[str], grace: float) -> Collected:
+        """Remove all checkpoints but those of these suffixes: at once those of `gone`, others and
+        objects once they are older than `grace` seconds."""
+
+        def which(found: Catalog) -> tuple[str, ...]:
+            latest = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=grace)
+            return tuple(
+                suffix for suffix, one in found.checkpoints.items()
+                if suffix not in suffixes and (suffix in gone or one.published_at <= latest)
+            )  # fmt: skip
+
+        return self._remove(which, grace)
 
     def _remove(self, which: Callable[[Catalog], tuple[str, ...]], grace: float) -> Collected:
         """Remove these checkpoints, and what none of the others needs.
