@@ -106,7 +106,30 @@ def check_wanted(out: Path, overwrite: bool) -> None:
         )
 
 
+def check_outside(out: Path) -> None:
+    """Refuse a place inside a store or a checkpoint, which goes with all that is in it, and whose
+    contents are held against lists of them.
+
+    Parameters
+    ----------
+    out : Path
+        Without links.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    for place in out.parents:
+        if (place / "is_final" / "zarr.json").is_file() and (place / "zarr.json").is_file():
+            what = "checkpoint" if manifest.is_checkpoint(place) else "store"
+            raise InvalidInputError(
+                f"{out}: is inside the {what} {place}, and would go with it; choose a path beside "
+                "it"
+            )
+
+
 def _workspace(out: Path) -> tempfiles.Workspace:
+    check_outside(out)
     files.make_dirs(out.parent)
     tempfiles.sweep(out.parent, re.escape(out.name))
     return tempfiles.Workspace(out, "tmp")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.convert.output import check_outside
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.open_episodes import BEGINS
 from diskreplay.sampling.rng import ReplayableRng
@@ -58,8 +60,9 @@ def regroup(
     Raises
     ------
     InvalidInputError
-        A group would be divided, or an env is named twice; there is something at a target; two
-        sources have attachments of one name; a source is of an older API. Nothing was made.
+        A group would be divided, or an env is named twice; there is something at a target, or it
+        is inside a store, a checkpoint or another target; two sources have attachments of one
+        name; a source is of an older API. Nothing was made.
     SchemaError
         The sources differ in their fields or options. Nothing was made.
     IncompleteCheckpointError, CorruptCheckpointError, FormatError, StorageError
@@ -72,6 +75,9 @@ def regroup(
     rows. What prefetchers had under way is left out. Attachments of a source go where its first env
     goes.
     """
+    for name, given in (("sources", sources), ("targets", targets)):
+        if isinstance(given, str | bytes | os.PathLike):
+            raise InvalidInputError(f"{name}: a list of paths expected, found {given!r}")
     paths = [resolved(path) for path in targets]
     _check_targets(paths)
     opened: list[SourceCheckpoint] = []
@@ -79,6 +85,8 @@ def regroup(
         for path in sources:
             opened.append(SourceCheckpoint(resolved(path)))
         _check_alike(opened)
+        if isinstance(envs, int | str):
+            raise InvalidInputError(f"envs: a list for each target expected, found {envs!r}")
         division = _divided(opened, len(paths)) if envs is None else envs
         if len(division) != len(paths):
             raise InvalidInputError(
@@ -113,6 +121,10 @@ def _check_targets(paths: list[Path]) -> None:
             raise InvalidInputError(f"targets: {path} is named twice")
         if os.path.lexists(path):
             raise InvalidInputError(f"{path}: there is something already; choose another path")
+        for other in paths:
+            if path != other and path.is_relative_to(other):
+                raise InvalidInputError(f"targets: {path} is inside {other}; choose another path")
+        check_outside(path)
 
 
 def _check_alike(sources: list[SourceCheckpoint]) -> None:
@@ -178,7 +190,12 @@ def _pieces(
     seen: set[int] = set()
     found = []
     for number, envs in enumerate(division):
-        numbers = [int(env) for env in envs]
+        try:
+            numbers = [operator.index(env) for env in envs]
+        except TypeError as error:
+            raise InvalidInputError(
+                f"envs: for target {number} a list of whole numbers expected, found {envs!r:.100}"
+            ) from error
         if not numbers:
             raise InvalidInputError(f"envs: target {number} has none; one group at least expected")
         pieces: list[Piece] = []

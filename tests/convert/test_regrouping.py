@@ -23,7 +23,9 @@ from diskreplay import (
     SumTree,
 )
 from diskreplay.check.verify import verify
+from diskreplay.convert.copying import convert
 from diskreplay.convert.regrouping import regroup
+from tests import disks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXTRAS = {"number": ((), "int64"), "target": ((2,), "float32", "mutable")}
@@ -230,6 +232,10 @@ def test_envs_can_be_chosen_and_left_out(tmp_path):
         ("0 to 8 expected, found 9", [[9]]),
         ("target 0 has none", [[]]),
         ("one list for each of 1 targets", [[0, 1], [2, 3]]),
+        ("a list of whole numbers expected", [[0.0, 1.0]]),
+        ("a list of whole numbers expected", [["a"]]),
+        ("a list of whole numbers expected", [None]),
+        ("a list for each target expected", 5),
     ],
 )
 def test_divisions_that_cannot_be_are_refused(tmp_path, says, envs):
@@ -237,6 +243,74 @@ def test_divisions_that_cannot_be_are_refused(tmp_path, says, envs):
     with pytest.raises(InvalidInputError, match=says):
         regroup(sources, [tmp_path / "t" / "n_ckpt.1"], envs)
     assert not (tmp_path / "t").exists()
+
+
+def test_targets_inside_of_what_is_there_are_refused(tmp_path):
+    one, two = checkpoints(tmp_path, [2, 2], rows=20)
+    (tmp_path / "link").symlink_to(one)
+    store = make(tmp_path / "live", 2)
+    before = set(tmp_path.rglob("*"))
+    for place in (one, two, one / "observation", tmp_path / "link", store.path):
+        with pytest.raises(InvalidInputError, match=r"is inside the (store|checkpoint) /"):
+            regroup([one], [place / "n_ckpt.1"])
+    target = tmp_path / "t" / "n_ckpt.1"
+    with pytest.raises(InvalidInputError, match=r"is inside .*n_ckpt.1; choose"):
+        regroup([one, two], [target, target / "m_ckpt.1"])
+    with pytest.raises(InvalidInputError, match="sources: a list of paths expected"):
+        regroup(str(one), [target])
+    with pytest.raises(InvalidInputError, match="targets: a list of paths expected"):
+        regroup([one], target)
+    for source in (store.path, tmp_path / "none"):  # open by a writer; not there
+        with pytest.raises(IncompleteCheckpointError, match="no whole checkpoint"):
+            regroup([source], [target])
+    with pytest.raises(InvalidInputError, match="is inside the store"):
+        convert(two, store.path / "copy")
+    assert before == set(tmp_path.rglob("*"))
+    store.close()
+
+
+ON_A_FULL_DISK = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests import disks
+from diskreplay.check.verify import verify
+from diskreplay.convert.regrouping import regroup
+from diskreplay.errors import DiskFullError, DiskReplayError
+import os
+
+base, source = Path(sys.argv[2]), Path(sys.argv[3])
+size, refused = 64, 0
+while True:
+    place = base / str(size)
+    place.mkdir()
+    disks.mount(place, f"size={size}k")
+    targets = [place / f"n{n}_ckpt.1" for n in range(2)]
+    try:
+        regroup([source], targets)
+        break
+    except DiskFullError:
+        refused += 1
+    for target in targets:
+        assert not target.exists() or verify(target).clean, target
+    left = {path.name for path in place.iterdir()}
+    assert left <= {target.name for target in targets}, left
+    size = size * 5 // 4
+assert all(verify(target).clean for target in targets)
+print(refused)
+"""
+
+
+@pytest.mark.skipif(not disks.can_mount(), reason="may not mount")
+def test_on_a_full_disk_targets_are_whole_or_not_there(tmp_path):
+    (source,) = checkpoints(tmp_path, [4], rows=120)
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    (tmp_path / "disks").mkdir()
+    command, options = disks.alone("-c", ON_A_FULL_DISK, ROOT, tmp_path / "disks", source)
+    done = subprocess.run(command, capture_output=True, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 3
+    assert before == {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
 
 
 def test_what_does_not_go_together_is_refused(tmp_path):
