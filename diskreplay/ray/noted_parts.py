@@ -63,7 +63,9 @@ class NotedParts:
         self.parts += parts
         files.replace({self._path: json.dumps(self.parts).encode()})
 
-    def settle(self, shards: Sequence[Actor], named: Collection[str] | None, wait_s: float) -> None:
+    def remove_unnamed(
+        self, shards: Sequence[Actor], named: Collection[str] | None, wait_s: float
+    ) -> None:
         """Have the shards remove what is not named, and forget the notes; where a shard does not
         answer they stay, for the next save.
 

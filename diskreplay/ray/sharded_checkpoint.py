@@ -79,7 +79,7 @@ class CheckpointDirectory:
         files.make_lasting_dirs(self.path)
         for left in NotedParts.left(self.path, re.escape(self._name) + r"_shards\..*\.json"):
             is_known, names = self._named()
-            left.settle(shards, names if is_known else None, wait_s)
+            left.remove_unnamed(shards, names if is_known else None, wait_s)
         part = f"{suffix}-{secrets.token_hex(4)}"
         self._notes = NotedParts(Workspace(self._file(suffix), "tmp"))
         self._notes.add(
@@ -91,7 +91,7 @@ class CheckpointDirectory:
         try:
             yield part
         finally:
-            self._notes.settle(shards, self._named()[1], wait_s)
+            self._notes.remove_unnamed(shards, self._named()[1], wait_s)
 
     def _named(self) -> tuple[bool, set[str]]:
         """Whether all published checkpoints can be read, and the names of the parts of those that
