@@ -120,22 +120,116 @@ def test_set_up_without_a_python_says_what_is_needed(clone):
     assert "no python3 was found" in failed.stderr
 
 
-def test_versions_names_pythons_that_are_not_there(clone):
-    """And fails for none of them."""
+@pytest.fixture
+def versions(clone):
+    """`.ci/versions` in a clone, as a function. Of the Pythons 3.11, 3.13 and 3.98 are there,
+    pretended ones, with their environments. `fails`: commands of uv that fail. Also returned: what
+    each environment ran its tests with. A file `failing` in one makes them fail."""
     (clone / ".ci").mkdir()
     for name in ("constraints.txt", "versions"):
         shutil.copy(ROOT / ".ci" / name, clone / ".ci" / name)
-    done = bash(f'"{clone}/.ci/versions" 3.98 3.99', PIP_FIND_LINKS="/nowhere")
-    assert done.returncode == 0, done.stderr
+    assert set_up(clone, "dev").returncode == 0
+    python = clone / ".venv/bin/python"
+    python.write_text(
+        f'#!/bin/sh\nwhile read -r broken; do case "$*" in *"$broken"*) exit 1 ;; esac; done '
+        f'<"{clone}/fails"\n'
+    )
+    passes = [
+        f"{version}-{name}" for version, names in
+        {"3.11": ["lowest", "lowest-gymnasium", "lowest-minari", "lowest-tianshou"],
+         "3.13": ["newest"], "3.98": ["newest"]}.items() for name in names
+    ]  # fmt: skip
+    for each in passes:
+        (clone / "bin").mkdir(exist_ok=True)
+        base = clone / "bin" / f"python{each.split('-')[0]}"
+        base.write_text("#!/bin/sh\n")
+        base.chmod(0o755)
+        inner = clone / f".venv-{each}/bin/python"
+        inner.parent.mkdir(parents=True)
+        inner.write_text(
+            f"""#!/bin/sh
+            case "$1" in
+                */tests/versions.py) echo "tests/test_one.py tests/two" ;;
+                -m)
+                    echo "{each} ${{HYPOTHESIS_PROFILE:-as set}} $*" >>"{clone}/ran"
+                    echo "== 3 passed in 1s =="
+                    [ ! -e "{clone}/.venv-{each}/failing" ] ;;
+            esac
+            """
+        )
+        inner.chmod(0o755)
+
+    def run(*arguments, fails=()):
+        (clone / "fails").write_text("".join(f"{command}\n" for command in fails))
+        (clone / "ran").write_text("")
+        done = bash(
+            f'"{clone}/.ci/versions" {" ".join(arguments)}',
+            PATH=f"{clone}/bin:/usr/bin:/bin", PIP_FIND_LINKS="/nowhere", PYENV_ROOT="/nowhere",
+        )  # fmt: skip
+        return done, (clone / "ran").read_text().splitlines()
+
+    return run
+
+
+def test_versions_names_pythons_that_are_not_there(versions):
+    """And fails for none of them: but that nothing was tested can be told."""
+    done, ran = versions("--quick", "3.99", "3.97")
     said = "Python {} is not there: nothing was tested with it.\n".format
-    assert done.stdout == said("3.98") + said("3.99")
-    assert asked(clone) == ["dev"]
+    assert (done.stdout, done.stderr, ran) == (said("3.99") + said("3.97"), "", [])
+    assert done.returncode == 3
+    done, ran = versions("3.99", "3.13")
+    assert done.stdout == said("3.99") + "Python 3.13, newest:  3 passed in 1s \n"
+    assert (done.returncode, len(ran)) == (0, 1)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_versions_runs_all_tests_or_those_that_stand_on_other_packages(versions, quick):
+    done, ran = versions(*["--quick"] * quick, "3.11", "3.13")
+    assert done.returncode == 0, done.stderr
+    ran = {line.split()[0]: line for line in ran}
+    minor = {"3.11-lowest-minari", "3.11-lowest-tianshou"}
+    assert set(ran) == {"3.11-lowest", "3.11-lowest-gymnasium", "3.13-newest"} | (
+        set() if quick else minor
+    )
+    for each in ("3.11-lowest", "3.13-newest"):
+        assert ran[each].endswith(" tests/test_one.py tests/two") == quick
+        assert f"{each} same " in ran[each] if quick else f"{each} as set " in ran[each]
+    assert "tests/test_smoke.py" in ran["3.11-lowest-gymnasium"]
+
+
+def test_versions_fails_where_tests_fail(versions, clone):
+    (clone / ".venv-3.11-lowest/failing").touch()
+    done, ran = versions("--quick", "3.11", "3.13")
+    assert done.returncode == 1
+    assert "Python 3.11, lowest: the tests fail" in done.stderr
+    assert len(ran) == 3  # the others run nevertheless
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.13", "3.98"])
+def test_versions_without_an_index_fails_for_none(versions, version):
+    """Whether it cannot be reached from the start, or no longer when an environment is made."""
+    said = "nothing was tested, since no package index can be reached.\n"
+    done, ran = versions("--quick", version, fails=["pip compile"])
+    assert (done.stdout, done.stderr, ran) == (f"Python {version}: {said}", "", [])
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize("command", ["pip compile --resolution", "pip sync", "pip install"])
+def test_versions_that_cannot_be_had_are_a_failure_on_a_declared_python(versions, command):
+    done, ran = versions("--quick", "3.13", fails=[command])
+    assert done.returncode == 1
+    assert (done.stdout, ran) == ("", [])
+    assert done.stderr == "Python 3.13, newest: no environment could be made\n"
+    done, ran = versions("--quick", "3.98", fails=[command])
+    assert (done.returncode, ran) == (3, [])
+    assert "Python 3.98, newest: nothing was tested, since what is needed" in done.stdout
 
 
 @pytest.mark.parametrize("tests", [0, 1])
 @pytest.mark.parametrize("theirs", [0, 1])
 @pytest.mark.parametrize("clusters", [0, 1, 5])
-def test_run_ends_with_the_closing_lines_of_its_passes(clone, tests, clusters, theirs):
+@pytest.mark.parametrize("versions", [0, 1, 3])
+def test_run_ends_with_the_closing_lines_of_its_passes(clone, tests, clusters, theirs, versions):
     (clone / ".ci").mkdir()
     (clone / "tools/frameworks").mkdir()
     shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
@@ -143,6 +237,7 @@ def test_run_ends_with_the_closing_lines_of_its_passes(clone, tests, clusters, t
         ("tools/docs", "build/site/index.html", 0),
         ("tools/frameworks/sb3", "SB3's own tests", theirs),
         ("tools/frameworks/torchrl", "torchrl's own tests", 3 if theirs else 0),
+        (".ci/versions", "Python 3.13, newest: 3 passed in 1s", versions),
     ):
         (clone / name).write_text(f'#!/bin/sh\necho "{said}"; exit {code}\n')
         (clone / name).chmod(0o755)
@@ -160,8 +255,9 @@ def test_run_ends_with_the_closing_lines_of_its_passes(clone, tests, clusters, t
         del lines[0]
     code = tests or clusters % 5
     done = bash(f'"{clone}/.ci/run"')
-    assert done.stdout.splitlines() == [*dots, "SB3's own tests", "torchrl's own tests", *lines]
-    assert done.returncode == (code or theirs), done.stderr
+    others = ["SB3's own tests", "torchrl's own tests", "Python 3.13, newest: 3 passed in 1s"]
+    assert done.stdout.splitlines() == [*dots, *others, *lines]
+    assert done.returncode == (code or theirs or versions % 3), done.stderr
     some = bash(f'"{clone}/.ci/run" tests/test_kill.py')
     assert some.stdout.splitlines() == [*dots, *lines]
     assert some.returncode == code
