@@ -11,13 +11,14 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import extensions
 from diskreplay.episodes import Episodes
-from diskreplay.errors import CorruptSegmentError, DtypeError, InvalidInputError
+from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.session import Session
 from diskreplay.store.format import read_attributes
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
+from diskreplay.validation import field_names, row_ids
 
 if TYPE_CHECKING:
     import pandas
@@ -53,15 +54,13 @@ class RowReader(Session):
         ------
         InvalidInputError
             There is no such field, or `out` does not fit.
+        DtypeError
+            `ids` are no integers.
         UnknownIdError, NotSampleableError
             A row was never recorded, or is evicted.
-        CorruptSegmentError
+        CorruptSegmentError, ClosedError, ForkedError
         """
-        ids = np.asarray(ids)
-        if ids.size and ids.dtype.kind not in "iu":
-            raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
-        ids = np.asarray(ids, np.int64, order="C")
-        names = [field] if isinstance(field, str) else list(field)
+        ids, names = row_ids(ids), field_names(field)
         results = [self._room(name, ids.shape) for name in names]
         if out is not None:
             if not isinstance(out, np.ndarray) or not out.flags.writeable:
@@ -209,8 +208,9 @@ class RowReader(Session):
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """Ids of rows that begin an episode though their steps count on from the row before, as
-        parts of episodes may that `extend` was given; see `episodes`, which knows all episodes."""
+        """Ids of rows that begin an episode though their steps count on from the row before, lowest
+        first. Parts of episodes that `extend` was given may be such; `episodes` knows all episodes.
+        """
         with self._turn():
             self._check_open()
             self._follow()

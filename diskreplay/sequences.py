@@ -113,10 +113,11 @@ class Sequences:
         batch_size : int, optional
             Windows; by default as `ReplayBuffer.sequences` was told.
         beta : float, optional
-            Exponent of the importance weights; likewise.
+            Exponent of the importance weights; likewise. Without meaning for a view that is not
+            prioritized.
         out : SequenceBatch, optional
-            A batch of this view and size whose memory may be overwritten; it is filled and
-            returned.
+            An older batch of this view whose memory may be overwritten; it is filled and
+            returned. One of another size gets new memory.
         threads : int
             How many read the frames. What is drawn does not depend on it.
 
@@ -127,7 +128,8 @@ class Sequences:
         Raises
         ------
         InvalidInputError
-            `threads` is not from 1 to 64, or `batch_size` no whole number from 1 on.
+            `threads` is not from 1 to 64, `batch_size` no whole number from 1 on, or `beta` no
+            finite number from 0 on.
         EmptyBufferError
             There is no window yet.
         CorruptSegmentError

@@ -298,7 +298,7 @@ class Slots(RowReader):
         DtypeError
         CorruptSegmentError, ClosedError, ForkedError
         """
-        names = [field] if isinstance(field, str) else list(field)
+        names = validation.field_names(field)
         fields = self._table.fields
         fields.check(names)
         at = np.asarray(slots)

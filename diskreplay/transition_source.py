@@ -42,8 +42,8 @@ class TransitionSource(ActorRows):
             Exponent of the importance weights, or a schedule: `add_count` to exponent. A schedule
             may not call the buffer (`ReentryError`). Without meaning for a uniform buffer.
         out : Batch, optional
-            A batch of this buffer and size whose frames may be overwritten; it is filled and
-            returned.
+            An older batch of this buffer whose memory may be overwritten; it is filled and
+            returned. One of another size gets new memory.
         threads : int
             How many read the frames. What is drawn does not depend on it.
         contiguous : bool

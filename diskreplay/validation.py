@@ -1,19 +1,27 @@
 """What comes in, checked and cast without loss: options, values, whole rows for the store."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import spaces
-from diskreplay.errors import DtypeError, ExtrasError, InvalidInputError, NotFiniteError, ShapeError
+from diskreplay.errors import (
+    DtypeError,
+    ExtrasError,
+    InvalidInputError,
+    NotFiniteError,
+    ShapeError,
+    UnknownIdError,
+)
 from diskreplay.schema import Schema
 from diskreplay.store.field import Field
 from diskreplay.store.numbers import LAST_STEP
 
 _FLAGS = ("terminated", "truncated", "is_final")
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_LARGEST_ID = np.iinfo(np.int64).max
 _INTEGERS = {np.dtype(np.int64): 2**63, np.dtype(np.int32): 2**31}
 
 
@@ -359,16 +367,36 @@ class RowValidator:
         )
 
 
-def checked_ids(ids: Any) -> np.ndarray:
-    """Row ids that a user gives, as int64 along one axis, or a `DtypeError` or `ShapeError`."""
+def row_ids(ids: Any) -> np.ndarray:
+    """Row ids that a user gives, as int64 of their shape, or a `DtypeError` or `UnknownIdError`."""
     ids = np.asarray(ids)
     if ids.size == 0:
-        return np.empty(0, np.int64)
+        return np.empty(ids.shape, np.int64)
     if ids.dtype.kind not in "iu":
         raise DtypeError(f"ids: integers expected, found dtype {ids.dtype}")
-    if ids.ndim != 1:
-        raise ShapeError(f"ids: one axis expected, found shape {ids.shape}")
-    return np.ascontiguousarray(ids, np.int64)
+    if ids.dtype == np.uint64 and ids.max() > _LARGEST_ID:  # as int64 it would be negative
+        raise UnknownIdError(f"id {ids.max()} was never handed out: no row has one so large")
+    return np.asarray(ids, np.int64, order="C")
+
+
+def checked_ids(ids: Any) -> np.ndarray:
+    """The same along one axis, or a `ShapeError`."""
+    checked = row_ids(ids)
+    if checked.size == 0:
+        return np.empty(0, np.int64)
+    if checked.ndim != 1:
+        raise ShapeError(f"ids: one axis expected, found shape {checked.shape}")
+    return checked
+
+
+def field_names(field: str | Sequence[str]) -> list[str]:
+    """The names of one field or of several, or an `InvalidInputError`."""
+    if isinstance(field, str):
+        return [field]
+    names = list(field) if isinstance(field, Iterable) else [field]
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(f"field: a name or several expected, found {field!r:.200}")
+    return names
 
 
 def exponent(beta: Any) -> float:
