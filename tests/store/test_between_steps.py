@@ -1,0 +1,194 @@
+"""What comes between two steps of a save, a commit or a kill, and what is there then."""
+
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay import checkpoint_saver
+from diskreplay.check.verify import verify
+from diskreplay.store import private
+
+FRAME = Box(0, 255, (64, 64), np.uint8)  # a page: segments are as short as one likes
+
+
+def make(path, **options):
+    return diskreplay.PrioritizedReplayBuffer(
+        path, observation_space=FRAME, action_space=Discrete(2),
+        **{"capacity": 400, "segment_rows": 8, "update_horizon": 1, "alpha": 0.5, **options},
+    )  # fmt: skip
+
+
+def add(buffer, rows, *, ended=lambda row: False):
+    for _ in range(rows):
+        row = int(buffer.bounds[0, 1])
+        frame = np.full((64, 64), row % 251, np.uint8)
+        buffer.add(frame, 1, 1.0, ended(row), False, *([frame] if ended(row) else []))
+
+
+def killed(buffer, copy):
+    """The store as a kill would leave it now."""
+    with buffer._rows.store.maintenance.lock:
+        shutil.copytree(buffer.path, copy)
+    return copy
+
+
+def leaves(buffer):
+    """Of each row that can be sampled, its share of the total; and the sums of the tree."""
+    sampler = buffer._rows.indexed().sampler
+    sampler.tree.check()
+    ids = buffer.sampleable_ids()
+    return ids, sampler.tree.leaves[ids % len(sampler.tree.leaves)], sampler.tree.total
+
+
+@pytest.mark.parametrize("normalization", ["batch", "buffer"])
+def test_rows_since_a_save_have_the_largest_priority_after_a_kill_and_a_load(
+    tmp_path, normalization
+):
+    options = {"weight_normalization": normalization}
+    with make(tmp_path / "r", **options) as buffer:
+        add(buffer, 30)
+        ids = buffer.sampleable_ids()
+        buffer.update_priorities(ids, 4.0 + ids % 6)
+        buffer.update_priorities([3], [100.0])  # the largest one that was ever seen
+        buffer.update_priorities([3], [4.0])
+        buffer.save(tmp_path / "c", 1)
+        add(buffer, 20)
+        copy = killed(buffer, tmp_path / "killed")
+
+        def check(it, rows, cut=-1):  # the last row of an episode that is cut is not sampled
+            found, its, total = leaves(it)
+            assert found.tolist() == [row for row in range(rows - 1) if row != cut]
+            expected = np.sqrt(4.0 + found % 6)
+            expected[3] = 2.0
+            expected[29:] = 10.0  # 100 ** alpha
+            np.testing.assert_allclose(its, expected, rtol=1e-12)
+            assert total == pytest.approx(expected.sum(), rel=1e-12)
+
+        check(buffer, 50)
+        with make(copy, **options) as again:
+            check(again, 50)
+            add(again, 5)
+            check(again, 55, cut=49)
+        with make(copy, **options) as again:  # by what closing wrote
+            check(again, 55, cut=49)
+        buffer.load(tmp_path / "c", 1)
+        check(buffer, 30)
+        add(buffer, 12)
+        check(buffer, 42, cut=29)
+
+
+def test_a_reader_sees_values_that_are_written_to_files_which_a_checkpoint_shares(tmp_path):
+    extras = {"latent": ((512,), "int64", "mutable")}
+    with make(tmp_path / "r", extras=extras) as buffer:
+        for row in range(40):
+            frame = np.zeros((64, 64), np.uint8)
+            buffer.add(frame, 1, 1.0, False, False, latent=np.full(512, row))
+        with diskreplay.open(tmp_path / "r") as reader:
+            expected = np.arange(40)
+            for number in range(1, 4):
+                assert reader.take("latent", np.arange(40))[:, 5].tolist() == expected.tolist()
+                buffer.save(tmp_path / "c", number)  # full segments of it are sealed
+                ids = np.arange(number * 8, number * 8 + 4)
+                buffer.write("latent", ids, np.full((4, 512), -number))
+                expected[ids] = -number
+            assert reader.take("latent", np.arange(40))[:, 5].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("behind", [1, 3, 8])
+def test_a_kill_between_the_rows_and_the_count_of_final_ones(tmp_path, behind):
+    """The page knows of the final rows of some commits before."""
+    with make(tmp_path / "r") as buffer:
+        add(buffer, 5)
+        buffer.flush()
+        add(buffer, 20, ended=lambda row: row % 5 == 4)
+        word_at, page = 4096 + 8, private.commit_page(tmp_path / "r")
+        before = page.read_bytes()[word_at : word_at + 8]
+        add(buffer, behind, ended=lambda row: True)
+        copy, count = killed(buffer, tmp_path / "killed"), buffer.add_count
+        assert count == 25 + behind
+    page = private.commit_page(copy)
+    data = bytearray(page.read_bytes())
+    assert data[word_at : word_at + 8] != before
+    data[word_at : word_at + 8] = before
+    page.write_bytes(data)
+    with diskreplay.open(copy) as reader:
+        assert reader.add_count == count
+    with make(copy) as again:
+        assert again.add_count == count
+    assert verify(copy).findings == ()
+
+
+@pytest.fixture
+def between(monkeypatch):
+    """Have something done when a save has linked what is sealed, and not yet taken the rows."""
+    calls = []
+    prepare = checkpoint_saver.checkpoint.prepare
+
+    def prepared(*arguments):
+        prepare(*arguments)
+        while calls:  # on a thread of its own, as what adds while another one saves
+            thread = threading.Thread(target=calls.pop())
+            thread.start()
+            thread.join(60)
+            assert not thread.is_alive()
+
+    monkeypatch.setattr(checkpoint_saver.checkpoint, "prepare", prepared)
+    return calls.append
+
+
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+def test_rows_that_leave_amid_a_save_are_not_in_it(tmp_path, between, compressor):
+    with make(tmp_path / "r", capacity=64, compressor=compressor) as buffer:
+        add(buffer, 64)
+        between(lambda: add(buffer, 41))
+        saved = buffer.save(tmp_path / "c", 1)
+        assert verify(saved).findings == ()
+        numbers = {int(path.name.split(".")[1]) for path in (saved / "observation").glob("c.*")}
+        assert numbers == set(range(41 // 8, 105 // 8 + 1))
+        with diskreplay.open(saved) as reader:
+            assert reader.bounds.tolist() == [[41, 105]]
+
+
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+def test_an_env_that_comes_back_amid_a_save_harms_no_file_that_is_shared(
+    tmp_path, between, compressor
+):
+    def step(buffer, envs):
+        rows = buffer.bounds[:, 1]
+        frames = np.array([np.full((64, 64), (row + 100 * env) % 251, np.uint8)
+                           for env, row in enumerate(rows)])  # fmt: skip
+        zeros = np.zeros(2)
+        buffer.add(frames, zeros.astype(int), zeros, zeros > 0, zeros > 0, mask=np.array(envs))
+
+    def right(it):
+        for env, (first, count) in enumerate(it.bounds.tolist()):
+            rows = np.arange(first, count)
+            found = it.take("observation", rows * 2 + env)[:, 7, 7]
+            assert found.tolist() == ((rows + 100 * env) % 251).tolist()
+
+    with make(tmp_path / "r", num_envs=2, compressor=compressor, env_group=2) as buffer:
+        for _ in range(3):
+            step(buffer, [True, True])
+        for _ in range(60):
+            step(buffer, [True, False])  # the first segments are sealed without the slow one
+        buffer.flush()
+        first = buffer.save(tmp_path / "c", 1)
+        between(lambda: [step(buffer, [False, True]) for _ in range(3)])
+        second = buffer.save(tmp_path / "c", 2)
+        for path, rows in ((first, 3), (second, 6)):
+            assert verify(path).findings == ()
+            with diskreplay.open(path) as reader:
+                assert reader.bounds[:, 1].tolist() == [63, rows]
+                right(reader)
+        right(buffer)
+        between(lambda: [step(buffer, [False, True]) for _ in range(30)])
+        third = buffer.save(tmp_path / "c", 3)
+        assert [verify(path).findings for path in (first, second, third)] == [()] * 3
+        right(buffer)
+        copy = killed(buffer, tmp_path / "killed")
+    for path in (tmp_path / "r", copy):
+        assert verify(path).findings == ()
