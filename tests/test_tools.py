@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ("tools/demo", "tools/docs", "tools/test", ".ci/run", ".ci/versions")
@@ -411,6 +414,51 @@ def test_training_is_the_same_whenever_it_is_cut(parts, tmp_path, monkeypatch):
     found = parts.evidence.compare_batches(*journals, suffix=1, since=16)
     assert found.compared == 6
     assert found.holds
+
+
+@pytest.mark.parametrize("spoiled", [None, "missing", "different", "more"])
+def test_every_row_of_actors_is_compared(parts, tmp_path, monkeypatch, spoiled):
+    """`tools/demo --machines` in small, without its cluster: two shards, a writer for each."""
+    from demo_parts import players
+
+    monkeypatch.setattr(parts.training, "SHAPE", (2, 2))
+    rows, played, stores = make_rows(40, final=[13, 30]), [], []
+    for shard in range(2):
+        stores.append(tmp_path / f"store{shard}")
+        with diskreplay.ReplayBuffer(
+            stores[-1], num_envs=2, capacity=None, action_space=Discrete(6),
+            observation_space=Box(0, 255, (2, 2), "uint8"),
+        ) as buffer:  # fmt: skip
+            stop, steps = tmp_path / f"stop{shard}", list(parts.resumer.steps_of(rows))
+
+            def game(env, stop=stop, steps=steps):
+                for number, step in enumerate(steps):
+                    if number == 20 and env == 1:
+                        stop.touch()
+                    yield step._replace(
+                        observation=step.observation + env,
+                        next_observation=step.observation if step.next_observation is None
+                        else step.next_observation,
+                    )  # fmt: skip
+
+            writer = types.SimpleNamespace(
+                num_envs=2, shard=shard, _envs=np.arange(2), add=buffer.add, close=buffer.flush
+            )
+            found = players.play(writer, 0, stop, [game(env) for env in range(2)])
+            assert (found.shard, found.envs) == (shard, [0, 1])
+            played += found.rows
+    assert [len(mine) for mine in played] == [22] * 4  # 21 steps, and one final row
+    if spoiled == "missing":
+        played[2].append(1)
+    elif spoiled == "different":
+        played[3][5] ^= 1
+    elif spoiled == "more":
+        played[0].pop()
+    found = players.compare(stores, played)
+    assert found.rows == 88 + (spoiled == "missing") - (spoiled == "more")
+    assert found.holds == (spoiled is None)
+    for name in ("missing", "different", "more"):
+        assert getattr(found, name) == (spoiled == name)
 
 
 # -- what the reader sees

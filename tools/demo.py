@@ -1,7 +1,8 @@
 """The demonstration behind ``tools/demo``: record Pong, be killed, lose nothing, resume.
 
 Without arguments it directs the whole. It starts itself again for the two processes that train:
-``record`` plays Pong until it is killed, ``resume`` goes on from a checkpoint.
+``record`` plays Pong until it is killed, ``resume`` goes on from a checkpoint. With
+``--machines`` it shows a buffer on three Ray nodes instead.
 """
 
 import sys
@@ -14,6 +15,10 @@ def main(arguments: list[str]) -> int:
             from demo_parts import director
 
             return director.main()
+        case ["--machines"]:
+            from demo_parts import machines
+
+            return machines.main()
         case ["record", directory, descriptor]:
             from demo_parts import recorder
 
@@ -23,7 +28,7 @@ def main(arguments: list[str]) -> int:
 
             resumer.main(directory, int(descriptor), suffix)
         case _:
-            print("tools/demo takes no arguments", file=sys.stderr)
+            print("tools/demo takes no arguments, or --machines", file=sys.stderr)
             return 2
     return 0
 

@@ -13,5 +13,7 @@
 `report`         how figures, tables and progress are shown
 `sheet`          the contact sheet
 `paths`          where a run leaves what
+`machines`       ``tools/demo --machines``, the whole: three Ray nodes, deaths, a bucket, a resume
+`players`        its actors, and every row compared with what they played
 ===============  ==================================================================================
 """

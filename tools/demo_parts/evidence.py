@@ -48,9 +48,9 @@ class BatchesFound:
         return self.compared > 0 and not self.different
 
 
-def read_rows(group: Any, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Rows of the one env, read by zarr-python."""
-    return {name: group[name][start:stop, 0] for name in _FIELDS}
+def read_rows(group: Any, start: int, stop: int, env: int = 0) -> dict[str, np.ndarray]:
+    """Rows of one env, read by zarr-python."""
+    return {name: group[name][start:stop, env] for name in _FIELDS}
 
 
 def row_checksums(rows: dict[str, np.ndarray]) -> Iterator[int]:
