@@ -81,6 +81,26 @@ def test_rows_since_a_save_have_the_largest_priority_after_a_kill_and_a_load(
         check(buffer, 42, cut=29)
 
 
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_rows_that_wait_keep_the_priorities_that_they_were_added_with(tmp_path, horizon):
+    """The newest ones too: the episode goes on after a load."""
+
+    def play(it, rows):
+        for _ in range(rows):
+            row = int(it.bounds[0, 1])
+            it.add(np.zeros((64, 64), np.uint8), 1, 1.0, False, False, priority=4.0 + row)
+
+    with make(tmp_path / "r", update_horizon=horizon) as buffer:
+        play(buffer, 18)
+        buffer.save(tmp_path / "c", 1)
+        play(buffer, 2)
+        buffer.load(tmp_path / "c", 1, resume_episodes=True)
+        play(buffer, 9)
+        ids, its, _total = leaves(buffer)
+        assert ids.tolist() == list(range(27 - horizon))
+        np.testing.assert_allclose(its, np.sqrt(4.0 + ids), rtol=1e-12)
+
+
 def test_a_reader_sees_values_that_are_written_to_files_which_a_checkpoint_shares(tmp_path):
     extras = {"latent": ((512,), "int64", "mutable")}
     with make(tmp_path / "r", extras=extras) as buffer:

@@ -24,6 +24,7 @@ OPTIONS = {
 ROWS, ROWS_OF_A_KILL, _RECORDED = 150, 141, 125
 """Rows that `make` records; what a buffer holds beyond them was never added. Of the store that was
 killed the record names fewer: the rest only its commit page counts."""
+PARTS = {62: 500, 66: 900, 128: 300}  # rows that begin one, and their steps
 LIVE = "is_final/live"  # the private files of a store
 MANIFEST = "is_final/saved/manifest.json"  # of a checkpoint
 
@@ -37,9 +38,10 @@ def add(buffer: diskreplay.ReplayBuffer, count: int) -> None:
 
 
 def steps(env: int, count: int) -> np.ndarray:
-    """What ``step`` is in the rows of a run that was never cut."""
+    """What ``step`` is in the rows of a run that was never cut, but for parts of episodes."""
     step, found = 0, []
     for row in range(count):
+        step = PARTS.get(row, step)
         found.append(step)
         step = 0 if content.ends(env, row) else step + 1
     return np.array(found, np.int32)

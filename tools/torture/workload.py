@@ -251,15 +251,15 @@ class Workload:
         """Everything once, in this order, then whatever chance says."""
         self.open()
         once = [
-            self.add, self.flush, self.burst, self.idle, self.save, self.burst, self.save_again,
-            self.update, self.write, self.flush, self.reopen, self.burst, self.load, self.burst,
-            self.idle, self.save, self.write, self.idle, self.save, self.save, self.write,
-            self.save, self.add, self.flush,
+            self.add, self.flush, self.part, self.burst, self.idle, self.save, self.burst,
+            self.save_again, self.part, self.update, self.write, self.flush, self.reopen,
+            self.burst, self.load, self.burst, self.idle, self.save, self.write, self.idle,
+            self.save, self.save, self.write, self.save, self.add, self.flush,
         ]  # fmt: skip
         often = [
             self.add, self.add, self.burst, self.burst, self.flush, self.idle, self.idle,
             self.save, self.save_again, self.load, self.reopen, self.update, self.update, self.many,
-            self.write, self.write,
+            self.write, self.write, self.part, self.part,
         ]  # fmt: skip
         for step in range(self.setting.steps):
             (once[step] if step < len(once) else self.chance.choice(often))()
@@ -394,6 +394,16 @@ class Workload:
 
     def many(self) -> None:
         self.extend(self.chance.randrange(self.setting.num_envs), self.chance.randint(5, 30))
+
+    def part(self) -> None:
+        """Rows of an episode whose beginning is not there, or that count on from a cut one."""
+        env = self.chance.randrange(self.setting.num_envs)
+        own = self._next_step[env]
+        after = self.rows[env][-1].step + 1 if self.rows[env] else 3
+        self._next_step[env] = self.chance.choice((own, after, self.chance.randrange(1000)))
+        if self.chance.random() < 0.5:
+            self.buffer.end_episode(np.arange(self.setting.num_envs) == env)
+        self.extend(env, self.chance.randint(1, 12))
 
     def extend(self, env: int, size: int) -> None:
         """Many rows of one env at once."""
