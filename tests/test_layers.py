@@ -207,6 +207,15 @@ def test_all_that_is_exported_can_be_had():
 
 # What is larger than a file or a class should be: how many lines or methods. These numbers only
 # fall; `store/` is not counted yet.
+def test_ray_is_called_by_way_of_a_connection_only():
+    """Each other call would start a cluster by itself once Ray is shut down."""
+    calls = re.compile(r"\bray\.(get|put|wait|kill|get_actor|nodes|remote|init)\(|\.remote\(")
+    for path in sorted((PACKAGE / "ray").glob("*.py")):
+        if path.name != "actors.py":
+            found = [line for line in path.read_text().splitlines() if calls.search(line)]
+            assert not found, f"{path.name}: by diskreplay.ray.actors: {found}"
+
+
 LARGEST_FILE, LARGEST_CLASS = 450, 25
 LARGER_CLASSES = {("compat/cpprb/buffer.py", "ReplayBuffer"): 33}
 
