@@ -134,8 +134,10 @@ def versions(clone):
     assert set_up(clone, "dev").returncode == 0
     python = clone / ".venv/bin/python"
     python.write_text(
-        f'#!/bin/sh\nwhile read -r broken; do case "$*" in *"$broken"*) exit 1 ;; esac; done '
-        f'<"{clone}/fails"\n'
+        f"""#!/bin/sh
+        while read -r broken; do case "$*" in *"$broken"*) exit 1 ;; esac; done <"{clone}/fails"
+        case "$*" in *"pip sync"*) ! rm "{clone}/slow" 2>/dev/null ;; esac
+        """
     )
     passes = [
         f"{version}-{name}" for version, names in
@@ -215,6 +217,13 @@ def test_versions_without_an_index_fails_for_none(versions, version):
     done, ran = versions("--quick", version, fails=["pip compile"])
     assert (done.stdout, done.stderr, ran) == (f"Python {version}: {said}", "", [])
     assert done.returncode == 3
+
+
+def test_versions_asks_twice_for_what_it_needs(versions, clone):
+    (clone / "slow").touch()
+    done, ran = versions("--quick", "3.13")
+    assert (done.returncode, done.stderr, len(ran)) == (0, "", 1)
+    assert not (clone / "slow").exists()
 
 
 @pytest.mark.parametrize("command", ["pip compile --resolution", "pip sync", "pip install"])
