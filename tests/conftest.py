@@ -22,6 +22,9 @@ os.environ.pop("COLUMNS", None)
 # which wait for each other busily. NumPy and PyTorch read it when they are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Else a late call of a thread would start a Ray cluster. Ray reads it when it is imported.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+
 # torchrl has all processes spawned from its import on, if nobody has said how they are started.
 multiprocessing.get_start_method()  # which fixes it
 

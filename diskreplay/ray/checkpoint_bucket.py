@@ -167,7 +167,7 @@ class CheckpointBucket:
         TakenOverError, RemoteError
         """
         for sha256, data in attached.items():
-            self._catalog.put_object(f"attachments/{sha256}", data)
+            self._catalog.put_object(_key(document, sha256), data)
         suffix = document["suffix"]
         for _ in self._catalog.tries():
             found, tag = self._catalog.read_to_write()
@@ -179,7 +179,7 @@ class CheckpointBucket:
         for each in (found.checkpoints[text] for text in gone):
             self._gone |= {part["suffix"] for part in each["shards"]}
             self._names |= {part["name"] for part in each["shards"]}
-            self._attached |= set(attachments_of(each).values())
+            self._attached |= _keys(each)
         return f"{self.bucket.url}/{_KEY}"
 
     def suffixes(self) -> list[str]:
@@ -191,8 +191,8 @@ class CheckpointBucket:
         found = self._catalog.read()[0].checkpoints
         return found[wanted(in_order(found), suffix, f"{self.bucket.url}/{_KEY}")]
 
-    def attachment(self, sha256: str) -> bytes:
-        """The bytes of an attachment; the caller checks them.
+    def attachment(self, document: dict[str, Any], sha256: str) -> bytes:
+        """The bytes of an attachment of a checkpoint; the caller checks them.
 
         Raises
         ------
@@ -201,7 +201,7 @@ class CheckpointBucket:
         """
         from diskreplay.remote.bucket import Missing
 
-        key = f"attachments/{sha256}"
+        key = _key(document, sha256)
         try:
             return self._objects.get(key, _MOST_ATTACHED)[0]
         except Missing:
@@ -218,14 +218,13 @@ class CheckpointBucket:
         for each in left:
             for part in each["shards"]:
                 kept.setdefault(part["name"], set()).add(part["suffix"])
-        named = {sha256 for each in left for sha256 in attachments_of(each).values()}
+        named = {key for each in left for key in _keys(each)}
         try:
             old = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=_GRACE_S)
-            doomed = {f"attachments/{sha256}" for sha256 in self._attached} | {
+            doomed = self._attached | {
                 one.key for one in self._objects.list("attachments/") if one.modified <= old
             }
-            keys = doomed - {f"attachments/{sha256}" for sha256 in named}
-            self._objects.delete(sorted(keys))
+            self._objects.delete(sorted(doomed - named))
             self._of_parts(
                 sorted(kept), lambda remote, name: remote._retain(kept[name], self._gone, _GRACE_S)
             )
@@ -246,3 +245,13 @@ class CheckpointBucket:
 
         with ThreadPoolExecutor(_AT_ONCE, "diskreplay parts") as pool:
             list(pool.map(of_one, names))
+
+
+def _key(document: dict[str, Any], sha256: str) -> str:
+    """Of an attachment. Each save has its own: one that a living saver counts on as there already
+    could be removed as a dead one's."""
+    return f"attachments/{document['shards'][0]['suffix']}/{sha256}"
+
+
+def _keys(document: dict[str, Any]) -> set[str]:
+    return {_key(document, sha256) for sha256 in attachments_of(document).values()}

@@ -95,7 +95,7 @@ def _found() -> Connection | None:
     try:
         context = get_runtime_context()
         return Connection(context.get_worker_id(), context.get_node_id())
-    except (AttributeError, RuntimeError):  # another thread shuts it down now
+    except (AssertionError, AttributeError, RuntimeError):  # another thread shuts it down now
         return None
 
 

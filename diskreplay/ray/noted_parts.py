@@ -65,7 +65,7 @@ class NotedParts:
 
     def remove_unnamed(
         self, shards: Sequence[Actor], named: Collection[str] | None, wait_s: float
-    ) -> None:
+    ) -> bool:
         """Have the shards remove what is not named, and forget the notes; where a shard does not
         answer they stay, for the next save.
 
@@ -77,14 +77,21 @@ class NotedParts:
         wait_s : float
             Seconds that the shards may take.
 
+        Returns
+        -------
+        bool
+            Whether all of it is done.
+
         Raises
         ------
         DisconnectedError
         """
-        if named is not None and self._removed(shards, named, wait_s):
+        done = named is not None and self._removed(shards, named, wait_s)
+        if done:
             self._room.remove()
         else:
             self._room.release()
+        return done
 
     def _removed(self, shards: Sequence[Actor], named: Collection[str], wait_s: float) -> bool:
         of: dict[int, list[str]] = {}

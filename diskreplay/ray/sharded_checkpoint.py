@@ -14,6 +14,7 @@ from diskreplay.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     CorruptCheckpointError,
+    LockedError,
     StorageError,
 )
 from diskreplay.ray.actors import Actor
@@ -23,6 +24,7 @@ from diskreplay.store.paths import resolved
 from diskreplay.store.tempfiles import Workspace
 
 FORMAT = 1
+_LONGEST_TURN_S = 120.0
 _ATTACHMENTS = "attachments"
 _NEEDED = ("format", "suffix", "num_shards", "num_envs", "shards", "rng", "inserts", "samples")
 
@@ -78,8 +80,8 @@ class CheckpointDirectory:
         """
         files.make_lasting_dirs(self.path)
         for left in NotedParts.left(self.path, re.escape(self._name) + r"_shards\..*\.json"):
-            is_known, names = self._named()
-            left.remove_unnamed(shards, names if is_known else None, wait_s)
+            if not left.remove_unnamed(shards, self._named(), wait_s):
+                break  # each of the others would wait for that shard, too
         part = f"{suffix}-{secrets.token_hex(4)}"
         self._notes = NotedParts(Workspace(self._file(suffix), "tmp"))
         self._notes.add(
@@ -91,14 +93,14 @@ class CheckpointDirectory:
         try:
             yield part
         finally:
-            self._notes.remove_unnamed(shards, self._named()[1], wait_s)
+            self._notes.remove_unnamed(shards, self._named(), wait_s)
 
-    def _named(self) -> tuple[bool, set[str]]:
-        """Whether all published checkpoints can be read, and the names of the parts of those that
-        can."""
+    def _named(self) -> set[str] | None:
+        """The names of the parts of all published checkpoints; None if one cannot be read."""
         documents = [self._known(text) for text in self.suffixes()]
-        names = {Path(part["path"]).name for each in documents if each for part in each["shards"]}
-        return None not in documents, names
+        if None in documents:
+            return None
+        return {Path(part["path"]).name for each in documents if each for part in each["shards"]}
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -106,7 +108,13 @@ class CheckpointDirectory:
         as something that nobody names."""
         path, held = self.path / f".{self._name}_shards.lock", None
         try:
+            until = time.monotonic() + _LONGEST_TURN_S
             while (held := files.try_lock(path)) is None:
+                if time.monotonic() > until:
+                    raise LockedError(
+                        f"{path}: another saver has published for {_LONGEST_TURN_S:g} s now, where "
+                        "milliseconds are usual; find it (fuser names it), end it, and save again"
+                    )
                 time.sleep(0.02)
         except StorageError as error:
             if error.errno not in files.NO_LOCKS:
@@ -155,7 +163,7 @@ class CheckpointDirectory:
         """A document; None of one that is damaged, which keeps no other from being published."""
         try:
             return self.read(suffix)
-        except CheckpointError:
+        except (CheckpointError, OSError):
             return None
 
     def _write_attachments(self, attached: Mapping[str, bytes]) -> None:
@@ -180,8 +188,8 @@ class CheckpointDirectory:
     def _attachment(self, sha256: str) -> Path:
         return self.path / _ATTACHMENTS / f"{self._name}.{sha256}"
 
-    def attachment(self, sha256: str) -> bytes:
-        """The bytes of an attachment; the caller checks them.
+    def attachment(self, _document: dict[str, Any], sha256: str) -> bytes:
+        """The bytes of an attachment of a checkpoint; the caller checks them.
 
         Raises
         ------
@@ -211,7 +219,11 @@ class CheckpointDirectory:
         text = wanted(self.suffixes(), suffix, f"{self.path}: {self._name}_shards.<number>.json")
         path = self._file(text)
         try:
-            return checked(json.loads(path.read_bytes()), str(path))
+            document = checked(json.loads(path.read_bytes()), str(path))
+            for number, part in enumerate(document["shards"]):
+                if not isinstance(part, dict) or not isinstance(part.get("path"), str):
+                    raise ValueError(f"the part of shard {number} has no path")
+            return document
         except FileNotFoundError as error:  # it was retired since
             raise CheckpointNotFoundError(f"{path}: there is no such checkpoint") from error
         except ValueError as error:

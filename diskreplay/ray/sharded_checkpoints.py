@@ -192,8 +192,9 @@ class ShardedCheckpoints:
     def attachments(self, suffix: int | str | None) -> dict[str, bytes]:
         """See `ShardedReplayBuffer.attachments`."""
         found = {}
-        for name, sha256 in attachments_of(self._there.read(suffix)).items():
-            data = self._there.attachment(sha256)
+        document = self._there.read(suffix)
+        for name, sha256 in attachments_of(document).items():
+            data = self._there.attachment(document, sha256)
             if hashlib.sha256(data).hexdigest() != sha256:
                 raise CorruptCheckpointError(
                     f"attachment {name!r}: its bytes are not those that were saved; load another "

@@ -19,7 +19,6 @@ def ray_cluster():
 
     # Else an actor would not come to run beside other processes.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
-    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a late call of a thread starts no other cluster
     os.environ["RAY_raylet_start_wait_time_s"] = "300"  # noqa: SIM112 - beside busy processes
     directory = tempfile.mkdtemp(prefix="dr-", dir="/tmp")  # the paths of its sockets are short
     with alone():

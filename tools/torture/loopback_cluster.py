@@ -131,7 +131,11 @@ def alone() -> Iterator[None]:
     start, and calls reach the wrong process: a node then takes a living one for dead.
     """
     with open(f"/tmp/diskreplay-cluster-{os.getuid()}.lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for the Ray cluster of another process ({lock.name})", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -143,9 +147,9 @@ def environment() -> dict[str, str]:
 
 def connect(address: str) -> Any:
     """Ray, connected; once all nodes are there, `wait_for_disks`."""
+    os.environ.update(ENVIRONMENT)  # some of it Ray reads as it is imported
     import ray  # takes seconds
 
-    os.environ.update(ENVIRONMENT)
     ray.init(
         address=address, _node_ip_address=HOST, logging_level="ERROR", log_to_driver=False
     )  # fmt: skip
