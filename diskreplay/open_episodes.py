@@ -164,12 +164,14 @@ class OpenEpisodes:
         return late, is_new
 
     def _record_lacks(self, env: int) -> bool:
-        """Whether the record does not name all rows of an env's last range."""
+        """Whether the record does not name all rows of an env's last range, or fewer odd rows than
+        there are in all that lie in what it named ahead."""
         saved = self._store.meta.get(PARTS)
         if self._noted is None or self._noted[0] is not saved:
             self._noted = saved, parse_parts(self._store.meta, self._store)
         start, stop, room = self._noted[1].last(env)
-        mine, end, most = self.parts.last(env)
+        mine, end, _most = self.parts.last(env)
+        most = self.parts.most_from(env, start)
         enough = room is None or (most is not None and most <= room)
         return not (start <= mine and end <= stop and enough)
 

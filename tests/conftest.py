@@ -22,8 +22,11 @@ os.environ.pop("COLUMNS", None)
 # which wait for each other busily. NumPy and PyTorch read it when they are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Else a late call of a thread would start a Ray cluster. Ray reads it when it is imported.
+# Ray reads these once in a process. With the first, a late call of a thread starts no cluster. The
+# second is for all clusters of a process: in one that has used tokens (what `ray.init` does by
+# itself), Ray refuses for good what a cluster without them (as of `ray start`) asks of it.
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
 # torchrl has all processes spawned from its import on, if nobody has said how they are started.
 multiprocessing.get_start_method()  # which fixes it

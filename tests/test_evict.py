@@ -142,6 +142,45 @@ def test_a_reader_shows_what_was_let_go_of_before_the_writer_closed(tmp_path):
         assert len(reader.gather(reader.sampleable_ids()).id) == 31  # one is pending
 
 
+def test_a_reader_that_saw_nothing_of_a_writer_between_two_calls(tmp_path):
+    """It was opened while the store was closed, and so it is again."""
+    path = tmp_path / "r"
+    with make(path) as buffer:
+        fill(buffer, 60)
+    with diskreplay.open(path) as reader:
+        assert reader.bounds.tolist() == [[0, 60]]
+        with make(path) as buffer:
+            fill(buffer, 5, 60)
+            buffer.evict([33])
+        assert reader.bounds.tolist() == [[33, 65]]
+        looks = reader._rows.store.follower.looks
+        assert len(reader.gather(reader.sampleable_ids()).id) == 31  # one is pending
+        assert reader._rows.store.follower.looks == looks
+        with make(path) as buffer:
+            fill(buffer, 5, 65)
+        assert reader.bounds.tolist() == [[33, 70]]
+
+
+def test_a_writer_that_closes_while_a_reader_looks(tmp_path):
+    buffer = make(tmp_path / "r")
+    fill(buffer, 60)
+    with diskreplay.open(tmp_path / "r") as reader:
+        assert reader.bounds.tolist() == [[0, 60]]
+        fill(buffer, 5, 60)
+        buffer.evict([33])
+        follower = reader._rows.store.follower
+        look = follower.look
+
+        def late():
+            buffer.close()
+            look()
+
+        follower.look = late
+        len(reader)  # may still be of before
+        assert reader.bounds.tolist() == [[33, 65]]
+        assert len(reader.sampleable_ids()) == 31
+
+
 def test_envs_leave_one_by_one(tmp_path):
     with diskreplay.ReplayBuffer(
         tmp_path / "r", observation_space=Box(0, 255, (2,), np.uint8), num_envs=3, capacity=300,

@@ -18,6 +18,7 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError, FormatError
 from diskreplay.store import record
 from tests import processes
+from tests.effort import effort
 
 NOTHING, TERMINATED, TRUNCATED, FINAL = range(4)
 
@@ -625,6 +626,39 @@ def test_a_kill_does_not_let_the_number_grow(tmp_path):
     with make_buffer(path) as buffer:
         buffer.flush()
         assert buffer.zarr().attrs["diskreplay"]["parts"] == [[0, 3, 81, 26]]
+
+
+def test_ranges_within_what_was_named_ahead_are_counted_together(tmp_path):
+    """The record names the first one twice as long, and the second one lies in that."""
+    path = tmp_path / "replay"
+    with make_buffer(path) as buffer:
+        buffer.extend(columns([0, *range(9, 18)]))
+        buffer.end_episode()
+        play(buffer, 2)
+        buffer.end_episode()
+        buffer.extend(columns([30, 31, 50, 51, 52]))
+        with buffer._rows.store.maintenance.lock:  # as a kill would leave it
+            shutil.copytree(path, tmp_path / "copy")
+        sound(tmp_path / "copy", [[0, 17]])
+    with make_buffer(tmp_path / "copy"):
+        pass
+    sound(tmp_path / "copy", [[0, 17]])
+
+
+@settings(max_examples=effort(20, 60), deadline=None)
+@given(script=st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 20), max_size=9))))
+def test_parts_between_rows_of_one_step_each(tmp_path_factory, script):
+    path = tmp_path_factory.mktemp("parts") / "replay"
+    with make_buffer(path) as buffer:
+        for alone, steps in script:
+            if steps:
+                buffer.extend(columns(steps))
+                buffer.end_episode()
+            if alone:
+                play(buffer, alone)
+                buffer.end_episode()
+            assert verify(path).findings == ()
+    assert verify(path).findings == ()
 
 
 def test_the_first_rows_of_a_range_are_judged_by_those_before(tmp_path):

@@ -35,7 +35,9 @@ class Follower:
         self._mapped_epoch = 0  # of what is mapped
         self._mapped_count = np.zeros(store.num_envs, np.int64)  # the rows that it has
         self._mapped_packed: dict[str, np.ndarray] = {}  # of each packed field, those in shards
-        self._was_live = False
+        self._opened_epoch: int | None = (
+            None  # a writer raises it when it opens, and behind closing
+        )
         self.follows = True
         self.looks = 0
 
@@ -54,8 +56,7 @@ class Follower:
             longer = store.open_page(writable=False)  # a writer may have made it so
             if not self.replaced():  # that is said before another store's page is there
                 page = store.page = longer
-        self._was_live = self.is_live
-        if page is not None and self._was_live:
+        if page is not None and self.is_live:
             count, words, first = page.snapshot()
             most = MOST_ROWS // store.num_envs
             if (count < store.durable_count).any() or (count > most).any():
@@ -138,7 +139,9 @@ class Follower:
         page = self._store.page
         if page is None or not self.follows:
             return False
-        return self.replaced() or (page.closed and self._was_live and self._is_ahead())
+        return self.replaced() or (
+            page.closed and self.epoch() != self._opened_epoch and self._is_ahead()
+        )
 
     # -- mapping
 
@@ -169,6 +172,8 @@ class Follower:
             if not self.follows:
                 self._check_replaced()  # it is marked before the other store is there
             if epoch == self.epoch():
+                if self._opened_epoch is None:
+                    self._opened_epoch = epoch
                 self._mapped_epoch, self._mapped_count = epoch, store.count
                 self._mapped_packed = {c.field.name: c.packed.copy() for c in store.packed_columns}
                 return

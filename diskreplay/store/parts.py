@@ -94,7 +94,22 @@ class Parts:
 
     def last(self, env: int) -> tuple[int, int, int | None]:
         """The last one of `ranges`, (0, 0, 0) without one."""
-        return self.ranges(env)[-1] if env in self._ranges else (0, 0, 0)
+        if env not in self._ranges:
+            return 0, 0, 0
+        its = self._ranges[env][-1]
+        return its.first, its.stop, its.most
+
+    def most_from(self, env: int, start: int) -> int | None:
+        """The most odd rows of all ranges of an env that end behind a row; None where that is not
+        known."""
+        found = 0
+        for its in reversed(self._ranges.get(env, ())):
+            if its.stop <= start:
+                break
+            if its.most is None:
+                return None
+            found += its.most
+        return found
 
     def add(self, env: int, first: int, stop: int, odd: Iterable[int]) -> None:
         """A range behind the others of its env, with the last of which it may be one, and which

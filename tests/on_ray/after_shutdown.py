@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-from loopback_cluster import HOST, LoopbackCluster, alone
+from loopback_cluster import HOST, LoopbackCluster
 
 from diskreplay import ClosedError, DisconnectedError, UsageError
 from diskreplay.ray import SampleToInsertRatio, ShardedReplayBuffer
@@ -127,18 +127,17 @@ def another_cluster(directory):
     """Ray is shut down with its cluster, and started anew; its first job has the same number."""
     sessions = tempfile.mkdtemp(prefix="dr-", dir="/tmp")  # the paths of its sockets are short
     try:
-        with alone():
-            init(sessions)
-            late = Late(directory / "replay", directory / "ck")
-            ray.shutdown()
-            late.join()
-            late.refuse("not connected")
-            refuses(lambda: ShardedReplayBuffer.connect("late"), "not connected")
-            assert not ray.is_initialized()
-            init(sessions)
-            late.refuse("anew")
-            late.end()
-            ray.shutdown()
+        init(sessions)
+        late = Late(directory / "replay", directory / "ck")
+        ray.shutdown()
+        late.join()
+        late.refuse("not connected")
+        refuses(lambda: ShardedReplayBuffer.connect("late"), "not connected")
+        assert not ray.is_initialized()
+        init(sessions)
+        late.refuse("anew")
+        late.end()
+        ray.shutdown()
     finally:
         shutil.rmtree(sessions, ignore_errors=True)
 

@@ -3,13 +3,7 @@
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "torture"))
-
-from loopback_cluster import alone
 
 
 @contextlib.contextmanager
@@ -21,14 +15,12 @@ def ray_cluster():
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     os.environ["RAY_raylet_start_wait_time_s"] = "300"  # noqa: SIM112 - beside busy processes
     directory = tempfile.mkdtemp(prefix="dr-", dir="/tmp")  # the paths of its sockets are short
-    with alone():
-        ray.init(
-            num_cpus=4, include_dashboard=False, object_store_memory=200 << 20,
-            _temp_dir=directory, logging_level="ERROR", log_to_driver=False,
-            _node_ip_address="127.0.0.1",
-        )  # fmt: skip
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-            shutil.rmtree(directory, ignore_errors=True)
+    ray.init(
+        num_cpus=4, include_dashboard=False, object_store_memory=200 << 20, _temp_dir=directory,
+        logging_level="ERROR", log_to_driver=False, _node_ip_address="127.0.0.1",
+    )  # fmt: skip
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+        shutil.rmtree(directory, ignore_errors=True)

@@ -3,13 +3,7 @@
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "torture"))
-
-from loopback_cluster import alone
 
 
 @contextlib.contextmanager
@@ -24,18 +18,17 @@ def three_nodes():
     # Where it says, for "auto", which cluster this is: not where others on this machine look.
     before, os.environ["RAY_TMPDIR"] = os.environ.get("RAY_TMPDIR"), directory
     os.mkdir(os.path.join(directory, "ray"))
+    cluster = Cluster()
     how = {"num_cpus": 2, "object_store_memory": 200 << 20, "include_dashboard": False}
-    with alone():
-        cluster = Cluster()
-        try:
-            cluster.add_node(**how)
-            cluster.add_node(**how, resources={"replay0": 1})
-            cluster.add_node(**how, resources={"replay1": 1})
-            yield cluster.address
-        finally:
-            cluster.shutdown()
-            if before is None:
-                del os.environ["RAY_TMPDIR"]
-            else:
-                os.environ["RAY_TMPDIR"] = before
-            shutil.rmtree(directory, ignore_errors=True)
+    try:
+        cluster.add_node(**how)
+        cluster.add_node(**how, resources={"replay0": 1})
+        cluster.add_node(**how, resources={"replay1": 1})
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+        if before is None:
+            del os.environ["RAY_TMPDIR"]
+        else:
+            os.environ["RAY_TMPDIR"] = before
+        shutil.rmtree(directory, ignore_errors=True)

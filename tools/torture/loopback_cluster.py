@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -13,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,8 @@ HOST = "127.0.0.2"
 ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # else an actor would not come to run beside other processes
     "RAY_raylet_start_wait_time_s": "90",  # beside busy processes
-    "RAY_AUTH_MODE": "disabled",  # `ray start` and `ray.init` differ in what they assume
+    "RAY_AUTH_MODE": "disabled",  # `ray start` and `ray.init` differ in what they assume, and a
+    # process that has used tokens once refuses for good whoever has none
     "RAY_ENABLE_AUTO_CONNECT": "0",  # else a late call of a thread starts a cluster of its own
     "OMP_NUM_THREADS": "1",
 }
@@ -52,8 +50,6 @@ class LoopbackCluster:
     def __init__(
         self, disks: int, object_store: int = 100 << 20, environment: dict[str, str] | None = None
     ) -> None:
-        self._alone = contextlib.ExitStack()
-        self._alone.enter_context(alone())
         self._sessions = Path(tempfile.mkdtemp(prefix="dr-", dir="/tmp"))  # sockets: a short path
         self._store, self._more = object_store, environment or {}
         self._nodes: dict[int | str, int] = {}  # the session of its processes
@@ -114,29 +110,12 @@ class LoopbackCluster:
         for name in list(self._nodes):
             self.kill(name)
         shutil.rmtree(self._sessions, ignore_errors=True)
-        self._alone.close()
 
     def __enter__(self) -> LoopbackCluster:
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Wait until no other process of this user has a cluster of these.
-
-    Ray's nodes number their workers' ports alike. With two clusters on one machine, workers do not
-    start, and calls reach the wrong process: a node then takes a living one for dead.
-    """
-    with open(f"/tmp/diskreplay-cluster-{os.getuid()}.lock", "ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for the Ray cluster of another process ({lock.name})", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def environment() -> dict[str, str]:
