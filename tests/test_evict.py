@@ -240,17 +240,17 @@ def test_a_writer_that_is_killed_amid_evict(tmp_path, seed):
     path = tmp_path / "r"
     writer = processes.Process(EVICT_UNTIL_KILLED, path, seed, stdout=subprocess.PIPE)
     for _ in range(40 + 60 * seed):
-        said = writer.stdout.readline().split()
+        said = [writer.stdout.readline().split()]
     with diskreplay.open(path) as reader:
         before = reader.bounds[0].tolist()
         for _ in range(31):
-            said = writer.stdout.readline().split()
+            said.append(writer.stdout.readline().split())
             now = reader.bounds[0].tolist()
             assert before[0] <= now[0] < now[1]
             assert before[1] <= now[1]
             before = now
         writer.kill()
-        lines = [said, *(line.split() for line in writer.communicate()[0].splitlines())]
+        lines = [*said, *(line.split() for line in writer.communicate()[0].splitlines())]
         lines = [line for line in lines if len(line) == 3]
         least = max(int(first) for word, first, _row in lines if word == "done")
         most = max(int(first) for _word, first, _row in lines)
