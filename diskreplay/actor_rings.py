@@ -12,7 +12,7 @@ from diskreplay.errors import CorruptSegmentError, LockedError, SchemaError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.runs import Run
 from diskreplay.signals import undisturbed
-from diskreplay.store import files, generation, private
+from diskreplay.store import file_locks, files, generation, private
 from diskreplay.store.actor_ring import (
     BEHIND,
     BY_ITSELF,
@@ -55,7 +55,7 @@ class ActorRings:
 
     def _hold(self) -> int:
         path, until = private.taker(self._path), time.monotonic() + _PATIENCE
-        while (fd := files.try_lock(path)) is None:
+        while (fd := file_locks.try_lock(path)) is None:
             if time.monotonic() > until:
                 raise LockedError(f"{path}: held by another process, which should only look at it")
             time.sleep(0.001)
@@ -221,7 +221,7 @@ class ActorRings:
 
     def _retire(self, env: int) -> None:
         ring = self._rings[env]
-        lock = files.try_lock(ring.path, make=False)
+        lock = file_locks.try_lock(ring.path, make=False)
         if lock is None:
             return
         try:
@@ -229,11 +229,11 @@ class ActorRings:
                 files.remove(ring.path)
                 del self._rings[env]
         finally:
-            files.unlock(lock)
+            file_locks.unlock(lock)
 
     def close(self) -> None:
         """Let go of all, which may be taken up by the next process."""
         self._rings.clear()
         if self._taker >= 0 and self._pid == fork.pid:  # a child's copy is closed already
-            files.unlock(self._taker)
+            file_locks.unlock(self._taker)
             self._taker = -1

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from diskreplay import extensions
 from diskreplay.errors import InvalidInputError
 
+T = TypeVar("T")
 Leaves = np.ndarray | dict[str, Any] | tuple[Any, ...]
 """A space's values in a batch: an array, or arrays in the dicts and tuples of the space."""
 
@@ -25,41 +26,63 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-class WindowMemory:
-    """Gathered windows that nobody looks at any more, to be filled again.
+class Reused(Generic[T]):
+    """Memory of the newest batches, to be filled again when nobody looks at it any more.
 
-    A batch of frames is large enough for the C library to fetch fresh pages for it each time, which
-    takes as long as a quarter of the copying. An array is free again when the batch, and every view
-    of it, is gone: when this list holds the only reference.
+    Fresh memory takes time: of a large array the C library fetches its pages anew each time, which
+    takes as long as a quarter of copying frames into it; of small ones making them does.
     """
 
     _MOST = 3  # a loop holds one batch while it takes the next; a few sampling threads share these
 
     def __init__(self) -> None:
-        self._kept: list[dict[str, np.ndarray]] = []
+        self._kept: list[T] = []
 
-    def take(self) -> dict[str, np.ndarray]:
-        """Windows by field that may be overwritten; empty if there are none. Those that were in
-        use last, if they are free: the caches have them."""
+    def take(self, fits: Callable[[T], bool]) -> T | None:
+        """One that is free, as `fits` says; of several the one that was in use last: the caches
+        have it. None if there is none."""
         for _ in range(len(self._kept)):
             try:
-                windows = self._kept.pop()  # atomic: no other thread gets these
+                memory = self._kept.pop()  # atomic: no other thread gets it
             except IndexError:
                 break
-            if _references(windows) <= _NOBODY_ELSE:
-                return dict(windows)
-            self._kept.insert(0, windows)
-        return {}
+            if fits(memory):
+                return memory
+            self._kept.insert(0, memory)
+        return None
 
-    def give(self, windows: dict[str, np.ndarray]) -> None:
-        """Remember windows that a batch is about to show."""
-        self._kept.append(dict(windows))
+    def give(self, memory: T) -> None:
+        """Remember what a batch is about to show."""
+        self._kept.append(memory)
         if len(self._kept) > self._MOST:
             self._kept.pop(0)
 
 
+class WindowMemory:
+    """Gathered windows that nobody looks at any more, to be filled again.
+
+    An array is free again when the batch, and every view of it, is gone: when what is remembered
+    here holds the only reference.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Reused[dict[str, np.ndarray]] = Reused()
+
+    def take(self) -> dict[str, np.ndarray]:
+        """Windows by field that may be overwritten; empty if there are none."""
+        return dict(self._kept.take(_are_free) or {})
+
+    def give(self, windows: dict[str, np.ndarray]) -> None:
+        """Remember windows that a batch is about to show."""
+        self._kept.give(dict(windows))
+
+
+def _are_free(windows: dict[str, np.ndarray]) -> bool:
+    return _references(windows) <= _NOBODY_ELSE
+
+
 def _references(windows: dict[str, np.ndarray]) -> int:
-    return max((sys.getrefcount(window) for window in windows.values()), default=0)
+    return max(map(sys.getrefcount, windows.values()), default=0)
 
 
 # What an array has that only such a dict refers to; interpreters count their own differently.

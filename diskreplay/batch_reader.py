@@ -141,12 +141,12 @@ class BatchReader:
             following = reused(windows, f"{field.name} next", shape, field.dtype)
             apart = flat(following)
         if self._advice[0] > 0:
-            kernels.advise(column.table, rows)
+            kernels.advise(column.table.array, rows)
         job, threads = pool.job(window.nbytes, size, threads)
         parts = len(job) - JOB
         failed = kernels.windows(
-            column.table, rows, stack, horizon, self._advice, self._rusage, flat(window), width,
-            apart, column.scratch(2 * -(-size // parts), threads), threads, job,
+            column.table.array, rows, stack, horizon, self._advice, self._rusage, flat(window),
+            width, apart, column.scratch(2 * -(-size // parts), threads), threads, job,
         )  # fmt: skip
         if failed:
             column.complain(*divmod(-(1 + failed), column.num_envs))
@@ -166,7 +166,7 @@ class BatchReader:
     def _rows(self, column: Column, ids: np.ndarray) -> np.ndarray:
         """One field's value in the row of each transition."""
         out = np.empty((len(ids), *column.field.shape), column.field.dtype)
-        failed = self._kernels.take(column.table, ids, flat(out), column.scratch(len(ids)))
+        failed = self._kernels.take(column.table.array, ids, flat(out), column.scratch(len(ids)))
         if failed:
             column.complain(*divmod(-(1 + failed), column.num_envs))
         return out

@@ -49,7 +49,7 @@ class CheckpointSaver:
         with session._turn():
             session._rows.store.place.check()  # before a directory is made, beside the old path say
         with (
-            checkpoint.begun(session.path, directory, session.name, suffix, wanted) as begun,
+            checkpoint.begun(directory, session.name, suffix, wanted) as begun,
             contextlib.ExitStack() as held,
         ):
             lock = session._turn()
@@ -58,6 +58,7 @@ class CheckpointSaver:
                 with signals.undisturbed():  # or nobody would let go of it
                     held.enter_context(session._rows.store.maintenance.paused())
                 checkpoint.prepare(begun, session._rows.store)
+                session._rows.prepare_to_save()
                 with lock:
                     session._check_writable()
                     store = session._rows.store

@@ -71,7 +71,9 @@ class UniformDistribution:
 
         return UniformSampler(index)
 
-    def exponent(self, _beta: Beta | None, _add_count: int) -> float:
+    def exponent(self, beta: Beta | None, _add_count: int) -> float:
+        if beta is not None and not callable(beta):
+            exponent(beta)  # what the other one refuses is a mistake here too
         return 0.0
 
     def check_saved(self, saved: Store) -> None:
@@ -104,7 +106,16 @@ class PrioritizedDistribution:
                 f"{weight_normalization!r:.60}"
             )
         self.alpha, self.weight_normalization = float(alpha), weight_normalization
-        self.beta = beta if callable(beta) else exponent(beta)
+        self.beta = beta
+
+    @property
+    def beta(self) -> Beta:
+        """The exponent of the importance weights, or a schedule."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, beta: Beta) -> None:
+        self._beta = beta if callable(beta) else exponent(beta)
 
     @classmethod
     def parse(cls, meta: Mapping[str, Any]) -> Self:

@@ -54,6 +54,11 @@ class DrawableRows:
             self._batch_reader,
         )  # fmt: skip
 
+    def prepare_to_save(self) -> None:
+        """A save is about to ask for the priorities. This one needs no lock."""
+        if (sampler := self.sampler) is not None:
+            sampler.make_room()
+
     def retained(self, ids: np.ndarray) -> np.ndarray:
         """These ids, if all of these rows are there; found out without the row index.
 

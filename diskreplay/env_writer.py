@@ -20,7 +20,7 @@ from diskreplay.errors import (
 )
 from diskreplay.open_episodes import LONGEST
 from diskreplay.schema import Schema
-from diskreplay.store import files, private
+from diskreplay.store import file_locks, files, private
 from diskreplay.store.actor_ring import CLOSED, FRESH_AT, PROCESS, STEP, TAKEN, WRITTEN, ActorRing
 from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.validation import RowValidator
@@ -241,7 +241,10 @@ class EnvWriter:
     def _let_go(self) -> None:
         ring, self._ring = self._ring, None
         if ring is not None and self._pid == fork.pid:  # in a child the lock is gone already
-            files.unlock(self._lock)
+            file_locks.unlock(self._lock)
+
+    def _holder(self, path: Path) -> int:
+        return int(ActorRing(path, self._terms.schema.fields).words[PROCESS])
 
     def _attach(self) -> ActorRing:
         """Take the ring."""
@@ -249,7 +252,7 @@ class EnvWriter:
             raise ClosedError(f"env {self.env}: this writer is closed; env_writers() gives others")
         path = private.ring(self._terms.path, self.env)
         try:
-            lock = files.try_lock(path, make=False)
+            lock = file_locks.try_lock(path, make=False, holder=lambda: self._holder(path))
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -258,10 +261,9 @@ class EnvWriter:
                 "call env_writers() of a buffer that is open on this machine"
             ) from error
         if lock is None:
-            holder = ActorRing(path, self._terms.schema.fields).words[PROCESS]
             raise LockedError(
-                f"{path}: another writer of env {self.env} has it, in process {holder}; close that "
-                "one, or let its process end"
+                f"{path}: another writer of env {self.env} has it, in process "
+                f"{self._holder(path)}; close that one, or let its process end"
             )
         try:
             ring = ActorRing(path, self._terms.schema.fields)
@@ -276,7 +278,7 @@ class EnvWriter:
                     "env_writers() of a buffer that is open on this machine"
                 )
         except BaseException:
-            files.unlock(lock)
+            file_locks.unlock(lock)
             raise
         ring.words[PROCESS] = fork.pid
         self._written = ring.words[WRITTEN]
@@ -305,7 +307,7 @@ class EnvWriter:
             if now < look:
                 continue
             look = now + _LOOK_EVERY
-            if files.is_held(private.taker(self._terms.path)):
+            if file_locks.is_held(private.taker(self._terms.path)):
                 seen = now
             elif now - seen >= self._terms.timeout:
                 raise RingFullError(

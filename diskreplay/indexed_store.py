@@ -185,24 +185,23 @@ class IndexedStore(DrawableRows):
     ) -> int:
         at = self._reward_at
         reward, terminated, truncated = row[at], row[at + 1], row[at + 2]
-        index, number = self.index, self.store.count.item(0)
+        index, number, writer = self.index, self.store.count.item(0), self.store.writer
+        flags = terminated + 2 * truncated
         try:
-            if index is not None:
+            if index is None:
+                writer.append_row(row, final)
+                writer.evict()
+            else:
+                sampler = self.sampler
                 if index.growing:
                     self._grow(2)
-                if given is not None or self.sampler.initial is not None:
-                    finals = int(final is not None)
-                    self._note_given(
-                        np.zeros(1 + finals, np.int64), given and given.and_none(finals)
-                    )
-            self.store.writer.append_row(row, final)
-            if index is None:
-                self.store.writer.evict()
-            else:
-                self.sampler.append_one(step, terminated + 2 * truncated, reward)
-                if final is not None:
-                    self.sampler.append_one(step + 1, FINAL, 0.0)
-            self.next_step[0] = 0 if terminated or truncated else step + 1
+                if final is None and given is None and sampler.initial is None:
+                    # By far the most common: one kernel writes the last columns, commits the row
+                    # and takes it in.
+                    sampler.append_one(step, flags, reward, writer.place(number, row))
+                else:
+                    self._append_with(step, flags, row, final, given)
+            self.next_step[0] = 0 if flags else step + 1
             self.add_count += 1
             if given is not None:
                 self._seen(given)
@@ -210,6 +209,19 @@ class IndexedStore(DrawableRows):
             self._mend(number, error)
             raise
         return number
+
+    def _append_with(
+        self, step: int, flags: int, row: list[Any], final: list[Any] | None, given: "Given | None"
+    ) -> None:
+        """A row of the only env that has a final row behind it, or a priority, or one before it
+        had."""
+        finals = int(final is not None)
+        if given is not None or self.sampler.initial is not None:
+            self._note_given(np.zeros(1 + finals, np.int64), given and given.and_none(finals))
+        self.store.writer.append_row(row, final)
+        self.sampler.append_one(step, flags, row[self._reward_at])
+        if finals:
+            self.sampler.append_one(step + 1, FINAL, 0.0)
 
     def _mend(self, before: int | np.ndarray, error: BaseException) -> None:
         """After a call that stopped short: rows that it committed stay, and what memory knows of
@@ -403,6 +415,15 @@ class IndexedStore(DrawableRows):
 
     def follow(self) -> None:
         """For a reader whose store was not replaced: take over what the writer did since."""
+        self._catch_up()
+        self.know_bounds()
+
+    def know_bounds(self) -> None:
+        """Have the index where nothing else knows which rows are left."""
+        if self._options.transitions_per_env is not None:
+            self.indexed()
+
+    def _catch_up(self) -> None:
         store, index = self.store, self.index
         has_news, follows = store.follower.refresh(), store.follower.follows
         if not follows and index is not None and (store.first > index.first).any():

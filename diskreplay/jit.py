@@ -362,15 +362,23 @@ def address(_typing, memory):
     return types.intp(memory), emit
 
 
-@intrinsic
-def int64s_at(_typing, number):
-    """The opposite of `address`: the int64 numbers that begin there."""
+def _numbers_at(kind: types.Type) -> Any:
+    """The opposite of `address`: the numbers that begin there."""
 
-    def emit(context, builder, signature, arguments):
-        kind = context.get_value_type(signature.return_type)
-        return builder.inttoptr(arguments[0], kind)
+    @intrinsic
+    def numbers_at(_typing, number):
+        def emit(context, builder, signature, arguments):
+            kind = context.get_value_type(signature.return_type)
+            return builder.inttoptr(arguments[0], kind)
 
-    return int64s(types.intp), emit
+        return types.CPointer(kind)(types.intp), emit
+
+    return numbers_at
+
+
+int64s_at, int32s_at = _numbers_at(types.int64), _numbers_at(types.int32)
+float32s_at, float64s_at = _numbers_at(types.float32), _numbers_at(types.float64)
+bytes_at = _numbers_at(types.uint8)
 
 
 @intrinsic

@@ -130,7 +130,8 @@ def joined(parts: list[Any]) -> Any:
         return {key: joined([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple):
         return tuple(joined(list(each)) for each in zip(*parts, strict=True))
-    if first.base is None:  # rows of no other array: most are, and looking takes as long
+    owner = first.base  # looking takes as long as joining short ones
+    if owner is None or (isinstance(owner, np.ndarray) and parts[1].base is not owner):
         return np.concatenate(parts)
     owner, due, rows = _owner(first), _address(first), 0
     for part in parts:

@@ -1,7 +1,7 @@
 """Batches read ahead on background threads."""
 
-import math
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class UnderWay(NamedTuple):
             match entry:
                 case [int(depth), int(batch_size), int() | float() | None as beta, int(turn)] if (
                     1 <= depth <= MOST_DEPTH and 1 <= batch_size <= 1 << 30
-                    and 0 <= (beta or 0) < math.inf and -1 <= turn < len(attributes)
+                    and 0 <= (beta or 0) <= sys.float_info.max and -1 <= turn < len(attributes)
                     and bool not in map(type, entry)
                 ):  # fmt: skip
                     found.append(cls(depth, batch_size, beta, turn))

@@ -27,6 +27,46 @@ class RowBuffer(MutableFields):
         with self._turn():
             return generation.current(self._rows.store.meta)
 
+    def put_row(self, values: list[Any]) -> int:
+        """Record one step of the only env, which fits: as `add`, in less time.
+
+        For an adapter that has looked at shapes and dtypes itself.
+
+        Parameters
+        ----------
+        values : list
+            One for each of `fields`, in their order, of its shape and dtype; None for zeros. The
+            reward is looked at. ``truncated``, ``step`` and ``is_final`` are not: the episode goes
+            on, unless ``terminated`` says that it ended. The list is written to.
+
+        Returns
+        -------
+        int
+            The row, which is its id.
+
+        Raises
+        ------
+        InvalidInputError
+            There are several envs; or it is no list of that length.
+        TypeError, ValueError
+            A value does not fit, by NumPy. Nothing is added.
+        NotFiniteError, DiskFullError, UsageError, ReadOnlyError, ClosedError, ForkedError
+            As for `add`.
+        """
+        if self.num_envs > 1:
+            raise InvalidInputError(f"put_row: one env expected, this buffer has {self.num_envs}")
+        self._check_writable()
+        with self._turn_when_drawn():
+            if self._closed:  # meanwhile
+                self._check_open()
+            rows = self._rows
+            if not isinstance(values, list) or len(values) != len(rows.store.columns):
+                raise InvalidInputError(
+                    f"put_row: a list of {len(rows.store.columns)} values expected, one for each "
+                    f"of {', '.join(rows.store.columns)}; found {values!r:.100}"
+                )
+            return (self._addable() if rows.index is None else rows).put_row(values)
+
     def add_frame(self, observation: Any) -> np.ndarray:
         """Record an observation that is no transition, as the next row of the running episode.
 

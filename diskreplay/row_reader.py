@@ -186,12 +186,13 @@ class RowReader(Session):
 
     @property
     def capacity(self) -> int | None:
-        """Rows kept, over all envs; None for everything."""
+        """Rows kept, over all envs; None for everything. Of a reader as its last call found it."""
         return self._rows.store.capacity
 
     @property
     def max_transitions(self) -> int | None:
-        """Transitions kept, over all envs; None for as many as the rows have."""
+        """Transitions kept, over all envs; None for as many as the rows have. Of a reader as its
+        last call found it."""
         return self._kind.options.max_transitions
 
     @property

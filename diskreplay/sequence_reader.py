@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from diskreplay import spaces
-from diskreplay.batch import WindowMemory
+from diskreplay.batch import Reused, WindowMemory
 from diskreplay.batch_reader import flat, reused
 from diskreplay.errors import CorruptSegmentError
-from diskreplay.sampling.window import WindowPlan
+from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.schema import Schema
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.store.column import Column
@@ -29,7 +29,6 @@ class DrawnSequences(NamedTuple):
     probability: np.ndarray
     weight: np.ndarray
     plan: WindowPlan
-    to_go: np.ndarray | None
     store: Store
     guard: ReadGuard
     looks: int
@@ -51,32 +50,38 @@ class SequenceReader:
     ----------
     schema : Schema
     stack_size : int
-    crosses : bool
-        Whether windows go over the ends of episodes, so that no two stacks share their frames.
+    window : Window
     fields : collection of str
         ``"action"`` and extras that are read at each position.
     state : collection of str
         Extras that are read at the first valid one only.
+    has_to_go : bool
+        Whether batches have returns to go.
     """
 
     def __init__(
         self,
         schema: Schema,
         stack_size: int,
+        window: Window,
         *,
-        crosses: bool,
         fields: Collection[str],
         state: Collection[str],
+        has_to_go: bool,
     ) -> None:
-        from diskreplay.sampling import window_kernels
         from diskreplay.store import batch_kernels
 
-        self._kernels, self._masks = batch_kernels, window_kernels
-        self._schema, self._stack, self._crosses = schema, stack_size, crosses
-        self._has_action = "action" in fields
+        self._kernels = batch_kernels
+        self._schema, self._stack, self._window = schema, stack_size, window
+        self._has_action, self._has_to_go = "action" in fields, has_to_go
         self._extras = [name for name in schema.extras if name in fields and name not in state]
         self._state = [name for name in schema.extras if name in state]
-        self._memory = WindowMemory()
+        self._memory, self._plans = WindowMemory(), Reused[WindowPlan]()
+
+    def plan_of(self, size: int) -> WindowPlan:
+        """The memory of a plan of so many windows, which nobody else has."""
+        plan = self._plans.take(lambda plan: len(plan.ids) == size and plan.is_free)
+        return plan or WindowPlan(self._window, size, self._stack)
 
     def read(
         self, drawn: DrawnSequences, out: SequenceBatch | None, threads: int
@@ -86,8 +91,8 @@ class SequenceReader:
         So many threads read its frames. None if what was read changed meanwhile, which happens to a
         reader of a live store only.
         """
-        store, plan, schema, kernels = drawn.store, drawn.plan, self._schema, self._masks
-        columns, masks = store.columns, plan.masks
+        store, plan, schema = drawn.store, drawn.plan, self._schema
+        columns = store.columns
         try:
             held = self._memory.take() if out is None else out._windows
             frames = [
@@ -112,31 +117,20 @@ class SequenceReader:
         if not schema.is_flat:  # asking the spaces takes some microseconds
             observation = spaces.unflatten(schema.observation_space, frames)
             action = [spaces.unflatten(schema.action_space, actions)] if actions else []
+        shown = plan.shown()
+        to_go = shown.pop("returns_to_go")
         arrays = {
             "observation": observation,
             **({"action": action[0]} if action else {}),
-            "reward": plan.reward,
-            "terminated": masks[kernels.IS_TERMINATED],
-            "truncated": masks[kernels.IS_TRUNCATED],
-            "step": plan.step,
-            "observed": masks[kernels.OBSERVED],
-            "transition": masks[kernels.TRANSITION],
-            "is_first": masks[kernels.IS_FIRST],
-            "is_last": masks[kernels.IS_LAST],
-            "is_terminal": masks[kernels.IS_TERMINATED],
-            "begin": masks[kernels.BEGIN],
-            "learn": masks[kernels.LEARN],
-            "returns": plan.returns,
-            "discount": plan.discount,
-            "target": plan.target,
-            "id": plan.ids,
+            **shown,
             "anchor": drawn.anchors,
             "weight": drawn.weight,
             "probability": drawn.probability,
-            **({} if drawn.to_go is None else {"returns_to_go": drawn.to_go}),
+            **({"returns_to_go": to_go} if self._has_to_go else {}),
             **extras,
             **state,
         }
+        self._plans.give(plan)
         if out is None:
             self._memory.give(held)
             return SequenceBatch(arrays, held)
@@ -147,7 +141,7 @@ class SequenceReader:
         self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray], threads: int
     ) -> np.ndarray:
         frames = self._take(column, ids, held, threads)
-        if self._stack == 1 or self._crosses:
+        if self._stack == 1 or self._window.crosses:
             return frames
         windows, width, *shape = frames.shape
         position = frames.strides[1]
@@ -161,16 +155,16 @@ class SequenceReader:
     ) -> np.ndarray:
         """One field's value in each row, zeros for negative ids."""
         field, kernels, windows = column.field, self._kernels, len(ids)
-        out = reused(held, field.name, (*ids.shape, *field.shape), field.dtype)
-        ids = np.ascontiguousarray(ids).reshape(-1)
+        out = reused(held, field.name, ids.shape + field.shape, field.dtype)
+        ids = ids.reshape(-1)
         reads = min(len(ids), kernels.READS)
-        if threads == 1:
-            failed = kernels.take(column.table, ids, flat(out), column.scratch(reads))
+        if threads == 1 or not windows:
+            failed = kernels.take(column.table.array, ids, flat(out), column.scratch(reads))
         else:
             job, threads = pool.job(out.nbytes, windows, threads)
             failed = kernels.take_parts(
-                column.table, ids, len(ids) // windows, flat(out), column.scratch(reads, threads),
-                threads, job,
+                column.table.array, ids, len(ids) // windows, flat(out),
+                column.scratch(reads, threads), threads, job,
             )  # fmt: skip
         if failed:
             column.complain(*divmod(-(1 + failed), column.num_envs))

@@ -25,6 +25,8 @@ from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 from diskreplay.validation import exponent
 
+_NO_RETURNS = np.empty(0, np.float32)
+
 
 class SequenceView:
     """What `Sequences` is to its buffer: which windows there are, how they are drawn, what is
@@ -61,9 +63,9 @@ class SequenceView:
         self._to_go = None if asked.returns_to_go is None else ReturnsToGo(asked.returns_to_go)
         self._powers = options.gamma ** np.arange(asked.window.n_step + 1)
         self._reader = SequenceReader(
-            schema, options.stack_size, crosses=asked.window.crosses,
+            schema, options.stack_size, asked.window,
             fields=["action", *schema.extras] if asked.fields is None else asked.fields,
-            state=asked.state,
+            state=asked.state, has_to_go=asked.returns_to_go is not None,
         )  # fmt: skip
         self._store: Store | None = None
         self.prefetchers = _ViewPrefetchers(self, lock)
@@ -137,13 +139,14 @@ class SequenceView:
         self, rows: IndexedStore, anchors: np.ndarray, probability: np.ndarray,
         weight: np.ndarray, numbers: list[np.ndarray], cursor: np.ndarray | None, guard: ReadGuard,
     ) -> DrawnSequences:  # fmt: skip
-        plan = self.anchors.plan(anchors, self._powers)
-        to_go = None if self._to_go is None else self._to_go.of(plan.ids)
+        plan = self._reader.plan_of(len(anchors))
+        to_go = _NO_RETURNS if self._to_go is None else self._to_go.column
+        self.anchors.fill(plan, anchors, self._powers, to_go)
         store = rows.store
         store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
         return DrawnSequences(
-            anchors, probability, weight, plan, to_go, store, guard, store.follower.looks, numbers,
-            cursor, self._reader,
+            anchors, probability, weight, plan, store, guard, store.follower.looks, numbers, cursor,
+            self._reader,
         )  # fmt: skip
 
     def undo(self, drawn: Sequence[DrawnSequences]) -> None:
@@ -160,9 +163,8 @@ class SequenceView:
 
     def exponent(self, beta: float | None) -> float:
         """The exponent of the importance weights."""
-        if not self.asked.prioritized:
-            return 0.0
-        return self.asked.beta if beta is None else exponent(beta)
+        asked = self.asked.beta if beta is None else exponent(beta)
+        return asked if self.asked.prioritized else 0.0
 
     def resume_prefetching(self, prefetcher: Prefetcher, depth: int, size: int) -> None:
         """Have drawn what such a prefetcher had under way in the run that was saved, unless

@@ -143,7 +143,8 @@ class Sequences:
         """
         size = self.options.batch_size if batch_size is None else whole("batch_size", batch_size)
         _check_out(out)
-        threads = whole("threads", threads, most=MOST_THREADS)
+        if type(threads) is not int or threads != 1:
+            threads = whole("threads", threads, most=MOST_THREADS)
         self._buffer._turn_when_drawn()
         guard, me = ReadGuard(), get_ident()
         try:

@@ -74,8 +74,7 @@ class Session(CallGuard):
         env_group = validation.whole("env_group", env_group, optional=True)
         kind.check_capacity(capacity)
         name = checkpoint.checked_suffix(name)
-        # A Generator passes through default_rng as it is.
-        rng = ReplayableRng(np.random.default_rng(seed))
+        rng = ReplayableRng(np.random.default_rng(seed))  # a Generator passes as it is
         workspace = None
         if path is None:
             path = temporary.store_in(workspace := temporary.make())
@@ -106,10 +105,10 @@ class Session(CallGuard):
         except BaseException:
             store.close()
             raise
-        if reopened:  # readers should not see the options of another run
-            options = self._options_meta().items()
-            if store.is_resized or any(store.meta.get(k) != v for k, v in options):
-                self._record()
+        options = self._options_meta().items() if reopened else ()
+        if store.is_resized or any(store.meta.get(k) != v for k, v in options):
+            self._record()  # readers should not see the options of another run
+            store.tell_readers()
 
     @classmethod
     def _over(cls, store: Store, kind: StoreKind, rng: np.random.Generator | None) -> Self:
@@ -196,6 +195,7 @@ class Session(CallGuard):
             raise
         self._take_over(attached)
         store.close()
+        self._rows.know_bounds()
 
     def _meta(self, states: dict[str, SequenceState] | None = None) -> dict[str, Any]:
         """What the group's attributes hold besides the store's own; `states` are those of the

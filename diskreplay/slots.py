@@ -185,6 +185,15 @@ class Slots(RowReader):
         return {name: _shown(column) for name, column in self._table.columns.items()}
 
     @property
+    def memory(self) -> dict[str, np.ndarray]:
+        """The arrays that `columns` are views of, for an owner that sets values in them itself.
+
+        What is set shows at once, in `read` too, and is on the disk when `put` is given it. `load`
+        makes others.
+        """
+        return dict(self._table.columns)
+
+    @property
     def weights(self) -> np.ndarray:
         """A number for each slot, the owner's to set: float64 of shape (slots,), the array itself.
 

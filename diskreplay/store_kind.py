@@ -83,6 +83,17 @@ class StoreKind:
         """Refuse a store, or a checkpoint to be loaded, that cannot be this buffer's."""
         self.check(store)
 
+    def _follow(self, store: Store) -> None:
+        """For a reader, which may open its store anew: keep as many transitions as its writer does
+        by now. What a transition is stays what it was."""
+        most = store.meta.get("max_transitions")
+        try:
+            if most is not None:
+                numbers.integer("max_transitions", most, store.num_envs, numbers.MOST_ROWS)
+        except ValueError as error:
+            raise FormatError(f"{store.path / 'zarr.json'}: damaged ({error})") from error
+        self.options = self.options._replace(max_transitions=most)
+
     def check_transitions(self, store: Store) -> None:
         """Refuse a store that was opened and has more transitions than are to be kept.
 
@@ -132,6 +143,8 @@ class StoreKind:
         CorruptSegmentError, FormatError
             What is on disk cannot be.
         """
+        if store.mode == "r":
+            self._follow(store)
         rows = IndexedStore(store, self.schema, self.options, self.distribution.make_sampler)
         if resume_episodes:
             rows.next_step[:] = saved_next_step(store)

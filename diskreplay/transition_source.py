@@ -40,7 +40,7 @@ class TransitionSource(ActorRows):
             Default: that of the constructor.
         beta : float or callable, optional
             Exponent of the importance weights, or a schedule: `add_count` to exponent. A schedule
-            may not call the buffer (`ReentryError`). Without meaning for a uniform buffer.
+            may not call the buffer (`ReentryError`). A uniform buffer has no use for it.
         out : Batch, optional
             An older batch of this buffer whose memory may be overwritten; it is filled and
             returned. One of another size gets new memory.
@@ -71,7 +71,7 @@ class TransitionSource(ActorRows):
         if size is not self.batch_size:
             size = validation.whole("batch_size", size)
         check_out(out)
-        if threads != 1 or threads is True:
+        if type(threads) is not int or threads != 1:
             threads = validation.whole("threads", threads, most=MOST_THREADS)
         self._turn_when_drawn()
         guard, me = ReadGuard(), get_ident()

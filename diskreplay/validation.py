@@ -1,5 +1,6 @@
 """What comes in, checked and cast without loss: options, values, whole rows for the store."""
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -196,6 +197,7 @@ class RowValidator:
 
     def __init__(self, schema: Schema, num_envs: int) -> None:
         self._schema, self._num_envs = schema, num_envs
+        self._flat = (schema.observations[0], schema.actions[0]) if schema.is_flat else None
         self._all_envs = np.arange(num_envs)
         self._zeros = [np.zeros((), field.dtype) for field in schema.fields]
         both = schema.observation_space, schema.action_space
@@ -211,11 +213,9 @@ class RowValidator:
     ) -> tuple[list[Any], list[Any] | None]:  # fmt: skip
         """A value for each field, and those of a final row if the episode ends with one."""
         schema = self._schema
-        if schema.is_flat:  # by far the most common, and worth two microseconds
-            row: list[Any] = [
-                fit(schema.observations[0], observation),
-                fit(schema.actions[0], action),
-            ]
+        if self._flat is not None:  # by far the most common, and worth two microseconds
+            seen, done = self._flat
+            row: list[Any] = [fit(seen, observation), fit(done, action)]
         else:
             row = self._leaves(schema.observation_space, schema.observations, observation)
             row += self._leaves(schema.action_space, schema.actions, action)
@@ -401,6 +401,7 @@ def field_names(field: str | Sequence[str]) -> list[str]:
 
 def exponent(beta: Any) -> float:
     """The exponent of importance weights, or an `InvalidInputError`."""
-    if not isinstance(beta, int | float | np.number) or not 0 <= beta < np.inf:
-        raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r}")
-    return float(beta)
+    with contextlib.suppress(OverflowError):  # an int that no float can be
+        if isinstance(beta, int | float | np.integer | np.floating) and 0 <= float(beta) < np.inf:
+            return float(beta)
+    raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r:.60}")

@@ -15,6 +15,7 @@ from diskreplay.check.verify import verify
 from diskreplay.compat import cpprb, rainbow
 from diskreplay.compat.cs294 import ReplayBuffer as CS294Buffer
 from diskreplay.compat.keras_gym import ExperienceReplayBuffer
+from diskreplay.integrations.stack_kernels import window_ids
 from diskreplay.integrations.stacked_leaf import StackedLeaf
 from diskreplay.integrations.tip import Tip
 from diskreplay.store import batch_kernels, ordering_kernels, read_job
@@ -192,6 +193,12 @@ def stacks():
     tip = Tip(StackedLeaf("", space, space.shape, 4, 0), 1)
     stack = np.zeros((1, *space.shape), np.uint8)
     assert tip.goes_on(stack, stack)
+    slots, flags = np.zeros(1, np.int64), np.zeros((1, 1), np.bool_)
+    ids = np.empty((1, 5), np.int64)
+    window_ids(
+        np.ones((1, 1), np.int64), np.zeros((1, 1), np.uint8), flags, flags[0], slots, slots, slots,
+        -3, 1, 3, False, ids,
+    )  # fmt: skip
 
 
 def main():

@@ -324,9 +324,30 @@ def test_bad_batch_sizes(shared, size):
     refused(shared, errors.InvalidInputError, [repr(size)], lambda: shared.prefetch(size))
 
 
-@pytest.mark.parametrize("beta", [-0.1, float("nan"), float("inf"), "large"])
+BAD_BETAS = [-0.1, float("nan"), float("inf"), "large", [0.4], pytest.param(10**400, id="huge")]
+
+
+@pytest.mark.parametrize("beta", BAD_BETAS)
 def test_bad_beta(shared, beta):
     refused(shared, errors.InvalidInputError, ["beta"], lambda: shared.sample(beta=beta))
+
+
+@pytest.mark.parametrize("beta", BAD_BETAS)
+@pytest.mark.parametrize("kind", [diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer])
+def test_bad_beta_of_any_buffer(tmp_path, kind, beta):
+    options = {"observation_space": Box(0, 1, (2,)), "action_space": Discrete(2), "capacity": 20}
+    with kind(tmp_path / "store", **options) as buffer:
+        buffer.add(np.zeros(2), 1, 1.0, True, False)
+        with pytest.raises(errors.InvalidInputError, match="beta"):
+            buffer.sample(2, beta=beta)
+        assert len(buffer.sample(2, beta=np.float32(0.5)).id) == 2
+        if kind is diskreplay.PrioritizedReplayBuffer:
+            with pytest.raises(errors.InvalidInputError, match="beta"):
+                buffer.beta = beta
+            buffer.beta = np.float32(0.5)
+    if kind is diskreplay.PrioritizedReplayBuffer:
+        with diskreplay.open(tmp_path / "store") as buffer:
+            assert buffer.beta == 0.5
 
 
 def test_nothing_to_sample(tmp_path):
@@ -613,11 +634,12 @@ def test_suffixes_that_are_the_same_number(tmp_path, buffer):
 def test_checkpoints_inside_the_store(tmp_path, buffer, inside):
     """A load replaces the store's directory, and would take them with it."""
     (tmp_path / "link").symlink_to(buffer.path)
-    real = str(buffer.path / inside)
+    real = buffer.path / inside
     for directory in (real, tmp_path / "link" / inside):
         for call in (buffer.save, buffer.export_gz):
             refused(
-                buffer, errors.InvalidInputError, ["checkpoint_dir", real, "beside"],
+                buffer, errors.InvalidInputError,
+                [str(real), f"is inside the store {buffer.path}", "choose a path beside it"],
                 lambda call=call, directory=directory: call(directory, 1),
             )  # fmt: skip
 
@@ -630,7 +652,7 @@ def test_checkpoints_inside_a_checkpoint(tmp_path, buffer, inside):
     for call in (buffer.save, buffer.export_gz):
         refused(
             buffer, errors.InvalidInputError,
-            ["checkpoint_dir", f"the checkpoint {saved}", f"give that one: {saved.parent}"],
+            [f"is inside the checkpoint {saved}", "choose a path beside it"],
             lambda call=call: call(saved / inside, 8),
         )  # fmt: skip
     assert contents(saved) == before

@@ -91,3 +91,40 @@ def test_a_smaller_one_that_holds_all_rows_is_fine(tmp_path):
         assert buffer.bounds.tolist() == [[5, 95]]
     with pytest.raises(CapacityError, match="oldest 1 of the 90 rows"):
         make(tmp_path / "store", 89)
+
+
+@pytest.mark.parametrize("cls", [diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer])
+def test_rows_of_a_store_that_grows_are_what_a_reader_finds(tmp_path, cls):
+    """The index in memory moves twice while they are added; a reader makes its own of the files."""
+    rows, rng = 2600, np.random.default_rng(0)
+    flags = rng.random((2, rows)) < 0.02
+    rewards, marks = rng.normal(size=rows), rng.integers(-128, 128, rows)
+    with cls(
+        tmp_path / "s", observation_space=Box(-9, 9, (3,)), action_space=Discrete(99),
+        capacity=None, stack_size=3, update_horizon=2, extras={"mark": ((), "int8")}, seed=0,
+    ) as buffer:  # fmt: skip
+        step, steps = 0, []
+        for row in range(rows):
+            terminated, truncated = flags[:, row]
+            buffer.add(
+                np.full(3, row, np.float32), row % 99, rewards[row], terminated, truncated,
+                mark=marks[row],
+            )  # fmt: skip
+            steps.append(step)
+            step = 0 if terminated or truncated else step + 1
+        ids = np.arange(rows)
+        with diskreplay.open(tmp_path / "s") as reader:
+            expected = {
+                "observation": np.repeat(ids, 3).reshape(-1, 3), "action": ids % 99,
+                "reward": rewards.astype(np.float32), "terminated": flags[0],
+                "truncated": flags[1], "step": steps, "is_final": np.zeros(rows, np.bool_),
+                "mark": marks,
+            }  # fmt: skip
+            for name, values in expected.items():
+                np.testing.assert_array_equal(reader.take(name, ids), values, name)
+            there = reader.sampleable_ids()
+            np.testing.assert_array_equal(buffer.sampleable_ids(), there)
+            assert len(buffer) == len(reader) == len(there)
+        if cls is diskreplay.PrioritizedReplayBuffer:
+            buffer.tree.check()
+            assert np.flatnonzero(buffer.tree.leaves).tolist() == there.tolist()

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.blocks import PAGES, ROOT
+from tests.effort import PROFILE
 from tests.view.browsing import CHROMIUM, DRIVER
 
 pytest.importorskip("matplotlib")
@@ -20,6 +21,11 @@ def drawn(out, *kinds):
     return {path.name for path in out.iterdir() if path.stat().st_size > 1000}
 
 
+# Half a minute each, and what they draw changes with the pages: `.ci/run` draws them.
+draws = pytest.mark.skipif(PROFILE == "same", reason="draws all pictures: HYPOTHESIS_PROFILE=whole")
+
+
+@draws
 def test_commands_sheet_and_charts(tmp_path):
     made = drawn(tmp_path, "terminal", "sheet", "charts")
     commands = {path.name for path in PICTURES.glob("cli-*.svg")}
@@ -31,6 +37,7 @@ def test_commands_sheet_and_charts(tmp_path):
         assert re.search("diskreplay.{1,6}" + name[4:-4], text)
 
 
+@draws
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromium-driver")
 def test_the_live_page_and_the_report(tmp_path):
     pytest.importorskip("selenium")

@@ -386,13 +386,32 @@ os.kill(os.getpid(), 9)
 """
     with make(tmp_path / "a", 1) as buffer:
         (writer,) = buffer.env_writers()
-        actor = start(code, note(tmp_path / "w", writer), stdin=-1)
-        assert actor.wait() == -signal.SIGKILL
+        with start(code, note(tmp_path / "w", writer), stdin=-1) as actor:
+            assert actor.wait() == -signal.SIGKILL
+            writer.add(**step_of(0, 1))
+            buffer.drain()
+            assert numbers(buffer, 0) == [0, 1]
+            writer.close()
+
+
+def test_a_ring_that_a_last_child_still_has_is_waited_for(tmp_path):
+    """As a child has it that was forked just before its actor was killed, until it first runs."""
+    code = """
+import os, pickle, subprocess, sys
+from tests.actors import step_of
+writer = pickle.load(open(sys.argv[1], "rb"))
+writer.add(**step_of(0, 0))
+subprocess.Popen(["sleep", "0.5"], pass_fds=[writer._lock], stdout=subprocess.DEVNULL)
+os.kill(os.getpid(), 9)
+"""
+    with make(tmp_path / "a", 1) as buffer:
+        (writer,) = buffer.env_writers()
+        with start(code, note(tmp_path / "w", writer)) as actor:
+            assert actor.wait() == -signal.SIGKILL
         writer.add(**step_of(0, 1))
         buffer.drain()
         assert numbers(buffer, 0) == [0, 1]
-        with actor:
-            writer.close()
+        writer.close()
 
 
 def test_what_an_add_refuses_leaves_nothing(tmp_path):

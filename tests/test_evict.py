@@ -1,5 +1,6 @@
 """Rows that leave before the capacity says so."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -130,13 +131,20 @@ def test_a_reader_in_another_process_shows_the_same_moment(tmp_path, compressor)
         assert reader.returncode == 0
 
 
-def test_a_reader_shows_what_was_let_go_of_before_the_writer_closed(tmp_path):
-    buffer = make(tmp_path / "r")
+@contextlib.contextmanager
+def followed(path):
+    """A buffer that has let go of 33 of 65 rows, and a reader that saw 60 of them."""
+    buffer = make(path)
     fill(buffer, 60)
-    with diskreplay.open(tmp_path / "r") as reader:
+    with diskreplay.open(path) as reader:
         assert reader.bounds.tolist() == [[0, 60]]
         fill(buffer, 5, 60)
         buffer.evict([33])
+        yield buffer, reader
+
+
+def test_a_reader_shows_what_was_let_go_of_before_the_writer_closed(tmp_path):
+    with followed(tmp_path / "r") as (buffer, reader):
         buffer.close()
         assert reader.bounds.tolist() == [[33, 65]]
         assert len(reader.gather(reader.sampleable_ids()).id) == 31  # one is pending
@@ -162,12 +170,7 @@ def test_a_reader_that_saw_nothing_of_a_writer_between_two_calls(tmp_path):
 
 
 def test_a_writer_that_closes_while_a_reader_looks(tmp_path):
-    buffer = make(tmp_path / "r")
-    fill(buffer, 60)
-    with diskreplay.open(tmp_path / "r") as reader:
-        assert reader.bounds.tolist() == [[0, 60]]
-        fill(buffer, 5, 60)
-        buffer.evict([33])
+    with followed(tmp_path / "r") as (buffer, reader):
         follower = reader._rows.store.follower
         look = follower.look
 

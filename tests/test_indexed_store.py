@@ -414,3 +414,40 @@ def test_damaged_attributes_are_named(tmp_path, damage):
     metadata.write_text(json.dumps(document))
     with pytest.raises(errors.FormatError, match=r"zarr\.json"):
         diskreplay.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_rows_that_fit_are_put_as_they_are_added(tmp_path, drawn):
+    rng = np.random.default_rng(0)
+    extras = {"flag": ((), "bool"), "state": ((3,), "float32")}
+    with make(tmp_path / "a", extras=extras) as put, make(tmp_path / "b", extras=extras) as added:
+        for at in range(100):
+            frame = rng.integers(0, 256, (32, 40), np.uint8)
+            action, reward, ends = at % 5, float(rng.normal()), at % 9 == 8
+            state = rng.normal(size=3).astype(np.float32)
+            row = put.put_row([frame, action, reward, ends, True, 7, True, at % 2 == 0, state])
+            ids = added.add(frame, action, reward, ends, False, flag=at % 2 == 0, state=state)
+            assert [row] == ids.tolist()
+            if drawn and at == 40:
+                assert len(put) == len(added)
+        assert put.bounds.tolist() == added.bounds.tolist()
+        rows = np.arange(*put.bounds[0])
+        for name in put.fields:
+            np.testing.assert_array_equal(put.take(name, rows), added.take(name, rows))
+        np.testing.assert_array_equal(put.sampleable_ids(), added.sampleable_ids())
+        nothing = [None] * len(put.fields)
+        for wrong in (nothing[:-1], [*nothing, None], tuple(nothing), None):
+            with pytest.raises(errors.InvalidInputError, match=f"{len(nothing)} values expected"):
+                put.put_row(wrong)
+        for wrong in ("frame", np.zeros(7)):
+            with pytest.raises(ValueError, match=r"frame|broadcast"):
+                put.put_row([wrong, *nothing[1:]])
+        with pytest.raises(errors.NotFiniteError):
+            put.put_row([*nothing[:2], np.inf, *nothing[3:]])
+        assert put.put_row(nothing) == 100
+        assert not put.take("observation", [100]).any()
+    with pytest.raises(errors.ClosedError):
+        put.put_row(nothing)
+    with make(tmp_path / "c", num_envs=2) as several:
+        with pytest.raises(errors.InvalidInputError, match="one env expected, this buffer has 2"):
+            several.put_row(nothing)

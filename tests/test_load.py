@@ -19,7 +19,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import errors
-from diskreplay.store import files
+from diskreplay.store import file_locks, files
 from diskreplay.store.system_errors import translated
 from tests import processes
 from tests.effort import effort
@@ -444,21 +444,21 @@ def test_a_second_writer_is_refused_at_any_moment(saved, tmp_path, monkeypatch, 
 
 def test_a_lock_file_that_was_replaced_meanwhile(tmp_path, monkeypatch):
     """A writer opens the lock file, a load exchanges the directories and lets go of the old one."""
-    path, flock = tmp_path / "lock", files.fcntl.flock
+    path, flock = tmp_path / "lock", file_locks.fcntl.flock
     held, replaced = [], []
 
     def late(fd, operation):
         if not replaced:
             replaced.append(1)
             path.rename(tmp_path / "old")
-            held.append(files.lock(path, of=tmp_path))
+            held.append(file_locks.lock(path, of=tmp_path))
         flock(fd, operation)
 
-    monkeypatch.setattr(files.fcntl, "flock", late)
+    monkeypatch.setattr(file_locks.fcntl, "flock", late)
     with pytest.raises(errors.LockedError):
-        files.lock(path, of=tmp_path)
-    files.unlock(held[0])
-    files.unlock(files.lock(path, of=tmp_path))
+        file_locks.lock(path, of=tmp_path)
+    file_locks.unlock(held[0])
+    file_locks.unlock(file_locks.lock(path, of=tmp_path))
 
 
 def test_no_thread_for_clearing_away(saved, monkeypatch):

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import session
-from diskreplay.store import column, maintenance, rwlock
+from diskreplay.store import column_files, maintenance, rwlock
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "design" / "locks.md").read_text()
@@ -119,7 +119,7 @@ def watched(monkeypatch):
         RLock=lambda: Watched(threading.RLock(), BUFFER)))  # fmt: skip
     monkeypatch.setattr(maintenance, "threading", threads_with(
         RLock=lambda: Watched(threading.RLock(), MAINTENANCE)))  # fmt: skip
-    monkeypatch.setattr(column, "threading", threads_with(
+    monkeypatch.setattr(column_files, "threading", threads_with(
         Lock=lambda: Watched(threading.Lock(), CHANGING)))  # fmt: skip
     monkeypatch.setattr("diskreplay.store.open_store.RWLock", WatchedRWLock)
     monkeypatch.setattr(Watched, "wrong", [])

@@ -119,6 +119,57 @@ def test_what_a_kill_brings_back_leaves_again(tmp_path):
     assert verify(tmp_path / "r").findings == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"max_transitions": 50}, {"max_transitions": 20}),
+        ({"max_transitions": 20}, {"max_transitions": 50}),
+        ({"max_transitions": 20}, {"capacity": None}),
+        ({}, {"max_transitions": 20}),
+        ({"capacity": 60}, {"capacity": 30}),
+        ({"capacity": 30}, {"capacity": 60}),
+        ({"capacity": 60}, {"capacity": None}),
+    ],
+)
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_reader_goes_by_what_the_next_writer_keeps(tmp_path, before, after, follow):
+    def seen(buffer):
+        bounds, ids = buffer.bounds.tolist(), buffer.sampleable_ids()
+        rows = bounds, len(buffer), buffer.take("reward", ids).tolist()
+        return *rows, buffer.capacity, buffer.max_transitions
+
+    path = tmp_path / "r"
+    with make(path, **before) as buffer:
+        record(buffer, 40, 3)
+        first = seen(buffer)
+    with diskreplay.open(path, follow=follow) as reader:
+        assert seen(reader) == first
+        for round_ in range(2):
+            with make(path, **after, shrink=True) as buffer:
+                assert seen(reader) == (seen(buffer) if follow else first)
+                if follow:
+                    for more in range(10):
+                        record(buffer, 5, 3, start=120 + 150 * round_ + 15 * more)
+                        assert seen(reader) == seen(buffer)
+                last = seen(buffer)
+            assert seen(reader) == (last if follow else first)
+
+
+@pytest.mark.parametrize(("capacity", "transitions"), [(3, 0), (20, 15)])
+def test_what_a_transition_is_does_not_change_for_a_reader(tmp_path, capacity, transitions):
+    with make(tmp_path / "r", update_horizon=3, stack_size=4) as buffer:
+        record(buffer, 1, 100)
+    with diskreplay.open(tmp_path / "r") as reader:
+        assert len(reader) == 100
+        with make(tmp_path / "r", capacity=capacity, shrink=True) as buffer:
+            record(buffer, 1, 10, start=100)
+            assert reader.bounds.tolist() == buffer.bounds.tolist()
+            assert (reader.capacity, reader.update_horizon, reader.stack_size) == (capacity, 3, 4)
+            assert len(reader) == transitions  # of the oldest rows the stacks are not whole
+            batch = reader.gather(reader.sampleable_ids())
+            assert batch.observation.shape == (transitions, 4, 4)
+
+
 def test_files_follow_the_transitions_and_not_the_rows(tmp_path):
     with make(tmp_path / "r", max_transitions=64, segment_rows=8) as buffer:
         record(buffer, 1, 5000)

@@ -1,5 +1,6 @@
 """Stores and checkpoints behind links, moved while they are open, and without locks."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -507,6 +508,41 @@ def test_an_older_api_whose_store_is_moved(tmp_path):
     with ReplayBuffer(4, 100, 8, path=tmp_path / "old") as again:
         assert len(again) == 30
     assert names_in(tmp_path) == ["old"]
+
+
+# -- file systems that keep the names of open files
+
+
+def test_nothing_is_left_where_a_removed_file_has_a_name_while_it_is_open(tmp_path, monkeypatch):
+    """As on NFS, and most file systems in user space: its directory cannot be removed till then."""
+    unlink, close, hidden = os.unlink, os.close, {}
+
+    def is_open(fd, path):
+        with contextlib.suppress(OSError):
+            return os.readlink(f"/proc/self/fd/{fd}") == str(path)
+
+    def unlink_or_hide(path, **where):
+        opened = [int(fd) for fd in os.listdir("/proc/self/fd") if is_open(fd, path)]
+        if not opened:
+            return unlink(path, **where)
+        hidden[opened[0]] = Path(path).with_name(f".hidden{len(hidden)}")
+        return os.rename(path, hidden[opened[0]])
+
+    def close_and_forget(fd):
+        close(fd)
+        if fd in hidden:
+            unlink(hidden.pop(fd))
+
+    monkeypatch.setattr(os, "unlink", unlink_or_hide)
+    monkeypatch.setattr(os, "close", close_and_forget)
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 40)
+        for number in (1, 2, 2, 3):
+            buffer.save(tmp_path / "checkpoints", number, keep=2)
+        buffer.load(tmp_path / "checkpoints", 2)
+        assert rows_of(buffer) == list(range(40))
+    assert names_in(tmp_path / "checkpoints") == ["replay_ckpt.2", "replay_ckpt.3"]
+    assert names_in(tmp_path) == ["checkpoints", "store"]
 
 
 # -- without locks

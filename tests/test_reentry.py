@@ -44,7 +44,7 @@ def calls_of(buffer, player, directory):
         "evict": lambda: buffer.evict(buffer._rows.store.first),
         "extend": lambda: player.step(call="extend"), "begins": lambda: buffer.begins,
         "add_frame": lambda: buffer.add_frame(np.zeros((4, 4), np.uint8)), "close": buffer.close,
-        "clear": buffer.clear,
+        "clear": buffer.clear, "put_row": lambda: buffer.put_row([None] * len(buffer.fields)),
     }  # fmt: skip
     return ahead, calls
 
@@ -59,7 +59,7 @@ def filled(path):
     return buffer, player
 
 
-ENDS = ("close", "load", "clear", "add_frame")  # what comes behind it is another story
+ENDS = ("close", "load", "clear", "add_frame", "put_row")  # what comes behind it is another story
 OUTER = ("add", "sample", "next", "take", "save", "flush", "update_priorities", "load", "close")
 
 

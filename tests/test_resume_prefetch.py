@@ -128,7 +128,7 @@ STEPS = st.lists(
 NUMBERS = st.sets(st.sampled_from(range(len(KINDS))))
 
 
-@settings(max_examples=effort(60, 60, 300), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(30, 60, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     begin=st.integers(0, 2 * CAPACITY), before=STEPS, after=STEPS, made_early=NUMBERS,
     made_at_load=NUMBERS, used_before=NUMBERS, prioritized=st.booleans(), data=st.data(),
@@ -263,6 +263,7 @@ def test_several_prefetchers_draw_in_the_order_in_which_they_are_asked(tmp_path)
         [[-1, 8, 0.4, 0]], [[2, 0, 0.4, 0]], [[2**40, 8, 0.4, 0]], [[2, 2**40, 0.4, 0]],
         [[2, 8, -1.0, 0]], [[2, 8, [], 0]], [[2, 8, "x", 0]], [[True, 8, 0.4, 0]],
         [["2", 8, 0.4, 0]], [[2.0, 8, 0.4, 0]], [[2, 8, 0.4, 0], 5], [[2, 8, 1e999, 0]],
+        [[2, 8, 10**400, 0]],
         [[2, 8, 0.4, -2]], [[2, 8, 0.4, 1]], [[2, 8, 0.4, False]], [[2, 8, 0.4, 0.0]],
     ],
 )  # fmt: skip

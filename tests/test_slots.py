@@ -402,3 +402,18 @@ def test_a_closed_one_answers_no_more():
         slots.put([0], {})
     with pytest.raises(errors.ClosedError):
         slots.read("act", [0])
+
+
+def test_an_owner_may_set_values_in_memory_and_put_them(tmp_path):
+    values = rows_of(np.random.default_rng(0), 24)
+    with make(tmp_path / "slots") as slots:
+        slots.put(np.arange(24), values)
+        act, before = slots.memory["act"], values["act"][7].copy()
+        assert set(slots.memory) == set(slots.columns)
+        act[7] = act[8] = 1 - before
+        for shown in (slots.columns["act"], slots.read("act", np.arange(24)), slots.view("act")):
+            np.testing.assert_array_equal(shown[7], 1 - before)
+        slots.put([8], {"act": act[[8]]})
+    with make(tmp_path / "slots") as slots:
+        np.testing.assert_array_equal(slots.columns["act"][7], before)  # it was not put
+        np.testing.assert_array_equal(slots.columns["act"][8], 1 - before)

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.store import files
+from diskreplay.store import file_locks, files
 from tests import processes
 
 OPTIONS = {"observation_space": Discrete(9), "action_space": Discrete(3), "capacity": 100}
@@ -123,15 +123,15 @@ def test_what_others_could_change_is_not_used(temporary):
 
 def test_one_that_is_being_made_right_now(temporary, monkeypatch):
     """Its directory is there, its lock is not: another process takes it for a leftover."""
-    try_lock, stolen = files.try_lock, []
+    try_lock, stolen = file_locks.try_lock, []
 
-    def steal(path):
+    def steal(path, **options):
         if not stolen:
             stolen.append(path)
             files.remove_tree(path.parent)
-        return try_lock(path)
+        return try_lock(path, **options)
 
-    monkeypatch.setattr(files, "try_lock", steal)
+    monkeypatch.setattr(file_locks, "try_lock", steal)
     with diskreplay.ReplayBuffer(None, **OPTIONS) as buffer:
         buffer.add(1, 1, 0.0, False, False)
         assert not stolen[0].parent.exists()

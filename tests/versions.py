@@ -43,10 +43,10 @@ TESTS = {
     "pillow": ("tests/pictures", "tests/cli/test_pictures.py"),
     "torch": ("tests/integrations/test_torch.py", "tests/integrations/test_disk_tensor.py"),
     "torchrl": ("tests/integrations/test_torchrl.py",),
-    "starlette": ("tests/view/test_answers.py", "tests/view/test_guard.py"),
+    "starlette": ("tests/view/test_episode_answers.py", "tests/view/test_guard.py"),
     "uvicorn": ("tests/cli/test_view.py",),
     # Those of tests alone.
-    "httpx2": ("tests/view/test_answers.py",),
+    "httpx2": ("tests/view/test_row_answers.py",),
     "moto": ("tests/remote/test_bucket.py",),
     "duckdb": ("tests/convert/test_parquet.py",),
     "tensorstore": ("tests/test_zarr_readers.py",),

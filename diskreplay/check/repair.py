@@ -39,6 +39,7 @@ from diskreplay.store import (
     tempfiles,
 )
 from diskreplay.store.catalog import Key, SegmentEntry
+from diskreplay.store.checkpoint import write_documents
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.paths import resolved
@@ -89,8 +90,7 @@ def repair(
         )
     for source in sources:
         format.read_attributes(source)  # said before the long walk, and also if all is sound
-    lock = private.hold(path)
-    try:
+    with private.held(path):
         interrupted_repair.finish(path)
         check = Check(path, advance)
         check.run()
@@ -101,8 +101,6 @@ def repair(
             check.report, aside=repair.run(), set_aside=tuple(repair.lost.tolist()),
             losses=tuple(repair.losses),
         )  # fmt: skip
-    finally:
-        files.unlock(lock)
 
 
 class _Repair:
@@ -300,7 +298,6 @@ class _Repair:
         packed = sum(field.packed for field in catalog.fields)
         CommitPage.create(private.commit_page(build), catalog.count, packed)
         rows = int(catalog.count.max(initial=0))
-        documents = {}
         for field in catalog.fields:
             files.make_dirs(build / field.name)
             attributes: dict[str, dict] = {"seals": {}, "open": {}}
@@ -309,9 +306,7 @@ class _Repair:
                 which = attributes["seals" if is_sealed else "open"]
                 which[f"{entry.number}/{entry.group}"] = seal.entry
             made = format.array_document(field, rows, catalog.num_envs, attributes)
-            documents[build / field.name / "zarr.json"] = made
-            for parent in (build / field.name).relative_to(build).parents:
-                documents.setdefault(build / parent / "zarr.json", format.group_document())
+            write_documents(build, field, made)
         of_group = {
             **self.snapshot.attributes,
             **self.snapshot.parts.attribute(),
@@ -321,10 +316,7 @@ class _Repair:
         }
         if "next_step" in of_group:
             of_group["next_step"] = [0] * catalog.num_envs
-        documents[build / "zarr.json"] = format.group_document(of_group)
-        for path, document in documents.items():
-            files.make_dirs(path.parent)
-            files.write(path, [format.encode(document)])
+        files.write(build / "zarr.json", [format.encode(format.group_document(of_group))])
         self._build_priorities()
         self._link(private.lock_file(self.path), private.lock_file(build))
         files.sync([Path(base, name) for base, _dirs, names in os.walk(build) for name in names])

@@ -128,6 +128,16 @@ class Snapshot:
     def _complain(self, kind: str, path: Path, meaning: str, remedy: str, **more: Any) -> None:
         self.findings.append(Finding(kind, path, meaning, remedy, **more))
 
+    def _miscounted(
+        self, wrong: np.ndarray, meaning: str, *figures: np.ndarray, field: str = ""
+    ) -> bool:
+        """Whether the commit page is wrong for some env. Figures of the first one are told."""
+        if wrong.any():
+            env, path = int(wrong.argmax()), private.commit_page(self.path)
+            told = meaning.format(*(figure[env] for figure in figures), env=env, field=field)
+            self._complain("state", path, told, RECOUNT, env=env)
+        return bool(wrong.any())
+
     def _document(self, path: Path) -> dict[str, Any] | None:
         try:
             return format.read_document(path)
@@ -189,21 +199,13 @@ class Snapshot:
                 "nothing depends on them; `--repair` writes it anew",
             )  # fmt: skip
         wrong = count != self.durable_count if settled else live & (count < self.durable_count)
-        if wrong.any():
-            env = int(wrong.argmax())
-            self._complain(
-                "state", path,
-                f"{count[env]} rows of env {env} counted, {self.durable_count[env]} recorded",
-                RECOUNT, env=env,
-            )  # fmt: skip
+        durable = self.durable_count
+        self._miscounted(wrong, "{} rows of env {env} counted, {} recorded", count, durable)
         wrong = (first < 0) | (first > (count if live else self.first))
-        if (settled or live) and wrong.any():
-            env = int(wrong.argmax())
-            self._complain(
-                "state", path,
-                f"rows of env {env} are said to be kept from {first[env]} on, and "
-                f"{self.first[env]} is recorded, of {count[env]}", RECOUNT, env=env,
-            )  # fmt: skip
+        if (settled or live) and self._miscounted(
+            wrong, "rows of env {env} are said to be kept from {} on, and {} is recorded, of {}",
+            first, self.first, count,
+        ):  # fmt: skip
             first = self.first
         finals = finals_in(words)
         if live:
@@ -223,13 +225,10 @@ class Snapshot:
             else:
                 wrong = live & ((before < 0) | (before % size > 0) | (self.count - after > room))
                 wrong |= live & (before > whole)
-            if wrong.any():
-                env = int(wrong.argmax())
-                self._complain(
-                    "state", path,
-                    f"{before[env]} of {self.count[env]} rows of env {env} are said to be in "
-                    f"shards of {field.name!r}", RECOUNT, env=env,
-                )  # fmt: skip
+            if self._miscounted(
+                wrong, "{} of {} rows of env {env} are said to be in shards of {field!r}",
+                before, self.count, field=field.name,
+            ):  # fmt: skip
                 before = np.clip(before // size * size, 0, whole)
             self._packed[field.name] = before
         self.page = page

@@ -15,7 +15,7 @@ from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.convert.unpickling import pickled_set, pickled_sum_tree
 from diskreplay.errors import InvalidInputError
 from diskreplay.prioritized import PrioritizedReplayBuffer
-from diskreplay.store.checkpoint import check_outside
+from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import resolved
 
 _BYTES_AT_ONCE = 4 << 20
@@ -78,7 +78,7 @@ def write(
             "or part from a store of its own"
         )
     directory = resolved(directory)
-    check_outside(buffer.path, directory)
+    check_outside(directory / STORE_PREFIX)
     files = GzFiles(directory, suffix)
     stack_size = buffer.stack_size if stack_size is None else stack_size
     rows, ended, cut = _layout(buffer, stack_size)

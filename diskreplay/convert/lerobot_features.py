@@ -59,7 +59,17 @@ class Feature(NamedTuple):
 
     @classmethod
     def of(cls, field: str, key: str, shape: tuple[int, ...], dtype: np.dtype) -> Self:
-        """That of a field; `key` is its own key in a nested space, "" if it is in none."""
+        """The feature of a field of a store.
+
+        Parameters
+        ----------
+        field : str
+        key : str
+            The field's own key in a nested space, "" if it is in none.
+        shape : tuple of int
+            Of a row.
+        dtype : dtype
+        """
         wanted = dtype == np.uint8 or (dtype.kind == "f" and key.startswith(IMAGE))
         is_picture = wanted and picture_shape(shape) is not None
         if key.startswith("observation."):
@@ -72,14 +82,30 @@ class Feature(NamedTuple):
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
-        """As the data set has it: a number is an array of one, and a picture has three colours."""
+        """The shape in the data set: a number is an array of one, and a picture has three
+        colours."""
         if self.is_picture:
             height, width = picture_shape(self.shape) or (0, 0)
             return height, width, 3
         return self.shape or (1,)
 
     def as_pictures(self, values: np.ndarray) -> np.ndarray:
-        """Rows as pictures, uint8 of shape ``(n, h, w, 3)``; a view where it can be."""
+        """Rows of the field as pictures.
+
+        Parameters
+        ----------
+        values : ndarray, shape (n, *shape)
+
+        Returns
+        -------
+        ndarray of uint8, shape (n, h, w, 3)
+            A view of `values` where that can be; read-only if it has one colour.
+
+        Raises
+        ------
+        InvalidInputError
+            There are floats outside 0 to 1.
+        """
         if self.dtype.kind == "f":
             if not ((values >= 0) & (values <= 1)).all():
                 raise InvalidInputError(
@@ -94,7 +120,17 @@ class Feature(NamedTuple):
         return np.broadcast_to(values, (len(values), height, width, 3))
 
     def of_pictures(self, pictures: np.ndarray) -> np.ndarray:
-        """The opposite of `as_pictures`."""
+        """The opposite of `as_pictures`.
+
+        Parameters
+        ----------
+        pictures : ndarray of uint8, shape (n, h, w, 3)
+
+        Returns
+        -------
+        ndarray, shape (n, *shape)
+            Of the field's dtype; floats from 0 to 1.
+        """
         if len(self.shape) == 2:
             values = pictures[..., 0]
         elif self.shape[-1] in (1, 3):
@@ -106,14 +142,26 @@ class Feature(NamedTuple):
         return np.ascontiguousarray(values)
 
     def info(self, kind: str) -> dict[str, Any]:
-        """What ``info.json`` says of it; `kind` is the one of pictures, "video" or "image"."""
+        """What ``info.json`` says of it.
+
+        Parameters
+        ----------
+        kind : {"video", "image"}
+            How pictures are stored.
+        """
         names: list[str] | None = ["height", "width", "channels"] if self.is_picture else None
         dtype = kind if self.is_picture else self.dtype.name
         return {"dtype": dtype, "shape": list(self.feature_shape), "names": names}
 
 
 def picture_shape(shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Height and width of a picture of this shape; None if it is none."""
+    """Height and width of a picture of this shape; None if it is none.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (h, w), (h, w, 1 or 3) or (1 or 3, h, w), with sides of 8 pixels and more.
+    """
     if len(shape) == 2:
         found = shape
     elif len(shape) == 3 and shape[-1] in (1, 3):
@@ -127,6 +175,10 @@ def picture_shape(shape: tuple[int, ...]) -> tuple[int, int] | None:
 
 def features_of(buffer: ReplayBuffer) -> list[Feature]:
     """The features of the observations, actions and extras of a buffer.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
 
     Raises
     ------
@@ -159,7 +211,14 @@ def features_of(buffer: ReplayBuffer) -> list[Feature]:
 
 
 def describe(features: Iterable[Feature], kind: str) -> dict[str, Any]:
-    """The features as ``info.json`` lists them; `kind` is the one of pictures."""
+    """The features as ``info.json`` lists them, with rewards, ends and counters.
+
+    Parameters
+    ----------
+    features : iterable of Feature
+    kind : str
+        As for `Feature.info`.
+    """
     flag: dict[str, Any] = {"shape": [1], "names": None}
     return {
         **{feature.key: feature.info(kind) for feature in features},
@@ -175,6 +234,16 @@ def foreign(described: Mapping[str, Mapping[str, Any]]) -> list[Feature]:
     by the features' own names, pictures are uint8 with the channels last.
 
     Text, and what has a meaning of its own in a data set, is left out.
+
+    Parameters
+    ----------
+    described : mapping of str to mapping
+        ``features`` of ``info.json``.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        They are damaged.
     """
     made = []
     for key, about in described.items():

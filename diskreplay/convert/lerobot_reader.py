@@ -153,7 +153,13 @@ class LeRobotFiles:
         return DONE in self._described
 
     def options(self, prioritized: bool) -> dict[str, Any]:
-        """The options of a buffer for it, as `options_of` has them."""
+        """The options of a buffer for it, as `options_of` has them.
+
+        Parameters
+        ----------
+        prioritized : bool
+            The kind of the buffer, of a data set that others wrote.
+        """
         if self._document is not None:
             return dict(self._document["buffer"])
         seen: dict[str, gym_spaces.Space] = {}
@@ -181,7 +187,13 @@ class LeRobotFiles:
         return self._episodes[episode]
 
     def length(self, episode: int) -> int:
-        """Transitions of an episode."""
+        """How many transitions an episode has.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such episode.
+        """
         return int(self._about(episode)["length"])
 
     def _path(self, pattern: str, about: Mapping[str, Any], of: str, **names: str) -> Path:
@@ -209,9 +221,29 @@ class LeRobotFiles:
     def read(self, episode: int, start: int, stop: int) -> dict[str, np.ndarray]:
         """Transitions of an episode: all fields but ``step`` and ``is_final``.
 
+        Parameters
+        ----------
+        episode : int
+            Negative ones count from the last.
+        start, stop : int
+            Which of its transitions.
+
         Returns
         -------
         dict of str to ndarray, each of shape (stop - start, *shape)
+            By the names of the fields.
+
+        Raises
+        ------
+        FormatError
+            A file is missing or damaged, or has nulls.
+        InvalidInputError
+            There is no such episode.
+
+        Notes
+        -----
+        The Parquet file of the last episode that was read, and one open video of each camera, are
+        kept. Videos are read fastest in their order.
         """
         table, rows = self._numbers(episode), stop - start
         last = self.length(episode) - 1
@@ -264,8 +296,20 @@ class LeRobotFiles:
         return video.read(first + start, stop - start)
 
     def final(self, episode: int) -> dict[str, np.ndarray] | None:
-        """The observation that an episode ended with, one row of each field; None if that is not
-        known."""
+        """The observation that an episode ended with.
+
+        Returns
+        -------
+        dict of str to ndarray, each of shape (1, *shape); or None
+            By the names of the fields; None if it is not known.
+
+        Raises
+        ------
+        FormatError
+            The file of these observations is damaged.
+        InvalidInputError
+            There is no such episode.
+        """
         if self._finals is None:
             return None
         number = self._about(episode)["episode_index"]

@@ -12,8 +12,17 @@ Figures = dict[str, np.ndarray]
 
 
 def figures_of(values: np.ndarray) -> Figures:
-    """Least, greatest, mean, deviation, count and quantiles of numbers of shape ``(n, *shape)``,
-    element by element."""
+    """Least, greatest, mean, deviation, count and quantiles, element by element.
+
+    Parameters
+    ----------
+    values : ndarray, shape (n, *shape)
+
+    Returns
+    -------
+    dict of str to ndarray
+        Each of shape `shape` and float64; ``count``, of shape (1,), is int64.
+    """
     values = values.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinities among them
         quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
@@ -39,14 +48,26 @@ class PictureSample:
         self._kept: list[np.ndarray] = []
 
     def see(self, pictures: np.ndarray) -> None:
-        """The next ones, uint8 of shape ``(n, h, w, 3)``."""
+        """Take some of the next pictures.
+
+        Parameters
+        ----------
+        pictures : ndarray of uint8, shape (n, h, w, 3)
+            What is kept of them is a copy.
+        """
         here = self._wanted[(self._wanted >= self._seen)] - self._seen
         every = max(1, max(pictures.shape[1:3]) // _MOST_PIXELS)
         self._kept.append(pictures[here[here < len(pictures)], ::every, ::every].copy())
         self._seen += len(pictures)
 
     def figures(self) -> Figures:
-        """Of each colour, from 0 to 1, of shape ``(3, 1, 1)``; the count is of pictures."""
+        """The figures of each colour, from 0 to 1, as `figures_of` has them.
+
+        Returns
+        -------
+        dict of str to ndarray, shape (3, 1, 1)
+            ``count`` is of pictures.
+        """
         pictures = np.concatenate(self._kept)
         found = figures_of(pictures.reshape(-1, 3) / 255)
         shaped = {
@@ -66,11 +87,11 @@ class Totals:
         self._all: list[Figures] = []
 
     def add(self, figures: Figures) -> None:
-        """Those of one more episode."""
+        """Take the figures of one more episode, as `figures_of` has them."""
         self._all.append(figures)
 
     def figures(self) -> Figures:
-        """Of all of them."""
+        """The figures of all episodes that were added, at least one."""
         parts = {name: np.stack([each[name] for each in self._all]) for name in self._all[0]}
         count = parts.pop("count").sum(axis=1)
         share = (count / count.sum()).reshape(-1, *(1,) * (parts["mean"].ndim - 1))
@@ -85,5 +106,5 @@ class Totals:
 
 
 def as_lists(figures: Mapping[str, Figures]) -> dict[str, dict[str, Any]]:
-    """As JSON has them."""
+    """The figures of features as JSON has them."""
     return {key: {name: v.tolist() for name, v in each.items()} for key, each in figures.items()}

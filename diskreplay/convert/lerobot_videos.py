@@ -37,9 +37,18 @@ _CODECS = {
 def check(pictures: str, key: str, height: int, width: int) -> None:
     """Refuse pictures that a codec has no videos of.
 
+    Parameters
+    ----------
+    pictures : str
+        One of `Pictures`.
+    key : str
+        What the pictures are called in an error.
+    height, width : int
+
     Raises
     ------
     InvalidInputError
+        There is no such codec, here or at all, or it cannot have videos of this size.
     ModuleNotFoundError
         There is no PyAV.
     """
@@ -89,7 +98,12 @@ class VideoWriter:
             self._stream.codec_context.open(strict=False)
 
     def write(self, pictures: np.ndarray) -> None:
-        """Add pictures, uint8 of shape ``(n, h, w, 3)``."""
+        """Add pictures.
+
+        Parameters
+        ----------
+        pictures : ndarray of uint8, shape (n, h, w, 3)
+        """
         frame_type = pyav().VideoFrame
         for picture in pictures:
             frame = frame_type.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
@@ -103,7 +117,7 @@ class VideoWriter:
             self._container.mux(packet)
 
     def info(self) -> dict[str, Any]:
-        """What ``info.json`` says of it."""
+        """What ``info.json`` says of the video."""
         context = self._stream.codec_context
         return {
             "video.height": self._stream.height, "video.width": self._stream.width,
@@ -113,7 +127,7 @@ class VideoWriter:
         }  # fmt: skip
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what the encoder has left, and close the file."""
         try:
             self._put(None)
         finally:
@@ -147,6 +161,11 @@ class VideoReader:
     ----------
     path : Path
     fps : int
+
+    Raises
+    ------
+    FormatError
+        There is no video that can be read.
     """
 
     def __init__(self, path: Path, fps: int) -> None:
@@ -161,7 +180,16 @@ class VideoReader:
         self._next = 0
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """Frames as uint8 of shape ``(count, h, w, 3)``.
+        """Frames that follow each other.
+
+        Parameters
+        ----------
+        start, count : int
+            Frame number `start`, and those behind it.
+
+        Returns
+        -------
+        ndarray of uint8, shape (count, h, w, 3)
 
         Raises
         ------
@@ -196,7 +224,12 @@ class VideoReader:
 
 
 def png(picture: np.ndarray) -> bytes:
-    """A picture of shape ``(h, w, 3)`` as the bytes of a PNG file."""
+    """A picture as the bytes of a PNG file.
+
+    Parameters
+    ----------
+    picture : ndarray of uint8, shape (h, w, 3)
+    """
     av = pyav()
     context = av.CodecContext.create("png", "w")
     context.height, context.width = picture.shape[:2]
@@ -206,11 +239,16 @@ def png(picture: np.ndarray) -> bytes:
 
 
 def from_png(data: bytes) -> np.ndarray:
-    """The opposite; of any file with one picture that FFmpeg knows.
+    """The picture in the bytes of a file, a PNG or whatever else FFmpeg knows.
+
+    Returns
+    -------
+    ndarray of uint8, shape (h, w, 3)
 
     Raises
     ------
     FormatError
+        It cannot be read.
     """
     try:
         with pyav().open(io.BytesIO(data)) as container:
@@ -222,7 +260,13 @@ def from_png(data: bytes) -> np.ndarray:
 
 
 def pyav() -> Any:
-    """``av``, or an error that says how to get it."""
+    """The module ``av``.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        It is not installed; the text says how to get it.
+    """
     try:
         import av
     except ImportError as error:

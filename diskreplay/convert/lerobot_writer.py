@@ -49,8 +49,10 @@ class LeRobotWriter:
     root : Path
         A directory that is not there yet.
     features : sequence of Feature
+        Observations, actions and extras.
     fps : int
     task : str
+        What each episode tries to do.
     pictures : str
         As for `to_lerobot`.
     """
@@ -78,7 +80,13 @@ class LeRobotWriter:
     # -- an episode
 
     def begin_episode(self, length: int) -> None:
-        """`length`: transitions that come, or some more."""
+        """Begin the next episode; a new file too, where the last one is large enough.
+
+        Parameters
+        ----------
+        length : int
+            Transitions that come, or some more.
+        """
         if self._data is None or self._data_path.stat().st_size > _DATA_BYTES:
             self._close_data()
             self._data_path = self._data_files.next()
@@ -121,7 +129,18 @@ class LeRobotWriter:
         return type_
 
     def write(self, columns: dict[str, np.ndarray]) -> None:
-        """Add transitions: every field, each of shape ``(rows, *shape)``."""
+        """Add transitions to the episode.
+
+        Parameters
+        ----------
+        columns : dict of str to ndarray, each of shape (rows, *shape)
+            Every feature's field, ``reward``, ``terminated`` and ``truncated``.
+
+        Raises
+        ------
+        InvalidInputError
+            Pictures of floats are not from 0 to 1.
+        """
         rows = len(columns["reward"])
         frame = self._frames - self._first + np.arange(rows)
         made: dict[str, Any] = {}
@@ -169,7 +188,13 @@ class LeRobotWriter:
         return flat
 
     def end_episode(self, final: dict[str, np.ndarray] | None = None) -> None:
-        """`final`: what the last transition led to, one row of each field of the observations."""
+        """End the episode.
+
+        Parameters
+        ----------
+        final : dict of str to ndarray, each of shape (1, *shape), optional
+            What the last transition led to: each field of the observations.
+        """
         figures = {key: figures_of(np.concatenate(each)) for key, each in self._numbers.items()}
         figures |= {key: sample.figures() for key, sample in self._samples.items()}
         chunk, file = self._data_files.place
@@ -219,7 +244,21 @@ class LeRobotWriter:
         self._about = []
 
     def finish(self, options: dict[str, Any], robot_type: str | None, source: Path) -> None:
-        """Write what is about all episodes; `options` as `options_of` has them."""
+        """Write what is about all episodes, and close all files.
+
+        Parameters
+        ----------
+        options : dict
+            Of the buffer, as `options_of` has them.
+        robot_type : str or None
+        source : Path
+            Of the buffer, for an error.
+
+        Raises
+        ------
+        InvalidInputError
+            No episode was written.
+        """
         self.close()
         if not self._episodes:
             raise InvalidInputError(f"{source}: no transition to write")

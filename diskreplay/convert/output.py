@@ -8,6 +8,7 @@ from pathlib import Path
 
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.store import files, format, manifest, private, tempfiles
+from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import resolved
 
 
@@ -72,7 +73,7 @@ def new_store(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pa
                 ) from None
             if manifest.is_checkpoint(out):
                 raise InvalidInputError(f"{out}: a checkpoint, which is never replaced")
-            held.callback(files.unlock, private.hold(out))
+            held.enter_context(private.held(out))
         with new_directory(out) as beside:
             yield beside
 
@@ -104,28 +105,6 @@ def check_wanted(out: Path, overwrite: bool) -> None:
             f"{out}: is there already; choose another path, or ask for it to be replaced "
             "(overwrite=True)"
         )
-
-
-def check_outside(out: Path) -> None:
-    """Refuse a place inside a store or a checkpoint, which goes with all that is in it, and whose
-    contents are held against lists of them.
-
-    Parameters
-    ----------
-    out : Path
-        Without links.
-
-    Raises
-    ------
-    InvalidInputError
-    """
-    for place in out.parents:
-        if (place / "is_final" / "zarr.json").is_file() and (place / "zarr.json").is_file():
-            what = "checkpoint" if manifest.is_checkpoint(place) else "store"
-            raise InvalidInputError(
-                f"{out}: is inside the {what} {place}, and would go with it; choose a path beside "
-                "it"
-            )
 
 
 def _workspace(out: Path) -> tempfiles.Workspace:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.convert.output import check_outside
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.open_episodes import BEGINS
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.store import generation, regrouping
 from diskreplay.store.manifest import ATTACHMENTS
+from diskreplay.store.outside import check_outside
 from diskreplay.store.parts import PARTS
 from diskreplay.store.paths import resolved
 from diskreplay.store.priorities import LARGEST, VIEWS

@@ -1,10 +1,15 @@
-"""What agents saw and what it led to: of stacks, nearly the same frames, to be read once."""
+"""What agents saw and what it led to: where both are stacks, nearly the same frames, to be read
+once."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+
+from diskreplay.integrations.read_memory import ReadMemory
+
+Frames = tuple[np.ndarray, int]
 
 
 class BothSides(threading.local):
@@ -13,15 +18,17 @@ class BothSides(threading.local):
     Each thread has its own. Outside of such a block everybody gets memory of their own.
     """
 
-    _windows: dict[int, tuple[tuple[bytes, bytes], np.ndarray]] | None = None
+    def __init__(self) -> None:
+        self._windows: dict[int, tuple[tuple[bytes, bytes], Frames]] | None = None
+        self._memory = ReadMemory()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Within, frames that both observations of a transition have in common are read once.
 
         That is for a batch whose both sides are asked for in the same slots. Both are views of one
-        array then, so this is for code that copies them before anybody may write to them. Nothing
-        of it outlasts the block.
+        array then, so this is for code that copies them before anybody may write to them. That
+        array is used again when nobody has a view of it any more.
         """
         self._windows = {}
         try:
@@ -34,9 +41,15 @@ class BothSides(threading.local):
         """Whether this thread is in such a block."""
         return self._windows is not None
 
+    def room(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array to read into."""
+        if self._windows is None:
+            return np.empty(shape, dtype)
+        return self._memory.room(shape, dtype)
+
     def windows(
-        self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, read: Callable[[], np.ndarray]
-    ) -> np.ndarray:
+        self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, read: Callable[[], Frames]
+    ) -> Frames:
         """The frames of one leaf in these slots: those of before, or what `read` gives now."""
         assert self._windows is not None
         asked = slots.tobytes(), envs.tobytes()  # of a batch's length: compared soonest so

@@ -183,7 +183,7 @@ class LeafRows:
     def batch(self) -> "DiskBatch":
         """All slots as a batch: small leaves are arrays in memory, the others read when asked."""
         slots = self.slots
-        columns = slots._table.columns  # the arrays themselves: Tianshou sets them, and then rows
+        columns = slots.memory  # Tianshou sets values there, and then rows
         made = DiskBatch.over(self, range(len(slots)))
         for path, name in self.names.items():
             *parents, key = path.split("/")

@@ -188,12 +188,12 @@ class ReplayBuffer(LeRobotDatasets):
 
     @property
     def has_complementary_info(self) -> bool:
-        """Whether transitions have some."""
+        """Whether transitions have complementary info."""
         return bool(self.complementary_info)
 
     @property
     def complementary_info_keys(self) -> list[str]:
-        """Its names."""
+        """The names of the complementary info."""
         return list(self.complementary_info)
 
     # -- adding
@@ -276,11 +276,17 @@ class ReplayBuffer(LeRobotDatasets):
     def sample(self, batch_size: int) -> dict[str, Any]:
         """Transitions drawn evenly with replacement, at most as many as there are.
 
+        Parameters
+        ----------
+        batch_size : int
+
         Returns
         -------
         dict
-            ``state`` and ``next_state``, dicts of tensors; ``action``, ``reward``; ``done`` and
-            ``truncated`` as float32; ``complementary_info``, a dict of tensors or None.
+            ``state`` and ``next_state``, dicts of float32 tensors of shape (n, *shape); ``action``,
+            of shape (n, *shape), and ``reward``, of shape (n,); ``done`` and ``truncated``, of
+            shape (n,), as float32; ``complementary_info``, a dict of tensors or None. All are
+            copies, on `device`.
 
         Raises
         ------
@@ -329,10 +335,16 @@ class ReplayBuffer(LeRobotDatasets):
         Parameters
         ----------
         batch_size : int
+            As for `sample`.
         async_prefetch : bool
             Whether a thread draws and reads them ahead.
         queue_size : int
             So many ahead.
+
+        Yields
+        ------
+        dict
+            As `sample` returns.
 
         Raises
         ------

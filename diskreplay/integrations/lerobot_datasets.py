@@ -26,10 +26,12 @@ def random_shift(images: torch.Tensor, pad: int = 4) -> torch.Tensor:
     ----------
     images : Tensor, shape (batch, channels, height, width)
     pad : int
+        Pixels in each direction, at most.
 
     Returns
     -------
-    Tensor, of the same shape
+    Tensor, shape (batch, channels, height, width)
+        A copy. It draws from torch's global generator.
     """
     batch, channels, height, width = images.shape
     padded = torch.nn.functional.pad(images, (pad,) * 4, mode="replicate")
@@ -73,6 +75,10 @@ class LeRobotDatasets:
             As for the class.
         **options
             ``path``, ``pixels`` and ``compressor`` of the class.
+
+        Returns
+        -------
+        ReplayBuffer
 
         Raises
         ------
@@ -119,10 +125,13 @@ class LeRobotDatasets:
         Parameters
         ----------
         repo_id : str
+            The name of the data set.
         fps : int
+            Steps a second, of which the timestamps are made.
         root : path, optional
             Its directory, which is not there yet. Default: where LeRobot keeps `repo_id`.
         task_name : str
+            What all episodes try to do, in words.
         pictures : {"png", "av1", "h264", "lossless"}
             As for `diskreplay.convert.lerobot.to_lerobot`.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from diskreplay import fork
 from diskreplay.errors import NotSampleableError, ReadOnlyError, UnknownIdError, UsageError
+from diskreplay.integrations.read_memory import ReadMemory
 from diskreplay.integrations.record_layout import BACK, SLOT, Columns, RecordLayout
 from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import shared
@@ -69,6 +70,7 @@ class RecordLog:
         self._slack = max(slots // 8, _LEAST_SLACK)
         self._step = self._slack // 2
         self._pid = fork.pid
+        self._memory = {name: ReadMemory() for name in layout.leaves}
         if mode == "a":
             most = slots * layout.most_rows + self._slack + (2 * self._step + 1) * layout.most_rows
             self._handle = shared(
@@ -181,6 +183,12 @@ class RecordLog:
             self._take_in(self.buffer, count)
         return np.flatnonzero(before != self.rows)
 
+    @property
+    def state(self) -> tuple[int, np.ndarray]:
+        """What tells whether the slots show what they showed when this was asked before: then it
+        is the same number, and the same array."""
+        return self._known, self.rows
+
     # -- writing
 
     def put(
@@ -280,13 +288,17 @@ class RecordLog:
         ndarray, shape (*slots.shape, *shape)
             A copy.
         """
+        leaf = self.layout.leaves[name]
         while True:
             buffer, rows = self.buffer, self.rows[slots]
             back = self._back[slots] if self.layout.has_back else None
             field, frames = self.layout.window(name, rows, back)
             try:
-                found = buffer.take(field, frames)
-                return found.reshape((*slots.shape, *self.layout.leaves[name].shape))
+                found = self._memory[name].room(
+                    (*frames.shape, *leaf.frame_shape), leaf.stored
+                )  # fmt: skip
+                buffer.take(field, frames, out=found)
+                return found.reshape((*slots.shape, *leaf.shape))
             except (NotSampleableError, UnknownIdError):
                 # They left since, for newer ones: another thread or the writer wrote to these.
                 self.follow()

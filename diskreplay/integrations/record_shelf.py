@@ -1,10 +1,11 @@
 """The leaves of a storage of records, on disk and in memory, and what writes them together."""
 
 import functools
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,51 @@ from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_log import RecordLog
 
 _Staged = list[tuple[np.ndarray, torch.Tensor]]
+
+
+class Seen(NamedTuple):
+    """A leaf of some records, as it was read."""
+
+    slots: np.ndarray
+    tensor: torch.Tensor
+    version: int
+
+
+class Kept(NamedTuple):
+    """The leaves on disk of the records that an index names."""
+
+    asked: tuple[torch.Tensor, ...]
+    versions: list[int]
+    state: tuple[int, np.ndarray]
+    leaves: dict[str, Seen]
+
+    def is_for(self, index: Any, log: RecordLog) -> bool:
+        """Whether these are the very tensors, and the log is as it was."""
+        if type(index) is not tuple or len(index) != len(self.asked):
+            return False
+        known, rows = log.state
+        return (
+            all(one is other for one, other in zip(index, self.asked, strict=True))
+            and [part._version for part in index] == self.versions
+            and known == self.state[0] and rows is self.state[1]
+        )  # fmt: skip
+
+
+class _Looked(threading.local):
+    """What a thread has looked at."""
+
+    kept: Kept | None = None
+    noting: dict[str, Seen] | None = None
+
+    def __init__(self) -> None:
+        self.offered: dict[str, Seen] = {}
+
+
+def _holders(seen: Seen) -> int:
+    return sys.getrefcount(seen.tensor)
+
+
+_NOBODY_ELSE = _holders(Seen(np.empty(0), torch.empty(0), 0))  # has such a tensor
 
 
 class RecordShelf:
@@ -42,6 +88,7 @@ class RecordShelf:
         self.memory: dict[str, torch.Tensor] = {}
         self.leaves = {leaf.key: DiskLeaf(self, name) for name, leaf in log.layout.leaves.items()}
         self._staged: dict[str, _Staged] | None = None
+        self._looked = _Looked()
         self._lock = threading.RLock()
 
     def make(self, name: str) -> torch.Tensor:
@@ -57,6 +104,51 @@ class RecordShelf:
         """Put the leaves in memory there, as the rows have them."""
         for name, memory in self.memory.items():
             memory[torch.from_numpy(slots)] = DiskLeaf(self, name).read(slots)
+
+    # -- reading
+
+    @contextmanager
+    def looking(self, index: tuple[torch.Tensor, ...]) -> Iterator[None]:
+        """What is read of leaves on disk within is kept for `once_more` with this index."""
+        looked, state = self._looked, self.log.state  # what is written while this reads is news
+        looked.kept, looked.noting = None, {}
+        try:
+            yield
+            if not any(part.is_inference() for part in index):  # of these nobody counts versions
+                versions = [part._version for part in index]
+                looked.kept = Kept(index, versions, state, looked.noting)
+        finally:
+            looked.noting = None
+
+    @contextmanager
+    def once_more(self, index: Any) -> Iterator[None]:
+        """What `looking` kept for this index, and nobody else has, is what is read within.
+
+        A sampler may look at the records that it has chosen, at their flags say, and have nothing
+        of them when the buffer reads the same ones as a batch. What was written to since is read
+        anew: in the store, and in memory as torch counts it. It does not count what is written
+        through ``numpy()`` or ``.data``: whoever changes a tensor so, that came from the storage by
+        an index, and asks for records by the very same index, finds what they wrote.
+        """
+        looked = self._looked
+        kept, looked.kept = looked.kept, None
+        looked.offered = kept.leaves if kept is not None and kept.is_for(index, self.log) else {}
+        try:
+            yield
+        finally:
+            looked.offered = {}
+
+    def read(self, name: str, slots: np.ndarray, read: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """What was kept of a leaf, or what `read` gives."""
+        looked = self._looked
+        offered = looked.offered.pop(name, None)
+        if offered is not None and _holders(offered) == _NOBODY_ELSE:
+            if offered.version == offered.tensor._version and np.array_equal(offered.slots, slots):
+                return offered.tensor
+        tensor = read()
+        if looked.noting is not None and not tensor.is_inference():
+            looked.noting[name] = Seen(slots, tensor, tensor._version)
+        return tensor
 
     # -- writing
 
@@ -151,6 +243,9 @@ class DiskLeaf:
 
     def read(self, slots: np.ndarray) -> torch.Tensor:
         """See `disk_tensor.Leaf`."""
+        return self._shelf.read(self.name, slots, lambda: self._read(slots))
+
+    def _read(self, slots: np.ndarray) -> torch.Tensor:
         read = torch.from_numpy(self._shelf.log.read(self.name, slots))
         if self._as_bytes:
             read = read.view(self.dtype).squeeze(-1)

@@ -348,7 +348,7 @@ class DiskTransitions(Checkpointed):
             return False
         pos, reward = self._pos, reward.item()
         value = action.item() if self._is_discrete else action.reshape(self.action_dim)
-        if not ring.add_one(pos, obs, next_obs, value, reward):
+        if not ring.add_one(pos, obs, next_obs, value, reward, is_fitted=True):
             return False
         self.actions[pos, 0] = value
         self.rewards[pos, 0] = reward

@@ -41,10 +41,14 @@ class Tip:
         seen, following : ndarray of the leaf's dtype, shape (num_envs, *leaf.shape)
         """
         words = self._words
-        if words is not None and seen.flags.c_contiguous and following.flags.c_contiguous:
-            one, other = seen.reshape(-1).view(_WORDS), following.reshape(-1).view(_WORDS)
-            if one.flags.carray and other.flags.carray:  # what the kernel is compiled for
-                return goes_on(words, one, other, self._frame, self._stack) != 0
+        if words is not None:
+            try:
+                one, other = np.frombuffer(seen, _WORDS), np.frombuffer(following, _WORDS)
+            except ValueError:  # not contiguous
+                pass
+            else:
+                if one.flags.carray and other.flags.carray:  # what the kernel is compiled for
+                    return goes_on(words, one, other, self._frame, self._stack) != 0
         if seen.tobytes() != self.array.tobytes():
             return False
         return self._leaf.stack == 1 or bool(self._leaf.slides(seen, following).all())

@@ -47,6 +47,7 @@ from diskreplay.integrations.torchrl_records import (
     items,
     key,
     noted,
+    others,
     put_back,
     read,
     rounded,
@@ -174,8 +175,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         layout = RecordLayout(leaves, self._next_of)
         tree = None if is_td else pytree.treespec_dumps(pytree.tree_structure(data))
         if is_td:
-            others = data.exclude(*(key(leaf) for leaf in layout.leaves.values()))
-            super()._init_standard(others)
+            super()._init_standard(data.exclude(*map(key, layout.leaves.values())))
             if not self._storage.is_empty():
                 warnings.warn(
                     f"{list(self._storage.keys(True, True))}: ragged leaves, and what is no "
@@ -285,7 +285,18 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
     def get(self, index: Any) -> Any:
         """Records, as `LazyTensorStorage.get`; of slices the leaves on disk are lazy."""
         self._follow()
-        return super().get(index)
+        if self._shelf is None:
+            return super().get(index)
+        with self._shelf.once_more(index):
+            return super().get(index)
+
+    def __getitem__(self, index: Any) -> Any:
+        """As `get`."""
+        is_sampled = type(index) is tuple and all(type(part) is torch.Tensor for part in index)
+        if self._shelf is None or not is_sampled:  # so samplers look at what they have chosen
+            return self.get(index)
+        with self._shelf.looking(index):
+            return self.get(index)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __len__(self) -> int:
@@ -337,9 +348,10 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             **(attachments or {}),
             _MEMORY: lambda path: torch.save({"leaves": leaves, "len": length}, path),
         }
-        others = self._others() if is_tensor_collection(self._storage) else None
-        if others is not None and not others.is_empty():
-            attached[_OTHERS] = lambda path: others.consolidate(path)
+        if is_tensor_collection(self._storage):
+            rest = others(self._storage, shelf)
+            if not rest.is_empty():
+                attached[_OTHERS] = lambda path: rest.consolidate(path)
         return shelf.log.save(directory, number, attached, keep)
 
     def restore(self, checkpoint: Path) -> Checkpoint:
@@ -363,10 +375,6 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             self._storage.update(TensorDict.from_consolidated(attached[_OTHERS]))
         self._len = saved["len"]
         return found
-
-    def _others(self) -> Any:
-        """The leaves that are in memory only."""
-        return self._storage.exclude(*map(key, self._opened.log.layout.leaves.values()))
 
     def state_dict(self) -> dict[str, Any]:
         """What refers to a checkpoint beside the store; of a temporary store, all records."""
@@ -413,7 +421,8 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         if self._shelf is not None:  # its leaves are found by its path
-            state["_storage"] = self._others() if is_tensor_collection(self._storage) else None
+            is_td = is_tensor_collection(self._storage)
+            state["_storage"] = others(self._storage, self._shelf) if is_td else None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

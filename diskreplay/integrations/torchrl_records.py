@@ -73,6 +73,11 @@ def key(leaf: Leaf) -> Any:
     return leaf.key if len(leaf.key) > 1 else leaf.key[0]
 
 
+def others(storage: Any, shelf: RecordShelf) -> Any:
+    """The leaves that are in memory only."""
+    return storage.exclude(*map(key, shelf.log.layout.leaves.values()))
+
+
 def read(leaf: Any) -> Any:
     return leaf.read() if isinstance(leaf, DiskTensor) else leaf
 

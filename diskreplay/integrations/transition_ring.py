@@ -16,6 +16,7 @@ import numpy as np
 from diskreplay.errors import InvalidInputError, UsageError
 from diskreplay.integrations.both_sides import BothSides
 from diskreplay.integrations.read_ahead import ReadAhead
+from diskreplay.integrations.stack_kernels import TIP, window_ids
 from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
 from diskreplay.integrations.tip import Tip
 from diskreplay.integrations.transition_rows import complete_transitions, lead_in, slack
@@ -66,6 +67,7 @@ class TransitionRing:
                 f"frame_stack: at most {_MOST_STEPS} expected, found {self._longest}"
             )
         leaf = self.leaves[0]
+        self._newest_of_one = leaf.newest_of_one
         self._is_one = num_envs == len(self.leaves) == 1 and leaf.newest_of_one is not None
         self.both, self._ahead = BothSides(), ReadAhead()
         self._claim = handle.claim(self._ahead.stop)
@@ -179,7 +181,7 @@ class TransitionRing:
 
     def add_one(
         self, slot: int, observation: np.ndarray, following: np.ndarray, action: Any, reward: float,
-        extras: Mapping[str, Any] = _NOTHING,
+        extras: Mapping[str, Any] = _NOTHING, *, is_fitted: bool = False,
     ) -> bool:  # fmt: skip
         """`add` for a step in the middle of the episode of the only env, without an array of one
         element for each question.
@@ -190,6 +192,8 @@ class TransitionRing:
         observation, following : ndarray of the leaf's dtype, shape (1, *leaf.shape)
         action, reward, extras
             As `ReplayBuffer.add` takes them.
+        is_fitted : bool
+            Whether they are as `ReplayBuffer.put_row` takes them, and there are no extras.
 
         Returns
         -------
@@ -199,11 +203,14 @@ class TransitionRing:
         tip = self._tips[0]
         if not (self._is_one and self._open.item(0) and tip.goes_on(observation, following)):
             return False
-        frame = observation[self.leaves[0].newest_of_one]
-        ids = self.buffer.add(frame, action, reward, False, False, **extras)
+        frame = observation[self._newest_of_one]
+        if is_fitted:
+            row = self.buffer.put_row([frame, action, reward, False, False, 0, False])
+        else:
+            row = self.buffer.add(frame, action, reward, False, False, **extras).item(0)
         steps = self._steps.item(0) + 1
         self._steps[0] = steps
-        self.rows[slot, 0] = self._newest[0] = ids.item(0)
+        self.rows[slot, 0] = self._newest[0] = row
         self._before[slot, 0] = steps if steps < _MOST_STEPS else _MOST_STEPS
         self._blind[slot, 0] = False
         tip.array[...] = following
@@ -337,47 +344,40 @@ class TransitionRing:
             Memory of its own, but within ``both.reading()``.
         """
         leaf = self.leaves[leaf_at]
-        if leaf.stack > 1 and self.both.is_reading:
-            windows = self.both.windows(
-                leaf_at, slots, envs, lambda: self._windows(leaf_at, slots, envs, True, True)
+        if leaf.stack > 1 and self.both.is_reading:  # of vectors it would cost more than it saves
+            windows, blind = self.both.windows(
+                leaf_at, slots, envs, lambda: self._windows(leaf_at, slots, envs, 1 - leaf.stack, 1)
             )
             windows = windows[:, 1:] if following else windows[:, :-1]
         else:
-            windows = self._windows(leaf_at, slots, envs, following, not following)
+            oldest = 1 - leaf.stack + following
+            windows, blind = self._windows(leaf_at, slots, envs, oldest, int(following))
         observations = leaf.joined(windows)
-        if leaf.stack == 1 or not following:
+        if not following or leaf.stack == 1 or not blind:
             return observations
-        if (blind := self._blind[slots, envs]).any():
-            shape = -1, *(1,) * len(leaf.shape)
-            return np.where(blind.reshape(shape), leaf.dtype.type(0), observations)
-        return observations
+        shape = -1, *(1,) * len(leaf.shape)
+        return np.where(
+            self._blind[slots, envs].reshape(shape), leaf.dtype.type(0), observations
+        )  # fmt: skip
 
     def _windows(
-        self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, ahead: bool, behind: bool
-    ) -> np.ndarray:
-        """The frames of the transitions, of what they led to, or of both one after the other."""
+        self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, oldest: int, last: int
+    ) -> tuple[np.ndarray, int]:
+        """The frames of each transition, from `oldest` to `last` as seen from its own row, and how
+        many of what they led to nobody knows."""
         leaf = self.leaves[leaf_at]
-        rows = self.rows[slots, envs]
-        offsets = np.arange(1 - leaf.stack + (not behind), 1 + ahead)
-        ids = rows[:, None] + offsets
-        missing = np.repeat((rows < 0)[:, None], len(offsets), axis=1)
-        if leaf.stack > 1:
-            first = (rows - np.minimum(self._before[slots, envs], leaf.stack - 1))[:, None]
-            if self._padding == "reset":
-                np.maximum(ids, first, out=ids)
-            else:
-                missing |= ids < first
-        at_tip = None
-        if ahead:
-            at_tip = self._open[envs] & (self._newest[envs] == rows)
-            missing[:, -1] |= at_tip | self._blind[slots, envs]
-        ids *= self.num_envs
-        ids += envs[:, None]
-        ids[missing] = -1
-        frames = self.buffer.take(leaf.field, ids)
-        if at_tip is not None and at_tip.any():
-            frames[at_tip, -1] = leaf.newest(self._tips[leaf_at].array)[envs[at_tip]]
-        return frames
+        slots, envs = slots.copy(), envs.copy()  # contiguous, which the kernel is compiled for
+        ids = np.empty((len(slots), last + 1 - oldest), np.int64)
+        tips, blind = window_ids(
+            self.rows, self._before, self._blind, self._open, self._newest, slots, envs, oldest,
+            last, leaf.stack - 1, self._padding == "reset", ids,
+        )  # fmt: skip
+        frames = self.both.room((*ids.shape, *leaf.frame_shape), leaf.dtype)
+        self.buffer.take(leaf.field, ids, out=frames)
+        if tips:
+            at = np.flatnonzero(ids[:, -1] == TIP)
+            frames[at, -1] = leaf.newest(self._tips[leaf_at].array)[envs[at]]
+        return frames, blind
 
     def prefetched(self, depth: int, batch_size: int) -> Prefetcher:
         """The batches of this size that the buffer reads ahead; the same ones at each call."""

@@ -1,9 +1,13 @@
 """Actors of Ray and calls of them, each by way of the connection that it was made in."""
 
+import functools
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ray
+from ray.dag import InputNode, MultiOutputNode
+from ray.experimental.channel import ChannelContext
 from ray.runtime_context import get_runtime_context
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -11,6 +15,8 @@ from diskreplay.ray import connection
 from diskreplay.ray.connection import Connection, plain
 
 NAMESPACE = "diskreplay"
+_FIRST_S = 120.0  # for the loops of a graph to begin
+_ENDING_S = 10.0  # for a graph to end; its loops wake ten times a second
 
 
 class Call(NamedTuple):
@@ -55,19 +61,33 @@ class Actor:
         again : bool
             Ray asks again where its process dies; only for calls that may be made twice.
         """
+        options = {"max_task_retries": -1} if again else {}
         with self._connection.used():
-            asked = getattr(self.handle, method)
-            options = {"max_task_retries": -1} if again else {}
-            submit = plain(type(asked)._remote)
-            return Call(submit(asked, arguments, {}, **options), self._connection)
+            return Call(_submit(self.handle, method, arguments, **options), self._connection)
 
     def kill(self) -> None:
         """End its process for good."""
         with self._connection.used():
             plain(ray.kill)(self.handle)
 
+    def restart(self) -> None:
+        """End its process; Ray starts it again."""
+        with self._connection.used():
+            plain(ray.kill)(self.handle, no_restart=False)
+
     def __reduce__(self) -> tuple:
         return Actor, (self.handle,)
+
+
+def leave_torch_alone() -> None:
+    """Have the graphs that this process takes part in send arrays only. Else Ray imports torch for
+    them, where it is installed: seconds, and some hundred megabytes an actor."""
+    ChannelContext.get_current()._torch_available = False
+
+
+def _submit(handle: Any, method: str, arguments: tuple, **options: Any) -> Any:
+    asked = getattr(handle, method)
+    return plain(type(asked)._remote)(asked, arguments, {}, **options)
 
 
 def wait(calls: Sequence[Call], timeout: float) -> bool:
@@ -95,6 +115,100 @@ def get(call: Call, timeout: float | None = None) -> Any:
     """
     with call.connection.used():
         return plain(ray.get)(call.reference, timeout=timeout)
+
+
+class Graph:
+    """A compiled graph of Ray: one method of some actors, called together by this process alone,
+    and once at a time. Each actor has a loop for it on a thread of its own, beside its calls.
+
+    Parameters
+    ----------
+    actors : sequence of Actor
+        None has another graph.
+    method : str
+        It takes one argument, and answers None to None.
+    farewell : tuple
+        What each actor is called with once its loop has ended: a method and its argument.
+
+    Raises
+    ------
+    DisconnectedError
+        And what Ray raises where an actor dies meanwhile.
+    """
+
+    def __init__(self, actors: Sequence[Actor], method: str, farewell: tuple[str, Any]) -> None:
+        self._connection = connection.current()
+        with self._connection.used():
+            with InputNode() as given:
+                answers = [
+                    getattr(actor.handle, method).bind(given[number])
+                    for number, actor in enumerate(actors)
+                ]
+            self._compiled: Any = MultiOutputNode(answers).experimental_compile(
+                _max_inflight_executions=1, _submit_timeout=1.0
+            )
+            # As this process shuts Ray down, Ray would kill the actors of its graphs for good.
+            self._compiled.teardown = functools.partial(
+                _end_loops, self._compiled, [actor.handle for actor in actors], farewell
+            )
+        try:
+            self.answers(self.execute([None] * len(actors)), _FIRST_S)
+        except BaseException:
+            self.end()
+            raise
+
+    def execute(self, arguments: Sequence[Any]) -> list[Any]:
+        """Call the method of each actor; references to the answers.
+
+        Raises
+        ------
+        DisconnectedError
+            And what Ray raises where the graph is broken.
+        """
+        with self._connection.used():
+            found: list[Any] = self._compiled.execute(*arguments)
+            return found
+
+    def answers(self, references: list[Any], timeout: float) -> list[Any]:
+        """What the actors answer. Arrays are views of Ray's memory: while there is one of them, the
+        next answer of its actor waits.
+
+        Raises
+        ------
+        DisconnectedError
+            And what Ray raises where not all answer in time; the graph is broken then.
+        """
+        with self._connection.used():
+            found: list[Any] = plain(ray.get)(references, timeout=timeout)
+            return found
+
+    def end(self) -> None:
+        """End its loops; an actor that does not answer ends its own when it does.
+
+        Raises
+        ------
+        DisconnectedError
+        """
+        with self._connection.used():
+            self._compiled.teardown()
+
+
+def _end_loops(
+    compiled: Any, handles: list[Any], farewell: tuple[str, Any], kill_actors: bool = False
+) -> None:
+    """In the place of Ray's ``teardown``: it spares the actors, and does not wait for ever for one
+    that does not answer."""
+
+    def end() -> None:
+        type(compiled).teardown(compiled)
+        compiled.__dict__.pop("teardown", None)  # nothing is to be kept by itself
+        method, argument = farewell
+        told = [_submit(handle, method, (argument,)) for handle in handles]
+        plain(ray.wait)(told, num_returns=len(told), timeout=_ENDING_S)
+
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    ending.join(_ENDING_S)
 
 
 def named(name: str) -> Actor | None:

@@ -1,7 +1,10 @@
 """What `ShardedReplayBuffer` is given, checked before anything is started."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import ray
 
 from diskreplay import validation
 from diskreplay.distribution import PrioritizedDistribution
@@ -16,6 +19,7 @@ _OF_THE_BUFFER = (
     "observation_space", "action_space", "stack_size", "stack_padding", "update_horizon", "gamma",
     "batch_size", "extras", "compressor", "segment_rows", "alpha", "beta", "weight_normalization",
 )  # fmt: skip
+_RAY_WITH_GRAPHS = (2, 50)
 
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,6 +69,23 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
         "name": checkpoint.checked_suffix(given["name"]), **seconds,
         "failover_after": None if failover is None else float(failover),
     }  # fmt: skip
+
+
+def check_transport(transport: Any) -> None:
+    """Refuse what is no transport, and a graph where Ray is too old for it.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if transport not in ("call", "graph"):
+        raise InvalidInputError(f"transport: 'call' or 'graph' expected, found {transport!r}")
+    has = tuple(int(number) for number in re.findall(r"\d+", ray.__version__)[:2])
+    if transport == "graph" and has < _RAY_WITH_GRAPHS:
+        raise InvalidInputError(
+            f"transport: 'graph' needs Ray {'.'.join(map(str, _RAY_WITH_GRAPHS))} or later, and "
+            f"{ray.__version__} is installed; use 'call', or pip install -U 'ray[default]'"
+        )
 
 
 def _check_resources(resources: Any, shards: int) -> None:

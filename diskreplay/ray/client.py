@@ -1,5 +1,6 @@
 """What a process knows of the shards of one buffer."""
 
+import secrets
 import threading
 import time
 from typing import Any
@@ -11,6 +12,7 @@ from diskreplay.errors import PriorityError, ShardsLostError
 from diskreplay.options import Beta
 from diskreplay.ray.actors import Actor, wait
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
+from diskreplay.ray.draw_graph import DrawGraph
 from diskreplay.ray.draw_request import DrawRequest, no_totals
 from diskreplay.ray.packed_batch import joined
 from diskreplay.ray.rate_limiter import RateLimiter
@@ -31,6 +33,7 @@ class Client:
     limiter : RateLimiter or None
     shards : list of Actor
     rng : numpy.random.Generator
+    transport : {"call", "graph"}
 
     Attributes
     ----------
@@ -40,10 +43,12 @@ class Client:
 
     def __init__(
         self, coordinator: Actor, options: dict[str, Any], limiter: RateLimiter | None,
-        shards: list[Actor], rng: np.random.Generator,
+        shards: list[Actor], rng: np.random.Generator, transport: str = "call",
     ) -> None:  # fmt: skip
         self.coordinator, self.options, self.limiter = coordinator, options, limiter
-        self.handles = [ShardHandle(number, actor) for number, actor in enumerate(shards)]
+        token = secrets.token_hex(8)
+        self.handles = [ShardHandle(number, actor, token) for number, actor in enumerate(shards)]
+        self.graph = DrawGraph(self.handles) if transport == "graph" else None
         self.rng = ReplayableRng(rng)
         self.lock = threading.RLock()
         self.timeout: float = options["timeout"]
@@ -216,11 +221,11 @@ class Client:
                 if handle.waiting and not handle.is_lost:
                     updates = handle.updates()
                     call = handle.actor.call("update", updates, self.largest)
-                    sent.append((handle, call, len(updates)))
-            for handle, call, count in sent:
+                    sent.append((handle, call, updates))
+            for handle, call, updates in sent:
                 try:
                     handle.learn(answer(call, self.shard_timeout))
-                    handle.sent(count)
+                    handle.sent(updates)
                 except LOST:
                     handle.lose()
 

@@ -1,6 +1,7 @@
 """The actor that all clients of a sharded buffer find by its name."""
 
 import asyncio
+import json
 import secrets
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class Coordinator:
         self._options, self._limiter = options, limiter
         counts.parent.mkdir(parents=True, exist_ok=True)
         mode = "r+" if counts.exists() and counts.stat().st_size == 16 else "w+"
-        self._run = counts.with_name("run")
+        self._run, self._load = counts.with_name("run"), counts.with_name("load")
         self._counts = np.memmap(counts, np.int64, mode, shape=(2,))  # type: ignore[call-overload]
         self._changed = asyncio.Condition()
 
@@ -89,8 +90,26 @@ class Coordinator:
         """Inserts and samples."""
         return int(self._counts[0]), int(self._counts[1])
 
-    async def restore(self, inserts: int, samples: int) -> None:
-        """Go on from the counts of a checkpoint."""
+    async def begin_load(self, load: str, inserts: int, samples: int) -> None:
+        """All shards have what they need for a load: from now on it is to be made, by the next
+        client if need be. The counts are those of the checkpoint."""
+        plan = {"load": load, "inserts": inserts, "samples": samples}
+        files.replace({self._load: json.dumps(plan).encode()})
+
+    async def load_under_way(self) -> str | None:
+        """The load that was begun, and not ended."""
+        return self._plan().get("load")
+
+    async def end_load(self, load: str) -> None:
+        """All shards have loaded: go on from the counts of the checkpoint."""
+        plan = self._plan()
+        if plan.get("load") != load:
+            return  # asked again
         async with self._changed:
-            self._counts[:] = inserts, samples
+            self._counts[:] = plan["inserts"], plan["samples"]
             self._changed.notify_all()
+        files.remove(self._load)
+
+    def _plan(self) -> dict[str, Any]:
+        plan: dict[str, Any] = json.loads(self._load.read_text()) if self._load.exists() else {}
+        return plan

@@ -9,19 +9,23 @@ import numpy as np
 from diskreplay.batch import Batch
 from diskreplay.errors import EmptyBufferError, ShardsLostError
 from diskreplay.ray import global_draw
-from diskreplay.ray.actors import wait
+from diskreplay.ray.actors import Call, wait
 from diskreplay.ray.calls import LOST, answer
+from diskreplay.ray.draw_graph import DrawGraph, Execution
 from diskreplay.ray.global_draw import Allotment
 from diskreplay.ray.packed_batch import PackedBatch, joined
 from diskreplay.ray.shard import ShardState
 from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
 
+_AFTER_GRAPH_S = 1.0
+
 
 class Drawing(Protocol):
     """What a request asks of its `Client`."""
 
     handles: list[ShardHandle]
+    graph: DrawGraph | None
     options: dict[str, Any]
     largest: float
     timeout: float
@@ -41,12 +45,16 @@ class _Part:
     def __init__(
         self, handle: ShardHandle, owners: np.ndarray, positions: np.ndarray, largest: float
     ) -> None:
-        updates = handle.updates()
         self.handle, self.owners, self.positions = handle, owners, positions
-        self.call = handle.actor.call("draw", positions, updates, largest)
-        self.updates = len(updates)
+        self.updates = handle.updates()
+        self.asked = positions, self.updates, largest
+        self.call: Call | None = None  # there is none where a graph asks
         self.packed: PackedBatch | None = None
         self.state: ShardState | None = None
+
+    def ask(self) -> None:
+        """By a call."""
+        self.call = self.handle.actor.call("draw", *self.asked)
 
 
 class DrawRequest:
@@ -63,6 +71,7 @@ class DrawRequest:
         self._client, self.uniform = client, uniform
         self._totals = client.totals()
         self._parts: list[_Part] = []
+        self._execution: Execution | None = None
         drawn = [global_draw.stratified(numbers, self._totals) for numbers in uniform]
         self._send(drawn)
 
@@ -71,11 +80,19 @@ class DrawRequest:
         owners = np.repeat(np.arange(len(drawn)), [len(batch.shards) for batch in drawn])
         shards = np.concatenate([batch.shards for batch in drawn])
         positions = np.concatenate([batch.positions for batch in drawn])
+        client, parts = self._client, {}
         for number in np.unique(shards).tolist():
             mine = shards == number
-            client = self._client
-            part = _Part(client.handles[number], owners[mine], positions[mine], client.largest)
-            self._parts.append(part)
+            parts[number] = _Part(
+                client.handles[number], owners[mine], positions[mine], client.largest
+            )
+        if client.graph is not None:
+            asked = {number: part.asked for number, part in parts.items()}
+            self._execution = client.graph.execute(asked)
+        for number, part in parts.items():
+            if self._execution is None or number not in self._execution.numbers:
+                part.ask()
+        self._parts += parts.values()
 
     def finish(self) -> list[Batch]:
         """The batches. Without the client's lock.
@@ -104,17 +121,35 @@ class DrawRequest:
                     lost += self._parts  # all of it is drawn anew
                     self._parts = []
                 self._send(self._redrawn(lost))
-        return self._batches()
+        try:
+            return self._batches()
+        finally:
+            self._parts = []  # a graph wants its memory back
 
     def _collect(self) -> list[_Part]:
         """Wait for the answers; the parts that did not come."""
-        client, lost = self._client, []
+        client, lost, patience = self._client, [], self._client.shard_timeout
         waited = [part for part in self._parts if part.state is None]
-        wait([part.call for part in waited], client.shard_timeout)
+        found: dict[int, Any] | None = {}
+        if self._execution is not None:
+            found, self._execution = self._execution.answers(patience), None
+        if found is None:  # the graph is broken; whoever is there answers a call soon
+            patience = min(patience, _AFTER_GRAPH_S)
+            for part in waited:
+                if part.call is None:
+                    part.ask()
+        wait([part.call for part in waited if part.call is not None], patience)
         with client.lock:
             for part in waited:
                 try:
-                    part.packed, part.state = answer(part.call, 0.0)
+                    if part.call is not None:
+                        part.packed, part.state = answer(part.call, 0.0)
+                    else:
+                        assert found is not None
+                        drawn, error, _padding = found.pop(part.handle.number)
+                        if error is not None:
+                            raise error
+                        part.packed, part.state = drawn
                 except LOST:
                     part.handle.lose()
                     lost.append(part)
@@ -139,7 +174,7 @@ class DrawRequest:
     def _batches(self) -> list[Batch]:
         client, parts = self._client, self._parts
         count, totals = len(client.handles), self._totals
-        sums, least, sampleable = np.zeros(count), np.full(count, np.inf), 0
+        sums, least = np.zeros(count), np.full(count, np.inf)
         for part in parts:
             assert part.state is not None
             sums[part.handle.number] = part.state.mass.total
@@ -147,7 +182,6 @@ class DrawRequest:
         with client.lock:
             for handle in client.handles:
                 mass = handle.state.mass
-                sampleable += mass.sampleable
                 if not sums[handle.number]:  # nothing was drawn there
                     sums[handle.number], least[handle.number] = mass.total, mass.least
         floor = None
@@ -168,7 +202,7 @@ class DrawRequest:
             within = np.concatenate([piece.arrays["probability"] for piece in pieces])
             probability = global_draw.probabilities(owners, within, totals)
             weight = global_draw.weights(
-                probability, sampleable, beta, min(floor, probability.min()) if floor else None
+                probability, beta, min(floor, probability.min()) if floor else None
             )
             ids = [
                 global_ids(int(shard[0]), piece.arrays["id"])

@@ -74,21 +74,16 @@ def least_probability(least: np.ndarray, sums: np.ndarray, totals: np.ndarray) -
     return float((least[there] / sums[there] * totals[there] / totals.sum()).min())
 
 
-def weights(
-    probability: np.ndarray, sampleable: int, beta: float, least: float | None = None
-) -> np.ndarray:
+def weights(probability: np.ndarray, beta: float, least: float | None = None) -> np.ndarray:
     """Importance weights ``(N P)^-beta``, divided by the largest, float32.
 
     Parameters
     ----------
     probability : ndarray of float64, shape (batch,)
-    sampleable : int
-        Transitions that can be drawn, of all shards.
     beta : float
     least : float, optional
         The smallest probability of all transitions, whose weight is the largest; that of the batch
         by default.
     """
     least = probability.min() if least is None else least
-    most = (sampleable * least) ** -beta
-    return ((sampleable * probability) ** -beta / most).astype(np.float32)
+    return ((least / probability) ** beta).astype(np.float32)

@@ -28,6 +28,18 @@ class PackedBatch(NamedTuple):
         _kind, arrays, windows = batch.__reduce__()[1]
         return cls(arrays, windows)
 
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+        sizes = [window.nbytes for window in self.windows.values()]
+
+        def count(leaf: Any) -> Any:
+            if not isinstance(leaf, WindowView):
+                sizes.append((leaf.stacks if isinstance(leaf, FollowingStacks) else leaf).nbytes)
+
+        mapped(count, self.arrays)
+        return sum(sizes)
+
     def part(self, start: int, stop: int) -> Self:
         """Some of its transitions; views."""
 

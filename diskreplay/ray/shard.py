@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +19,10 @@ from diskreplay.errors import (
     RowsMissingError,
     SchemaError,
     ShardsLostError,
+    UsageError,
 )
 from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.ray.actors import leave_torch_alone
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.env_leases import EnvLeases
 from diskreplay.ray.packed_batch import PackedBatch
@@ -28,8 +31,27 @@ from diskreplay.ray.shard_parts import ShardParts
 from diskreplay.sampling.prioritized import PriorityMass
 from diskreplay.store import files
 
-Updates = list[tuple[int, np.ndarray, np.ndarray]]
-"""Priorities of one learner, in their order: generation, ids in the shard, priorities."""
+
+class Updates(NamedTuple):
+    """Priorities that one client sets, in their order; sent again until they are known to be here.
+
+    Attributes
+    ----------
+    client : str
+    first : int
+        The number of the first of them, of all that this client has ever had for this shard.
+    priorities : list of tuple
+        Generation, ids in the shard, priorities.
+    """
+
+    client: str
+    first: int
+    priorities: list[tuple[int, np.ndarray, np.ndarray]]
+
+    @property
+    def stop(self) -> int:
+        """The number of the one that comes after these."""
+        return self.first + len(self.priorities)
 
 
 class ShardState(NamedTuple):
@@ -59,8 +81,21 @@ class Lease(NamedTuple):
     generation: int
 
 
+_PICKLED = 1 << 16  # bytes of an answer beside its arrays
+
+
+class GraphName(NamedTuple):
+    """Which compiled graph: when its learner connected, and the number of it there."""
+
+    learner: int
+    number: int
+
+
 class Shard:
     """The methods that clients call by way of Ray, one at a time and in the order of each client.
+
+    A compiled graph calls `draw_in_graph` on a thread of its own, beside the others. `_lock` is for
+    what must not come between the two steps of a draw, or of another method.
 
     Parameters
     ----------
@@ -81,6 +116,10 @@ class Shard:
         self._identity, self._options = identity, options
         self._parts = ShardParts(number, directory, options["name"])
         self._dropped, self._opened = 0, time.time()
+        self._lock = threading.RLock()
+        self._updated: dict[str, int] = {}  # by client: how many of its updates were made
+        self._graph: GraphName | None = None
+        self._graph_room = 0
         self._buffer: PrioritizedReplayBuffer | None = None
         with contextlib.suppress(DiskReplayError):  # who asks for something is told
             self.open()
@@ -93,14 +132,15 @@ class Shard:
         DiskReplayError
             It cannot be opened.
         """
-        if self._buffer is not None:
-            return
-        self._adopt_directory(self._identity, anew=anew)
-        self._parts.sweep()
-        buffer = PrioritizedReplayBuffer(self._directory / "store", **self._options)
-        buffer._rows.indexed()  # else the first draw would wait for it
-        self._leases = EnvLeases(self._directory / "leases.json", buffer.num_envs)
-        self._buffer = buffer
+        with self._lock:
+            if self._buffer is not None:
+                return
+            self._adopt_directory(self._identity, anew=anew)
+            self._parts.sweep()
+            buffer = PrioritizedReplayBuffer(self._directory / "store", **self._options)
+            buffer._rows.indexed()  # else the first draw would wait for it
+            self._leases = EnvLeases(self._directory / "leases.json", buffer.num_envs)
+            self._buffer = buffer
 
     def _adopt_directory(self, identity: dict[str, Any], *, anew: bool) -> None:
         path = self._directory / "shard.json"
@@ -133,8 +173,9 @@ class Shard:
 
     def state(self) -> ShardState:
         """What it holds now."""
-        buffer = self._checked()
-        return ShardState(buffer.priority_mass(), buffer.generation, buffer.add_count)
+        with self._lock:
+            buffer = self._checked()
+            return ShardState(buffer.priority_mass(), buffer.generation, buffer.add_count)
 
     def describe(self) -> dict[str, Any]:
         """Figures for people."""
@@ -177,25 +218,82 @@ class Shard:
     ) -> tuple[PackedBatch | None, ShardState]:
         """Set priorities, then the transitions at these places of the sum; None if the shard has
         nothing to draw."""
-        buffer = self._update(updates, largest)
+        with self._lock:
+            buffer = self._update(updates, largest)
+            try:
+                batch, mass = buffer.sample_at(positions)
+            except EmptyBufferError:
+                return None, self.state()
+            state = ShardState(mass, buffer.generation, buffer.add_count)
+        return PackedBatch.of(batch), state
+
+    def draw_in_graph(self, asked: tuple[np.ndarray, Updates, float] | None) -> Any:
+        """`draw`, as a compiled graph calls it: its answer, the error in its place, and padding.
+        None if nothing falls to this shard.
+
+        An error that was raised would take the place of all shards' answers. Ray keeps memory of
+        the size of the largest answer by now, and never gives back what was too small. So an answer
+        that needs more of it than all before has room for some that are larger.
+        """
+        if asked is None:
+            return None
         try:
-            batch, mass = buffer.sample_at(positions)
-        except EmptyBufferError:
-            return None, self.state()
-        return PackedBatch.of(batch), ShardState(mass, buffer.generation, buffer.add_count)
+            drawn = self.draw(*asked)
+        except DiskReplayError as error:
+            return None, error, None
+        needed, padding = (drawn[0].nbytes if drawn[0] else 0) + _PICKLED, None
+        if needed > self._graph_room:
+            self._graph_room = needed + needed // 4
+            padding = np.zeros(self._graph_room - needed, np.uint8)
+        return drawn, None, padding
+
+    def begin_graph(self, graph: GraphName) -> bool:
+        """Whether a learner may have a graph here. There is one thread for its loop.
+
+        Returns
+        -------
+        bool
+            False: an earlier learner has one, or died and left its loop; only another process is
+            rid of it.
+
+        Raises
+        ------
+        UsageError
+            A later learner has one.
+        """
+        there = self._graph
+        if there is not None and there.learner < graph.learner:
+            return False
+        if there is not None and there.learner > graph.learner:
+            raise UsageError(
+                f"a learner that connected later has the graph of shard {self._number} by now: one "
+                "learner at a time has one"
+            )
+        self._graph, self._graph_room = graph, 1_000_000  # what Ray begins with
+        leave_torch_alone()
+        return True
+
+    def end_graph(self, graph: GraphName) -> None:
+        """A graph has ended; perhaps there is another one by now."""
+        if self._graph == graph:
+            self._graph = None
 
     def update(self, updates: Updates, largest: float) -> ShardState:
         """Set priorities."""
-        self._update(updates, largest)
-        return self.state()
+        with self._lock:
+            self._update(updates, largest)
+            return self.state()
 
     def _update(self, updates: Updates, largest: float) -> PrioritizedReplayBuffer:
+        """Set priorities, but for those that another request has brought already."""
         buffer = self._checked()
-        for generation, ids, priorities in updates:
+        done = self._updated.get(updates.client, 0)
+        for generation, ids, priorities in updates.priorities[max(done - updates.first, 0) :]:
             if generation == buffer.generation:
                 buffer.update_priorities(ids, priorities)
             else:
                 self._dropped += len(ids)
+        self._updated[updates.client] = max(done, updates.stop)
         buffer.raise_largest_priority(largest)
         return buffer
 
@@ -281,35 +379,41 @@ class Shard:
         ShardState
             What it holds, and the checkpoint too.
         """
-        buffer = self._update(updates, largest)
-        return self._parts.save(buffer, where, suffix, run), self.state()
+        with self._lock:
+            buffer = self._update(updates, largest)
+            return self._parts.save(buffer, where, suffix, run), self.state()
 
     def is_pushed(self, suffix: str) -> bool:
         """Whether a part that was saved is in the object store."""
         return self._parts.is_pushed(suffix)
 
-    def prepare(self, pieces: list[PartPiece], bucket: Bucket | None) -> None:
+    def prepare(self, pieces: list[PartPiece], bucket: Bucket | None, load: str) -> None:
         """Have the envs of a checkpoint that this shard is to load here; nothing changes yet.
 
         Raises
         ------
         CheckpointNotFoundError, CorruptCheckpointError, RemoteError
         """
-        self._parts.prepare(pieces, bucket)
+        self._parts.prepare(pieces, bucket, load, self._checked().generation)
 
-    def load(self, pieces: list[PartPiece], bucket: Bucket | None) -> ShardState:
-        """Go back to these envs of a checkpoint."""
-        buffer = self._checked()
-        buffer.load(self._parts.prepare(pieces, bucket))
-        buffer._rows.indexed()
-        self._parts.clear()
-        return self.state()
+    def load(self, load: str) -> ShardState:
+        """Go back to what was prepared for this load. Once: it may be asked again.
 
-    def restore(self, pieces: list[PartPiece], bucket: Bucket | None) -> ShardState:
-        """The same where the disk is another one."""
-        self._parts.prepare(pieces, bucket)
+        Raises
+        ------
+        CheckpointError
+        """
+        with self._lock:
+            buffer = self._checked()
+            self._parts.load(buffer, load)
+            buffer._rows.indexed()
+            return self.state()
+
+    def restore(self, pieces: list[PartPiece], bucket: Bucket | None, load: str) -> ShardState:
+        """Both where the disk is another one."""
+        self._parts.prepare(pieces, bucket, load, None)
         self.open(anew=True)
-        return self.load(pieces, bucket)
+        return self.load(load)
 
     def remove(self, paths: list[str]) -> None:
         """Remove parts of checkpoints that no published one names."""
@@ -317,5 +421,6 @@ class Shard:
 
     def close(self) -> None:
         """Flush and release the store."""
-        if self._buffer is not None:
-            self._buffer.close()
+        with self._lock:
+            if self._buffer is not None:
+                self._buffer.close()

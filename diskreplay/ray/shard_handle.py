@@ -22,28 +22,30 @@ class ShardHandle:
         It did not answer; it is asked again and again, and is back with its answer.
     """
 
-    def __init__(self, number: int, actor: Actor) -> None:
+    def __init__(self, number: int, actor: Actor, client: str) -> None:
         self.number, self.actor = number, actor
         self.state, self.is_lost = NOTHING, False
-        self._updates: Updates = []
+        self._updates = Updates(client, 0, [])
         self._asked: Call | None = None
 
     def add_update(self, generation: int, ids: np.ndarray, priorities: np.ndarray) -> None:
         """Priorities to be sent with the next request."""
-        self._updates.append((generation, ids, priorities))
+        self._updates.priorities.append((generation, ids, priorities))
 
     @property
     def waiting(self) -> int:
         """How many priorities wait to be sent."""
-        return sum(len(ids) for _generation, ids, _priorities in self._updates)
+        return sum(len(ids) for _generation, ids, _priorities in self._updates.priorities)
 
     def updates(self) -> Updates:
         """Those to be sent now; they stay here until `sent`, since a request may be lost."""
-        return list(self._updates)
+        return self._updates._replace(priorities=list(self._updates.priorities))
 
-    def sent(self, count: int) -> None:
-        """So many updates of the oldest have arrived."""
-        del self._updates[:count]
+    def sent(self, updates: Updates) -> None:
+        """These have arrived, and with another request, perhaps, others after them."""
+        client, first, priorities = self._updates
+        count = max(updates.stop - first, 0)
+        self._updates = Updates(client, first + count, priorities[count:])
 
     def learn(self, state: ShardState) -> None:
         """It has answered."""

@@ -1,6 +1,7 @@
 """A shard's parts of checkpoints: saved, pushed, and made ready to be loaded."""
 
 import hashlib
+import json
 import secrets
 import socket
 import threading
@@ -9,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from diskreplay.convert.regrouping import regroup
-from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError, ShardsLostError
+from diskreplay.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    ShardsLostError,
+)
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.resharding import PartPiece
@@ -25,7 +31,8 @@ class ShardParts:
         Of the shard.
     directory : Path
         ``<directory>/outgoing`` has parts that are pushed to an object store, and
-        ``<directory>/incoming`` the one that is loaded next, with what it is made of.
+        ``<directory>/incoming`` the one that is loaded next, with what it is made of, and
+        ``<directory>/load.json`` says which load that is for.
     name : str
         Of the shard's buffer.
     """
@@ -33,9 +40,9 @@ class ShardParts:
     def __init__(self, number: int, directory: Path, name: str) -> None:
         self._number, self._name = number, name
         self._outgoing, self._incoming = directory / "outgoing", directory / "incoming"
+        self._note = directory / "load.json"
         self._pushes: dict[str, threading.Thread] = {}
         self._failed: dict[str, BaseException] = {}
-        self._ready: tuple[Any, Path] | None = None
         self._given_up: set[str] = set()
 
     # -- saving
@@ -99,26 +106,64 @@ class ShardParts:
 
     # -- loading
 
-    def prepare(self, pieces: Sequence[PartPiece], bucket: Bucket | None) -> Path:
-        """A checkpoint of these envs, checked: what `load` of the buffer is given.
+    def prepare(
+        self, pieces: Sequence[PartPiece], bucket: Bucket | None, load: str, generation: int | None
+    ) -> None:
+        """Have a checkpoint of these envs, checked, for a load; also after the death of this
+        process.
+
+        Parameters
+        ----------
+        pieces, bucket
+            What it is made of.
+        load : str
+            The name of the load.
+        generation : int or None
+            Of the store now, which another one follows with that load.
 
         Raises
         ------
         CheckpointNotFoundError, CorruptCheckpointError, RemoteError
         """
-        if self._ready is not None and self._ready[0] == list(pieces):
-            return self._ready[1]
-        self.clear()
+        if self._noted().get("load") == load:  # asked again
+            return
+        files.remove(self._note)
+        files.remove_tree(self._incoming)
         paths = [self._located(piece.part, bucket) for piece in pieces]
         is_whole = len(pieces) == 1 and pieces[0].is_whole
         path = paths[0] if is_whole else self._regrouped(pieces, paths)
-        self._ready = list(pieces), path
-        return path
+        files.make_lasting_dirs(self._note.parent)
+        self._write_note(load=load, path=str(path), generation=generation)
 
-    def clear(self) -> None:
-        """Remove what was made ready."""
-        self._ready = None
+    def load(self, buffer: PrioritizedReplayBuffer, load: str) -> None:
+        """Go back to what was prepared for this load, if that was not done yet.
+
+        Raises
+        ------
+        CheckpointError
+            Another load was prepared since.
+        CheckpointNotFoundError, CorruptCheckpointError
+        """
+        noted = self._noted()
+        if noted.get("load") != load:
+            raise CheckpointError(
+                f"shard {self._number}: another load came between, or its disk is another one; "
+                "load again"
+            )
+        before = noted["generation"]
+        if noted["path"] is not None and before in (None, buffer.generation):
+            buffer.load(Path(noted["path"]))
+        self._write_note(load=load, path=None, generation=None)
         files.remove_tree(self._incoming)
+
+    def _noted(self) -> dict[str, Any]:
+        if not self._note.exists():
+            return {}
+        noted: dict[str, Any] = json.loads(self._note.read_text())
+        return noted
+
+    def _write_note(self, **noted: Any) -> None:
+        files.replace({self._note: json.dumps(noted).encode()})
 
     def _located(self, part: dict[str, Any], bucket: Bucket | None) -> Path:
         if "path" in part:
@@ -152,7 +197,7 @@ class ShardParts:
         """Remove what a process that was killed has left."""
         if not self._pushes:
             files.remove_tree(self._outgoing)
-        if self._ready is None:
+        if self._noted().get("path") is None:
             files.remove_tree(self._incoming)
 
     def remove(self, paths: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from diskreplay.errors import (
     UnknownIdError,
 )
 from diskreplay.ray.actors import named
-from diskreplay.ray.arguments import options_of
+from diskreplay.ray.arguments import check_transport, options_of
 from diskreplay.ray.calls import LOST, answer, patient
 from diskreplay.ray.checkpoint_calls import CheckpointCalls
 from diskreplay.ray.client import Client
@@ -29,7 +29,7 @@ from diskreplay.ray.leasing import leased
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.ray.shard_ids import split
 from diskreplay.ray.shard_writer import ShardWriter
-from diskreplay.ray.sharded_checkpoints import CheckpointPlaces
+from diskreplay.ray.sharded_checkpoints import CheckpointPlaces, finish_load
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
 
 
@@ -70,6 +70,10 @@ class ShardedReplayBuffer(CheckpointCalls):
         A writer whose shard has not answered for so many seconds goes on in envs of another one,
         with the next episode of each. What was not acknowledged is lost then, unless the old shard
         has it. Without it the writer waits `timeout` and says so.
+    transport : {"call", "graph"}
+        How this client draws: by a call of each shard; or by a compiled graph of Ray, which costs
+        less a batch and takes a thread of each shard. One learner at a time has a graph. Where a
+        shard is lost or the graph is in use, draws go by calls.
     env_group : int, optional
         Envs whose rows share files. They move whole where another number of shards loads a
         checkpoint. Divides `num_envs`. By default 8, or what a shard has, and more of many envs;
@@ -102,20 +106,23 @@ class ShardedReplayBuffer(CheckpointCalls):
         resources: Literal["spread"] | Sequence[Mapping[str, float]] = "spread",
         timeout: float = 60.0, shard_timeout: float = 2.0, lease_seconds: float = 600.0,
         failover_after: float | None = None, env_group: int | None = None,
+        transport: Literal["call", "graph"] = "call",
         seed: int | np.random.Generator | None = None, name: str = "replay",
     ) -> None:  # fmt: skip
         arguments = dict(locals())
         self._closed = True
         options = options_of(arguments)
+        check_transport(transport)
         refuse_running(name)
         coordinator, actors = start(Path(path).absolute(), options, rate_limiter, resources)
         rng = np.random.default_rng(seed)
-        self._start(Client(coordinator, options, rate_limiter, actors, rng))
+        self._start(Client(coordinator, options, rate_limiter, actors, rng, transport))
 
     @classmethod
     def connect(
-        cls, name: str = "replay", *, seed: int | np.random.Generator | None = None
-    ) -> Self:
+        cls, name: str = "replay", *, seed: int | np.random.Generator | None = None,
+        transport: Literal["call", "graph"] = "call",
+    ) -> Self:  # fmt: skip
         """A client of a sharded buffer that is running: for a second learner, an evaluator, or a
         learner that was killed and goes on.
 
@@ -124,11 +131,15 @@ class ShardedReplayBuffer(CheckpointCalls):
         name : str
         seed : int or numpy.random.Generator, optional
             Of this client's draws.
+        transport : {"call", "graph"}
+            Of this client's draws. A graph is taken from the learner that has one; where that was
+            killed, its shards are restarted for it.
 
         Raises
         ------
         InvalidInputError, DisconnectedError
         """
+        check_transport(transport)
         coordinator = named(name)
         if coordinator is None:
             raise InvalidInputError(
@@ -137,7 +148,8 @@ class ShardedReplayBuffer(CheckpointCalls):
         options, limiter = patient(coordinator, "options", timeout=60.0)
         shards = shards_of(name, options["num_shards"])
         self = cls.__new__(cls)
-        self._start(Client(coordinator, options, limiter, shards, np.random.default_rng(seed)))
+        rng = np.random.default_rng(seed)
+        self._start(Client(coordinator, options, limiter, shards, rng, transport))
         return self
 
     def _start(self, client: Client) -> None:
@@ -146,7 +158,10 @@ class ShardedReplayBuffer(CheckpointCalls):
         self._places = CheckpointPlaces(client)
         self.batch_size: int = client.options["buffer"]["batch_size"]
         self.name: str = client.options["name"]
+        finish_load(client)
         client.refresh()
+        if client.graph is not None:
+            client.graph.start()
 
     # -- adding
 
@@ -338,6 +353,8 @@ class ShardedReplayBuffer(CheckpointCalls):
             prefetcher.close()
         with contextlib.suppress(DisconnectedError):
             self._client.send_updates()
+            if self._client.graph is not None:
+                self._client.graph.end()
         self._closed = True
 
     def close(self) -> None:

@@ -19,7 +19,8 @@ from diskreplay.errors import (
 )
 from diskreplay.ray.actors import Actor
 from diskreplay.ray.noted_parts import NotedParts
-from diskreplay.store import checkpoint, files
+from diskreplay.store import checkpoint, file_locks, files
+from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import resolved
 from diskreplay.store.tempfiles import Workspace
 
@@ -78,6 +79,7 @@ class CheckpointDirectory:
         str
             What its parts are called: none that is there.
         """
+        check_outside(self.parts)
         files.make_lasting_dirs(self.path)
         for left in NotedParts.left(self.path, re.escape(self._name) + r"_shards\..*\.json"):
             if not left.remove_unnamed(shards, self._named(), wait_s):
@@ -109,7 +111,7 @@ class CheckpointDirectory:
         path, held = self.path / f".{self._name}_shards.lock", None
         try:
             until = time.monotonic() + _LONGEST_TURN_S
-            while (held := files.try_lock(path)) is None:
+            while (held := file_locks.try_lock(path)) is None:
                 if time.monotonic() > until:
                     raise LockedError(
                         f"{path}: another saver has published for {_LONGEST_TURN_S:g} s now, where "
@@ -117,13 +119,13 @@ class CheckpointDirectory:
                     )
                 time.sleep(0.02)
         except StorageError as error:
-            if error.errno not in files.NO_LOCKS:
+            if error.errno not in file_locks.NO_LOCKS:
                 raise
         try:
             yield
         finally:
             if held is not None:
-                files.unlock(held)
+                file_locks.unlock(held)
 
     def _file(self, suffix: str) -> Path:
         return self.path / f"{self._name}_shards.{suffix}.json"

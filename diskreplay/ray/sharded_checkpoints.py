@@ -2,8 +2,10 @@
 
 import contextlib
 import hashlib
+import secrets
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,17 +110,17 @@ class ShardedCheckpoints:
                     call = handle.actor.call(
                         "save", there.destination, part, updates, client.largest, there.run
                     )
-                    calls.append((handle, call, len(updates)))
+                    calls.append((handle, call, updates))
             asked, parts = 0, []
             try:
-                for handle, call, count in calls:
+                for handle, call, updates in calls:
                     asked = handle.number
                     saved, state = answer(call, _LONG)
                     parts.append(saved)
                     with client.lock:
-                        handle.sent(count)
+                        handle.sent(updates)
                         handle.learn(state)  # with which a run that loads it begins, too
-                for handle, _call, _count in calls:
+                for handle, _call, _updates in calls:
                     asked = handle.number
                     self._wait_pushed(handle.actor, part)
             except LOST as error:
@@ -152,25 +154,22 @@ class ShardedCheckpoints:
         there.claim()
         document = there.read(suffix)
         pieces = self._pieces(document)
+        load, bucket = secrets.token_hex(8), there.bucket
         with self._still():
             try:
-                self._each("prepare", pieces)
-                states = self._each("load", pieces)
+                ask_each(client, "prepare", [(mine, bucket, load) for mine in pieces])
+                patient(
+                    client.coordinator, "begin_load", load, document["inserts"],
+                    document["samples"], timeout=client.timeout,
+                )  # fmt: skip
+                go_back(client, load)
             except LOST as error:
                 raise ShardsLostError(
                     "a shard did not answer; some shards may have loaded the checkpoint and others "
                     "not: load again"
                 ) from error
             with client.lock:
-                for handle, state in zip(client.handles, states, strict=True):
-                    handle.learn(state)
-                    handle.sent(len(handle.updates()))  # of ids that are void
                 client.rng.restore(document["rng"])
-                client.largest = max(state.mass.largest for state in states)
-            patient(
-                client.coordinator, "restore", document["inserts"], document["samples"],
-                timeout=client.timeout,
-            )  # fmt: skip
         return str(document["suffix"])
 
     def restore_shard(self, number: int, suffix: int | str | None) -> None:
@@ -182,12 +181,15 @@ class ShardedCheckpoints:
             )
         handle, pieces = client.handles[number], self._pieces(document)[number]
         try:
-            state = patient(handle.actor, "restore", pieces, self._there.bucket, timeout=_LONG)
+            state = patient(
+                handle.actor, "restore", pieces, self._there.bucket, secrets.token_hex(8),
+                timeout=_LONG,
+            )  # fmt: skip
         except LOST as error:
             raise ShardsLostError(f"shard {number} does not answer: {error}") from error
         with client.lock:
             handle.learn(state)
-            handle.sent(len(handle.updates()))
+            handle.sent(handle.updates())
 
     def attachments(self, suffix: int | str | None) -> dict[str, bytes]:
         """See `ShardedReplayBuffer.attachments`."""
@@ -209,21 +211,50 @@ class ShardedCheckpoints:
             document, self._client.options["envs"], f"checkpoint {document['suffix']}"
         )
 
-    def _each(self, method: str, pieces: list[list[PartPiece]]) -> list[Any]:
-        """All shards at once, each with its pieces; again where one dies."""
-        calls = [
-            handle.actor.call(method, mine, self._there.bucket, again=True)
-            for handle, mine in zip(self._client.handles, pieces, strict=True)
-        ]  # fmt: skip
-        errors, found = [], []
-        for call in calls:
-            try:
-                found.append(answer(call, _LONG))
-            except (CheckpointError, RemoteError) as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-        return found
+
+def ask_each(
+    client: Client, method: str, arguments: Sequence[tuple], timeout: float = _LONG
+) -> list[Any]:
+    """All shards at once, each with its arguments; again where one dies."""
+    calls = [
+        handle.actor.call(method, *mine, again=True)
+        for handle, mine in zip(client.handles, arguments, strict=True)
+    ]
+    errors, found = [], []
+    for call in calls:
+        try:
+            found.append(answer(call, timeout))
+        except (CheckpointError, RemoteError) as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return found
+
+
+def go_back(client: Client, load: str, timeout: float = _LONG) -> None:
+    """Have all shards make a load that they were prepared for."""
+    states = ask_each(client, "load", [(load,)] * len(client.handles), timeout)
+    with client.lock:
+        for handle, state in zip(client.handles, states, strict=True):
+            handle.learn(state)
+            handle.sent(handle.updates())  # of ids that are void
+        client.largest = max(state.mass.largest for state in states)
+    patient(client.coordinator, "end_load", load, timeout=client.timeout)
+
+
+def finish_load(client: Client) -> None:
+    """Make the load amid which another client was killed, if there is one."""
+    load = patient(client.coordinator, "load_under_way", timeout=client.timeout)
+    if load is None:
+        return
+    try:
+        go_back(client, load, client.timeout)
+    except (CheckpointError, *LOST) as error:
+        warnings.warn(
+            "a client was killed while it loaded a checkpoint, and that could not be finished: "
+            f"some shards may have loaded it and others not; load again ({error})",
+            RuntimeWarning, 4,
+        )  # fmt: skip
 
 
 def read_attachments(given: Mapping[str, Source] | None) -> dict[str, tuple[str, bytes]]:

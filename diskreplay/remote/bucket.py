@@ -22,6 +22,7 @@ from diskreplay.errors import (
     RemoteUnavailableError,
     UnsupportedStoreError,
 )
+from diskreplay.store.outside import check_outside
 
 SCHEMES = ("s3", "gs", "az", "file", "memory")
 _TRIES = 4  # of a body that is cut; the client itself repeats requests that get no answer
@@ -133,6 +134,7 @@ class Bucket:
             return _in_memory.setdefault(self.url, store.MemoryStore())
         if parts.scheme == "file":
             self._local = Path(parts.path)
+            check_outside(self._local / "checkpoints")
             return store.LocalStore(self._local, mkdir=True)
         if not parts.netloc:
             raise InvalidInputError(f"url: {parts.scheme}:// and no bucket; s3://bucket/runs/pong")

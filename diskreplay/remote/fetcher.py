@@ -18,6 +18,7 @@ from diskreplay.remote.document import Document, Part, sha256_of
 from diskreplay.remote.source import is_sound
 from diskreplay.store import checkpoint, codec, files, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
+from diskreplay.store.outside import check_outside
 
 _TRIES = 4
 
@@ -43,7 +44,10 @@ class Fetcher:
         """
         target = checkpoint.path_of(directory, wanted.name, wanted.suffix)
         if _is_there(target, wanted):
+            for room in _cut(target):  # killed when the checkpoint was in its place
+                room.remove()
             return target
+        check_outside(target)
         files.make_lasting_dirs(directory)
         contents = wanted.contents()
         with tempfiles.Workspace(target, "tmp") as room:
@@ -141,6 +145,11 @@ def _is_there(target: Path, wanted: Document) -> bool:
         return False
 
 
+def _cut(target: Path) -> Iterator[tempfiles.Workspace]:
+    """What pulls and saves of this checkpoint left that were killed."""
+    return tempfiles.left_behind(target.parent, re.escape(target.name), "tmp")
+
+
 def _from_here(
     target: Path, build: Path, contents: Manifest, wanted: dict[str, Part]
 ) -> Iterator[str]:
@@ -163,8 +172,7 @@ def _from_here(
             listed = manifest.read(path).files
             same = {key for key in needed if listed.get(key) == contents.files[key]}
             yield from take({key: path / key for key in same})
-    cut = tempfiles.left_behind(target.parent, re.escape(target.name), "tmp")
-    for room in cut:
+    for room in _cut(target):
         base = room.path / target.name
         yield from take({key: base / key for key in needed})
         room.remove()

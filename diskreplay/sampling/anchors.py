@@ -12,7 +12,6 @@ from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.signals import undisturbed
 
 _PATIENCE = 8  # rounds of picking rows blindly before listing the anchors
-_NO_FRAMES = np.empty((0, 0, 0), np.int64)  # of stacks of 1, whose rows are those of the positions
 
 
 class Anchors:
@@ -189,7 +188,7 @@ class Anchors:
         if self.tree is None:
             drawn, probability, weight = self._pick(rng, rest)
         else:
-            drawn, probability, weight = self.tree.draw(self._index, self.count, rng, rest, beta)
+            drawn, probability, weight = self.tree.draw(self._index, rng, rest, beta)
         if new is None or not len(new):
             return drawn, probability, weight
         probability = np.concatenate([self.probability(new), probability])
@@ -248,42 +247,25 @@ class Anchors:
         self._kernels.settled_rows(*self._index.state, self.figures, out)
         return out
 
-    def plan(self, anchors: np.ndarray, powers: np.ndarray) -> WindowPlan:
-        """What the windows of these anchors consist of.
+    def fill(
+        self, plan: WindowPlan, anchors: np.ndarray, powers: np.ndarray, to_go: np.ndarray
+    ) -> None:
+        """Have a plan say what the windows of these anchors consist of.
 
         Parameters
         ----------
+        plan : WindowPlan
+            Of so many windows.
         anchors : ndarray of int64, shape (N,)
             Checked, or drawn.
         powers : ndarray of float64, shape (n_step + 1,)
             Of gamma.
+        to_go : ndarray of float32
+            Returns to go by place, or empty.
         """
-        index, window, size = self._index, self._window, len(anchors)
-        positions, stack = window.positions, int(index.figures[2])
-        shape = size, positions
-        learning = size, window.length
-        frames: np.ndarray = _NO_FRAMES
-        if stack > 1 and window.crosses:
-            frames = np.empty((*shape, stack), np.int64)
-        elif stack > 1:
-            frames = np.empty((size, 1, positions + stack - 1), np.int64)
-        ids, transitions = np.empty(shape, np.int64), np.empty(shape, np.int64)
-        state, masks = np.empty(size, np.int64), np.empty((8, *shape), np.uint8)
-        rest = (
-            np.empty(learning, np.float32), np.empty(learning, np.float32),
-            np.empty(learning, np.int32),
-        )  # fmt: skip
-        step, reward = np.empty(shape, np.int32), np.empty(shape, np.float32)
+        index = self._index
         self._kernels.window_plan(
-            index.ring, index.ring.view(np.float32), index.bounds, index.figures, self.figures,
-            powers, anchors, ids, transitions, frames, state, step, reward, masks, *rest,
-        )  # fmt: skip
-        if stack == 1:
-            frames = ids
-        elif not window.crosses:
-            frames = frames[:, 0]
-        return WindowPlan(
-            ids, transitions, frames, state, step, reward, masks.view(np.bool_), *rest
+            *index.state, self.figures, powers, to_go, anchors, plan.offsets, plan.block
         )
 
     # -- priorities

@@ -66,15 +66,6 @@ def fill_to_go(ring, rewards, bounds, figures, seen, gamma, to_go):
     return 0
 
 
-@kernel("float32[::1], int64, int64[:, ::1], float32[:, ::1]")
-def take_to_go(to_go, size, ids, out):
-    """What `fill_to_go` found for each of these rows, 0 for negative ids."""
-    for i in range(ids.shape[0]):
-        for p in range(ids.shape[1]):
-            out[i, p] = to_go[ids[i, p] % size] if ids[i, p] >= 0 else 0.0
-    return 0
-
-
 @kernel(
     "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64, boolean, int64[::1]"
 )

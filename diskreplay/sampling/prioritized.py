@@ -10,6 +10,8 @@ from diskreplay.sampling.priority_tree import PriorityTree
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
 
+_MORE_ROWS = 1024  # that may be added until leaves are copied
+
 
 class PriorityMass(NamedTuple):
     """What a sum tree can say of all its rows at one moment."""
@@ -45,28 +47,37 @@ class PrioritizedSampler:
         from diskreplay.sampling import prioritized_kernels, row_index_kernels
 
         self._kernels = prioritized_kernels
-        self._words = row_index_kernels.FLAGS, row_index_kernels.SAMPLEABLE
+        self._tree_at = row_index_kernels.NODES
         self.alpha, self.normalization = alpha, normalization
         self._index = index
         self.largest = 1.0
         self.initial: InitialPriorities | None = None
+        self._room: np.ndarray | None = None
         self._newest = 0.0, 0.0  # the largest priority at the last `enter`, and its leaf
-        self.tree = PriorityTree(index.size, alpha, track_min=normalization == "buffer")
+        self._go_by(PriorityTree(index.size, alpha, track_min=normalization == "buffer"))
+
+    def _go_by(self, tree: PriorityTree) -> None:
+        """Have this tree, and let the table of the index say where it is."""
+        self.tree = tree
+        self._index.table[self._tree_at :] = (
+            tree.nodes.ctypes.data, tree.least.ctypes.data, len(tree.least),
+            tree.starts.ctypes.data, len(tree.starts) - 1,
+        )  # fmt: skip
 
     def grow(self) -> None:
         """Follow the index when it has grown."""
-        self.tree = self.tree.grown(self._index.size)
+        self._go_by(self.tree.grown(self._index.size))
 
-    def append_one(self, step: int, flags: int, reward: float) -> None:
-        """One row of the only env, taken in by index and tree with one kernel call."""
+    def append_one(self, step: int, flags: int, reward: float, columns: int = 0) -> None:
+        """One row of the only env, taken in by index and tree with one kernel call, and committed
+        first, see `RowIndex.append_one`: not where rows were added with priorities."""
         if self.initial is not None:
             return self._append_with_initial(step, flags, reward)
-        tree, index, newest = self.tree, self._index, self._newest
+        index, newest = self._index, self._newest
         leaf = newest[1] if newest[0] == self.largest else self._newest_leaf()
-        index.sampleable += self._kernels.append_one(
-            index.ring, index.bounds, index.figures, index.changed,
-            tree.nodes, tree.least, tree.starts, step, flags, reward, leaf,
-        )  # fmt: skip
+        index.sampleable += self._kernels.tree_append_one(
+            index.table, columns, step, flags, reward, leaf
+        )
 
     def _newest_leaf(self) -> float:
         if self._newest[0] != self.largest:
@@ -121,6 +132,16 @@ class PrioritizedSampler:
             )
         return np.where(positive, powers.clip(kernels.LEAST_LEAF, kernels.LARGEST_LEAF), leaves)
 
+    def make_room(self) -> None:
+        """Have memory for the next `leaves`, which a save calls while each `add` waits: the system
+        clears memory when it is touched first, and that takes longer than the copy."""
+        index = self._index
+        rows = int(index.count.max() - index.first.min()) + _MORE_ROWS
+        self._room = np.empty(rows * index.num_envs)
+        self._room.fill(0.0)
+        nothing = self._room[:0].reshape(0, index.num_envs)
+        self._kernels.copy_leaves(self.tree.nodes, *index.state, 0, nothing)  # it is loaded now
+
     def leaves(self) -> np.ndarray:
         """The leaves of all retained rows, to be saved.
 
@@ -132,19 +153,12 @@ class PrioritizedSampler:
         """
         index = self._index
         start, stop = int(index.first.min()), int(index.count.max())
-        out = np.empty((stop - start, index.num_envs))
-        leaves = self.tree.leaves.reshape(-1, index.num_envs)
-        for at, place, rows in index.runs(start, stop):
-            out[at : at + rows] = leaves[place : place + rows]
-        # Only of a leaf of 0 the row is looked at: a save does this while each `add` waits.
-        zero = np.flatnonzero(out == 0)
-        column, bit = self._words
-        words = index.ring[(zero + start * index.num_envs) % index.size, column]
-        out.reshape(-1)[zero[words & bit == 0]] = np.nan
-        for env in np.flatnonzero((index.first > start) | (index.count < stop)).tolist():
-            # Another row, which is retained, may have the place of one that is not.
-            out[: max(index.first[env] - start, 0), env] = np.nan
-            out[max(index.count[env] - start, 0) :, env] = np.nan
+        room, self._room = self._room, None
+        size = (stop - start) * index.num_envs
+        if room is None or len(room) < size:
+            room = np.empty(size)
+        out = room[:size].reshape(-1, index.num_envs)
+        self._kernels.copy_leaves(self.tree.nodes, *index.state, start, out)
         if self.initial is not None:
             envs, numbers, known = self.initial.known(index.count)
             waiting = np.isnan(out[numbers - start, envs])
@@ -230,7 +244,7 @@ class PrioritizedSampler:
             Nothing can be sampled, or all priorities are zero.
         """
         self._drawable()
-        return self.tree.draw(self._index, self._index.sampleable, rng, size, beta)
+        return self.tree.draw(self._index, rng, size, beta)
 
     def draw_at(self, positions: np.ndarray) -> tuple[np.ndarray, PriorityMass]:
         """The ids at given places of the total, and what that total was: for a draw over several

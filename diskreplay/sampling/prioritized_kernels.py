@@ -1,15 +1,22 @@
 """Numba kernels that go through a row index and a sum tree in one call."""
 
 from diskreplay.cache_line import prefetch_line
-from diskreplay.jit import address, float32_bits, inner, int64, kernel, pointer
+from diskreplay.jit import address, float64s_at, inner, int64, int64s_at, kernel, pointer
 from diskreplay.sampling.row_index_kernels import (
+    CHANGED,
     COUNT,
     ENVS,
     FIRST,
     FLAGS,
+    LEAST,
+    LEASTS,
+    LEVELS,
+    NODES,
+    ROOM,
     ROWS,
     SAMPLEABLE,
-    append,
+    STARTS,
+    append_one,
 )
 from diskreplay.sampling.sum_tree_kernels import (
     LARGEST_LEAF,
@@ -18,7 +25,7 @@ from diskreplay.sampling.sum_tree_kernels import (
     refresh_parents,
 )
 
-_INFINITY = float("inf")
+_INFINITY, _NAN = float("inf"), float("nan")
 
 
 @kernel(
@@ -125,16 +132,14 @@ def leaves_of(priorities, alpha, leaves):
 
 
 @kernel(
-    "float64[::1], int64[::1], float64[::1], float64, float64, float64, int64[:, ::1], "
-    "int64[::1], int64[::1], float64[::1], float32[::1]"
+    "float64[::1], int64[::1], float64[::1], float64, float64, int64[:, ::1], int64[::1], "
+    "int64[::1], float64[::1], float32[::1]"
 )
-def tree_draw(
-    nodes, starts, uniform, scale, beta, whole, bounds, figures, ids, probability, weight
-):
+def tree_draw(nodes, starts, uniform, beta, whole, bounds, figures, ids, probability, weight):
     """A stratified draw: ids, probabilities and importance weights of ``len(uniform)`` rows.
 
-    ``scale`` is the number of rows that can be sampled; ``whole`` the smallest probability to
-    normalise the weights by, or 0 to normalise by the batch's largest weight.
+    ``whole`` is the smallest probability to normalise the weights by, or 0 to normalise by the
+    batch's largest weight.
     """
     size = len(uniform)
     rows, envs = figures[ROWS], figures[ENVS]
@@ -156,30 +161,47 @@ def tree_draw(
             least = probability[i]
     if whole > 0.0:
         least = whole
-    most = (scale * least) ** -beta
     for i in range(size):
-        weight[i] = (scale * probability[i]) ** -beta / most
+        # (N P)^-beta over the largest such weight, either of which no float may hold.
+        weight[i] = (least / probability[i]) ** beta
 
 
-@kernel(
-    "int32[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], float64[::1], float64[::1], "
-    "int64[::1], int64, int64, float64, float64"
-)
-def append_one(ring, bounds, figures, changed, nodes, least, starts, step, flags, reward, leaf):
-    """`index_append_one` and the tree's share in one call: what stopped being sampleable has the
-    leaf 0 then, what began `leaf`."""
-    changed[0, 0] = changed[1, 0] = 0
-    append(
-        pointer(ring), pointer(bounds), pointer(figures), 0, step, flags, float32_bits(reward),
-        pointer(changed), changed.shape[1],
+@kernel("int64[::1], int64, int64, int64, float64, float64")
+def tree_append_one(table, columns, step, flags, reward, leaf):
+    """`append_one` and the tree's share in one call: what stopped being sampleable has the leaf 0
+    then, what began `leaf`."""
+    more = append_one(pointer(table), columns, step, flags, reward)
+    nodes, least, starts = (
+        float64s_at(table[NODES]), float64s_at(table[LEAST]), int64s_at(table[STARTS])
     )  # fmt: skip
+    changed, room = int64s_at(table[CHANGED]), table[ROOM]
     for began in range(2):
-        count = changed[began, 0]
-        for i in range(1, count + 1):
-            nodes[changed[began, i]] = leaf if began else 0.0
-        low = began * changed.shape[1] + 1
-        refresh_parents(
-            pointer(nodes), pointer(least), len(least), pointer(starts), len(starts) - 1,
-            pointer(changed), low, low + count,
-        )  # fmt: skip
-    return changed[1, 0] - changed[0, 0]
+        low = began * room + 1
+        high = low + changed[low - 1]
+        for i in range(low, high):
+            nodes[changed[i]] = leaf if began else 0.0
+        refresh_parents(nodes, least, table[LEASTS], starts, table[LEVELS], changed, low, high)
+    return more
+
+
+@kernel("float64[::1], int32[:, ::1], int64[:, ::1], int64[::1], int64, float64[:, ::1]")
+def copy_leaves(nodes, ring, bounds, figures, start, out):
+    """The leaves of all rows from `start` on, as they are saved: NaN of one that is not retained,
+    or cannot be sampled."""
+    envs, size = figures[ENVS], figures[ROWS] * figures[ENVS]
+    place, rows = start * envs % size, len(out)
+    for i in range(rows):
+        for env in range(envs):
+            leaf = nodes[place + env]
+            # Only of a leaf of 0 the row is looked at: a save does this while each `add` waits.
+            if leaf == 0.0 and not ring[place + env, FLAGS] & SAMPLEABLE:
+                leaf = _NAN
+            out[i, env] = leaf
+        place += envs  # a division for each row takes longer than all else
+        place = 0 if place == size else place
+    for env in range(envs):  # another row, which is retained, may have the place of one that is not
+        for i in range(min(bounds[env, FIRST] - start, rows)):
+            out[i, env] = _NAN
+        for i in range(max(bounds[env, COUNT] - start, 0), rows):
+            out[i, env] = _NAN
+    return 0

@@ -54,10 +54,9 @@ class PriorityTree(SumTree):
         return self.min / self.total if len(self.least) else 0.0
 
     def draw(
-        self, index: RowIndex, count: int, rng: ReplayableRng, size: int, beta: float
+        self, index: RowIndex, rng: ReplayableRng, size: int, beta: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, probabilities (float64) and importance weights (float32) of `size` rows, of `count`
-        that there are.
+        """Ids, probabilities (float64) and importance weights (float32) of `size` rows.
 
         Raises
         ------
@@ -69,8 +68,8 @@ class PriorityTree(SumTree):
         ids = np.empty(size, np.int64)
         probability, weight = np.empty(size), np.empty(size, np.float32)
         self.row_kernels.tree_draw(
-            self.nodes, self.starts, rng.random(size), float(count), float(beta),
-            self.least_probability, index.bounds, index.figures, ids, probability, weight,
+            self.nodes, self.starts, rng.random(size), float(beta), self.least_probability,
+            index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
         return ids, probability, weight
 

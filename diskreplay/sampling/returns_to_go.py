@@ -9,6 +9,11 @@ class ReturnsToGo:
     """``sum_k gamma^k r[t+k]`` to the end of the episode, of every retained row whose episode is
     over; NaN for the others. One backward pass over an episode when it ends.
 
+    Attributes
+    ----------
+    column : ndarray of float32
+        By the place of the row in the index.
+
     Notes
     -----
     4 bytes a row.
@@ -21,25 +26,21 @@ class ReturnsToGo:
 
     def follow(self, index: RowIndex) -> None:
         """Begin with an index of other rows than before."""
-        self._seen = np.zeros((index.num_envs, 2), np.int64)
-        self._column = np.empty(index.size, np.float32)
+        self._seen, self._known = np.zeros((index.num_envs, 2), np.int64), b""
+        self.column = np.empty(index.size, np.float32)
         self.catch_up(index)
 
     def catch_up(self, index: RowIndex) -> None:
         """Work out what has come to an end since the last call. O(new rows, and those of the
         episodes that have ended)."""
-        self._index = index
-        if len(self._column) < index.size:
+        if len(self.column) < index.size:
             column = np.empty(index.size, np.float32)
-            column[: len(self._column)] = self._column
-            self._column = column
+            column[: len(self.column)] = self.column
+            self.column = column
+        if self._known == index.bounds.tobytes():
+            return
         self._kernels.fill_to_go(
             index.ring, index.ring.view(np.float32), index.bounds, index.figures, self._seen,
-            self._gamma, self._column,
+            self._gamma, self.column,
         )  # fmt: skip
-
-    def of(self, ids: np.ndarray) -> np.ndarray:
-        """float32, in the shape of `ids`, which are retained rows; 0 for negative ones."""
-        out = np.empty(ids.shape, np.float32)
-        self._kernels.take_to_go(self._column, self._index.size, ids, out)
-        return out
+        self._known = index.bounds.tobytes()

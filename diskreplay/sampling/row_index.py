@@ -52,6 +52,8 @@ class RowIndex:
         Rows ever, and the oldest retained row; views of one array.
     sampleable : int
         How many rows can be sampled.
+    table : ndarray of int64
+        Where the arrays are, see `row_index_kernels`.
 
     Notes
     -----
@@ -85,8 +87,11 @@ class RowIndex:
         # the first transition of a later episode is the oldest one then, of two; and of one more
         # where it also takes the place of an old row.
         self._changes = 3 * stack_size + update_horizon + 1
-        self.changed = np.empty((2, 1 + 2 * num_envs * self._changes), np.int64)
+        self.table = np.zeros(row_index_kernels.LEVELS + 1, np.int64)
+        self.table[row_index_kernels.BOUNDS] = self.bounds.ctypes.data
+        self.table[row_index_kernels.FIGURES] = self.figures.ctypes.data
         self._allocate()
+        self._make_room(2 * num_envs)
 
     def _allocate(self) -> None:
         try:
@@ -97,6 +102,13 @@ class RowIndex:
                 "smaller capacity"
             ) from error
         self._rewards = self.ring.view(np.float32)
+        self.table[self._kernels.RING] = self.ring.ctypes.data
+
+    def _make_room(self, rows: int) -> None:
+        """Have room for what so many rows that are added change."""
+        self.changed = np.empty((2, 1 + rows * self._changes), np.int64)
+        self.table[self._kernels.CHANGED] = self.changed.ctypes.data
+        self.table[self._kernels.ROOM] = self.changed.shape[1]
 
     @property
     def size(self) -> int:
@@ -142,7 +154,7 @@ class RowIndex:
             one's place.
         """
         if len(envs) * self._changes >= self.changed.shape[1]:
-            self.changed = np.empty((2, 1 + len(envs) * self._changes), np.int64)
+            self._make_room(len(envs))
         changed = self.changed
         gone, came, more = self._kernels.index_append(
             *self.state, envs, steps, flags, rewards.view(np.int32), changed
@@ -150,11 +162,16 @@ class RowIndex:
         self.sampleable += more
         return changed[0, 1 : 1 + gone], changed[1, 1 : 1 + came]
 
-    def append_one(self, step: int, flags: int, reward: float) -> None:
-        """`append` for one row of the only env, where nobody asks what changed."""
-        self.sampleable += self._kernels.index_append_one(
-            self.ring, self.bounds, self.figures, self.changed, step, flags, reward
-        )
+    def append_one(self, step: int, flags: int, reward: float, columns: int = 0) -> None:
+        """`append` for one row of the only env, where nobody asks what changed.
+
+        Parameters
+        ----------
+        columns : int
+            Where the row is to be committed first: what `RowWriter.place` has returned. 0 if it
+            is.
+        """
+        self.sampleable += self._kernels.index_append_one(self.table, columns, step, flags, reward)
 
     def evict(self, env: int, first: int) -> np.ndarray:
         """Let go of the rows of an env before `first`, which is none before its own.

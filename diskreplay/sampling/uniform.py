@@ -35,6 +35,9 @@ class UniformSampler:
             "PrioritizedReplayBuffer"
         )
 
+    def make_room(self) -> None:
+        """No row has a leaf that is saved."""
+
     def enter(self, places: np.ndarray) -> None:
         """Rows became sampleable; the index knows, nothing else to do."""
 

@@ -1,7 +1,21 @@
 """Numba kernels of sequences: which rows are anchors of windows, and what a window consists of."""
 
 from diskreplay.cache_line import prefetch_line
-from diskreplay.jit import address, int32s, int64, int64s, kernel, larger, part, pointer, smaller
+from diskreplay.jit import (
+    address,
+    bytes_at,
+    float32s_at,
+    int32s,
+    int32s_at,
+    int64,
+    int64s,
+    int64s_at,
+    kernel,
+    larger,
+    part,
+    pointer,
+    smaller,
+)
 from diskreplay.sampling.row_index_kernels import (
     COUNT,
     ENDED,
@@ -26,6 +40,10 @@ BURN_IN, LENGTH, AHEAD, N_STEP, STRIDE, ENDS, ARRIVAL, FINISHED, REPEAT_FIRST = 
 INSIDE, SHIFT, PAD, CROSS = 0, 1, 2, 3
 # The masks of a window's positions, in the order of `window_plan`.
 OBSERVED, TRANSITION, IS_FIRST, IS_LAST, BEGIN, LEARN, IS_TERMINATED, IS_TRUNCATED = range(8)
+MASKS = 8
+# The parts of the block of a `WindowPlan`; the first are the ids.
+TRANSITIONS_AT, FRAMES_AT, STATE_AT, STEPS_AT, REWARDS_AT, TO_GO_AT = 1, 2, 3, 4, 5, 6
+RETURNS_AT, DISCOUNTS_AT, TARGETS_AT, MASKS_AT = 7, 8, 9, 10
 
 ROWS_OF_A_LINE = 4  # of the caches
 
@@ -215,31 +233,35 @@ def settled_rows(ring, bounds, figures, shape, out):
 
 
 @kernel(
-    "int32[:, ::1], float32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], "
-    "int64[::1], int64[:, ::1], int64[:, ::1], int64[:, :, ::1], int64[::1], int32[:, ::1], "
-    "float32[:, ::1], uint8[:, :, ::1], float32[:, ::1], float32[:, ::1], int32[:, ::1]"
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], float32[::1], "
+    "int64[::1], int64[::1], uint8[::1]"
 )
-def window_plan(
-    ring, rewards, bounds, figures, shape, powers, anchors,
-    ids, transitions, frames, state, step, reward, masks, returns, discount, target,
-):  # fmt: skip
+def window_plan(ring, bounds, figures, shape, powers, to_go, anchors, offsets, block):
     """What the windows of these anchors consist of; each has to be an anchor.
 
-    ``ids`` are the rows at the positions, -1 where there is none; ``transitions`` the same, and -1
-    for final rows. ``frames`` are the rows whose frames are read, -1 for zeros: of shape (windows,
-    1, positions + stack - 1), or (windows, positions, stack) where windows go over the ends of
-    episodes; empty for a stack of 1, where it would be `ids`. ``state`` is the first valid row, -1
-    if that is no transition.
+    It is put into the parts of `block`, as `WindowPlan` has them. The ids of frames are those of
+    ``positions + stack - 1`` rows a window, or of ``positions * stack`` where windows go over the
+    ends of episodes; there are none for a stack of 1, where they would be the rows themselves.
+    `to_go` is what `fill_to_go` found, or empty.
     """
     envs, stack = figures[ENVS], figures[STACK]
     size = figures[ROWS] * envs
-    flat, limits, sizes, pay = pointer(ring), pointer(bounds), pointer(figures), pointer(rewards)
+    flat, limits, sizes = pointer(ring), pointer(bounds), pointer(figures)
+    pay = float32s_at(address(ring))
     burn_in, length, cross = shape[BURN_IN], shape[LENGTH], shape[ENDS] == CROSS
-    positions = ids.shape[1]
+    n_step, arrival = shape[N_STEP], shape[ARRIVAL]
+    positions = burn_in + length + shape[AHEAD]
     # Flat memory: of arrays each index is looked at, whether it is negative.
-    all_ids, all_transitions, all_steps = pointer(ids), pointer(transitions), pointer(step)
-    all_rewards, all_masks, plane = pointer(reward), pointer(masks), len(anchors) * positions
-    all_returns, all_discounts, all_targets = pointer(returns), pointer(discount), pointer(target)
+    begin, plane = address(block), len(anchors) * positions
+    all_ids, all_transitions = int64s_at(begin), int64s_at(begin + offsets[TRANSITIONS_AT])
+    frames, state = int64s_at(begin + offsets[FRAMES_AT]), int64s_at(begin + offsets[STATE_AT])
+    all_steps = int32s_at(begin + offsets[STEPS_AT])
+    all_rewards = float32s_at(begin + offsets[REWARDS_AT])
+    all_to_go = float32s_at(begin + offsets[TO_GO_AT])
+    all_returns = float32s_at(begin + offsets[RETURNS_AT])
+    all_discounts = float32s_at(begin + offsets[DISCOUNTS_AT])
+    all_targets = int32s_at(begin + offsets[TARGETS_AT])
+    all_masks = bytes_at(begin + offsets[MASKS_AT])
     # Apart from the rest, so that the cache misses of all windows are under way together.
     stride = ROWS_OF_A_LINE if envs == 1 else 1
     for i in range(len(anchors)):
@@ -251,6 +273,11 @@ def window_plan(
             place += stride * envs
             if place >= size:
                 place -= size
+    # As most windows have it, whose rows are all of one episode, and which it does not end in.
+    for at in range(2 * plane):
+        all_masks[at] = True  # OBSERVED and TRANSITION
+    for at in range(2 * plane, MASKS * plane):
+        all_masks[at] = False
     for i in range(len(anchors)):
         env, anchor, place = int64(0), anchors[i], state[i]
         if envs > 1:
@@ -277,94 +304,133 @@ def window_plan(
             whole = flat[WIDTH * place + EPISODE] == flat[WIDTH * last + EPISODE]
         if whole and stack > 1:
             whole = stack_is_whole(flat, limits, sizes, env, row) != 0
-        for p in range(positions):
-            row, at = anchor - burn_in + p, i * positions + p
-            place = before + envs
-            if place >= size:
-                place -= size
-            here = WIDTH * place
-            usable = whole or first <= row < count
-            if usable and not whole and stack > 1:
-                usable = stack_is_whole(flat, limits, sizes, env, row) != 0
-            is_first = not follows or flat[WIDTH * before + EPISODE] != flat[here + EPISODE]
-            shown, before, follows = before, place, usable
-            valid = whole or (usable and (cross or flat[here + EPISODE] == episode))
-            q = i * length + p - burn_in
-            learns = burn_in <= p < burn_in + length
-            if learns:
-                all_returns[q], all_discounts[q], all_targets[q] = 0.0, 0.0, -1
-            if cross:
-                for k in range(frames.shape[2]):
-                    back = stack - 1 - k
-                    if valid and shape[REPEAT_FIRST]:
-                        back = smaller(back, int64(flat[here + STEP]))
-                    there = valid and back <= flat[here + STEP]
-                    frames[i, p, k] = (row - back) * envs + env if there else -1
-            if not valid:
-                for mask in range(len(masks)):
-                    all_masks[mask * plane + at] = False
-                all_ids[at] = all_transitions[at] = -1
-                all_steps[at], all_rewards[at] = 0, 0.0
-                continue
-            flags, id_ = flat[here + FLAGS], row * envs + env
-            transition = flags & FINAL == 0
-            if not started and transition:
-                state[i] = id_
-            all_ids[at], all_steps[at] = id_, flat[here + STEP]
-            all_transitions[at] = id_ if transition else -1
-            told, paid = flags, pay[here + REWARD]
-            if shape[ARRIVAL]:
-                told = 0 if is_first else flat[WIDTH * shown + FLAGS]
-                paid = 0.0 if is_first else pay[WIDTH * shown + REWARD]
-            all_rewards[at] = paid
-            terminated, truncated = told & TERMINATED != 0, told & TRUNCATED != 0
-            all_masks[OBSERVED * plane + at] = True
-            all_masks[TRANSITION * plane + at] = transition
-            all_masks[IS_FIRST * plane + at] = is_first
-            all_masks[IS_LAST * plane + at] = terminated | truncated | (not transition)
-            all_masks[BEGIN * plane + at] = is_first | (not started)
-            all_masks[LEARN * plane + at] = False
-            all_masks[IS_TERMINATED * plane + at] = terminated
-            all_masks[IS_TRUNCATED * plane + at] = truncated
-            started = True
-            if not learns or not transition:
-                continue
-            # As `_steps_to_go` of the row index, but along the ring, without divisions.
-            last, ahead, ended, known, total = place, 0, False, False, 0.0
-            while not known:
-                behind = flat[WIDTH * last + FLAGS]
-                total += powers[ahead] * pay[WIDTH * last + REWARD]
-                ahead += 1
-                if behind & TERMINATED:
-                    ended = known = True
-                    break
-                if row + ahead >= count:
-                    break
-                last += envs
-                if last >= size:
-                    last -= size
-                if flat[WIDTH * last + EPISODE] != flat[here + EPISODE]:
-                    break
-                if flat[WIDTH * last + FLAGS] & FINAL:
-                    known = True
-                elif behind & TRUNCATED:
-                    break
-                elif ahead == shape[N_STEP]:
-                    known = True
-            if not known or (not ended and p + ahead >= positions):
-                continue
-            all_masks[LEARN * plane + at] = True
-            all_returns[q] = total
-            all_discounts[q] = 0.0 if ended else powers[ahead]
-            all_targets[q] = p if ended else p + ahead
-        if not cross:
-            begin = anchor - flat[WIDTH * named + STEP]
-            for k in range(frames.shape[2]):
+        seen = FINAL
+        if whole and shape[AHEAD] >= n_step and (stack == 1 or not cross):
+            seen, here, shown = 0, place, before
+            id_ = row * envs + env
+            for at in range(i * positions, (i + 1) * positions):
+                all_ids[at] = all_transitions[at] = id_
+                all_steps[at] = flat[WIDTH * here + STEP]
+                all_rewards[at] = pay[WIDTH * (shown if arrival else here) + REWARD]
+                seen |= flat[WIDTH * here + FLAGS]
+                if len(to_go):
+                    all_to_go[at] = to_go[here]
+                shown, id_ = here, id_ + envs
+                here += envs
+                if here >= size:
+                    here -= size
+        if not seen & (ENDED | FINAL):
+            state[i], at = row * envs + env, i * positions
+            is_first = not follows or flat[WIDTH * before + EPISODE] != episode
+            all_masks[IS_FIRST * plane + at], all_masks[BEGIN * plane + at] = is_first, True
+            if arrival and is_first:
+                all_rewards[at] = 0.0
+            here = named
+            for p in range(burn_in, burn_in + length):
+                all_masks[LEARN * plane + at + p] = True
+                last, total = here, 0.0
+                for ahead in range(n_step):
+                    total += powers[ahead] * pay[WIDTH * last + REWARD]
+                    last += envs
+                    if last >= size:
+                        last -= size
+                q = i * length + p - burn_in
+                all_returns[q], all_discounts[q], all_targets[q] = total, powers[n_step], p + n_step
+                here += envs
+                if here >= size:
+                    here -= size
+        else:
+            for p in range(positions):
+                row, at = anchor - burn_in + p, i * positions + p
+                place = before + envs
+                if place >= size:
+                    place -= size
+                here = WIDTH * place
+                usable = whole or first <= row < count
+                if usable and not whole and stack > 1:
+                    usable = stack_is_whole(flat, limits, sizes, env, row) != 0
+                is_first = not follows or flat[WIDTH * before + EPISODE] != flat[here + EPISODE]
+                shown, before, follows = before, place, usable
+                valid = whole or (usable and (cross or flat[here + EPISODE] == episode))
+                q = i * length + p - burn_in
+                learns = burn_in <= p < burn_in + length
+                if learns:
+                    all_returns[q], all_discounts[q], all_targets[q] = 0.0, 0.0, -1
+                if cross and stack > 1:
+                    for k in range(stack):
+                        back = stack - 1 - k
+                        if valid and shape[REPEAT_FIRST]:
+                            back = smaller(back, int64(flat[here + STEP]))
+                        there = valid and back <= flat[here + STEP]
+                        frames[at * stack + k] = (row - back) * envs + env if there else -1
+                if not valid:
+                    for mask in range(MASKS):
+                        all_masks[mask * plane + at] = False
+                    all_ids[at] = all_transitions[at] = -1
+                    all_steps[at], all_rewards[at], all_to_go[at] = 0, 0.0, 0.0
+                    continue
+                flags, id_ = flat[here + FLAGS], row * envs + env
+                transition = flags & FINAL == 0
+                if not started and transition:
+                    state[i] = id_
+                all_ids[at], all_steps[at] = id_, flat[here + STEP]
+                all_transitions[at] = id_ if transition else -1
+                if len(to_go):
+                    all_to_go[at] = to_go[place]
+                told, paid = flags, pay[here + REWARD]
+                if arrival:
+                    told = 0 if is_first else flat[WIDTH * shown + FLAGS]
+                    paid = 0.0 if is_first else pay[WIDTH * shown + REWARD]
+                all_rewards[at] = paid
+                terminated, truncated = told & TERMINATED != 0, told & TRUNCATED != 0
+                all_masks[OBSERVED * plane + at] = True
+                all_masks[TRANSITION * plane + at] = transition
+                all_masks[IS_FIRST * plane + at] = is_first
+                all_masks[IS_LAST * plane + at] = terminated | truncated | (not transition)
+                all_masks[BEGIN * plane + at] = is_first | (not started)
+                all_masks[LEARN * plane + at] = False
+                all_masks[IS_TERMINATED * plane + at] = terminated
+                all_masks[IS_TRUNCATED * plane + at] = truncated
+                started = True
+                if not learns or not transition:
+                    continue
+                # As `_steps_to_go` of the row index, but along the ring, without divisions.
+                last, ahead, ended, known, total = place, 0, False, False, 0.0
+                while not known:
+                    behind = flat[WIDTH * last + FLAGS]
+                    total += powers[ahead] * pay[WIDTH * last + REWARD]
+                    ahead += 1
+                    if behind & TERMINATED:
+                        ended = known = True
+                        break
+                    if row + ahead >= count:
+                        break
+                    last += envs
+                    if last >= size:
+                        last -= size
+                    if flat[WIDTH * last + EPISODE] != flat[here + EPISODE]:
+                        break
+                    if flat[WIDTH * last + FLAGS] & FINAL:
+                        known = True
+                    elif behind & TRUNCATED:
+                        break
+                    elif ahead == n_step:
+                        known = True
+                if not known or (not ended and p + ahead >= positions):
+                    continue
+                all_masks[LEARN * plane + at] = True
+                all_returns[q] = total
+                all_discounts[q] = 0.0 if ended else powers[ahead]
+                all_targets[q] = p if ended else p + ahead
+        if stack > 1 and not cross:
+            start = anchor - flat[WIDTH * named + STEP]
+            width = positions + stack - 1
+            for k in range(width):
                 row = anchor - burn_in - (stack - 1) + k
-                if row < begin and shape[REPEAT_FIRST]:
-                    row = begin
+                if row < start and shape[REPEAT_FIRST]:
+                    row = start
                 there = first <= row < count
                 if there:
                     there = flat[WIDTH * ((row * envs + env) % size) + EPISODE] == episode
-                frames[i, 0, k] = row * envs + env if there else -1
+                frames[i * width + k] = row * envs + env if there else -1
     return 0

@@ -19,6 +19,7 @@ from diskreplay.jit import (
     pointer,
     smaller,
 )
+from diskreplay.row_commit import store_release
 from diskreplay.store.native import (
     fetch_add,
     getrusage,
@@ -27,7 +28,6 @@ from diskreplay.store.native import (
     madvise,
     memset,
     sched_yield,
-    store_release,
 )
 from diskreplay.store.read_job import (
     COUNT,
@@ -89,8 +89,10 @@ def _take(table, ids, start, end, out, scratch, words):
         else:
             while stop < end and ids[stop] == ids[stop - 1] + envs:
                 stop += 1
-            row = ids[i] // envs
-            count = add_read(reads, count, ids[i] % envs, row, row + stop - i, target)
+            env, row = int64(0), ids[i]
+            if envs > 1:  # a division takes as long as copying a short row
+                env, row = row % envs, row // envs
+            count = add_read(reads, count, env, row, row + stop - i, target)
         i = stop
         if count == READS or i == end:
             failed = fetch(table, reads, count, scratch + 8 * words)

@@ -196,7 +196,7 @@ def is_still_sealed(
     if field.mutable:
         return False
     number, group = key
-    envs = slice(group * field.env_group, (group + 1) * field.env_group)
+    envs = field.envs(group)
     passed = durable_count[envs] >= (number + 1) * field.segment_rows
     return bool((passed | ((count[envs] == durable_count[envs]) & same_boot)).all())
 

@@ -19,8 +19,10 @@ from diskreplay.store.catalog import keys_of
 from diskreplay.store.column import Column
 from diskreplay.store.field import Field
 from diskreplay.store.maintenance import DueRecord
+from diskreplay.store.outside import check_outside
 from diskreplay.store.partial import Partial
 from diskreplay.store.paths import resolved
+from diskreplay.store.seals import seal_entries
 from diskreplay.store.segment import Seal, Segment
 from diskreplay.store.store import Store
 
@@ -50,22 +52,6 @@ def checked_suffix(suffix: int | str) -> str:
             "iteration number, say)"
         )
     return text
-
-
-def check_outside(store: Path, directory: Path) -> None:
-    """Refuse a place for checkpoints that is inside a store: `load` replaces that as a whole. And
-    one inside a checkpoint, which goes with all that is in it."""
-    real = Path(os.path.realpath(directory))
-    if real.is_relative_to(os.path.realpath(store)):
-        raise InvalidInputError(
-            f"checkpoint_dir: {directory} is inside the store {store}, which a load replaces with "
-            "all that is in it; choose a directory beside it"
-        )
-    for place in filter(manifest.is_checkpoint, (real, *real.parents)):
-        raise InvalidInputError(
-            f"checkpoint_dir: {directory} is {'in ' * (place != real)}the checkpoint {place}, and "
-            f"not a directory of them; give that one: {place.parent}"
-        )
 
 
 def checked_keep(keep: int | None) -> int | None:
@@ -173,15 +159,15 @@ class Construction(NamedTuple):
 
 @contextlib.contextmanager
 def begun(
-    live: Path, directory: Path, name: str, suffix: int | str, wanted: Mapping[str, Source]
+    directory: Path, name: str, suffix: int | str, wanted: Mapping[str, Source]
 ) -> Iterator[Construction]:
-    """A directory for a checkpoint of the store `live`, with its attachments in it.
+    """A directory for a checkpoint, with its attachments in it.
 
     It is removed at the end unless `finish` has put it in place. No lock is needed, and none that
     the writers of attachments may want.
     """
     target = path_of(directory, name, suffix)
-    check_outside(live, directory)
+    check_outside(target)
     parents = files.make_named_dirs(directory)
     tempfiles.sweep(directory, _of(name))
     with tempfiles.Workspace(target, "tmp") as room:
@@ -199,7 +185,7 @@ def prepare(begun: Construction, store: Store) -> None:
         for column in store.columns.values():
             files.make_dirs(begun.build / column.field.name)
             linked = begun.linked[column.field.name] = {}
-            for segment in list(column.segments.values()):
+            for segment in list(column.segments.mapped.values()):
                 if _link(column, segment, store.count, copies, begun.build):
                     linked[segment.key] = segment
         begun.copied.update(copies.run())
@@ -215,11 +201,11 @@ def _link(
     with contextlib.ExitStack() as held:
         if count[segment.envs].min() < segment.stop:
             # An env may come back to it, and have another file made by that name.
-            held.enter_context(column.changing)
-            if column.segments.get(segment.key) is not segment:
+            held.enter_context(column.files.changing)
+            if column.segments.mapped.get(segment.key) is not segment:
                 return False
         copies.link(segment.path, build / _name_of(column.field, segment.key))
-        column.seal_of(segment)
+        column.segments.seal_of(segment)
         return True
 
 
@@ -284,7 +270,7 @@ def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents
             files.make_dirs(begun.build / name)
         sealed[name] = []
         for key in keys_of(field, first, count):
-            segment, before = column.segments.get(key), linked.pop(key, None)
+            segment, before = column.segments.mapped.get(key), linked.pop(key, None)
             if segment is None or not is_linkable(segment):
                 segment, partial[_name_of(field, key)] = None, column.partial(key, count)
             else:
@@ -295,7 +281,7 @@ def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents
                     files.remove(place)  # before it is written to: it is the live store's
                 if segment is not None:  # an env that comes back to it has another file made
                     copies.link(segment.path, place)
-                    column.seal_of(segment)
+                    column.segments.seal_of(segment)
     copied = begun.copied.union(copies.run())  # now, for the same reason
     due = store.maintenance.due_record(count)
     return Contents(count, first, sealed, partial, fresh, copied, due, meta)
@@ -336,14 +322,14 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
         contents[name] = partial.write(build / name)
         written.append(build / name)
     for column in store.columns.values():
-        field, entries = column.field, {}
+        field, seals = column.field, {}
         for segment in taken.sealed[field.name]:
-            name, seal = _name_of(field, segment.key), column.seal_of(segment)
-            contents[name], entries["{}/{}".format(*segment.key)] = seal, seal.entry
+            name, seal = _name_of(field, segment.key), column.segments.seal_of(segment)
+            contents[name] = seals[segment.key] = seal
             if segment.path in taken.fresh or (taken.copied and build / name in taken.copied):
                 written.append(build / name)  # not by the other name: see `take`
         document = format.array_document(
-            field, int(taken.count.max()), store.num_envs, {"seals": entries}
+            field, int(taken.count.max()), store.num_envs, {"seals": seal_entries(seals)}
         )
         written += write_documents(build, field, document)
     start = int(taken.first.min())
@@ -373,14 +359,11 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
 
 def write_documents(build: Path, field: Field, document: dict) -> list[Path]:
     """Write a field's ``zarr.json``, and those of the groups that it is in; returns their paths."""
-    contents = {build / field.name / "zarr.json": format.encode(document)}
-    for depth in range(1, field.name.count("/") + 1):
-        parent = build.joinpath(*field.name.split("/")[:depth])
-        contents[parent / "zarr.json"] = format.encode(format.group_document())
-    for path, data in contents.items():
+    documents = format.field_documents(build, field, document)
+    for path, content in documents.items():
         files.make_dirs(path.parent)
-        files.write(path, [data])
-    return list(contents)
+        files.write(path, [format.encode(content)])
+    return list(documents)
 
 
 class Copies:

@@ -134,6 +134,10 @@ class Field:
         grouped = 1 if self.packed or self.env_major else self.env_group
         return grouped * self.row_bytes
 
+    def envs(self, group: int) -> slice:
+        """The envs of a group; the last one may have fewer."""
+        return slice(group * self.env_group, (group + 1) * self.env_group)
+
     @property
     def packed(self) -> bool:
         return self.compressor != "raw"

@@ -1,6 +1,6 @@
 """The only place where diskreplay touches the disk in a way that must last.
 
-Every durable operation (create, allocate, write, sync, link, rename, exchange, remove, lock) is a
+Every durable operation (create, allocate, write, sync, link, rename, exchange, remove) is a
 function here and is called as ``files.name(...)``, so that a test can replace any one of them to
 fail, delay or lose it. ``OSError`` leaves this module as a `StorageError` that names the path.
 """
@@ -8,7 +8,6 @@ fail, delay or lose it. ``OSError`` leaves this module as a `StorageError` that 
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -16,7 +15,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from diskreplay.errors import LockedError, StorageError, StorePermissionError
+from diskreplay.errors import StorageError
 from diskreplay.store.at_once import at_once
 from diskreplay.store.paths import file_system, is_in_memory
 from diskreplay.store.system_errors import explained, translated
@@ -334,40 +333,6 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-# What a file system says that has no locks, or has them switched off.
-NO_LOCKS = frozenset([errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
-
-
-def try_lock(path: Path, *, make: bool = True) -> int | None:
-    """Hold `path`, which is made if it is missing, unless told otherwise; the descriptor keeps it
-    held. None if another has it.
-
-    Raises
-    ------
-    StorageError
-        Its errno is one of `NO_LOCKS` where the file system refuses locks.
-    """
-    with explained(path, "cannot open the lock file"):
-        fd = open_plain(path, os.O_RDWR | os.O_CREAT * make)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError as error:
-        os.close(fd)
-        if error.errno not in NO_LOCKS:
-            raise translated(error, path, "cannot lock it") from error
-        raise StorageError(
-            error.errno,
-            f"cannot lock it: {file_system(path)} refuses locks (flock): {error.strerror}; put "
-            "the store on a file system that has them, or mount this one with them",
-            str(path),
-        ) from error
-    _held.add(fd)
-    return fd
-
-
 def is_at(fd: int, path: Path) -> bool:
     """Whether an open file is still the one of that name."""
     with explained(path, "cannot look at the file"):
@@ -376,86 +341,3 @@ def is_at(fd: int, path: Path) -> bool:
         except FileNotFoundError:
             return False
         return os.path.samestat(there, os.fstat(fd))
-
-
-def lock(path: Path, *, of: Path) -> int:
-    """Hold `path`, the lock of the store `of`, for this writer, as `try_lock` does.
-
-    The holder's process number is inside.
-
-    Raises
-    ------
-    LockedError
-        Another writer has it.
-    StorageError
-    """
-    try:
-        while (fd := try_lock(path)) is not None:
-            try:
-                is_there = is_at(fd, path)
-            except BaseException:
-                unlock(fd)
-                raise
-            if is_there:
-                break
-            # A load has put another store, with a lock of its own, here since the file was opened:
-            # this is the lock of a store that is being removed.
-            unlock(fd)
-    except StorePermissionError as error:
-        raise StorePermissionError(
-            error.errno,
-            f"this user may not write to the store: {os.strerror(error.errno or 0)} ({path}); "
-            "check the owner and mode of the directory. To read it, call diskreplay.open(path)",
-            os.fspath(of),
-        ) from error
-    if fd is None:
-        holder = read(path, 32).decode(errors="replace").strip() or "unknown"
-        raise LockedError(
-            f"{of}: already open for writing by process {holder}; "
-            'close it there, or read along with diskreplay.open(path, mode="r")'
-        )
-    try:
-        with explained(path, "cannot write to the lock file"):
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    except BaseException:
-        unlock(fd)
-        raise
-    return fd
-
-
-def is_held(path: Path) -> bool:
-    """Whether some process holds `path`. Whoever wants to hold it in the microseconds that this
-    takes has to try again."""
-    try:
-        fd = open_plain(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
-def unlock(fd: int) -> None:
-    """Let go of a lock."""
-    _held.discard(fd)
-    with contextlib.suppress(OSError):  # closing it will do, unless a child has it too
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
-
-
-_held: set[int] = set()
-
-
-def _drop_locks_of_parent() -> None:
-    # A forked child shares its parent's lock: closing its copy does not free it, and without that
-    # a child that outlives its parent (an environment's worker, say) would keep the store locked.
-    while _held:
-        os.close(_held.pop())
-
-
-os.register_at_fork(after_in_child=_drop_locks_of_parent)

@@ -1,21 +1,22 @@
 """Readers: they map what a writer in another process has, and keep up with it."""
 
+import contextlib
 import os
-from pathlib import Path
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
-from diskreplay.store import format, private
+from diskreplay.errors import CorruptSegmentError, DiskReplayError, FormatError, StorageError
+from diskreplay.store import format
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.missing import all_there
+from diskreplay.store.missing import all_there, check_used
 from diskreplay.store.numbers import MOST_ROWS
 from diskreplay.store.open_store import OpenStore
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.raw_column import RawColumn
-from diskreplay.store.segment import Shard
+from diskreplay.store.segment import RawSegment, Shard
 
+_LIMITS = "capacity", "max_transitions"  # attributes of the group: how many rows are kept
 _TRIES = 50  # of a reader that finds the writer sealing or deleting under its hands
 
 
@@ -38,6 +39,7 @@ class Follower:
         self._opened_epoch: int | None = (
             None  # a writer raises it when it opens, and behind closing
         )
+        self._limited_epoch: int | None = None  # at which the record had our limits
         self.follows = True
         self.looks = 0
 
@@ -77,12 +79,12 @@ class Follower:
 
     def _give_up(self) -> None:
         """Of one that does not follow: do without rows whose files are gone. All were mapped when
-        it was opened, but one had its rows in a tail, and has left since."""
+        it was opened, but one had its rows in a tail, or values that change, and has left since.
+        Files are deleted after a record without them."""
         store = self._store
-        if store.page is not None:
-            count, _words, first = store.page.snapshot()
-            if store.rows_per_env is not None:
-                first = np.maximum(first, count - store.rows_per_env)
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError, DiskReplayError):
+            attributes = format.read_attributes(store.path)
+            first = format.parse_rows(attributes, store.num_envs)[1]
             store.first = np.maximum(store.first, np.minimum(first, store.count))
 
     def outdated(self) -> bool:
@@ -109,7 +111,7 @@ class Follower:
         if self._store.page is None:
             return False
         return self.epoch() != self._mapped_epoch or any(
-            column.is_passed for column in self._store.packed_columns
+            column.tail.is_passed for column in self._store.packed_columns
         )
 
     def has_moved_on(self, looks: int) -> bool:
@@ -133,15 +135,36 @@ class Follower:
         )
 
     def is_over(self) -> bool:
-        """Whether what this follows is no more: another store is in its place, or the writer has
-        closed it with rows that this has not seen. The record is the truth then, and not the page.
+        """Whether what this follows is no more: another store is in its place, a writer keeps more
+        rows or fewer, or it has closed it with rows that this has not seen. The record is the truth
+        then, and not the page.
         """
         page = self._store.page
         if page is None or not self.follows:
             return False
-        return self.replaced() or (
-            page.closed and self.epoch() != self._opened_epoch and self._is_ahead()
+        return (
+            self.replaced()
+            or (page.closed and self.epoch() != self._opened_epoch and self._is_ahead())
+            or self._has_other_limits()
         )
+
+    def _has_other_limits(self) -> bool:
+        """Whether a writer has opened the store with another capacity or `max_transitions`. The
+        record is read once an epoch: a writer raises it behind that, too."""
+        store, epoch = self._store, self.epoch()
+        if epoch == self._limited_epoch:
+            return False
+        ours = store.meta | {"capacity": store.capacity}
+        try:
+            found = format.read_attributes(store.path)
+            if not store.place.holds():  # following it says so
+                return False
+        except (StorageError, FormatError):
+            return False
+        if any(found.get(name) != ours.get(name) for name in _LIMITS):
+            return True
+        self._limited_epoch = epoch
+        return False
 
     # -- mapping
 
@@ -175,7 +198,9 @@ class Follower:
                 if self._opened_epoch is None:
                     self._opened_epoch = epoch
                 self._mapped_epoch, self._mapped_count = epoch, store.count
-                self._mapped_packed = {c.field.name: c.packed.copy() for c in store.packed_columns}
+                self._mapped_packed = {
+                    c.field.name: c.tail.packed.copy() for c in store.packed_columns
+                }
                 return
             # What was mapped meanwhile may be a file that is not read any more.
             self._mapped_epoch = -1
@@ -202,51 +227,55 @@ class Follower:
             with store.rwlock:
                 for column in columns:
                     if isinstance(column, PackedColumn):
-                        none = np.zeros_like(column.packed)
-                        column.drop_unfinished(self._mapped_packed.get(column.field.name, none))
-                        column.bind(None, column.packed.copy(), None)
+                        none = np.zeros_like(column.tail.packed)
+                        packed = self._mapped_packed.get(column.field.name, none)
+                        column.segments.drop_unfinished(packed)
+                        column.tail.bind(None, column.tail.packed.copy(), None)
                     else:
-                        column.drop_unfinished(self._mapped_count)
-        elif any(len(column.left(store.first)[0]) for column in columns):
+                        column.segments.drop_unfinished(self._mapped_count)
+        elif any(len(column.table.left(store.first)[0]) for column in columns):
             with store.rwlock:
                 for column in columns:
-                    column.forget(store.first)
+                    column.segments.forget(store.first)
 
     def _map_raw(self, column: RawColumn, is_live: bool) -> None:
         store = self._store
         for key, envs in segments_of(column.field, store.first, store.count):
-            segment = column.segments.get(key)
+            segment = column.segments.mapped.get(key)
             if segment is None:
+                path = column.files.live(*key) if is_live else column.files.chunk(*key)
                 with all_there(column, key, envs, store.count):
-                    column.open_segment(*key, envs, writable=False, is_live=is_live)
+                    segment = RawSegment.open(column.field, *key, path, writable=False)
+                column.segments.adopt(segment, envs)
             else:
-                column.point_new(segment, envs)
+                column.table.point_new(segment, envs)
 
     def _map_packed(self, column: PackedColumn, is_live: bool) -> None:
         store = self._store
         # Before the indexes are looked at: they name at least these rows then.
         packed = store.packed_rows(column).copy() if is_live else store.count.copy()
-        if is_live and column.tail is None:
+        if is_live and column.tail.mapping is None:
             size = column.field.tail_bytes(store.num_envs)
-            tail = Mapping.open(column.tail_path, size=size)
+            tail = Mapping.open(column.files.tail, size=size)
             with store.rwlock:
-                column.bind(tail, column.packed, store.packed_rows(column))
+                column.tail.bind(tail, column.tail.packed, store.packed_rows(column))
         for key, envs in segments_of(column.field, store.first, np.minimum(packed, store.count)):
-            segment = column.segments.get(key)
+            segment = column.segments.mapped.get(key)
             if segment is not None and segment.seal is None:
                 # One that had all its rows at the last look is as good as a sealed one, which it is
                 # by now, and may be deleted since.
-                had_all = column.packed[segment.envs].min() >= segment.stop
+                had_all = column.tail.packed[segment.envs].min() >= segment.stop
                 if not had_all and not segment.look():
                     with store.rwlock:  # it was sealed meanwhile: it is in its place, and whole
-                        column.drop(segment)
+                        column.segments.drop(segment)
                     segment = None
             if segment is None:
                 with all_there(column, key, envs, store.count):
-                    column.adopt(_open_shard(column, key, is_live, store.first, packed), envs)
+                    shard = _open_shard(column, key, is_live, store.first, packed)
+                column.segments.adopt(shard, envs)
             else:
-                column.point_new(segment, envs)
-        column.follow(packed, store.count)
+                column.table.point_new(segment, envs)
+        column.tail.follow(packed, store.count)
 
 
 def _open_shard(
@@ -257,10 +286,10 @@ def _open_shard(
     packed: np.ndarray,
 ) -> Shard:
     """One that is still appended to, which is the truth where there is one, or one in its place."""
-    path: Path = private.open_shard(column.root, column.number, *key)
+    path = column.files.private(*key)
     if is_live and os.path.lexists(path):
         return Shard.open_to_follow(column.field, *key, path)
-    shard = Shard.open_whole(column.field, *key, column.path(*key))
+    shard = Shard.open_whole(column.field, *key, column.files.chunk(*key))
     if is_live:
-        column.check_used(shard, first, packed)
+        check_used(column, shard, first, packed)
     return shard

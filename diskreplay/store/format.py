@@ -84,6 +84,14 @@ def parse_transitions(attributes: dict[str, Any], count: np.ndarray) -> np.ndarr
     return transitions
 
 
+def field_documents(directory: Path, field: Field, document: dict) -> dict[Path, dict]:
+    """A field's ``zarr.json`` below a store's directory, and those of the groups that it is in, by
+    their paths."""
+    *groups, _name = (directory / field.name).relative_to(directory).parents
+    found = {directory / group / "zarr.json": group_document() for group in groups}
+    return {**found, directory / field.name / "zarr.json": document}
+
+
 def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> dict[str, Any]:
     """The ``zarr.json`` of one field."""
     endian = {"name": "bytes", "configuration": {"endian": "little"}}

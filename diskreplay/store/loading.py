@@ -21,6 +21,7 @@ from diskreplay.errors import (
 )
 from diskreplay.signals import undisturbed
 from diskreplay.store import (
+    file_locks,
     files,
     format,
     manifest,
@@ -38,6 +39,7 @@ from diskreplay.store.field import Field
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
 from diskreplay.store.plain_file import Unreadable
+from diskreplay.store.seals import parse_seals, seal_entries
 from diskreplay.store.store import Store
 
 
@@ -82,7 +84,7 @@ def _needed(saved: Store) -> tuple[set[str], set[str]]:
     for column in saved.columns.values():
         field = column.field
         needed.add(f"{field.name}/zarr.json")
-        chunks = {f"{field.name}/{field.chunk_key(*key)}" for key in column.segments}
+        chunks = {f"{field.name}/{field.chunk_key(*key)}" for key in column.segments.mapped}
         needed |= chunks
         if field.packed:
             shards |= chunks
@@ -125,16 +127,16 @@ def check_bytes(path: Path, key: str, contents: Manifest) -> None:
 
 def _check_document(column: Column, count: np.ndarray, contents: Manifest) -> None:
     """Refuse metadata of a field that are not those that a save writes of these rows."""
-    path, field = column.directory / "zarr.json", column.field
+    path, field = column.files.directory / "zarr.json", column.field
     document = format.read_document(path)
     try:
         attributes = document["attributes"]["diskreplay"]
         if document != format.array_document(field, int(count.max()), len(count), attributes):
             raise ValueError("it does not describe the field that the group names")
-        column.load_seals(document)
-        if column.seals.keys() - column.segments.keys():
+        column.segments.seals |= parse_seals(field, attributes["seals"], column.num_envs)
+        if column.segments.seals.keys() - column.segments.mapped.keys():
             raise ValueError("a segment without rows is said to be sealed")
-        for key, seal in column.seals.items():
+        for key, seal in column.segments.seals.items():
             if contents.files.get(f"{field.name}/{field.chunk_key(*key)}", seal) != seal:
                 raise ValueError(f"the seal of segment {key[0]} is not that of the manifest")
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -179,7 +181,7 @@ class Replacement:
             self.store = Store(build, mode="a", lock=lock)
         except BaseException:
             if lock is not None:
-                files.unlock(lock)
+                file_locks.unlock(lock)
             self._room.remove()
             raise
 
@@ -296,12 +298,9 @@ def extend(live: Store, more: Sequence[Field], meta: Mapping[str, Any]) -> Store
 def _document(column: Column, first: np.ndarray, count: np.ndarray) -> dict:
     """A field's ``zarr.json``: what was sealed when it was saved still is."""
     field = column.field
-    seals = {
-        "{}/{}".format(*key): column.seals[key].entry
-        for key, _envs in segments_of(field, first, count)
-        if key in column.seals
-    }
-    return format.array_document(field, int(count.max()), column.num_envs, {"seals": seals})
+    keys = [key for key, _envs in segments_of(field, first, count) if key in column.segments.seals]
+    attributes = {"seals": seal_entries({key: column.segments.seals[key] for key in keys})}
+    return format.array_document(field, int(count.max()), column.num_envs, attributes)
 
 
 def _link_column(
@@ -310,12 +309,12 @@ def _link_column(
     field = column.field
     files.make_dirs(build / field.name)
     for key, _envs in segments_of(field, first, count):
-        source, target = column.path(*key), build / field.name / field.chunk_key(*key)
-        if field.packed or key in column.seals:
+        source, target = column.files.chunk(*key), build / field.name / field.chunk_key(*key)
+        if field.packed or key in column.segments.seals:
             copies.link(source, target)
         else:  # allocated in full, not a file with holes: rows will be written to it
             memory = Memory.create(target, field.segment_bytes)
-            memory.array[:] = column.segments[key].mapping.array
+            memory.array[:] = column.segments.mapped[key].mapping.array
 
 
 def _files_below(directory: Path) -> Iterator[Path]:

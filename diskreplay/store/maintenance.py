@@ -15,8 +15,8 @@ from diskreplay.errors import DiskReplayError, StorageError
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
 from diskreplay.store.open_store import OpenStore
-from diskreplay.store.raw_column import WORTH_A_SPARE
 from diskreplay.store.record import Record
+from diskreplay.store.spare_files import WORTH_A_SPARE
 
 _RECORD_EVERY = 2.0  # seconds
 _PAUSED = 0.02  # until the thread looks again whether it may go on
@@ -153,9 +153,10 @@ class Maintenance:
                 return _RECORD_EVERY
             store.place.check()
             count = store.count.copy()
-            self._pack(count)
+            for column in store.packed_columns:
+                column.pack(count)
             self._seal(count)
-            crowded = any(c.is_crowded(store.first) for c in store.columns.values())
+            crowded = any(c.table.is_crowded(store.first) for c in store.columns.values())
             durable = durable or crowded or time.monotonic() >= self._record_due
             if durable:
                 if spares:  # while the disk is busy, adding threads have none but these
@@ -167,21 +168,17 @@ class Maintenance:
                 self._keep_spares()
             return max(self._record_due - time.monotonic(), 0.01)
 
-    def _pack(self, count: np.ndarray) -> None:
-        for column in self._store.packed_columns:
-            column.pack(count)
-
     def _seal(self, count: np.ndarray) -> None:
         """Bring full segments into their final form."""
         store = self._store
         for column in self._store.packed_columns:
-            progress = column.packed.copy()
-            full = column.full(progress)
-            for segment in column.open_segments():
-                if segment in full or column.outrun(segment, progress):
+            progress = column.tail.packed.copy()
+            full = column.segments.full(progress)
+            for segment in column.segments.list_open():
+                if segment in full or column.segments.outrun(segment, progress):
                     self._unsynced.append(column.seal(segment, count, store.durable_count))
         for raw in self._store.raw_columns:
-            done = [whole for whole in raw.full(count) if whole not in raw.handed]
+            done = [s for s in raw.segments.full(count) if not s.is_handed_over]
             for whole in done:
                 raw.seal(whole)
             self._unsynced += [whole.path for whole in [*done, *raw.seal_handed()]]
@@ -189,7 +186,7 @@ class Maintenance:
     def freeze(self) -> None:
         """Seal segments of fields whose values may be replaced: a checkpoint is about to share
         them. Nobody writes meanwhile."""
-        mutable = [column for column in self._store.raw_columns if column.field.mutable]
+        mutable = self._store.mutable_columns
         if not mutable:
             return
         with undisturbed(), self.lock:
@@ -201,7 +198,7 @@ class Maintenance:
 
     def place_copies(self) -> None:
         """Put copies that values were written to in their places, durably. With the lock held."""
-        for column in self._store.raw_columns:
+        for column in self._store.mutable_columns:
             column.place_copies()
 
     def _keep_spares(self) -> None:
@@ -249,10 +246,11 @@ class Maintenance:
         named = self._durable(count)
         first = np.minimum(store.first, named)
         is_new = (named > store.durable_count).any() or (first > store.durable_first).any()
-        if not (self._unsynced or is_new or any(c.pending_deletes for c in store.columns.values())):
+        has_left = any(column.files.pending_deletes for column in store.columns.values())
+        if not (self._unsynced or is_new or has_left):
             return None
-        raw = [s.path for c in store.raw_columns if not c.large for s in c.open_segments()]
-        shards = [path for column in store.packed_columns for path in column.open_paths()]
+        raw = [s.path for c in store.raw_columns if not c.large for s in c.segments.list_open()]
+        shards = [s.path for c in store.packed_columns for s in c.segments.list_open()]
         return DueRecord(named, first, self.unsynced(), [*raw, *shards])
 
     def write_record(self, due: DueRecord) -> None:
@@ -288,26 +286,26 @@ class Maintenance:
         added while the record was written may have advanced that further."""
         store, columns = self._store, self._store.columns.values()
         first = store.durable_first
-        if any(len(column.left(first)[0]) for column in columns):
+        if any(len(column.table.left(first)[0]) for column in columns):
             with contextlib.ExitStack() as held:
                 # A shard is not closed while a block is written to it, and no segment goes that an
                 # env is just coming to.
                 for column in columns:
-                    held.enter_context(column.changing)
+                    held.enter_context(column.files.changing)
                 held.enter_context(store.rwlock)
-                gone = [(column, column.forget(first, store.count)) for column in columns]
+                gone = [(column, column.segments.forget(first, store.count)) for column in columns]
             for column, segments in gone:
                 for segment in segments:
-                    column.pending_deletes += column.files_of(segment)
-        if any(column.pending_deletes for column in columns):
+                    column.files.pending_deletes += column.files.of(*segment.key)
+        if any(column.files.pending_deletes for column in columns):
             store.place.check()
         for column in columns:
-            column.delete_pending()
+            column.files.delete_pending()
 
     def sync_names(self, paths: Iterable[Path]) -> None:
         """Make the names of these files, and of segments opened since, durable up to the root."""
         columns = self._store.columns.values()
-        opened = {column: list(column.new_files) for column in columns}
+        opened = {column: list(column.files.new) for column in columns}
         new = [*paths, *(path for files_ in opened.values() for path in files_)]
         names, root = set(), os.fspath(self._store.path)
         for path in map(os.fspath, new):  # as text: there may be thousands
@@ -318,4 +316,4 @@ class Maintenance:
                 names.add(path)
         files.sync_dirs(map(Path, names))
         for column, known in opened.items():
-            del column.new_files[: len(known)]  # more may have been opened meanwhile
+            del column.files.new[: len(known)]  # more may have been opened meanwhile

@@ -144,5 +144,7 @@ class Mapping:
         _libc.madvise(self.address, self.size, mmap.MADV_RANDOM)
 
     def __del__(self, munmap: Callable[..., int] = _libc.munmap) -> None:
-        if self.address:  # at the interpreter's exit this module's names may be gone already
+        # At the interpreter's exit this module's names may be gone already; and a signal may come
+        # before `__init__` has set anything.
+        if getattr(self, "address", 0):
             munmap(self.address, self.size)

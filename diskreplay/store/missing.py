@@ -1,4 +1,4 @@
-"""The error for a segment whose file is missing."""
+"""The errors for segments whose files are missing, or are not the newest."""
 
 import errno
 import os
@@ -8,6 +8,8 @@ import numpy as np
 from diskreplay.errors import CorruptSegmentError, StorageError
 from diskreplay.store import manifest
 from diskreplay.store.column import Column
+from diskreplay.store.packed_column import PackedColumn
+from diskreplay.store.segment import Shard
 
 
 class all_there:
@@ -30,7 +32,7 @@ class all_there:
         if not isinstance(error, StorageError) or error.errno != errno.ENOENT:
             return
         column, (number, group), envs, count = self._at
-        path, root = column.path(number, group), column.root
+        path, root = column.files.chunk(number, group), column.files.root
         if error.filename != os.fspath(path):
             return
         env, start = int(envs[0]), number * column.field.segment_rows
@@ -47,3 +49,24 @@ class all_there:
             f"{path}: missing, and with it rows {start} to {stop - 1} of env {env}{more}; restore "
             f"the file, {remedy}"
         ) from error
+
+
+def check_used(column: PackedColumn, shard: Shard, first: np.ndarray, stop: np.ndarray) -> None:
+    """Refuse a shard in its place that ends amid a block where there has to be one that was
+    appended to since: with the rows of each env from `first` up to `stop`. Such a block has
+    zeros where the later rows are."""
+    used = shard.used
+    if used is None:
+        return
+    end = np.minimum(stop[shard.envs], shard.stop)
+    begin = shard.start + used[: len(end)]
+    lacking = np.flatnonzero((end > begin) & (first[shard.envs] < end))
+    if len(lacking):
+        env = int(lacking[0])
+        raise CorruptSegmentError(
+            f"{column.files.private(*shard.key)}: missing, and with it "
+            f"rows {begin[env]} to {end[env] - 1} of env {shard.envs.start + env}, and of "
+            f"{len(lacking) - 1} more envs, which the shard in its place does not have; "
+            "restore the file, load a checkpoint, or go on without these rows after "
+            f"`diskreplay verify {column.files.root} --repair`"
+        )

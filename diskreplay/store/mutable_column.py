@@ -1,16 +1,15 @@
 """A raw field whose values may be replaced: recurrent states, latents."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from diskreplay.store import files, private
+from diskreplay.store import files
 from diskreplay.store.partial import PartialSegment
 from diskreplay.store.raw_column import RawColumn
-from diskreplay.store.segment import RawSegment, Segment
+from diskreplay.store.segment import RawSegment
 
 
 class MutableColumn(RawColumn):
@@ -25,67 +24,54 @@ class MutableColumn(RawColumn):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._written: set[tuple[int, int]] = set()  # segments, since the last flush
-        self._copies: dict[tuple[int, int], RawSegment] = {}  # that are not in their places
 
     # -- the life of a segment
 
     def _to_go_on_in(self, segment: RawSegment) -> RawSegment:
         segment = super()._to_go_on_in(segment)
-        if segment.key not in self._open:  # rows come again: records have to wait for them
-            segment.reopened_at = self._stop(segment.group)
-            self._open[segment.key] = segment
+        if segment.key not in self.segments.open:  # rows come again: records have to wait for them
+            segment.reopened_at = self.segments.stop(segment.group)
+            self.segments.open[segment.key] = segment
         return segment
 
     def _reopened(self, sealed: Sequence[RawSegment]) -> list[RawSegment]:
         made = []
         for old, copy in zip(sealed, self._copied(sealed), strict=True):
-            path = self.new_path(self._copy_path(*old.key))
+            path = self.files.make_way(self.files.private(*old.key))
             made.append(self._exchanged(old, copy, path))
-            self._copies[old.key] = made[-1]
+            made[-1].is_aside = True
         return made
 
-    def _copy_path(self, number: int, group: int) -> Path:
-        return private.open_shard(self.root, self.number, number, group)
-
-    def live_path(self, number: int, group: int) -> Path:
-        copy = self._copy_path(number, group)
-        return copy if os.path.lexists(copy) else self.path(number, group)
-
     def place_copies(self) -> None:
-        copies = list(self._copies.values())
+        """Put copies in their places, durably."""
+        copies = [segment for segment in list(self.segments.mapped.values()) if segment.is_aside]
         files.sync(segment.path for segment in copies)
         for segment in copies:
-            path = self.path(*segment.key)
+            path = self.files.chunk(*segment.key)
             files.rename(segment.path, path)
             segment.mapping.path = path
-            self.new_files.append(path)
-            self._copies.pop(segment.key)
+            self.files.new.append(path)
+            segment.is_aside = False
 
     def seal(self, segment: RawSegment) -> None:
         """No row comes to it any more; values may. It is synced once, as one that is sealed."""
-        self._open.pop(segment.key, None)
+        self.segments.open.pop(segment.key, None)
 
     def freeze(self) -> list[Path]:
+        """Seal what a checkpoint can share though it was not sealed so far; returns the files."""
         frozen = [
             segment
-            for segment in self.segments.values()
-            if segment.seal is None and segment.key not in self._open
+            for segment in self.segments.mapped.values()
+            if segment.seal is None and segment.key not in self.segments.open
         ]
         for segment in frozen:
             super().seal(segment)
         return [segment.path for segment in frozen]
 
     def partial(self, key: tuple[int, int], count: np.ndarray) -> PartialSegment:
-        made = PartialSegment(self.segments[key], count)
+        made = PartialSegment(self.segments.mapped[key], count)
         made.copy_values()  # now, since they are replaced
         return made
-
-    def _drop(self, segment: RawSegment) -> None:
-        super()._drop(segment)
-        self._copies.pop(segment.key, None)
-
-    def files_of(self, segment: Segment) -> list[Path]:
-        return [self._copy_path(*segment.key), self.path(*segment.key)]
 
     # -- replacing values
 
@@ -99,11 +85,12 @@ class MutableColumn(RawColumn):
         groups = self.field.groups(self.num_envs)
         places = rows // self.field.segment_rows * groups + envs // self.field.env_group
         keys = [divmod(place, groups) for place in np.unique(places).tolist()]
-        with self.changing:
-            sealed = [self.segments[key] for key in keys if self.segments[key].seal is not None]
+        with self.files.changing:
+            mapped = [self.segments.mapped[key] for key in keys]
+            sealed = [segment for segment in mapped if segment.seal is not None]
             for copy in self._reopened(sealed):
                 # No row comes to it. The keeper may have come by, and have seen that too.
-                self._open.pop(copy.key, None)
+                self.segments.open.pop(copy.key, None)
         self._written.update(keys)
 
     def put(self, ids: np.ndarray, values: np.ndarray) -> None:
@@ -111,11 +98,12 @@ class MutableColumn(RawColumn):
         row that is half written."""
         from diskreplay.store import row_kernels
 
-        row_kernels.put(self.table, ids, values.reshape(-1).view(np.uint8))
+        row_kernels.put(self.table.array, ids, values.reshape(-1).view(np.uint8))
 
     def unsynced(self) -> list[Path]:
-        there = [self.segments[key] for key in self._written if key in self.segments]
-        return [*super().unsynced(), *(s.path for s in there if s.key not in self._open)]
+        full = (self._written & self.segments.mapped.keys()) - self.segments.open.keys()
+        return [*super().unsynced(), *(self.segments.mapped[key].path for key in full)]
 
     def flushed(self) -> None:
+        """All that `unsynced` named is durable."""
         self._written.clear()

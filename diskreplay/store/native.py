@@ -110,18 +110,6 @@ def load_acquire(_typing, address):
 
 
 @intrinsic
-def store_release(_typing, address, value):
-    """Store an aligned int64 after all that was stored before it."""
-
-    def emit(context, builder, _signature, arguments):
-        pointer = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(64)))
-        builder.store_atomic(arguments[1], pointer, "release", 8)
-        return cgutils.get_null_value(cgutils.intp_t)
-
-    return types.intp(types.intp, types.int64), emit
-
-
-@intrinsic
 def fetch_add(_typing, address, value):
     """Add to an aligned int64 that other threads add to as well; returns what it was before. All
     that was stored before is seen by whoever sees the sum."""

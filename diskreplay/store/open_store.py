@@ -124,6 +124,11 @@ class OpenStore:
         return [c for c in self.columns.values() if isinstance(c, RawColumn)]
 
     @property
+    def mutable_columns(self) -> list[MutableColumn]:
+        """Those of `raw_columns` whose values may be replaced."""
+        return [c for c in self.columns.values() if isinstance(c, MutableColumn)]
+
+    @property
     def packed_columns(self) -> list[PackedColumn]:
         """In the order of the attributes; the buffer may put `columns` into another one."""
         columns = (self.columns.get(field.name) for field in self.fields)
@@ -132,7 +137,7 @@ class OpenStore:
     def packed_rows(self, column: PackedColumn) -> np.ndarray:
         """What the commit page says of the rows of a field that are in shards."""
         assert self.page is not None
-        return self.page.packed[sum(field.packed for field in self.fields[: column.number])]
+        return self.page.packed[sum(field.packed for field in self.fields[: column.files.number])]
 
     def open_page(self, *, writable: bool) -> CommitPage:
         """Map the commit page."""

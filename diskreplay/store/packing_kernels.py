@@ -1,13 +1,13 @@
 """Numba kernels that compress rows and enter the blocks into a shard's index, holding no GIL."""
 
 from diskreplay.jit import address, kernel
+from diskreplay.row_commit import store_release
 from diskreplay.store.native import (
     blosc_encode,
     crc32c_extend,
     memcpy,
     memset,
     store_i64,
-    store_release,
     store_u32,
 )
 

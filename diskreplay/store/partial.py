@@ -14,6 +14,7 @@ from diskreplay.store import codec, files
 from diskreplay.store.field import Field
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.segment import RawSegment, Seal, Segment, Shard
+from diskreplay.store.tail import Tail
 
 
 class Partial(Protocol):
@@ -41,7 +42,7 @@ class PartialSegment:
 
     def __init__(self, segment: RawSegment, count: np.ndarray) -> None:
         self._segment, self._field = segment, segment.field
-        self._used = np.clip(count[segment.envs] - segment.start, 0, self._field.segment_rows)
+        self._used = segment.used_of(count)
         self._pieces: list[tuple[int, np.ndarray]] | None = None
 
     def copy(self) -> None:
@@ -95,31 +96,27 @@ class PartialShard:
     Parameters
     ----------
     segment : Shard or NoShard
-    envs, starts, used : ndarray of int64, shape (blocks,)
-        The blocks in the tail: their envs, first rows, and how many rows.
-    entries : ndarray of int64, shape (blocks,)
-        Their numbers in the index.
-    behind : bytes
-        What comes behind the blocks.
-    read : callable
-        Given envs, rows and memory: reads these rows, wherever they are by then.
+    tail : Tail
+    count : ndarray of int64, shape (num_envs,)
+        Rows of each env that there are.
+    take : callable
+        Given ids and memory: reads these rows, wherever they are by then.
     """
 
     def __init__(
         self,
         segment: Shard,
-        envs: np.ndarray,
-        starts: np.ndarray,
-        used: np.ndarray,
-        entries: np.ndarray,
-        behind: bytes,
-        read: Callable[[np.ndarray, np.ndarray, np.ndarray], None],
+        tail: Tail,
+        count: np.ndarray,
+        take: Callable[[np.ndarray, np.ndarray], None],
     ) -> None:
         self._segment, self._index, self._end = segment, segment.index.copy(), segment.end
-        self._envs, self._starts, self._used = envs, starts, used
-        self._entries, self._behind, self._read = entries, behind, read
+        self._envs, self._starts, self._used = tail.blocks_of(segment, count)
+        self._places = segment.places_of(self._envs, self._starts)
+        self._behind = codec.used_bytes(segment.field, segment.used_of(count))
+        self._take, self._num_envs = take, len(count)
         self._copied: np.ndarray | None = None
-        self._before = np.cumsum(used) - used
+        self._before = np.cumsum(self._used) - self._used
 
     def copy(self) -> None:
         """Copy the rows in the tail. Some may be in the shard by now."""
@@ -127,7 +124,7 @@ class PartialShard:
         rows = np.repeat(self._starts - self._before, used) + np.arange(used.sum())
         copied = np.empty(len(rows) * field.row_bytes, np.uint8)
         if len(rows):
-            self._read(np.repeat(self._envs, used), rows, copied)
+            self._take(rows * self._num_envs + np.repeat(self._envs, used), copied)
         self._copied = copied
 
     def write(self, path: Path) -> Seal:
@@ -138,7 +135,7 @@ class PartialShard:
         field, index = self._segment.field, self._index
         sources = self._copied.ctypes.data + self._before * field.row_bytes
         more, lengths = codec.encode(field, sources, self._used)
-        enter(index, self._entries, self._end, lengths)
+        enter(index, self._places, self._end, lengths)
         pieces = self._segment.contents(index, self._end, more)
         written = np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces])
         written, named = codec.named_only(field, written, index)
@@ -146,10 +143,10 @@ class PartialShard:
         return Seal(len(written) + len(self._behind), codec.checksum(written, named))
 
 
-def enter(index: np.ndarray, entries: np.ndarray, end: int, lengths: np.ndarray) -> None:
+def enter(index: np.ndarray, places: np.ndarray, end: int, lengths: np.ndarray) -> None:
     """Name blocks of these lengths, one behind the other from `end` on, in an index."""
-    index[entries, 0] = end + np.cumsum(lengths) - lengths
-    index[entries, 1] = lengths
+    index[places, 0] = end + np.cumsum(lengths) - lengths
+    index[places, 1] = lengths
 
 
 class NoShard(Shard):

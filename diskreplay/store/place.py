@@ -32,9 +32,10 @@ class Place:
     StorageError
     """
 
+    _fd: int | None = None  # of the class: a signal may come before `__init__` has set anything
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd: int | None = None
         # If nothing is there, whoever looks for a store finds that out, and says what it means.
         with (
             explained(path, "cannot open the directory"),

@@ -6,12 +6,14 @@ a reader of the group sees the fields and nothing else, whatever the writer is d
 hold the number of a field, its place in the list of the group's attributes, and never its name.
 """
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from diskreplay.errors import FormatError, SchemaError, StorageError
-from diskreplay.store import files
+from diskreplay.store import file_locks, files
 
 PLACE = Path("is_final", "live")
 ASIDE = "~aside"  # no name of a set ends with it
@@ -137,7 +139,7 @@ def check_place(root: Path) -> None:
 
 
 def hold(root: Path) -> int:
-    """Hold the store's lock; returns the descriptor that keeps it held, for `files.unlock`.
+    """Hold the store's lock; returns the descriptor that keeps it held, for `file_locks.unlock`.
 
     Raises
     ------
@@ -147,4 +149,14 @@ def hold(root: Path) -> int:
     StorageError
     """
     check_place(root)
-    return files.lock(lock_file(root), of=root)
+    return file_locks.lock(lock_file(root), of=root)
+
+
+@contextlib.contextmanager
+def held(root: Path) -> Iterator[None]:
+    """Hold the store's lock, as `hold` does, for the block."""
+    lock = hold(root)
+    try:
+        yield
+    finally:
+        file_locks.unlock(lock)

@@ -1,26 +1,26 @@
 """A field whose rows are in the files as they are in memory."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from diskreplay.errors import StorageError
-from diskreplay.store import files, private
+from diskreplay.store import files
 from diskreplay.store.catalog import segments_of
-from diskreplay.store.column import Column, groups_of
+from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.partial import Partial, PartialSegment
-from diskreplay.store.segment import RawSegment, Segment
+from diskreplay.store.segment import RawSegment
+from diskreplay.store.spare_files import SpareFiles
 
 _LARGE = 1 << 20  # bytes
 _WIDE = 1 << 10  # bytes of a row
 _MANY = 64  # envs
 _PAGE = 4096
 _MOST_FILES = 16  # that a column keeps open for its newest rows
-WORTH_A_SPARE = 1 << 20  # bytes of a file that is made ready before it is opened
 _AT_ONCE = 1 << 20  # values of a piece
 
 
@@ -29,9 +29,7 @@ class RawColumn(Column[RawSegment]):
 
     Attributes
     ----------
-    handed : list of RawSegment
-        Open segments that the adding thread gives up, so that they are sealed: it opens a copy
-        before it writes to one of them again.
+    spares : SpareFiles
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -44,58 +42,44 @@ class RawColumn(Column[RawSegment]):
             and self.field.groups(self.num_envs) <= _MOST_FILES
         )  # fmt: skip
         self._is_even = self._by_moment  # the last rows were one of each env, of one moment
-        self._spares: list[Mapping] = []
-        self._spares_made = 0
-        self.handed: list[RawSegment] = []
-
-    def _addresses(self, segment: RawSegment, places: np.ndarray) -> tuple[Any, Any]:
-        return segment.addresses(places), 0
+        self.most_at_once = self.field.segment_rows
+        self.spares = SpareFiles(self.files, self.field.segment_bytes)
 
     # -- writing
 
-    def ready(self, rows: np.ndarray) -> np.ndarray:
-        """Below which row an env can be written to for which such a row was reserved."""
-        size = self.field.segment_rows
-        return (rows // size + 1) * size
-
     def reserve(self, envs: np.ndarray, rows: np.ndarray) -> None:
         """See to it that these rows, one of each of `envs`, can be written."""
-        numbers = rows // self.field.segment_rows
-        for number in np.unique(numbers).tolist():
-            here = envs[numbers == number]
-            for group, some in groups_of(self.field, here):
-                with self.changing:  # the maintenance thread may be sealing it, or letting go of it
-                    segment = self.segments.get((number, group))
-                    if segment is None:
-                        self.adopt(self._create(number, group), some)
-                        continue
-                    self.point(self._to_go_on_in(segment), some)
+        groups = self.field.groups(self.num_envs)
+        places = rows // self.field.segment_rows * groups + envs // self.field.env_group
+        for place in np.unique(places).tolist():
+            key, some = divmod(place, groups), envs[places == place]
+            # The maintenance thread may be sealing it, or letting go of it.
+            with self.files.changing:
+                segment = self.segments.mapped.get(key)
+                if segment is None:
+                    self.adopt(self._create(*key), some)
+                else:
+                    self.table.point(self._to_go_on_in(segment), some)
 
     def _to_go_on_in(self, segment: RawSegment) -> RawSegment:
         """A segment that is there, or a copy of it: one that rows can be written to."""
-        if segment in self.handed:
-            self.handed.remove(segment)
-        elif segment.seal is not None:
+        if segment.seal is not None:
             (segment,) = self._reopened([segment])
+        segment.is_handed_over = False
         return segment
 
     def _create(self, number: int, group: int) -> RawSegment:
-        path = self.new_path(self.path(number, group))
-        if self._spares:
-            mapping = self._spares.pop()
-            try:
-                files.rename(mapping.path, path)
-            except BaseException:
-                self._spares.append(mapping)
-                raise
-            mapping.path = path
-        else:
-            size = self.field.segment_bytes
-            # Pages of a long file come when they are touched: an `add` does not wait for them all.
-            mapping = Mapping.create(path, size, prepared=size < WORTH_A_SPARE)
-        self.place.check()  # moved meanwhile: an opening would not find the rows in this file
-        self.new_files.append(path)
+        path = self.files.make_way(self.files.chunk(number, group))
+        mapping = self.spares.take(path)
+        self.files.place.check()  # moved meanwhile: an opening would not find the rows in this file
+        self.files.new.append(path)
         return RawSegment(self.field, number, group, mapping)
+
+    def adopt(self, segment: RawSegment, envs: np.ndarray) -> None:
+        """Take a segment in, for these envs: rows may come to it, unless it is sealed."""
+        if self._by_file and segment.seal is None:
+            segment.open_file()
+        self.segments.adopt(segment, envs)
 
     def _reopened(self, sealed: Sequence[RawSegment]) -> list[RawSegment]:
         """Copies of sealed segments in their places, to go on in. Call it with `changing` held."""
@@ -108,11 +92,11 @@ class RawColumn(Column[RawSegment]):
 
     def _copied(self, sealed: Sequence[RawSegment]) -> list[Mapping]:
         """Copies of segments, in files of their own that nobody looks at; all or an error."""
-        self.place.check()  # else a copy may take the place of another store's segment
+        self.files.place.check()  # else a copy may take the place of another store's segment
         copies: list[Mapping] = []
         try:
             for old in sealed:
-                beside = private.unsealed(self.root, self.number, len(copies))
+                beside = self.files.unsealed(len(copies))
                 copies.append(Mapping.copy_of(old.mapping, beside))
         except BaseException:
             for copy in copies:
@@ -126,37 +110,28 @@ class RawColumn(Column[RawSegment]):
         files.rename(copy.path, path)
         copy.path = path
         segment = RawSegment(self.field, old.number, old.group, copy)
-        segment.reopened_at = self._stop(old.group)
-        self.new_files.append(path)
-        self.seals.pop(old.key, None)
-        self.replace(old, segment)
+        if self._by_file:
+            segment.open_file()
+        self.files.new.append(path)
+        self.segments.reopen(old, segment)
         return segment
-
-    def _stop(self, group: int) -> int:
-        """The first row behind the newest segment of a group."""
-        return max(s.stop for s in self.segments.values() if s.group == group)
 
     def hand_over(self, progress: np.ndarray, ready: np.ndarray) -> Iterator[np.ndarray]:
         """Give up segments that the fastest env of their group has left far behind. Envs that may
         come to write to one, or have begun to, are returned and have nothing `ready` any more: they
         ask for it."""
-        for segment in self.open_segments():
-            if segment not in self.handed and self.outrun(segment, progress):
+        for segment in self.segments.list_open():
+            if not segment.is_handed_over and self.segments.outrun(segment, progress):
                 slow = progress[segment.envs] < segment.stop
                 envs = segment.envs.start + np.flatnonzero(slow)
                 ready[envs] = 0
                 yield envs
-                with self.changing:  # it may have been sealed since, being full, and deleted
-                    if self._open.get(segment.key) is segment:
-                        self.handed.append(segment)
+                with self.files.changing:  # it may have been sealed since, being full, and deleted
+                    segment.is_handed_over = self.segments.open.get(segment.key) is segment
 
     def keep_spares(self, wanted: int) -> None:
         """Have that many files ready, so that to open a segment is a rename."""
-        while len(self._spares) < wanted:
-            self._spares_made += 1
-            path = private.spare(self.root, self.number, self._spares_made)
-            prepared = not (self._by_file and self._is_even)
-            self._spares.append(Mapping.create(path, self.field.segment_bytes, prepared=prepared))
+        self.spares.keep(wanted, prepared=not (self._by_file and self._is_even))
 
     def write(self, env: int, start: int, values: np.ndarray) -> None:
         """Write consecutive rows of one env from `start` on; their segments are open."""
@@ -167,38 +142,26 @@ class RawColumn(Column[RawSegment]):
             self.rows(number, env)[at : at + len(part)] = part
             row += len(part)
 
-    @property
-    def most_at_once(self) -> int:
-        return self.field.segment_rows
-
     def scatter(
         self, envs: np.ndarray, rows: np.ndarray, values: np.ndarray, row: int | None
     ) -> None:
         self._is_even = row is not None
-        if row is not None and self._by_moment:
-            self._write_moment(row, values)  # side by side
-        else:
+        if row is None or not self._by_moment:
             super().scatter(envs, rows, values, row)
-
-    def _write_moment(self, row: int, values: np.ndarray) -> None:
+            return
         number, at = divmod(row, self.field.segment_rows)
         size = self.field.env_group
         if size == self.num_envs:
-            self.segments[number, 0].write_moment(at, values)
+            self.segments.mapped[number, 0].write_moment(at, values)
             return
         for group in range(self.field.groups(self.num_envs)):
             some = values[group * size : (group + 1) * size]
-            self.segments[number, group].write_moment(at, some)
-
-    def adopt(self, segment: RawSegment, envs: np.ndarray) -> None:
-        if self._by_file and segment.seal is None:
-            segment.open_file()
-        super().adopt(segment, envs)
+            self.segments.mapped[number, group].write_moment(at, some)
 
     def rows(self, number: int, env: int) -> np.ndarray:
         """A view of an env's rows in a segment, shape ``(segment_rows, *field.shape)``."""
         group, place = divmod(env, self.field.env_group)
-        return self.segments[number, group].rows(place)
+        return self.segments.mapped[number, group].rows(place)
 
     # -- sealing
 
@@ -220,99 +183,43 @@ class RawColumn(Column[RawSegment]):
         if not self.large:
             return count
         count = count.copy()
-        for segment in self.open_segments():
+        for segment in self.segments.list_open():
             count[segment.envs] = np.minimum(count[segment.envs], segment.start)
         return count
 
     def unsynced(self) -> list[Path]:
         """What a flush has to sync besides what was sealed."""
-        return [segment.path for segment in self.open_segments()]
-
-    def flushed(self) -> None:
-        """All that `unsynced` named is durable."""
+        return [segment.path for segment in self.segments.list_open()]
 
     def seal(self, segment: RawSegment) -> None:
         """Bring a segment that is not written to any more into its final form."""
         seal = segment.sum()
         files.seal(segment.path)
         segment.close_file()
-        self.note_sealed(segment, seal)
+        self.segments.seal(segment, seal)
 
     def seal_handed(self) -> list[RawSegment]:
         """Seal what was handed over, but for what is written to again by now."""
         done = []
-        while self.handed:
-            with self.changing:
-                if not self.handed:
-                    continue
-                segment = self.handed[-1]
-                if segment.seal is None:  # else it was sealed, being full, as it was handed over
-                    self.seal(segment)
-                    done.append(segment)
-                self.handed.pop()
+        for segment in self.segments.list_open():
+            if segment.is_handed_over:
+                with self.files.changing:
+                    is_open = self.segments.open.get(segment.key) is segment
+                    if segment.is_handed_over and is_open:
+                        self.seal(segment)
+                        done.append(segment)
+                        segment.is_handed_over = False
         return done
-
-    def place_copies(self) -> None:
-        """Put in their places, durably, files that are kept elsewhere so far."""
-
-    def freeze(self) -> list[Path]:
-        """Seal what a checkpoint can share though it was not sealed so far; returns the files."""
-        return []
-
-    def _more_seals(self, closing: bool) -> dict[str, Any]:
-        if not closing:
-            return {}
-        sums = {
-            f"{segment.number}/{segment.group}": segment.sum().entry
-            for segment in sorted(self.segments.values(), key=lambda segment: segment.key)
-            if segment.seal is None
-        }
-        return {"open": sums}
 
     # -- opening and leaving
 
-    def _drop(self, segment: RawSegment) -> None:
-        super()._drop(segment)
-        if segment in self.handed:
-            self.handed.remove(segment)
-
-    def open_segment(
-        self, number: int, group: int, envs: np.ndarray, *, writable: bool, is_live: bool = False
-    ) -> None:
-        """Map a segment that is on disk; `is_live`: as the writer has it who is at work."""
-        path = self.live_path(number, group) if is_live else self.path(number, group)
-        self.adopt(RawSegment.open(self.field, number, group, path, writable=writable), envs)
-
-    def live_path(self, number: int, group: int) -> Path:
-        """The file of a segment while the store is open."""
-        return self.path(number, group)
-
-    def clear_behind(self, count: np.ndarray) -> None:
-        """Zeros behind the rows that count: one that was being written when the process died, or
-        when Ctrl-C came, was never added."""
-        size = self.field.segment_rows
-        for segment in self.open_segments():
-            used = np.clip(count[segment.envs] - segment.start, 0, size)
-            every = segment.every_row
-            for place, rows in enumerate(used.tolist()):
-                if every[rows:, place].any():
-                    every[rows:, place] = 0
-
-    def move(self, root: Path) -> None:
-        before = self.root
-        super().move(root)
-        for mapping in self._spares:
-            mapping.path = root / mapping.path.relative_to(before)
+    @property
+    def mappings(self) -> list[Mapping]:
+        return super().mappings + self.spares.ready
 
     def close(self) -> None:
         super().close()
-        for spare in self._spares:
-            with contextlib.suppress(StorageError):  # the next opening removes it
-                files.remove(spare.path)
-        self._spares.clear()
-
-    def abandon(self) -> None:
-        self._spares.clear()
+        self.spares.remove()
 
     # -- reading
 
@@ -324,7 +231,7 @@ class RawColumn(Column[RawSegment]):
         while row < stop:
             number, at = divmod(row, size)
             rows = min(stop - row, size - at)
-            segment = self.segments.get((number, group))
+            segment = self.segments.mapped.get((number, group))
             if segment is None:
                 raise self.missing(env, row, row + rows)
             out[row - start : row - start + rows] = segment.rows(place)[at : at + rows]
@@ -336,7 +243,7 @@ class RawColumn(Column[RawSegment]):
     ) -> Iterator[tuple[int, slice, np.ndarray, np.ndarray]]:
         most = max(_AT_ONCE // self.field.env_group, 1)
         for (number, group), some in segments_of(self.field, start, stop):
-            segment = self.segments.get((number, group))
+            segment = self.segments.mapped.get((number, group))
             if segment is None:
                 raise self.missing(int(some[0]), int(start[some[0]]), int(stop[some[0]]))
             low = max(int(start[some].min()), segment.start)
@@ -359,16 +266,5 @@ class RawColumn(Column[RawSegment]):
 
     # -- checkpoints
 
-    def linkable(self, count: np.ndarray) -> Callable[[Segment], bool]:
-        return lambda segment: segment.seal is not None
-
-    def unfinished(self, count: np.ndarray) -> list[tuple[int, int]]:
-        """``(number, group)`` of segments that are not sealed and have rows."""
-        return sorted(
-            segment.key
-            for segment in self.open_segments()
-            if (count[segment.envs] > segment.start).any()
-        )
-
     def partial(self, key: tuple[int, int], count: np.ndarray) -> Partial:
-        return PartialSegment(self.segments[key], count)
+        return PartialSegment(self.segments.mapped[key], count)

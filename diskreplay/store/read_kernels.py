@@ -53,14 +53,17 @@ _LONG_RUNS = 64
 _LINE = 64
 PAGE = 4096
 _AHEAD = 1 << 16  # bytes that are expected before they are copied
+_SHORT, _SHORT_AHEAD = 1 << 11, 1 << 13  # a read of which all lines are expected
 _BLOCK_AHEAD = 1 << 13  # bytes of a block that are expected while another is decoded
 
 
 @inner
 def segment_at(table, env, row):
     """Where the table has the segment of a row: its address there, and its size behind that."""
-    slots = table[SLOTS]
-    return FIGURES + 2 * (env * slots + row // table[SEGMENT_ROWS] % slots)
+    slots, number = table[SLOTS], row // table[SEGMENT_ROWS]
+    if number >= slots:  # a division takes as long as copying a short row
+        number %= slots
+    return FIGURES + 2 * (env * slots + number)
 
 
 @inner
@@ -204,13 +207,16 @@ def fetch(table, reads, count, scratch_end):
             source = base + at * stride
             largest = larger(largest, rows * row_bytes)
         reads[read + SOURCE], reads[read + ENTRY] = source, entry
-    lead = smaller(_AHEAD // largest + 1, count)
+    lead = smaller((_AHEAD if largest > _SHORT else _SHORT_AHEAD) // largest + 1, count)
     for i in range(-lead, count):
         coming = READ * (i + lead)
         if i + lead < count and reads[coming + SOURCE] and not reads[coming + ENTRY]:
             rows = reads[coming + STOP] - reads[coming + START]
             at = reads[coming + SOURCE]
-            if stride == row_bytes:
+            if rows * row_bytes <= _SHORT and stride == row_bytes:
+                for line in range(at - at % _LINE, at + rows * row_bytes, _LINE):
+                    prefetch_line(line)
+            elif stride == row_bytes:
                 stop = at + rows * row_bytes
                 while at < stop:  # from a page's first line on the processor goes on by itself
                     prefetch_line(at)

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from diskreplay.store import files, format, priorities, private
+from diskreplay.store.column import Column
 from diskreplay.store.open_store import OpenStore
 from diskreplay.store.packed_column import PackedColumn
+from diskreplay.store.seals import seal_entries
 
 
 class Record:
@@ -27,10 +29,11 @@ class Record:
         rows = int(count.max(initial=0))
         documents = {}
         for name, column in store.columns.items():
-            document = column.document(rows, closing=closing)
+            found = self._seals_of(column, closing=closing)
+            document = format.array_document(column.field, rows, store.num_envs, found)
             seals = format.encode(document["attributes"])
             if seals != self._seals.get(name) or closing:
-                documents[column.directory / "zarr.json"] = format.encode(document)
+                documents[column.files.directory / "zarr.json"] = format.encode(document)
                 self._seals[name] = seals
         self._seals = {} if closing else self._seals
         files.replace(documents)
@@ -39,6 +42,21 @@ class Record:
         write_group(store.path, attributes)
         store.durable_transitions = np.array(attributes["transitions"], np.int64)
         store.durable_count, store.durable_first = count, first
+
+    def _seals_of(self, column: Column, *, closing: bool) -> dict[str, dict]:
+        """The seals of what does not change. If `closing`, of all that is there, which does not
+        change while the store is closed; costs reading the open segments of raw columns."""
+        segments, mapped = column.segments, dict(column.segments.mapped)
+        sealed = {key: segments.seal_of(s) for key, s in mapped.items() if s.seal is not None}
+        if not closing:
+            return {"seals": seal_entries(sealed)}
+        if column.field.packed:  # what a flush wrote is in its place
+            flushed = {key[1:] for key in self._flushed if key[0] == column.field.name}
+            known = segments.seals
+            open_ = {key: known[key] for key in flushed & known.keys() - sealed}
+        else:
+            open_ = {key: s.sum() for key, s in mapped.items() if key not in sealed}
+        return {"seals": seal_entries(sealed), "open": seal_entries(open_)}
 
     def forget_documents(self) -> None:
         """Have `write` write all of them anew: a plain reader goes by their shapes."""
@@ -80,10 +98,10 @@ class Record:
                 flushed[name] = used.tobytes()
                 if self._flushed.get(name) != flushed[name]:
                     column.reopen_sealed(key)
-                    with column.changing:
-                        path = column.new_path(column.path(*key))
+                    with column.files.changing:
+                        path = column.files.make_way(column.files.chunk(*key))
                     beside = path.with_name(path.name + ".tmp")
-                    column.copies[key] = column.partial(key, count).write(beside)
+                    column.segments.seals[key] = column.partial(key, count).write(beside)
                     written.append(beside)
         return written, flushed
 
@@ -108,5 +126,4 @@ def write_group(path: Path, attributes: dict[str, Any]) -> None:
 def _used(column: PackedColumn, key: tuple[int, int], count: np.ndarray) -> np.ndarray:
     """Rows of each env of a group in a segment."""
     field, (number, group) = column.field, key
-    envs = slice(group * field.env_group, (group + 1) * field.env_group)
-    return np.clip(count[envs] - number * field.segment_rows, 0, field.segment_rows)
+    return np.clip(count[field.envs(group)] - number * field.segment_rows, 0, field.segment_rows)

@@ -24,12 +24,13 @@ from diskreplay.store.column import Column
 from diskreplay.store.commit_page import finals_in, finals_word, rows_behind
 from diskreplay.store.field import parse_chunk_key
 from diskreplay.store.mapping import Mapping
-from diskreplay.store.missing import all_there
+from diskreplay.store.missing import all_there, check_used
 from diskreplay.store.mutable_column import MutableColumn
 from diskreplay.store.open_store import OpenStore
 from diskreplay.store.packed_column import PackedColumn
 from diskreplay.store.raw_column import RawColumn
-from diskreplay.store.segment import Shard
+from diskreplay.store.seals import parse_seals
+from diskreplay.store.segment import RawSegment, Shard
 
 
 def recover(store: OpenStore, *, shrink: bool = False) -> bool:
@@ -99,8 +100,8 @@ def recover(store: OpenStore, *, shrink: bool = False) -> bool:
     for column in store.columns.values():
         _read_seals(column)
         if not clean:
-            column.seals = {
-                key: seal for key, seal in column.seals.items()
+            column.segments.seals = {
+                key: seal for key, seal in column.segments.seals.items()
                 if is_still_sealed(column.field, key, store.durable_count, count,
                                    same_boot=not by_record)
             }  # fmt: skip
@@ -134,10 +135,10 @@ def _begin_writing(store: OpenStore, count: np.ndarray, finals: np.ndarray) -> N
     page.finals[:] = finals_word(finals, count)
     page.first[:] = store.first
     for packed, numbers_ in zip(store.packed_columns, page.packed, strict=True):
-        numbers_[:] = packed.packed
-        packed.bind(packed.tail, numbers_, None)
+        numbers_[:] = packed.tail.packed
+        packed.tail.bind(packed.tail.mapping, numbers_, None)
     for column in store.columns.values():
-        column.tell_readers = store.tell_readers
+        column.segments.tell_readers = store.tell_readers
     page.mark_open()
     page.epoch[0] += 1  # for readers that followed the writer before
     store.page, store.count = page, page.count
@@ -147,8 +148,8 @@ def _check_directories(store: OpenStore) -> None:
     """Refuse directories of segments that are links, and may lead out of the store."""
     real = os.path.realpath(store.path)
     for column in store.columns.values():
-        shards = private.open_shards(store.path, column.number)
-        for directory in (shards, column.directory):
+        shards = column.files.private_directory
+        for directory in (shards, column.files.directory):
             if os.path.realpath(directory) != os.path.join(real, directory.relative_to(store.path)):
                 raise CorruptSegmentError(
                     f"{directory}: it is, or is in, a link to another directory; move the files "
@@ -174,9 +175,10 @@ def _check_capacity(store: OpenStore, count: np.ndarray) -> None:
 
 
 def _read_seals(column: Column) -> None:
-    path = column.directory / "zarr.json"
+    path = column.files.directory / "zarr.json"
     try:
-        column.load_seals(format.read_document(path))
+        attributes = format.read_document(path)["attributes"]["diskreplay"]
+        column.segments.seals |= parse_seals(column.field, attributes["seals"], column.num_envs)
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FormatError(f"{path}: damaged attributes ({error})") from error
 
@@ -184,17 +186,19 @@ def _read_seals(column: Column) -> None:
 def _open_raw(column: RawColumn, first: np.ndarray, count: np.ndarray, clean: bool) -> None:
     for key, envs in segments_of(column.field, first, count):
         with all_there(column, key, envs, count):
-            column.open_segment(*key, envs, writable=True)
+            segment = RawSegment.open(column.field, *key, column.files.chunk(*key), writable=True)
+        column.adopt(segment, envs)
     if not clean:
-        column.clear_behind(count)
+        for segment in column.segments.list_open():
+            segment.clear_behind(count)
     _forget_seals(column)
 
 
 def _place_copies(column: MutableColumn, *, are_whole: bool) -> None:
     """Files that values were written to, and that are not in their places: after a kill they are
     the newest, after a power cut nothing is known of them."""
-    shards = private.open_shards(column.root, column.number)
-    found = {shards / f"{key[0]}.{key[1]}": column.path(*key) for key in _pairs(shards)}
+    where, keys = column.files, _pairs(column.files.private_directory)
+    found = {where.private(*key): where.chunk(*key) for key in keys}
     if are_whole:
         for copy in found:  # before the first file is replaced by what is none
             Mapping.open(copy, size=column.field.segment_bytes)
@@ -202,17 +206,17 @@ def _place_copies(column: MutableColumn, *, are_whole: bool) -> None:
     for copy, place in found.items():
         if are_whole:
             files.rename(copy, place)
-            column.new_files.append(place)
+            column.files.new.append(place)
         else:
             files.remove(copy)
 
 
 def _forget_seals(column: Column) -> None:
     """What the record says of segments that are not there, or written to again."""
-    for key in list(column.seals):
-        segment = column.segments.get(key)
+    for key in list(column.segments.seals):
+        segment = column.segments.mapped.get(key)
         if segment is None or segment.seal is None:
-            del column.seals[key]
+            del column.segments.seals[key]
 
 
 def _open_packed(
@@ -227,14 +231,14 @@ def _open_packed(
     field, size = column.field, column.field.tail_bytes(column.num_envs)
     whole = count // field.block_rows * field.block_rows
     if in_shards is not None:
-        if (in_shards < 0).any() or (count - np.minimum(in_shards, whole) > column.tail_rows).any():
+        if (in_shards < 0).any() or (count - np.minimum(in_shards, whole) > column.tail.rows).any():
             raise FormatError(
-                f"{private.commit_page(column.root)}: damaged (field {field.name!r}: "
+                f"{private.commit_page(column.files.root)}: damaged (field {field.name!r}: "
                 f"{in_shards.min()} of {count.max()} rows in shards); restore it, or load a "
                 "checkpoint"
             )
         packed = np.minimum(in_shards, whole)
-        tail = Mapping.open(column.tail_path, size=size, writable=True)
+        tail = Mapping.open(column.files.tail, size=size, writable=True)
     else:
         packed = whole
         tail = None
@@ -242,17 +246,17 @@ def _open_packed(
         with all_there(column, key, envs, count):
             shard = _open_shard(column, key, packed, count, salvage=tail is None)
         if shard.seal is not None:
-            column.check_used(shard, first, count if tail is None else packed)
-        column.adopt(shard, envs)
+            check_used(column, shard, first, count if tail is None else packed)
+        column.segments.adopt(shard, envs)
     if tail is None:
         tail = _new_tail(column, np.maximum(first, packed), count, size)
-    column.bind(tail, packed, None)
-    for segment in column.open_segments():
-        behind = column.behind(segment, packed) & (segment.index[:, 0] != codec.MISSING)
+    column.tail.bind(tail, packed, None)
+    for segment in column.segments.list_open():
+        behind = segment.behind(packed) & (segment.index[:, 0] != codec.MISSING)
         if behind.any():  # their rows are in the tail: other blocks come, and none may be unnamed
             index = segment.index.copy()
             index[behind] = codec.MISSING
-            column.replace(segment, column.copied(segment, index, segment.path))
+            column.segments.replace(segment, column.copied(segment, index, segment.path))
         else:
             segment.write_index()
     _forget_seals(column)
@@ -272,15 +276,15 @@ def _open_shard(
     one, which a flush may have written.
     """
     field = column.field
-    path = private.open_shard(column.root, column.number, *key)
+    path = column.files.private(*key)
     if not os.path.lexists(path):
-        return Shard.open_whole(field, *key, column.path(*key))
+        return Shard.open_whole(field, *key, column.files.chunk(*key))
     about = path.lstat()  # of a link or a pipe, mapping it says what it is
     size = about.st_size  # 0 too, which cannot be mapped: made, and cut off before its index
     if stat.S_ISREG(about.st_mode) and size < field.index_bytes + 4:
         if salvage:
             files.remove(path)
-            return Shard.open_whole(field, *key, column.path(*key))
+            return Shard.open_whole(field, *key, column.files.chunk(*key))
         raise CorruptSegmentError(
             f"{path}: {size} bytes are too few for its index; restore the file, or load a "
             "checkpoint"
@@ -291,11 +295,11 @@ def _open_shard(
     begun = Shard(field, *key, mapping, index)
     if salvage:
         index[begun.rotten()] = codec.MISSING
-        if column.path(*key).exists():
-            whole = Shard.open_whole(field, *key, column.path(*key))
+        if column.files.chunk(*key).exists():
+            whole = Shard.open_whole(field, *key, column.files.chunk(*key))
             return _combined(column, begun, whole, count)
     if not salvage:
-        index[column.behind(begun, packed)] = codec.MISSING
+        index[begun.behind(packed)] = codec.MISSING
     there = index[:, 0] != codec.MISSING
     if int(index[there, 1].sum()) != mapping.size - field.index_bytes - 4:
         return column.copied(begun, index, path)  # without what nothing names
@@ -310,8 +314,8 @@ def _combined(column: PackedColumn, begun: Shard, whole: Shard, count: np.ndarra
         has, wanted = np.full(column.num_envs, numbers.MOST_ROWS), count[whole.envs]
         there = whole.start + used[: len(wanted)]
         has[whole.envs] = np.where(wanted > there, there, numbers.MOST_ROWS)
-        lacking &= ~column.behind(whole, has)
-    path = private.open_shard(column.root, column.number, *begun.key)
+        lacking &= ~whole.behind(has)
+    path = column.files.private(*begun.key)
     if not lacking.any():
         return column.copied(begun, begun.index, path)
     shard = column.copied(begun, begun.index, path)
@@ -325,15 +329,15 @@ def _combined(column: PackedColumn, begun: Shard, whole: Shard, count: np.ndarra
 
 def _new_tail(column: PackedColumn, start: np.ndarray, count: np.ndarray, size: int) -> Mapping:
     """A tail with the rows from `start` on, which are in blocks that are not full."""
-    files.remove(column.tail_path)
-    tail = Mapping.create(column.tail_path, size)
-    column.bind(tail, column.packed, None)
+    files.remove(column.files.tail)
+    tail = Mapping.create(column.files.tail, size)
+    column.tail.bind(tail, column.tail.packed, None)
     field = column.field
     for env in np.flatnonzero(count > start).tolist():
         row = int(start[env]) // field.block_rows * field.block_rows
         key = row // field.segment_rows, env // field.env_group
-        entry = column.entry(column.segments[key], env, row)
-        rows = column.segments[key].block(entry)
+        shard = column.segments.mapped[key]
+        rows = shard.block(shard.places_of(env, row))
         if rows is None:
             column.complain(row, env)
         column.write(env, row, rows[: int(count[env]) - row])
@@ -363,14 +367,14 @@ def _sort_pending_deletes(
     # Of rows that are in the tail too: what a flush wrote stays until there is better.
     kept = {key for key, _envs in segments_of(column.field, first, count)}
     counted_on = {key for key, _envs in segments_of(column.field, durable_first, durable_count)}
-    shards = private.open_shards(column.root, column.number)
-    found = [(shards / f"{number}.{group}", (number, group)) for number, group in _pairs(shards)]
-    found += [(column.path(*key), key) for key in _numbered(column.directory)]
+    where = column.files
+    found = [(where.private(*key), key) for key in _pairs(where.private_directory)]
+    found += [(where.chunk(*key), key) for key in _numbered(where.directory)]
     for path, key in found:
         if key in kept:
             continue
         if key in counted_on:
-            column.pending_deletes.append(path)
+            column.files.pending_deletes.append(path)
         else:
             files.remove(path)
 

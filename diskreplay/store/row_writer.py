@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 
 from diskreplay.signals import undisturbed
+from diskreplay.store.column import Column
 from diskreplay.store.commit_page import MOST_AT_ONCE, CommitPage, finals_in, finals_word
 from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.mutable_column import MutableColumn
 from diskreplay.store.numbers import MOST_ROWS
 from diskreplay.store.open_store import OpenStore
 from diskreplay.store.packed_column import PackedColumn
+from diskreplay.store.raw_column import RawColumn
 
-_PACKED_IN = 2  # so many times are blocks compressed while the tail of a single env is filled
+_LAST = "reward", "terminated", "truncated", "step", "is_final"  # as in `row_commit`
 
 
 class RowWriter:
@@ -29,6 +31,12 @@ class RowWriter:
         self._ready, self._raw_ready = np.zeros((2, store.num_envs), np.int64)
         self._hand: list[tuple[np.ndarray | memoryview, int]] = []
         self._hand_until = 0
+        self._ends: list[int] = []
+        # Of these, what `place` writes, each with its place among the values; and, for the kernel
+        # that writes the others, where row 0 of each would be, and where the count is.
+        self._placed: list[tuple[np.ndarray | memoryview, int, int]] = []
+        self._columns = np.zeros(len(_LAST) + 1, np.int64)
+        self._columns_at = self._columns.ctypes.data
 
     @property
     def _page(self) -> CommitPage:
@@ -37,7 +45,7 @@ class RowWriter:
 
     def let_go(self) -> None:
         """Hold no mapped memory any more."""
-        self._hand = []
+        self._hand, self._ends, self._placed, self._hand_until = [], [], [], 0
 
     def reserve(self, envs: np.ndarray, stop: np.ndarray) -> None:
         """See to it that rows below ``stop[i]`` of ``envs[i]`` can be written; all or an error."""
@@ -50,7 +58,7 @@ class RowWriter:
             ready = self._raw_ready[envs]
             for column in self._store.packed_columns:
                 column.reserve(envs, stop - 1, self._store.count)
-                ready = np.minimum(ready, column.packed[envs] + column.tail_rows)
+                ready = np.minimum(ready, column.tail.packed[envs] + column.tail.rows)
             self._ready[envs] = ready
             if self._store.num_envs > 1:
                 self._maintenance.wake()
@@ -68,7 +76,8 @@ class RowWriter:
         for column in columns:
             column.reserve(envs, np.maximum(self._store.count[envs], self._raw_ready[envs]))
             column.reserve(envs, last)
-            ready = np.minimum(ready, column.ready(last))
+            size = column.field.segment_rows
+            ready = np.minimum(ready, (last // size + 1) * size)
         self._raw_ready[envs] = ready
         self._maintenance.wake()
 
@@ -110,6 +119,28 @@ class RowWriter:
         if final is not None or is_final:
             self._count_finals(np.zeros(1, np.int64))
 
+    def place(self, row: int, values: Sequence[Any]) -> int:
+        """Write what `row_commit.commit` does not of the next row of the only env, `row`; it
+        counts when that is done.
+
+        Parameters
+        ----------
+        values : sequence
+            As for `append_row`.
+
+        Returns
+        -------
+        int
+            The address of what the kernel goes by. It is of no use when another row was written.
+        """
+        if row >= self._hand_until:
+            self.reserve_env(0, row)
+            self._take_in_hand(row)
+        for rows_of, first, at in self._placed:
+            value = values[at]
+            rows_of[row - first] = 0 if value is None else value
+        return self._columns_at
+
     def _count_finals(self, envs: np.ndarray, more: Any = 1) -> None:
         finals = finals_in(self._page.finals[envs]) + more
         self._page.finals[envs] = finals_word(finals, self._store.count[envs])
@@ -118,10 +149,12 @@ class RowWriter:
         """After a call that stopped short: clear what it wrote of rows that do not count, which may
         be sealed before rows come in their places. If it had committed rows, count the final ones
         among them, and let go of the rows that have left for them."""
+        self._hand_until = 0
         store = self._store
         count = store.count.copy()
         for column in store.raw_columns:
-            column.clear_behind(count)
+            for segment in column.segments.list_open():
+                segment.clear_behind(count)
         self._page.finals[:] = finals_word(store.finals_at(count), count)
         store.first = store.first.copy()  # not that of an index which somebody still looks at
         self.evict()
@@ -144,24 +177,39 @@ class RowWriter:
     def _take_in_hand(self, row: int) -> None:
         """Hold the places that `row` of the only env goes to: writing it is then an assignment for
         each column, until the first of them is full."""
-        self._hand, until = [], []
-        for column in self._store.columns.values():
-            size = column.field.segment_rows
+        columns = self._store.columns
+        if not self._hand_until:
+            self._hand, self._ends = [(memoryview(b""), 0)] * len(columns), [0] * len(columns)
+            self._columns[-1] = self._store.count.ctypes.data
+        self._placed, until = [], []
+        for at, (name, column) in enumerate(columns.items()):
+            if row >= self._ends[at]:
+                self._ends[at] = self._take_column(row, at, name, column)
+            if name not in _LAST:
+                self._placed.append((*self._hand[at], at))
+            until.append(self._ends[at])
             if isinstance(column, PackedColumn):
-                size = column.tail_rows
-                column.pack_at_once(self._store.count)
-                if len(column.open_segments()) > 1:  # the first of them is full
+                until.append(column.tail.packed.item(0) + column.tail.rows)
+                if len(column.segments.open) > 1:  # the first of them is full
                     self._maintenance.wake()
-                self._hand.append((column.places[0], row // size * size))
-                until.append(column.packed.item(0) + size)
-                until.append(row + max(size // _PACKED_IN, 1))
-            else:
-                rows = column.rows(row // size, 0)
-                # Setting one number takes a memoryview half as long as an array.
-                plain = column.field.shape == () and column.field.dtype != np.float16
-                self._hand.append((rows.data if plain else rows, row // size * size))
-            until.append((row // size + 1) * size)
         self._hand_until = min(until)
+
+    def _take_column(self, row: int, at: int, name: str, column: Column) -> int:
+        """Hold the places of one column; returns below which row they end."""
+        if isinstance(column, PackedColumn):
+            size = column.tail.rows
+            self._hand[at] = column.tail.places[0], row // size * size
+            return (row // size + 1) * size
+        assert isinstance(column, RawColumn)
+        number = row // column.field.segment_rows
+        rows, first = column.rows(number, 0), number * column.field.segment_rows
+        # Setting one number takes a memoryview half as long as an array.
+        plain = column.field.shape == () and column.field.dtype != np.float16
+        self._hand[at] = rows.data if plain else rows, first
+        if name in _LAST:
+            before = first * column.field.row_bytes
+            self._columns[_LAST.index(name)] = rows.ctypes.data - before
+        return first + column.field.segment_rows
 
     def append(
         self,

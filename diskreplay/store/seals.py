@@ -1,6 +1,7 @@
 """What a field's metadata say of its files."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from diskreplay.store import codec
@@ -8,6 +9,11 @@ from diskreplay.store.field import Field
 from diskreplay.store.segment import Seal
 
 _KEY = re.compile(r"(\d{1,19})/(\d{1,19})", re.ASCII)
+
+
+def seal_entries(seals: Mapping[tuple[int, int], Seal]) -> dict[str, list]:
+    """Seals of segments as a field's metadata have them."""
+    return {"{}/{}".format(*key): seal.entry for key, seal in sorted(seals.items())}
 
 
 def parse_seals(field: Field, entries: Any, num_envs: int) -> dict[tuple[int, int], Seal]:

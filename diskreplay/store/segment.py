@@ -88,8 +88,7 @@ class Segment:
     @property
     def envs(self) -> slice:
         """The envs whose rows it has; the last group may have fewer than the others."""
-        size = self.field.env_group
-        return slice(self.group * size, (self.group + 1) * size)
+        return self.field.envs(self.group)
 
     @property
     def start(self) -> int:
@@ -101,21 +100,36 @@ class Segment:
         """The first row behind it."""
         return self.start + self.field.segment_rows
 
+    def used_of(self, count: np.ndarray) -> np.ndarray:
+        """How many of the first ``count[e]`` rows of each of its envs it has."""
+        return np.clip(count[self.envs] - self.start, 0, self.field.segment_rows)
+
+    def addresses(self, places: np.ndarray) -> tuple[Any, Any]:
+        """The two numbers of its entries in the segment table, of envs by their places in the
+        group."""
+        raise NotImplementedError
+
     def sum(self) -> Seal:
         """Its seal, if it does not change any more."""
         raise NotImplementedError
-
-    def move(self, before: Path, root: Path) -> None:
-        """The store's directory is `root` now."""
-        self.mapping.path = root / self.mapping.path.relative_to(before)
 
     def close(self) -> None:
         """Let go of what is held besides the memory."""
 
 
 class RawSegment(Segment):
-    """Rows as they are in memory."""
+    """Rows as they are in memory.
 
+    Attributes
+    ----------
+    is_handed_over : bool
+        The adding thread gives it up, so that it is sealed: it opens a copy before it writes to it
+        again.
+    is_aside : bool
+        Its file is a copy, among the private ones, and has to be put in its place.
+    """
+
+    is_handed_over = is_aside = False
     _fd: int | None = None
 
     @classmethod
@@ -131,11 +145,10 @@ class RawSegment(Segment):
         mapping.expect_random_access()
         return cls(field, number, group, mapping, UNKNOWN)
 
-    def addresses(self, places: np.ndarray) -> np.ndarray:
-        """Where the first row of each env, by its place in the group, is in memory."""
+    def addresses(self, places: np.ndarray) -> tuple[np.ndarray, int]:
         field = self.field
         apart = field.segment_rows if field.env_major else 1
-        return self.mapping.address + places * (apart * field.row_bytes)
+        return self.mapping.address + places * (apart * field.row_bytes), 0
 
     def rows(self, place: int) -> np.ndarray:
         """A view of an env's rows, shape ``(segment_rows, *field.shape)``."""
@@ -160,6 +173,14 @@ class RawSegment(Segment):
             shape = field.env_group, field.segment_rows, field.row_bytes
             return bytes_.reshape(shape).swapaxes(0, 1)
         return bytes_.reshape(field.segment_rows, field.env_group, field.row_bytes)
+
+    def clear_behind(self, count: np.ndarray) -> None:
+        """Zeros behind the rows that count: one that was being written when the process died, or
+        when Ctrl-C came, was never added."""
+        every = self.every_row
+        for place, rows in enumerate(self.used_of(count).tolist()):
+            if every[rows:, place].any():
+                every[rows:, place] = 0
 
     def sum(self) -> Seal:
         """Its seal, if it does not change any more. Reads all of it."""
@@ -211,6 +232,8 @@ class Shard(Segment):
     end : int
         Where the next block goes; of one that is in its place, where the file ends.
     """
+
+    _fd: int | None = None
 
     def __init__(
         self,
@@ -278,9 +301,22 @@ class Shard(Segment):
         self.index[:] = index
         return True
 
-    def entries(self, places: np.ndarray) -> np.ndarray:
-        """Where the first entry of each env, by its place in the group, is in memory."""
-        return self.index.ctypes.data + 16 * places
+    def addresses(self, places: np.ndarray) -> tuple[int, np.ndarray]:
+        return self.mapping.address, self.index.ctypes.data + 16 * places
+
+    def places_of(self, envs: Any, rows: Any) -> Any:
+        """The places in the index of the blocks with these rows of these envs."""
+        blocks = (rows - self.start) // self.field.block_rows
+        return blocks * self.field.env_group + envs - self.envs.start
+
+    def behind(self, packed: np.ndarray) -> np.ndarray:
+        """Which blocks, by their places in the index, have rows from ``packed[e]`` on: those are in
+        the tail, and other blocks come in their place."""
+        size = self.field.env_group
+        blocks, places = np.divmod(np.arange(self.field.blocks * size), size)
+        # The last group may have fewer envs than places.
+        envs = np.minimum(self.envs.start + places, len(packed) - 1)
+        return self.start + (blocks + 1) * self.field.block_rows > packed[envs]
 
     def write(self, data: np.ndarray) -> None:
         """Append blocks, which no entry names yet."""

@@ -29,6 +29,7 @@ import numpy as np
 from diskreplay.errors import FormatError, LockedError, StorageError
 from diskreplay.signals import undisturbed
 from diskreplay.store import (
+    file_locks,
     files,
     format,
     generation,
@@ -44,11 +45,14 @@ from diskreplay.store.field import Field
 from diskreplay.store.follower import Follower
 from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.open_store import OpenStore, head
-from diskreplay.store.paths import resolved
+from diskreplay.store.outside import check_outside
+from diskreplay.store.paths import identity, resolved
 from diskreplay.store.place import read_steadily
 from diskreplay.store.record import Record, write_group
 from diskreplay.store.row_writer import RowWriter
 from diskreplay.store.usage import sizes
+
+_TRIES = 20  # of a reader
 
 
 class Store(OpenStore):
@@ -111,7 +115,7 @@ class Store(OpenStore):
         if generation.current(self.meta) != before:
             with contextlib.suppress(StorageError):  # the next record has it
                 self.record(self.meta)
-        if any(column.pending_deletes for column in self.columns.values()):
+        if any(column.files.pending_deletes for column in self.columns.values()):
             with contextlib.suppress(StorageError):  # the maintenance thread tries again
                 self.maintenance.run(durable=True)
 
@@ -157,14 +161,10 @@ class Store(OpenStore):
             nothing = np.zeros(num_envs, np.int64)
             CommitPage.create(private.commit_page(path), nothing, sum(f.packed for f in fields))
             files.sync_dirs([private.directory(path)])
-            documents = {}
+            documents: dict[Path, dict] = {}
             for field in fields:
-                for depth in range(1, field.name.count("/") + 1):
-                    parent = path.joinpath(*field.name.split("/")[:depth])
-                    documents[parent / "zarr.json"] = format.group_document()
-                documents[path / field.name / "zarr.json"] = format.array_document(
-                    field, 0, num_envs, {"seals": {}}
-                )
+                document = format.array_document(field, 0, num_envs, {"seals": {}})
+                documents |= format.field_documents(path, field, document)
             files.replace({at: format.encode(d) for at, d in documents.items()})
             # Last: a directory with this file is a store, and all it names is there.
             attributes = {
@@ -174,7 +174,7 @@ class Store(OpenStore):
             write_group(path, attributes)
             return cls(path, mode="a", lock=lock)
         except BaseException:
-            files.unlock(lock)
+            file_locks.unlock(lock)
             raise
 
     @classmethod
@@ -198,7 +198,7 @@ class Store(OpenStore):
         """
         path = resolved(path)
         if mode == "r":
-            return read_steadily(path, lambda: cls(path, mode="r", only=only))
+            return read_steadily(path, lambda: cls._opened_to_read(path, only))
         cls.sweep(path)
         format.read_attributes(path)
         if manifest.is_checkpoint(path):
@@ -210,13 +210,26 @@ class Store(OpenStore):
         try:
             return cls(path, mode="a", lock=lock, capacity=capacity, shrink=shrink, check=check)
         except BaseException:
-            files.unlock(lock)
+            file_locks.unlock(lock)
             raise
+
+    @classmethod
+    def _opened_to_read(cls, path: Path, only: Container[str] | None) -> "Store":
+        """Of a store that is closed meanwhile the record may have been read before it had the last
+        rows, and the page, which says to go by the record, after that: look again then."""
+        for _ in range(_TRIES):
+            record, store = identity(path / "zarr.json"), cls(path, mode="r", only=only)
+            live = store.page is None or not store.page.closed
+            if live or identity(path / "zarr.json") == record:
+                break
+            store.close()
+        return store
 
     @staticmethod
     def sweep(path: Path) -> None:
-        """Finish or remove what a killed process left beside a store: before it is opened to be
-        written to, and before it is found out whether there is one."""
+        """Before a store is opened to be written to, and before it is found out whether there is
+        one: refuse a place inside another, and finish or remove what a killed process left."""
+        check_outside(path)
         tempfiles.sweep(path.parent, re.escape(path.name))
         interrupted_repair.finish(path)
 
@@ -232,14 +245,15 @@ class Store(OpenStore):
         self.writer.let_go()
         with self.maintenance.lock, self.rwlock:
             is_there = self._holds_place()
-            for column in self.columns.values():
+            for raw in self.raw_columns:
                 if not is_there:  # another store's private files may have these names
-                    column.abandon()
+                    raw.spares.ready.clear()
+            for column in self.columns.values():
                 column.close()
             self.place.close()
         self.page = None
         if self.lock is not None:
-            files.unlock(self.lock)
+            file_locks.unlock(self.lock)
             self.lock = None
 
     def _holds_place(self) -> bool:
@@ -250,9 +264,10 @@ class Store(OpenStore):
 
     def move(self, path: Path) -> None:
         """The directory of this store, which was opened just now, is at `path`. Cannot fail."""
-        self.path = self.place.path = path
+        before, self.path = self.path, path
+        self.place.path = path
         for column in self.columns.values():
-            column.move(path)
+            column.move(before)
         assert self.page is not None
         self.page.mapping.path = private.commit_page(path)
 
@@ -263,8 +278,8 @@ class Store(OpenStore):
         Thousands of segments take a while to unmap. That is left to a thread, which `close` and
         the next `load` wait for; after a kill the next opening removes the files.
         """
-        for column in replaced.columns.values():
-            column.abandon()
+        for column in replaced.raw_columns:
+            column.spares.ready.clear()
 
         def clear() -> None:
             replaced.close()
@@ -323,7 +338,7 @@ class Store(OpenStore):
             self._record.forget_documents()
             self._record.write(count, first, closing=closing)
             self.maintenance.all_recorded()
-            for column in self.raw_columns:
+            for column in self.mutable_columns:
                 column.flushed()
 
     def amend(self, attributes: Mapping[str, Any], *, needed: bool = True) -> None:
@@ -353,7 +368,8 @@ class Store(OpenStore):
 
     def read_priorities(self, name: str = priorities.MAIN) -> priorities.Saved | None:
         """The saved leaves of a set, or None if none were saved."""
-        return priorities.read(self.path / name, self.num_envs)
+        place = self.path / name  # a writer puts a new one there
+        return read_steadily(place, lambda: priorities.read(place, self.num_envs))
 
     # -- figures
 
@@ -362,8 +378,8 @@ class Store(OpenStore):
         usage = {}
         live = sizes(private.directory(self.path))
         for name, column in self.columns.items():
-            shards = sizes(private.open_shards(self.path, column.number))
-            files_ = *sizes(column.directory).values(), *shards.values()
-            tail = live.get(private.tail(self.path, column.number).name, 0)
-            usage[name] = sum(files_) + tail, len(column.segments)
+            shards = sizes(column.files.private_directory)
+            files_ = *sizes(column.files.directory).values(), *shards.values()
+            tail = live.get(column.files.tail.name, 0)
+            usage[name] = sum(files_) + tail, len(column.segments.mapped)
         return usage

@@ -32,7 +32,7 @@ from typing import Self
 
 from diskreplay import fork, signals
 from diskreplay.errors import StorageError
-from diskreplay.store import files
+from diskreplay.store import file_locks, files
 from diskreplay.store.system_errors import explained, translated
 
 _NAME = re.compile(r"\.(.+)\.(tmp|old|load|repair)-([0-9a-f]{16})")
@@ -105,7 +105,7 @@ class Workspace:
         try:
             self._take_lock(path / _LOCK)
         except StorageError as error:
-            if error.errno not in files.NO_LOCKS:
+            if error.errno not in file_locks.NO_LOCKS:
                 raise
         else:
             if self._lock is None:
@@ -118,7 +118,7 @@ class Workspace:
 
     def _take_lock(self, path: Path) -> None:
         with signals.undisturbed():  # a Ctrl-C in between would lose the lock, and leave it held
-            self._lock, self._pid = files.try_lock(path), fork.pid
+            self._lock, self._pid = file_locks.try_lock(path), fork.pid
 
     def put_in_place(self, made: Path) -> None:
         """Give a directory that was made in here the path `place`, durably.
@@ -178,6 +178,7 @@ class Workspace:
                     if name != _LOCK:
                         _remove(self.path / name)
                 files.remove(self.path / _LOCK)  # last: until then it is ours
+                self.release()  # NFS and most of FUSE keep a removed file there while it is open
                 files.remove_empty_dir(self.path)
         finally:
             self.release()
@@ -186,7 +187,7 @@ class Workspace:
         """Let go of it, and leave it as it is."""
         lock, self._lock = self._lock, None
         if lock is not None and self._pid == fork.pid:
-            files.unlock(lock)
+            file_locks.unlock(lock)
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from diskreplay.store import files, tempfiles
+from diskreplay.store.outside import check_outside
 from diskreplay.store.system_errors import explained
 
 _NAME = "replay"
@@ -25,6 +26,7 @@ def make() -> tempfiles.Workspace:
     StorageError
     """
     shared = Path(tempfile.gettempdir(), f"diskreplay-{os.geteuid()}").absolute()
+    check_outside(shared)
     with explained(shared, "cannot make a directory for a temporary store"):
         try:
             os.mkdir(shared, 0o700)

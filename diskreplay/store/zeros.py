@@ -9,6 +9,7 @@ from diskreplay.store.catalog import segments_of
 from diskreplay.store.checkpoint import write_documents
 from diskreplay.store.field import Field
 from diskreplay.store.format import array_document
+from diskreplay.store.seals import seal_entries
 from diskreplay.store.segment import Seal
 
 
@@ -41,8 +42,8 @@ def write(build: Path, field: Field, first: np.ndarray, count: np.ndarray) -> No
         files.write(path, [contents], length=seal.size)
         if (used == field.segment_rows).all():
             files.seal(path)
-            seals["{}/{}".format(*key)] = seal.entry
-    document = array_document(field, int(count.max()), len(count), {"seals": seals})
+            seals[key] = seal
+    document = array_document(field, int(count.max()), len(count), {"seals": seal_entries(seals)})
     write_documents(build, field, document)
 
 

@@ -113,12 +113,17 @@ def _index(_request: Request) -> Response:
 
 
 def _stores(readers: Readers, _request: Request) -> dict[str, Any]:
+    stores = _listed(readers)
+    return {"version": diskreplay.__version__, "paths": readers.stores.paths, "stores": stores}
+
+
+def _listed(readers: Readers) -> list[dict[str, Any]]:
     stores = [_about(store) for store in readers.stores.all()]
     alike = Counter(each["title"] for each in stores if not each["is_checkpoint"])
     for each in stores:
         if alike[each["title"]] > 1:  # runs of one environment
             each["title"] += f" · {_within(each['path'], readers.stores.paths)}"
-    return {"version": diskreplay.__version__, "paths": readers.stores.paths, "stores": stores}
+    return stores
 
 
 def _within(path: Path, given: Sequence[Path]) -> str:
@@ -159,12 +164,17 @@ def _vectors(readers: Readers, request: Request) -> list[dict[str, Any]]:
 
 
 def _compare(readers: Readers, request: Request) -> dict[str, Any]:
-    keys = [request.path_params[side] for side in ("left", "right")]
-    left, right = (readers.of(key).look() for key in keys)
-    names = [look.overview.title for look in (left, right)]
-    if names[0] == names[1]:
-        ends = [Path(look.overview.path).name for look in (left, right)]
-        names = [f"{name} · {end}" for name, end in zip(names, ends, strict=True)]
+    found = [readers.of(request.path_params[side]) for side in ("left", "right")]
+    left, right = (reader.look() for reader in found)
+    listed = {each["key"]: each for each in _listed(readers)}
+    about = [listed.get(reader.store.key) or _about(reader.store) for reader in found]
+    for names in (
+        [each["title"] for each in about],
+        [f"{each['title']} · {each['name']}" for each in about],
+        [str(each["path"]) for each in about],
+    ):
+        if names[0] != names[1]:
+            break
     return compared(left, right, names)
 
 

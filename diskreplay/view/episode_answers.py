@@ -34,13 +34,16 @@ def episodes(readers: Readers, request: Request) -> dict[str, Any]:
         most_length=number(request, "most_length", np.inf),
         since=number(request, "since", -np.inf),
         until=number(request, "until", np.inf),
+        after=number(request, "after", -np.inf),
+        before=number(request, "before", np.inf),
         end=text(request, "end"),
         env=whole(request, "env", 0, most=_EVER) if text(request, "env") else None,
         start=whole(request, "start", 0, most=_EVER),
         size=whole(request, "size", 50, most=_EVER),
     )
     look = readers.of(request.path_params["key"]).look()
-    return query.page(look.episodes) | {"version": look.version}
+    page = query.page(look.episodes, look.ended, look.is_latest)
+    return page | {"version": look.version}
 
 
 def episode(readers: Readers, request: Request) -> dict[str, Any]:
@@ -56,6 +59,8 @@ def episode(readers: Readers, request: Request) -> dict[str, Any]:
             about(look.episodes, at)
             | {
                 "version": look.version,
+                "ended": look.ended[at],
+                "is_latest": look.is_latest[at],
                 "frames": len(_rows(look.episodes, at)),
                 "num_envs": buffer.num_envs,
                 "stack": {"size": buffer.stack_size, "padding": buffer.stack_padding},

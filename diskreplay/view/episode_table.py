@@ -29,6 +29,8 @@ class EpisodeQuery:
         Both ends are meant.
     since, until : float
         Only episodes that begin with an id from `since` to `until`: those were recorded later.
+    after, before : float
+        Only episodes that ended about then, in seconds since the epoch.
     end : str
         One of `Episodes.ENDS`, or ``whole``; empty for any.
     env : int or None
@@ -44,6 +46,8 @@ class EpisodeQuery:
     most_length: float = _ANY
     since: float = -_ANY
     until: float = _ANY
+    after: float = -_ANY
+    before: float = _ANY
     end: str = ""
     env: int | None = None
     start: int = 0
@@ -60,12 +64,22 @@ class EpisodeQuery:
         if not 0 < self.size <= _MOST or self.start < 0:
             raise InvalidInputError(f"size: 1 to {_MOST} expected, and start from 0")
 
-    def select(self, episodes: Episodes) -> np.ndarray:
-        """The numbers of all episodes that are meant, in their order. O(episodes log episodes)."""
+    def select(self, episodes: Episodes, ended: np.ndarray) -> np.ndarray:
+        """The numbers of all episodes that are meant, in their order. O(episodes log episodes).
+
+        Parameters
+        ----------
+        episodes : Episodes
+        ended : ndarray of float64, shape (episodes,)
+            When each one did; NaN where that is not known, which no `after` or `before` lets
+            through.
+        """
         returns, rows = episodes.returns, episodes.rows
         kept = (returns >= self.least_return) & (returns <= self.most_return)
         kept &= (rows >= self.least_length) & (rows <= self.most_length)
         kept &= (episodes.start_id >= self.since) & (episodes.start_id <= self.until)
+        if self.after > -_ANY or self.before < _ANY:
+            kept &= (ended >= self.after) & (ended <= self.before)
         if self.end:
             kept &= getattr(episodes, self.end)
         if self.env is not None:
@@ -80,20 +94,30 @@ class EpisodeQuery:
             return numbers[np.lexsort([numbers, key, episodes.unfinished[numbers]])]
         return numbers[np.argsort(key, kind="stable")]
 
-    def page(self, episodes: Episodes) -> dict[str, Any]:
+    def page(self, episodes: Episodes, ended: np.ndarray, is_latest: np.ndarray) -> dict[str, Any]:
         """A page, and how many there are.
+
+        Parameters
+        ----------
+        episodes, ended
+            As for `select`.
+        is_latest : ndarray of bool, shape (episodes,)
+            Whether it ended then at the latest.
 
         Returns
         -------
         dict
             ``total``, ``found``: all episodes, and those that are meant; ``episodes``: documents of
-            `about`.
+            `about`, with ``ended`` and ``is_latest``.
         """
-        found = self.select(episodes)
+        found = self.select(episodes, ended)
         shown = found[self.start : self.start + self.size]
         return {
             "total": len(episodes),
             "found": len(found),
             "start": self.start,
-            "episodes": [about(episodes, number) for number in shown.tolist()],
+            "episodes": [
+                about(episodes, at) | {"ended": ended[at], "is_latest": is_latest[at]}
+                for at in shown.tolist()
+            ],
         }

@@ -17,6 +17,7 @@ from diskreplay.inspection.overview import Overview, overview_of
 from diskreplay.inspection.plain import plain
 from diskreplay.inspection.priorities import PriorityProfile, priority_rows
 from diskreplay.inspection.profile import counts_of, values_of
+from diskreplay.inspection.recorded_times import ends_of
 from diskreplay.pictures.figures import Chart, chart_document, charts_of
 from diskreplay.pictures.report import described
 from diskreplay.prioritized import PrioritizedReplayBuffer
@@ -39,6 +40,8 @@ class StoreLook:
         What kind of buffer it is.
     overview : Overview
     episodes : Episodes
+    ended, is_latest : ndarray, shape (episodes,)
+        About when each one's newest row was recorded, see `recorded_times`.
     charts : dict of str to list of Chart
         By section.
     priority_ids, priorities : ndarray
@@ -59,6 +62,8 @@ class StoreLook:
     described: str
     overview: Overview
     episodes: Episodes
+    ended: np.ndarray
+    is_latest: np.ndarray
     charts: dict[str, list[Chart]]
     priority_ids: np.ndarray
     priorities: np.ndarray
@@ -141,6 +146,7 @@ def look_at(path: Path) -> StoreLook:
     overview = overview_of(path, patience=0.0)
     with diskreplay.open(path, follow=False) as buffer:
         episodes = episodes_of(buffer)
+        ended, is_latest = ends_of(episodes, path, buffer.bounds[:, 1])
         rows = priority_rows(buffer) if isinstance(buffer, PrioritizedReplayBuffer) else None
         charts = charts_of(buffer, episodes, buffer.statistics(), rows)
         order = np.empty(0, np.int64) if rows is None else np.argsort(rows.ids)
@@ -158,6 +164,8 @@ def look_at(path: Path) -> StoreLook:
             described=described(buffer),
             overview=overview,
             episodes=episodes,
+            ended=ended,
+            is_latest=is_latest,
             charts=charts,
             priority_ids=order if rows is None else rows.ids[order],
             priorities=np.empty(0) if rows is None else rows.priorities[order],

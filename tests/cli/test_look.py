@@ -17,6 +17,7 @@ from diskreplay.inspection.humanize import size_text
 from diskreplay.inspection.overview import overview_of
 from tests import processes
 from tests.cli.conftest import record
+from tests.effort import effort
 
 FRAME = 12 * 16
 FINALS = 10  # of the fixture's store: one for each of the whole episodes
@@ -323,7 +324,7 @@ def test_a_store_that_another_process_writes_to(cli, cli_json, tmp_path, monkeyp
     try:
         assert writer.stdout.readline() == "full\n"
         before = 21_000
-        for _ in range(2):
+        for _ in range(effort(1, 2)):
             found = cli_json("info", path)
             assert (found["rows"], found["writer"]["pid"]) == (20_000, writer.pid)
             assert found["writing"] is True

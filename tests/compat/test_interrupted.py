@@ -185,14 +185,14 @@ class OfCpprb(Of):
         b._rng = np.random.default_rng(3)
         np.random.seed(3)  # noqa: NPY002 - the one it draws from
         rows = b.get_all_transitions()
-        found = [*rows.values(), b.get_next_index(), b.get_stored_size(), *b._small.values()]
-        found += [b.get_current_episode_len(), b._ring.column("step")]
+        found = [*rows.values(), b.get_next_index(), b.get_stored_size()]
+        found += [*b._resident._small.values(), b.get_current_episode_len(), b._ring.column("step")]
         if len(rows["done"]):
             found += b.sample(6).values()
         if b.is_Nstep():
             found += b._nstep._steps.values()
         if self.prioritized:
-            slots = b._ring.slots(b._rows(np.arange(SIZE)))
+            slots = b._ring.slots(b._resident.rows(np.arange(SIZE)))
             found += [b._ring.weights.leaves[slots[: len(rows["done"])]], b.get_max_priority()]
             found += [b._ring.weights.total, b._ring.notes["newest_weight"]]
         return found

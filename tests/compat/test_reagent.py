@@ -19,7 +19,7 @@ from diskreplay.compat.reagent import (  # noqa: E402
     SumTree,
 )
 from diskreplay.errors import ClosedError, DiskFullError, SchemaError, UsageError  # noqa: E402
-from diskreplay.store.packed_column import PackedColumn  # noqa: E402
+from diskreplay.store.column_files import ColumnFiles  # noqa: E402
 from tests import processes  # noqa: E402
 from tests.compat.reagent_model import Model  # noqa: E402
 
@@ -389,24 +389,26 @@ def test_a_full_disk_halfway_through_the_padding(tmp_path, monkeypatch):
         "timeline": False, "ends": 0.3,
     }  # fmt: skip
     rng, failed = np.random.default_rng(0), 0
-    new_path = PackedColumn.new_path
+    make_way = ColumnFiles.make_way
     with make(setup, path=tmp_path / "replay") as buffer:
         model = make_model(setup)
 
         def full(self, path):
-            raise DiskFullError(28, "full", str(path))
+            if self._field.packed:
+                raise DiskFullError(28, "full", str(path))
+            return make_way(self, path)
 
         for _ in range(900):
             row = random_row(setup, rng)
-            monkeypatch.setattr(PackedColumn, "new_path", full)
+            monkeypatch.setattr(ColumnFiles, "make_way", full)
             try:
                 buffer.add(*row.values())
             except DiskFullError:
                 failed += 1
-                monkeypatch.setattr(PackedColumn, "new_path", new_path)
+                monkeypatch.setattr(ColumnFiles, "make_way", make_way)
                 buffer.add(*row.values())
             model.add(row)
-        monkeypatch.setattr(PackedColumn, "new_path", new_path)
+        monkeypatch.setattr(ColumnFiles, "make_way", make_way)
         check_state(buffer, model)
     assert failed > 2
 

@@ -10,7 +10,7 @@ import pytest
 
 from diskreplay.inspection import store_activity
 from diskreplay.inspection.store_activity import Writer, checkpoints_beside, last_write, writer_of
-from diskreplay.store import files, private
+from diskreplay.store import file_locks, private
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_no_lock_file_no_writer(tmp_path):
 def test_a_lock_that_is_held_and_let_go(tmp_path):
     fd = private.hold(made(tmp_path))
     assert writer_of(tmp_path) == Writer(os.getpid(), True)
-    files.unlock(fd)
+    file_locks.unlock(fd)
     assert writer_of(tmp_path) == Writer(os.getpid(), False)
 
 
@@ -43,7 +43,7 @@ def test_another_file_of_the_same_process_does_not_count(tmp_path):
     fd = private.hold(made(tmp_path / "other"))
     if sys.platform == "linux":
         assert writer_of(tmp_path) == Writer(os.getpid(), False)
-    files.unlock(fd)
+    file_locks.unlock(fd)
 
 
 def test_where_locks_are_not_listed(tmp_path, monkeypatch, gone):

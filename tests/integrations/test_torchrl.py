@@ -49,6 +49,7 @@ from diskreplay.errors import (
     ShapeError,
 )
 from diskreplay.integrations.disk_tensor import DiskTensor
+from diskreplay.integrations.record_log import RecordLog
 from diskreplay.integrations.torchrl import DiskStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -255,6 +256,75 @@ def test_slices_look_for_ends_without_reading_frames(monkeypatch):
         )
         buffer.sample()
         assert set(read) == {8}
+        assert len(read) == 2  # pixels and next pixels, once each: not for the sampler, too
+
+
+@pytest.mark.parametrize(
+    "since", ["nothing", "held", "changed", "written", "index", "elsewhere", "cleared"]
+)
+def test_what_was_looked_at_is_read_again_where_it_may_differ(since):
+    twin = LazyTensorStorage(SIZE)
+    with storage(SIZE, min_bytes=30) as made:
+        buffers = [TensorDictReplayBuffer(storage=each, batch_size=8) for each in (made, twin)]
+        for buffer in buffers:
+            buffer.extend(steps(SIZE))
+        index = (torch.tensor([3, 5, 4]),)
+        looked = made[index]
+        held = looked["pixels"] if since == "held" else None
+        if since == "changed":
+            looked["pixels"].zero_()
+        del looked
+        if since == "written":
+            for each in (made, twin):
+                each[5] = steps(1, seed=2)[0]
+        elif since == "index":
+            index[0][0] = 7
+        elif since == "elsewhere":
+            index = (torch.tensor([1, 2, 3]),)
+        elif since == "cleared":
+            for buffer in buffers:
+                buffer.empty()
+                buffer.extend(steps(SIZE, seed=1))
+        found = made.get((*index,))
+        if held is not None:
+            held.zero_()
+        same(twin.get(index), found)
+        found["pixels"].zero_()
+        same(twin.get(index), made.get(index))
+
+
+@pytest.mark.parametrize("index_too", [False, True])
+def test_samplers_look_in_inference_mode(index_too):
+    def sampled(made):
+        sampler = SliceSampler(num_slices=2, end_key=("next", "done"))
+        buffer = TensorDictReplayBuffer(storage=made, sampler=sampler, batch_size=8)
+        buffer.extend(steps(SIZE))
+        torch.manual_seed(0)
+        with torch.inference_mode():
+            found, index = buffer.sample(), (torch.tensor([3, 5, 4]),)
+        with torch.inference_mode(index_too):
+            return found, made[index], made.get(index)
+
+    with storage(SIZE, min_bytes=30) as made:
+        for one, other in zip(sampled(LazyTensorStorage(SIZE)), sampled(made), strict=True):
+            same(one, other)
+
+
+def test_what_is_written_while_records_are_looked_at_is_read(monkeypatch):
+    with storage(SIZE, min_bytes=30) as made:
+        made.set(range(SIZE), steps(SIZE))
+        index, read = (torch.tensor([3, 5, 4]),), RecordLog.read
+
+        def read_and_write(log, name, slots):
+            found = read(log, name, slots)
+            if len(slots) == 3:
+                monkeypatch.undo()
+                made[5] = steps(1, seed=2)[0]
+            return found
+
+        monkeypatch.setattr(RecordLog, "read", read_and_write)
+        assert not made[index].is_empty()
+        same(made.get((*index,)), made.get(index))
 
 
 def test_transforms_do_the_same():

@@ -97,17 +97,24 @@ class Late:
             replay.sample, replay.flush, replay.writer, replay.shards, replay.limiter_counts,
             lambda: len(replay), lambda: replay.add_count, lambda: replay.gather(ids),
             lambda: replay.save(self.checkpoints, 2), lambda: replay.load(self.checkpoints),
-            lambda: replay.restore_shard(0, self.checkpoints), self.writer.flush,
+            lambda: replay.restore_shard(0, self.checkpoints),
         ):  # fmt: skip
             refuses(what, says)
+        if self.rows:  # with none there is nothing to ask Ray for
+            refuses(self.writer.flush, says)
         refuses(lambda: next(self.prefetcher), "")  # it may have found out before
         refuses(lambda: next(self.prefetcher), says)
         with replay.prefetch(2) as batches:
             refuses(lambda: next(batches), says)
 
+    @property
+    def rows(self):
+        """Of the writer, that are not acknowledged."""
+        return self.writer._unacknowledged + int(self.writer._builder.filled.sum())
+
     def end(self):
         """Nothing is raised where a client ends."""
-        rows = self.writer._unacknowledged + int(self.writer._builder.filled.sum())
+        rows = self.rows
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             self.writer.close()

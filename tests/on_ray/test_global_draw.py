@@ -71,7 +71,7 @@ def test_weights_are_those_of_a_list_of_all_leaves(normalization):
     floor = None
     if normalization == "buffer":
         floor = global_draw.least_probability(least, sums, sums)
-    found = global_draw.weights(probability, sum(leaf > 0 for leaf in leaves), 0.4, floor)
+    found = global_draw.weights(probability, 0.4, floor)
     one_by_one = []
     rows = sum(leaf > 0 for leaf in leaves)
     for place in places.tolist():

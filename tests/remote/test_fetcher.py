@@ -96,6 +96,20 @@ for suffix in sys.argv[3:]:
 """
 
 
+def test_what_a_kill_left_goes_also_where_the_checkpoint_is_there(tmp_path):
+    """Killed behind the last rename, before its directory of work was removed."""
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    with RemoteCheckpoints(f"file://{tmp_path}/bucket") as remote:
+        run.add(50)
+        remote.push(run.save(1))
+        target = tmp_path / "pulled"
+        path = remote.pull(1, target)
+        (target / f".{path.name}.tmp-0123456789abcdef" / path.name).mkdir(parents=True)
+        assert remote.pull(1, target) == path
+        assert [each.name for each in target.iterdir()] == [path.name]
+    run.buffer.close()
+
+
 def test_kills_amid_pull(tmp_path):
     """A checkpoint is there whole or not; the next pull goes on, and leaves nothing behind."""
     run = Run(tmp_path, diskreplay.ReplayBuffer)

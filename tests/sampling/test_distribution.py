@@ -193,6 +193,23 @@ def test_weights_by_hand(tmp_path):
                 np.testing.assert_allclose(batch.weight, weights, rtol=1e-6)
 
 
+@pytest.mark.parametrize("beta", [0.0, 2.0, 1e308])
+@pytest.mark.parametrize("normalization", ["batch", "buffer"])
+def test_weights_are_numbers_where_no_float_holds_the_largest(tmp_path, beta, normalization):
+    """(N P)^-beta is 1e400 and more for the first row."""
+    with SideBySide(
+        tmp_path / "r", alpha=1, weight_normalization=normalization, seed=3
+    ) as both:  # fmt: skip
+        for _ in range(5):
+            both.step(["go on"])
+        both.real.update_priorities(np.arange(4), np.array([1e-200, 1.0, 1.0, 2.0]))
+        batch = both.real.sample(64, beta=beta)
+        assert set(batch.id.tolist()) == {1, 2, 3}
+        largest = 1.0 if normalization == "batch" else (1e-200) ** beta
+        half = largest * 0.5**beta
+        assert batch.weight.tolist() == [half if id == 3 else largest for id in batch.id.tolist()]
+
+
 def test_beta_can_be_a_schedule(tmp_path):
     seen = []
 

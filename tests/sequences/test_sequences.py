@@ -86,6 +86,9 @@ def test_windows_are_drawn_in_proportion_to_a_power_of_their_priority(buffer, no
     assert view.update_priorities(anchors, priorities) == 0
     chances = np.sqrt(priorities) / np.sqrt(priorities).sum()
     drawn = [view.sample(200, beta=0.7) for _ in range(30)]
+    for each in (view, buffer.sequences(3, name="even")):  # the second one has no use for it
+        with pytest.raises(InvalidInputError, match="beta"):
+            each.sample(8, beta="x")
     found = np.concatenate([batch.anchor for batch in drawn])
     counts = np.array([(found == anchor).sum() for anchor in anchors])
     assert counts[0] == 0
@@ -171,12 +174,53 @@ def test_a_batch_is_filled_again(buffer):
 
 def test_batches_do_not_share_memory(buffer):
     play(buffer, 100)
-    view = buffer.sequences(4, seed=1)
+    view = buffer.sequences(4, returns_to_go=1.0, seed=1)
     batches = [view.sample(8) for _ in range(6)]
-    kept = [batch.observation.copy() for batch in batches]
+    kept = [{name: array.copy() for name, array in batch.asdict().items()} for batch in batches]
     view.sample(8)
+    view.sample(8, out=view.sample(8))
     for batch, before in zip(batches, kept, strict=True):
-        np.testing.assert_array_equal(batch.observation, before)
+        for name, array in before.items():
+            np.testing.assert_array_equal(batch[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["observation", "reward", "is_terminal", "learn", "returns", "id"])
+@pytest.mark.parametrize("look", [lambda array: array, lambda array: array[3].T, memoryview])
+def test_what_is_kept_of_a_batch_stays_as_it_is(buffer, name, look):
+    play(buffer, 100)
+    view = buffer.sequences(4, seed=1)
+    kept = [look(view.sample(8)[name]) for _ in range(10)]
+    before = [np.array(each) for each in kept]
+    gc.collect()
+    out = view.sample(8)
+    for _ in range(20):
+        view.sample(8)
+        view.sample(8, out=out)
+    for each, array in zip(kept, before, strict=True):
+        np.testing.assert_array_equal(each, array)
+
+
+def test_no_windows_read_by_threads(buffer):
+    play(buffer, 100)
+    assert buffer.sequences(4).gather([], threads=2).reward.shape == (0, 5)
+
+
+@pytest.mark.parametrize("threads", [True, 0, 1.5, [1], np.array([1, 2])])
+def test_bad_threads(buffer, threads):
+    play(buffer, 100)
+    with pytest.raises(InvalidInputError, match="threads"):
+        buffer.sequences(4).sample(8, threads=threads)
+
+
+@pytest.mark.parametrize("name", ["reward", "is_terminal", "id"])
+def test_memory_that_nobody_looks_at_is_used_again(buffer, name):
+    play(buffer, 100)
+    view, places = buffer.sequences(4, seed=1), set()
+    for _ in range(30):
+        batch = view.sample(8)
+        places.add(batch[name].__array_interface__["data"][0])
+        assert len(view.sample(5)) == 5  # of another size
+    assert len(places) <= 6
 
 
 def test_state_and_fields(buffer):

@@ -205,7 +205,7 @@ def test_a_segment_that_was_sealed_twice_since_the_record_is_the_one_that_is_the
     for _ in range(80):
         twin.step([True, False])
     maintenance.run()
-    assert twin.buffer._rows.store.columns["observation"].segments[0, 0].seal is not None
+    assert twin.buffer._rows.store.columns["observation"].segments.mapped[0, 0].seal is not None
     twin.kill()
     twin.check()
     twin.save()
@@ -232,7 +232,7 @@ def test_two_fields_come_back_to_sealed_segments_at_the_same_time(tmp_path, monk
     store = twin.buffer._rows.store
     store.maintenance.run(durable=True)
     columns = store.columns["observation"], store.columns["hidden"]
-    assert all(column.segments[0, 0].seal is not None for column in columns)
+    assert all(column.segments.mapped[0, 0].seal is not None for column in columns)
     rename, met = files.rename, threading.Barrier(2, timeout=400)
 
     def meet(source, target):
@@ -548,7 +548,7 @@ def test_a_segment_that_was_sealed_since_the_flush_that_is_recorded(tmp_path):
     for _ in range(9):
         twin.step([True, True])
     maintenance.run()
-    assert twin.buffer._rows.store.columns["observation"].segments[0, 0].seal is not None
+    assert twin.buffer._rows.store.columns["observation"].segments.mapped[0, 0].seal is not None
     twin.kill()
     twin.check()
     twin.buffer.close()
@@ -660,20 +660,19 @@ def test_a_full_segment_that_is_sealed_is_not_handed_over(tmp_path, when):
             buffer.add(np.full(FRAME, number, np.uint8), 0, 0.0, False, False)
         store = buffer._rows.store
         column = store.columns["observation"]
-        (segment,) = column.open_segments()
+        (segment,) = column.segments.list_open()
         giving = column.hand_over(np.array([10**6]), np.zeros(1, np.int64))
         with store.maintenance.lock:
             next(giving)
             if when == "sealed":
                 column.seal(segment)
                 assert list(giving) == []
-                assert column.handed == []
+                assert not segment.is_handed_over
             else:
                 assert list(giving) == []
-                assert column.handed == [segment]
+                assert segment.is_handed_over
                 column.seal(segment)
             files.remove(segment.path)  # as when it has left
             assert column.seal_handed() == []
-            assert column.handed == []
             (tmp_path / "file").write_bytes(bytes(segment.mapping.array))
             shutil.move(tmp_path / "file", segment.path)

@@ -15,7 +15,7 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import DiskReplayError, StorageError
 from diskreplay.store import commit_page, files
 from diskreplay.store.maintenance import Maintenance
-from diskreplay.store.raw_column import RawColumn
+from diskreplay.store.spare_files import SpareFiles
 
 
 def make(path, **options):
@@ -351,8 +351,8 @@ def test_the_tails_of_many_envs_are_not_synced_again_and_again(tmp_path, monkeyp
             buffer.add(frames, np.zeros(envs, int), np.zeros(envs), no, no)
         store.maintenance.run(durable=True)
         frames = store.columns["observation"]
-        assert frames.path(0, 0) in synced
-        assert frames.tail_path not in synced
+        assert frames.files.chunk(0, 0) in synced
+        assert frames.files.tail not in synced
         assert store.durable_count.tolist() == [8] * envs
         buffer.flush()
         assert store.durable_count.tolist() == [12] * envs
@@ -394,8 +394,8 @@ def test_an_add_never_waits_for_what_has_left_to_be_deleted(tmp_path, monkeypatc
     monkeypatch.undo()
     store.maintenance.run(durable=True)
     frames = store.columns["observation"]
-    assert len(frames.segments) <= 64 // 8 + 2
-    assert len(list(frames.directory.glob("c.*"))) <= 64 // 8 + 2
+    assert len(frames.segments.mapped) <= 64 // 8 + 2
+    assert len(list(frames.files.directory.glob("c.*"))) <= 64 // 8 + 2
     buffer.close()
     assert orphans(tmp_path / "store") == []
 
@@ -429,7 +429,7 @@ def test_segments_longer_than_what_is_kept(tmp_path, monkeypatch):
         add_wide(buffer, 10)  # which no record names
         shutil.copytree(tmp_path / "store", tmp_path / "cut")
     buffer._rows.store.maintenance.run(durable=True)
-    assert len(buffer._rows.store.columns["observation/image"].segments) <= 156 // rows + 2
+    assert len(buffer._rows.store.columns["observation/image"].segments.mapped) <= 156 // rows + 2
     buffer.close()
     monkeypatch.setattr(commit_page, "boot_id", lambda: "00000000-0000-4000-8000-000000000000")
     with pytest.warns(RuntimeWarning, match="rows"):
@@ -451,15 +451,15 @@ def test_late_maintenance_has_made_the_next_file_all_the_same(tmp_path, monkeypa
         wakes.append(1)
         store.maintenance.run(spares=True)
 
-    create = RawColumn._create
+    take = SpareFiles.take
 
-    def created(column, number, group):
-        if column.field.name == "observation/depth":
-            made.append(not column._spares)
-        return create(column, number, group)
+    def taken(spares, path):
+        if path.parent.name == "depth":
+            made.append(not spares.ready)
+        return take(spares, path)
 
     monkeypatch.setattr(store.maintenance, "wake", wake)
-    monkeypatch.setattr(RawColumn, "_create", created)
+    monkeypatch.setattr(SpareFiles, "take", taken)
     add_wide(buffer, 4200)
     buffer.close()
     assert made == [True, False, False, False, False]

@@ -11,7 +11,6 @@ import pytest
 from diskreplay import errors
 from diskreplay.store import commit_page, files
 from diskreplay.store.system_errors import explained
-from tests import processes
 from tests.disks import alone, can_mount
 
 
@@ -238,25 +237,6 @@ def test_copy_seal_rename(tmp_path):
     ):
         with pytest.raises(errors.StorageError):
             call()
-
-
-def test_lock(tmp_path):
-    path = tmp_path / "store" / "lock"
-    path.parent.mkdir()
-    fd = files.lock(path, of=path.parent)
-    assert path.read_text() == f"{os.getpid()}\n"
-    with pytest.raises(errors.LockedError, match=f"process {os.getpid()}"):
-        files.lock(path, of=path.parent)
-    files.unlock(fd)
-    files.unlock(files.lock(path, of=path.parent))
-
-
-def test_the_lock_of_a_process_that_died_is_free(tmp_path):
-    code = "import os, sys; from pathlib import Path; from diskreplay.store import files\n"
-    code += "files.lock(Path(sys.argv[1]), of=Path(sys.argv[1])); os.kill(os.getpid(), 9)"
-    assert processes.run(code, tmp_path / "lock").returncode == -9
-    assert int((tmp_path / "lock").read_text()) != os.getpid()
-    files.unlock(files.lock(tmp_path / "lock", of=tmp_path))
 
 
 def test_boot_id():

@@ -31,10 +31,6 @@ NOT_DURABLE = {
     "open_plain",
     "read",
     "is_at",
-    "is_held",
-    "lock",
-    "try_lock",
-    "unlock",
 }
 
 

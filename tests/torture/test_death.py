@@ -15,11 +15,17 @@ import death  # noqa: E402 - of the tools
 KILLS = effort(8, 16)  # one life of each kind, or of half of them
 
 
-def of_forty_rows(tmp_path):
-    """A life, its witness, who knows of 40 rows, and these rows, to be recorded."""
-    life = death.Life(tmp_path, 1, "raw", 8, 300, False, 0)
+def born(tmp_path, envs=1, prioritized=False, **options):
+    """A life that has its directories, and nothing in them."""
+    life = death.Life(tmp_path, envs, "raw", 8, 300, prioritized, 0, **options)
     life.store.parent.mkdir(parents=True)
     life.checkpoints.mkdir()
+    return life
+
+
+def of_forty_rows(tmp_path, **options):
+    """A life, its witness, who knows of 40 rows, and these rows, to be recorded."""
+    life = born(tmp_path, **options)
     witness = death.Witness(life)
     witness.known.advance([40])
     columns = death.content.rows(0, 0, 40)
@@ -79,9 +85,7 @@ def test_a_write_that_was_lost_or_mixed_up_is_seen(tmp_path):
 
 def test_a_checkpoint_of_rows_that_nobody_had_is_seen(tmp_path):
     """One thread saves while another one adds: what is saved is of a moment of the save."""
-    life = death.Life(tmp_path, 2, "raw", 8, 300, False, 0, threads=True)
-    life.store.parent.mkdir(parents=True)
-    life.checkpoints.mkdir()
+    life = born(tmp_path, 2, threads=True)
     begun, done, writer = death.BEGUN, death.DONE, death.writer
 
     def told(saved):
@@ -102,15 +106,8 @@ def test_a_checkpoint_of_rows_that_nobody_had_is_seen(tmp_path):
 
 
 def test_priorities_of_another_update_are_seen(tmp_path):
-    life = death.Life(tmp_path, 1, "raw", 8, 300, True, 0)
-    life.store.parent.mkdir(parents=True)
-    life.checkpoints.mkdir()
-    witness = death.Witness(life)
+    life, witness, columns = of_forty_rows(tmp_path, prioritized=True)
     with death.writer.open_buffer(life) as buffer:
-        columns = death.content.rows(0, 0, 40)
-        witness.known.advance([40])
-        columns["step"] = death.np.array(witness.known.steps[0], "int32")
-        columns["latent"] = death.np.zeros((40, 64), "int64")
         buffer.extend(columns)
         view = death.writer.ranked(buffer)
         for what, ids in ((buffer, buffer.sampleable_ids()), (view, view.anchors())):
@@ -124,9 +121,7 @@ def test_priorities_of_another_update_are_seen(tmp_path):
 
 
 def test_a_part_that_is_taken_for_another_episode_is_seen(tmp_path):
-    life = death.Life(tmp_path, 1, "raw", 8, 300, True, 0)
-    life.store.parent.mkdir(parents=True)
-    life.checkpoints.mkdir()
+    life = born(tmp_path, prioritized=True)
     witness = death.Witness(life)
     columns = death.content.rows(0, 0, 8)
     columns["latent"] = death.np.zeros((8, 64), "int64")
@@ -149,15 +144,8 @@ def test_a_part_that_is_taken_for_another_episode_is_seen(tmp_path):
 
 
 def test_rows_that_evict_let_go_of_and_are_back_are_seen(tmp_path):
-    life = death.Life(tmp_path, 1, "raw", 8, 300, True, 0)
-    life.store.parent.mkdir(parents=True)
-    life.checkpoints.mkdir()
-    witness = death.Witness(life)
-    witness.known.advance([40])
+    life, witness, columns = of_forty_rows(tmp_path, prioritized=True)
     with death.writer.open_buffer(life) as buffer:
-        columns = death.content.rows(0, 0, 40)
-        columns["step"] = death.np.array(witness.known.steps[0], "int32")
-        columns["latent"] = death.np.zeros((40, 64), "int64")
         buffer.extend(columns)
         buffer.evict([7])
     evict = death.Message(death.BEGUN, death.writer.EVICT, 7, 0, (40,))

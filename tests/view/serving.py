@@ -1,7 +1,9 @@
 """The page's application without a server."""
 
 import contextlib
+import io
 
+import numpy as np
 from starlette.testclient import TestClient
 
 from diskreplay.view.app import make_app
@@ -30,3 +32,12 @@ def asked(client, path, **query):
 def of(path, rest=""):
     """The path of a store's documents."""
     return f"stores/{key_of(path)}/{rest}"
+
+
+def pixels(client, path, **query):
+    """The picture at a path below ``api/``, as an array."""
+    from PIL import Image
+
+    answered = client.get(f"/api/{path}", params=query)
+    assert (answered.status_code, answered.headers["content-type"]) == (200, "image/png")
+    return np.asarray(Image.open(io.BytesIO(answered.content)))

@@ -143,11 +143,16 @@ def test_it_moves_while_training_writes(tmp_path, driver):
         )
         until(driver, f"{tile} === '30'", "Transitions ever")
         until(driver, "document.querySelector('.state').textContent === 'open'")
+        buffer.save(tmp_path / "saved", 1)
         add(buffer, 1, 50)
         until(driver, f"{tile} === '80'", "Transitions ever")
         until(driver, f"{tile} === '2'", "Episodes")
         until(driver, "document.querySelector('.state').textContent === 'writing'")
         assert until(driver, "document.querySelectorAll('svg.chart').length > 6")
+        buffer.load(tmp_path / "saved", 1)
+        until(driver, f"{tile} === '30'", "Transitions ever")
+        until(driver, "document.body.textContent.includes('another store is in its place')")
+        until(driver, f"{tile} === '1'", "Episodes")
         buffer.close()
         until(driver, "document.querySelector('.state').dataset.state === 'closed'")
         path.rename(tmp_path.parent / f"{tmp_path.name}-gone")
@@ -233,6 +238,15 @@ def test_episodes_are_found_by_their_figures(store, driver):
     )
     until(driver, "document.querySelector('[role=status].note')?.textContent.includes('of 11')")
     assert "of 60 in all" in text(driver, ".note")
+    assert text(driver, "tbody td:nth-child(6)").startswith("by ")  # all are in one file
+    time_field = (
+        "const f = document.querySelector('[name=after]'); f.value = arguments[0];"
+        "f.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    for time_of_day, found in (("2100-01-01T00:00", "No episode"), ("2020-01-01T00:00", "of 11")):
+        driver.execute_script(time_field, time_of_day)
+        until(driver, "document.querySelector('[role=status].note')?.textContent.includes"
+              "(arguments[0])", found)  # fmt: skip
     driver.find_element("css selector", "tbody a").click()
     until(driver, "document.querySelector('.player')")
     assert complaints(driver) == []

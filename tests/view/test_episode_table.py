@@ -22,6 +22,11 @@ def episodes(count, seed=0):
     )  # fmt: skip
 
 
+def ended(found):
+    """An hour each; of every tenth nobody knows."""
+    return np.where(np.arange(len(found)) % 10 == 0, np.nan, 3600.0 * np.arange(len(found)))
+
+
 def by_hand(found, keep, key):
     kept = [n for n in range(len(found)) if keep(n)]
     return sorted(kept, key=key)
@@ -34,11 +39,12 @@ def test_every_filter():
         ({"most_return": -1}, lambda n: found.returns[n] <= -1),
         ({"least_length": 10, "most_length": 20}, lambda n: 10 <= found.rows[n] <= 20),
         ({"since": 1000, "until": 2000}, lambda n: 1000 <= found.start_id[n] <= 2000),
+        ({"after": 36_000, "before": 360_000}, lambda n: 10 <= n <= 100 and n % 10),
         ({"end": "truncated"}, lambda n: found.truncated[n]),
         ({"end": "whole"}, lambda n: found.terminated[n] or found.truncated[n]),
         ({"env": 2}, lambda n: found.env[n] == 2),
     ):
-        chosen = EpisodeQuery(order="oldest", **query).select(found).tolist()
+        chosen = EpisodeQuery(order="oldest", **query).select(found, ended(found)).tolist()
         assert chosen == by_hand(found, keep, lambda n: n)
         assert 0 < len(chosen) < 300
 
@@ -53,18 +59,22 @@ def test_every_order(reverse):
         "length": lambda n: (found.unfinished[n], -sign * found.rows[n], n),
     }
     for order, key in keys.items():
-        chosen = EpisodeQuery(order=order, reverse=reverse).select(found).tolist()
+        chosen = EpisodeQuery(order=order, reverse=reverse).select(found, ended(found)).tolist()
         assert chosen == by_hand(found, lambda n: True, key), order
 
 
 def test_pages_are_parts_of_the_whole():
     found = episodes(100_000)
     query = {"order": "return", "least_length": 5}
-    whole = EpisodeQuery(**query).select(found).tolist()
-    page = EpisodeQuery(**query, start=40_000, size=30).page(found)
+    times = ended(found), np.arange(100_000) < 7
+    whole = EpisodeQuery(**query).select(found, times[0]).tolist()
+    page = EpisodeQuery(**query, start=40_000, size=30).page(found, *times)
     assert (page["total"], page["found"]) == (100_000, len(whole))
     assert [each["number"] for each in page["episodes"]] == whole[40_000:40_030]
-    assert EpisodeQuery(**query, start=10**9).page(found)["episodes"] == []
+    for each in page["episodes"]:
+        assert each["ended"] == times[0][each["number"]] or each["number"] % 10 == 0
+        assert each["is_latest"] == (each["number"] < 7)
+    assert EpisodeQuery(**query, start=10**9).page(found, *times)["episodes"] == []
 
 
 @pytest.mark.parametrize("wrong", [{"order": "x"}, {"end": "x"}, {"size": 0}, {"size": 501}])

@@ -4,25 +4,15 @@ import shutil
 import subprocess
 
 import numpy as np
-import pytest
 
 import diskreplay
-from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.view import store_reader
-from diskreplay.view.readers import Readers
-from diskreplay.view.shown_stores import ShownStores, key_of
+from diskreplay.view.shown_stores import key_of
 from tests.pictures.making import record
 from tests.processes import Process
 
 FRAME = np.zeros((12, 16), np.uint8)
-
-
-@pytest.fixture
-def readers(tmp_path):
-    made = Readers(ShownStores([tmp_path]))
-    yield made
-    made.close()
 
 
 def add(buffer, rows):
@@ -33,27 +23,6 @@ def add(buffer, rows):
 def again(readers):
     """What there is to show is looked for again at once."""
     readers.stores._looked = float("-inf")
-
-
-def test_stores_and_checkpoints_are_found(tmp_path):
-    record(tmp_path / "a" / "b" / "store", (3,))
-    record(tmp_path / "other", (3,))
-    (tmp_path / "a" / "file").write_text("no store")
-    with diskreplay.open(tmp_path / "other", mode="a") as buffer:
-        saved = buffer.save(tmp_path / "checkpoints", 7)
-    found = ShownStores([tmp_path]).all()
-    assert [(s.path, s.is_checkpoint) for s in found] == [
-        (tmp_path / "a" / "b" / "store", False), (tmp_path / "other", False), (saved, True),
-    ]  # fmt: skip
-    assert len({s.key for s in found}) == 3
-    assert [s.path for s in ShownStores([saved]).all()] == [saved]
-
-
-def test_a_path_that_is_no_directory_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    for path, what in ((tmp_path / "file", "a file"), (tmp_path / "none", "no such directory")):
-        with pytest.raises(FormatError, match=f"{what}; a store, .* or a directory of them"):
-            ShownStores([path])
 
 
 def test_what_is_shown_is_what_is_in_the_store(tmp_path, readers):
@@ -177,36 +146,3 @@ def test_a_store_that_is_loaded_over(tmp_path, readers):
         assert pulse["rows"] == 6
         add(writer, 3)
         assert reader.pulse()["rows"] == 9
-
-
-def test_nothing_stays_open_of_what_nobody_asks_for(tmp_path, readers, monkeypatch):
-    from diskreplay.view import readers as module
-
-    record(tmp_path / "store", (5,))
-    reader = readers.of(key_of(tmp_path / "store"))
-    with reader.reading() as buffer:
-        monkeypatch.setattr(module, "_IDLE", -1.0)
-        readers.sweep()
-        assert buffer.take("reward", [0]).shape == (1,)  # who reads is not disturbed
-    with pytest.raises(diskreplay.errors.ClosedError):
-        buffer.take("reward", [0])
-    assert readers.of(key_of(tmp_path / "store")) is not reader
-
-
-def test_only_so_many_are_open(tmp_path, readers, monkeypatch):
-    from diskreplay.view import readers as module
-
-    monkeypatch.setattr(module, "_MOST", 2)
-    made = []
-    for number in range(4):
-        record(tmp_path / f"store{number}", (3,))
-        again(readers)
-        made.append(readers.of(key_of(tmp_path / f"store{number}")))
-        made[-1].pulse()
-    assert len(readers._readers) == 2
-    assert [reader._handle is None for reader in made] == [True, True, False, False]
-
-
-def test_an_unknown_store(readers):
-    with pytest.raises(InvalidInputError, match="none with this key"):
-        readers.of("nothing")

@@ -1,7 +1,7 @@
 """`diskreplay.ray` beside Reverb, torchrl's `RayReplayBuffer` and RLlib's prioritized episodes.
 
     python tools/bench/shards.py [--rows 20000] [--seconds 4] [--rounds 3] [--shards 1 2]
-        [--reverb PYTHON] [--only NAME ...] [--json FILE]
+        [--transport call graph] [--reverb PYTHON] [--only NAME ...] [--json FILE]
 
 Frames of 84x84, moving squares, stacks of 4, prioritized where that is to be had. All have the same
 frames, and each has processes of its own; they take turns, and medians of the rounds count.
@@ -100,7 +100,13 @@ def look_at(array: np.ndarray) -> None:
 # -- who is measured
 
 
-def diskreplay_shards(options: argparse.Namespace, shards: int = 1) -> dict[str, float]:
+def diskreplay_shards(
+    options: argparse.Namespace, shards: str = "1", transport: str = "call"
+) -> dict[str, float]:
+    return _shards(options, int(shards), transport)
+
+
+def _shards(options: argparse.Namespace, shards: int, transport: Any) -> dict[str, float]:
     from gymnasium.spaces import Box, Discrete
 
     from diskreplay.ray import ShardedReplayBuffer
@@ -112,7 +118,7 @@ def diskreplay_shards(options: argparse.Namespace, shards: int = 1) -> dict[str,
         ShardedReplayBuffer(
             directory, num_shards=shards, num_envs=ENVS * shards, capacity=None, stack_size=STACK,
             observation_space=Box(0, 255, (84, 84), "uint8"), action_space=Discrete(6),
-            update_horizon=3, seed=0, shard_timeout=60.0, timeout=300.0,
+            update_horizon=3, seed=0, shard_timeout=60.0, timeout=300.0, transport=transport,
         ) as replay,
     ):  # fmt: skip
         writers = [replay.writer(ENVS, CHUNK) for _ in range(shards)]
@@ -153,6 +159,10 @@ def diskreplay_shards(options: argparse.Namespace, shards: int = 1) -> dict[str,
                 replay.update_priorities(batch.id, batch.weight, batch.generation)
                 time.sleep(STEP_S)
         found["ms wait, median"] = 1e3 * median(waits[5:])
+        found["ms wait, most"] = 1e3 * max(waits[5:])
+        if transport == "graph":
+            assert replay._client.graph is not None
+            assert len(replay._client.graph.numbers) == shards, "it did not go by the graph"
     return found
 
 
@@ -362,6 +372,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="for each size of batches")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--transport", nargs="+", default=["call", "graph"])
     parser.add_argument("--reverb", metavar="PYTHON", help="an interpreter that has Reverb")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for one contender")
@@ -369,13 +380,14 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        name, _, count = options.one.partition(":")
-        arguments = [int(count)] if count else []
+        name, *arguments = options.one.split(":")
         print("\n" + json.dumps(CONTENDERS[name][1](options, *arguments)))
         return
     labels = [name for name in options.only if name != "diskreplay"]
     if "diskreplay" in options.only:
-        labels += [f"diskreplay:{count}" for count in options.shards]
+        labels += [
+            f"diskreplay:{count}:{how}" for count in options.shards for how in options.transport
+        ]  # fmt: skip
     found: dict[str, list[dict[str, float]]] = {label: [] for label in labels}
     for number in range(options.rounds):
         for label in labels[number % len(labels) :] + labels[: number % len(labels)]:

@@ -1,7 +1,7 @@
 """Sequences as four learners sample them: diskreplay beside its peers, and a floor.
 
     python tools/bench/windows.py [--rounds 20] [--frames 25000] [--only R2D2 vectors]
-                                  [--realtime]
+                                  [--alone] [--quantile 0.5] [--realtime]
 
 The floor is one `np.take` of the windows' frames, with rows that are drawn already, others each
 time; from a plain array, and from a mapped file. All contenders hold the same rows and take turns.
@@ -37,7 +37,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +44,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 EPISODE = 500
+PEERS = ("torchrl", "flashbax", "tianshou", "reverb")
 _DRAWS = 64
 
 
@@ -95,6 +95,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--frames", type=int, default=25_000)
     parser.add_argument("--only", nargs="*", default=[""], help="learners, by parts of their names")
+    parser.add_argument("--alone", action="store_true", help="without peers")
+    parser.add_argument(
+        "--quantile", type=float, default=0.5, help="of the turns; 0.25: quick ones"
+    )
     parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -106,7 +110,8 @@ def main() -> None:
         if not any(part in learner.name for part in options.only):
             continue
         with tempfile.TemporaryDirectory(prefix="windows-") as directory:
-            calls = dict(contenders(learner, learner.frames(frames), Path(directory)))
+            peers = () if options.alone else PEERS
+            calls = dict(contenders(learner, learner.frames(frames), Path(directory), peers))
             taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
             for number in range(options.rounds + 3):
                 quiet = options.realtime and number >= 3
@@ -118,7 +123,9 @@ def main() -> None:
                             ends = time.perf_counter(), time.process_time()
                             taken[name].append((ends[0] - begin[0], ends[1] - begin[1]))
         found[learner.name] = {
-            name: [1e3 * median(each) for each in zip(*both, strict=True)]
+            name: [
+                1e3 * float(np.quantile(each, options.quantile)) for each in zip(*both, strict=True)
+            ]
             for name, both in taken.items()
         }
         floor = found[learner.name]["floor"]
@@ -156,7 +163,7 @@ def columns_of(frames: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def contenders(
-    learner: Learner, frames: np.ndarray, directory: Path
+    learner: Learner, frames: np.ndarray, directory: Path, peers: tuple[str, ...]
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The floor and everybody that is installed, each as a call that samples one batch."""
     rng = np.random.default_rng(0)
@@ -172,15 +179,19 @@ def contenders(
     for name, source in (("floor", frames), ("floor, mapped", mapped)):
         yield name, partial(_take, source, rows, out)
     for compressor in ("raw", "lz4") if frames.dtype == np.uint8 else ("raw",):
-        yield f"diskreplay {compressor}", ours(learner, frames, directory / compressor, compressor)
-    if find_spec("torchrl"):
+        new, filled = ours(learner, frames, directory / compressor, compressor)
+        yield f"diskreplay {compressor}", new
+        if not peers:  # right behind the other it would find the caches warm, as no peer does
+            yield f"{compressor}, out=", filled
+    found = [name for name in peers if find_spec(name)]
+    if "torchrl" in found:
         for kind in ("memmap", "RAM"):
             yield f"torchrl {kind}", torchrl(learner, frames, directory / kind, kind)
-    if find_spec("flashbax"):
+    if "flashbax" in found:
         yield "flashbax", flashbax(learner, frames)
-    if find_spec("tianshou"):
+    if "tianshou" in found:
         yield "Tianshou", tianshou(learner, frames)
-    if find_spec("reverb"):
+    if "reverb" in found:
         yield "Reverb", reverb(learner, frames)
 
 
@@ -188,7 +199,10 @@ def _take(source: np.ndarray, rows: Iterator[np.ndarray], out: np.ndarray) -> An
     return np.take(source, next(rows), axis=0, out=out, mode="clip")
 
 
-def ours(learner: Learner, frames: np.ndarray, path: Path, compressor: str) -> Callable[[], Any]:
+def ours(
+    learner: Learner, frames: np.ndarray, path: Path, compressor: str
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A batch of its own, and the memory of one filled again and again."""
     from gymnasium.spaces import Box
 
     import diskreplay
@@ -203,7 +217,8 @@ def ours(learner: Learner, frames: np.ndarray, path: Path, compressor: str) -> C
     for start in range(0, len(frames), 5000):
         buffer.extend({name: column[start : start + 5000] for name, column in columns.items()})
     view = buffer.sequences(**learner.options, seed=1)
-    return lambda: view.sample(learner.windows)
+    out = view.sample(learner.windows)
+    return lambda: view.sample(learner.windows), lambda: view.sample(learner.windows, out=out)
 
 
 def torchrl(learner: Learner, frames: np.ndarray, path: Path, kind: str) -> Callable[[], Any]:

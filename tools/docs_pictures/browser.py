@@ -77,6 +77,9 @@ def _pages(driver, url: str, key: str, start: int, out: Path) -> None:
     driver.execute_script("location.hash = arguments[0]", f"#/{key}/episodes/{start}?step=24")
     until(driver, "document.querySelector('.now dd')?.textContent === '24'")
     until(driver, "[...document.querySelectorAll('.channel output')].every((o) => o.textContent)")
+    pixels = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
+    drawn = f"{pixels}.some((value, at) => value && at % 4 < 3)"
+    until(driver, f"[...document.querySelectorAll('canvas')].every((c) => {drawn})")
     photograph(driver, out / "episode.png", 1280, 1180)
     other = driver.execute_script("return everyStore.find((s) => s.is_checkpoint).key")
     driver.execute_script("location.hash = arguments[0]", f"#/compare/{key}/{other}")

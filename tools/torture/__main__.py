@@ -49,6 +49,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     }.items():  # fmt: skip
         add(f"--{kind}", type=int, default=count, metavar="N", help=f"default: {count}")
     add("--wait-s", type=float, default=3.0, help="longest wait for a batch (default: 3)")
+    add("--transport", choices=["call", "graph"], default="call", help="of the learner's draws")
     add("--kills-a-round", type=int, default=10, metavar="N", help="then all rows are compared")
     add("--seed", type=int, default=0)
     add("--directory", type=Path, help="where the stores are")

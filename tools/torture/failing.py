@@ -26,7 +26,7 @@ import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError, DiskReplayError, StorageError, StorePermissionError
-from diskreplay.store import files, listing, mapping
+from diskreplay.store import file_locks, files, listing, mapping
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EMFILE, errno.EINTR)
 KINDS = {errno.ENOSPC: DiskFullError, errno.EACCES: StorePermissionError}
@@ -36,6 +36,7 @@ _OF_OS = (
 )  # fmt: skip
 CALLS = (*_OF_OS, "file", "write", "copyfile", "rmtree", "flock", "renameat2")
 _CAPACITY, _ROWS = 60, 50
+_PART, _LATE = 8, 20  # rows of a part of an episode; its first step is that much behind its row
 _WRITTEN = 1 << 40  # what a write adds to the latent of a row
 _SHM = Path("/dev/shm")
 
@@ -82,9 +83,9 @@ class Faults:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """In the place of the system, for the two modules that call it."""
+        """In the place of the system, for the modules that call it."""
         with ExitStack() as stack:
-            for module in (files, mapping):
+            for module in (files, file_locks, mapping):
                 double = SimpleNamespace(**vars(os))
                 for name in _OF_OS:
                     setattr(double, name, self.wrap(name, getattr(os, name)))
@@ -96,7 +97,7 @@ class Faults:
             stack.enter_context(mock.patch.object(files, "shutil", tree))
             locks = SimpleNamespace(**vars(fcntl))
             locks.flock = self.wrap("flock", fcntl.flock)
-            stack.enter_context(mock.patch.object(files, "fcntl", locks))
+            stack.enter_context(mock.patch.object(file_locks, "fcntl", locks))
             stack.enter_context(mock.patch.object(files, "open", self._open, create=True))
             library = _Library(files._libc, self)
             stack.enter_context(mock.patch.object(files, "_libc", library))
@@ -148,6 +149,8 @@ class Trial:
     def __init__(self, root: Path) -> None:
         self.root, self.store, self.checkpoints = root, root / "store", root / "checkpoints"
         self.rows = self.ranked_rows = 0
+        self.first = 0  # the oldest row that `evict` has not let go of
+        self.parts = range(0)  # rows of parts of episodes
         self.written: list[int] = []  # rows with new latents
         self.buffer: diskreplay.PrioritizedReplayBuffer | None = None
 
@@ -207,13 +210,23 @@ class Trial:
         """All rows are there, byte for byte, and the priorities."""
         self.check_ranks()
         assert self.buffer.add_count == self.rows, (self.buffer.add_count, self.rows)
-        rows = np.arange(max(0, self.rows - _CAPACITY), self.rows)
+        rows, parts = self.kept(), np.array(self.parts, int)
+        first = self.rows - len(rows)
+        assert self.buffer.bounds.tolist() == [[first, self.rows]], self.buffer.bounds
         reward, observation, hidden = self.buffer.take(["reward", "observation", "hidden"], rows)
         np.testing.assert_array_equal(reward, rows)
         np.testing.assert_array_equal(observation[:, 0], rows % 251)
         np.testing.assert_array_equal(hidden[:, 511], rows % 241)
         latent, written = self.buffer.take("latent", rows), np.isin(rows, self.written)
         np.testing.assert_array_equal(latent, (rows + _WRITTEN * written)[:, None] + np.zeros(64))
+        parts = parts[parts > first]
+        np.testing.assert_array_equal(self.buffer.take("step", parts), parts + _LATE)
+        begins = parts[(parts % _PART == 0) & (parts > self.parts.start)]
+        assert [id_ for id_ in self.buffer.begins if id_ != first] == begins.tolist()
+
+    def kept(self) -> np.ndarray:
+        """The rows that are there."""
+        return np.arange(max(self.first, self.rows - _CAPACITY), self.rows)
 
     # each of these can be called again after it failed
 
@@ -226,9 +239,39 @@ class Trial:
             with self.buffer._rows.store.maintenance.lock:  # let the maintenance thread finish
                 pass
 
+    def extend(self, rows: int = _ROWS + 40) -> None:
+        """Parts of episodes whose steps count on, though each begins one: until so many rows."""
+        start = self.parts.start or self.rows
+        while self.rows < rows:
+            if self.rows % _PART == 0:
+                self.buffer.end_episode()
+            numbers = np.arange(self.rows, min(rows, (self.rows // _PART + 1) * _PART))
+            flags, values = np.zeros(len(numbers), bool), numbers[:, None]
+            try:
+                self.buffer.extend({
+                    "observation": (values % 251).repeat(64, 1).astype(np.uint8),
+                    "action": numbers % 4, "reward": numbers.astype(np.float32),
+                    "terminated": flags, "truncated": flags, "is_final": flags,
+                    "step": (numbers + _LATE).astype(np.int32),
+                    "hidden": (values % 241).repeat(512, 1).astype(np.uint8),
+                    "latent": values.repeat(64, 1),
+                })  # fmt: skip
+            finally:  # of one that fails the first rows may be there
+                self.rows = int(self.buffer.bounds[0, 1])
+                self.parts = range(start, self.rows)
+
+    def evict(self) -> None:
+        """Rows leave one after another, and their files with the next record."""
+        for first in (3, 10, 25, 41):
+            try:
+                self.buffer.evict([first])
+            finally:
+                self.first = int(self.buffer.bounds[0, 0])
+            self.buffer.flush()
+
     def write(self) -> None:
         """Into files that checkpoints share, each of which is copied first."""
-        rows = np.arange(max(0, self.rows - _CAPACITY), self.rows)[::7]
+        rows = self.kept()[::7]
         latent = np.full((len(rows), 64), _WRITTEN) + rows[:, None]
         assert self.buffer.write("latent", rows, latent) == 0
         self.written = rows.tolist()
@@ -246,6 +289,7 @@ class Trial:
     def load(self) -> None:
         self.buffer.load(self.checkpoints, 1)
         self.rows, self.written = _ROWS // 2, []
+        self.first, self.parts = 0, range(0)
 
     def close(self) -> None:
         self.buffer.close()
@@ -269,7 +313,7 @@ class Trial:
         if what == "create":
             return
         self.fill()
-        if what in ("flush", "save", "retire", "close"):
+        if what in ("flush", "save", "retire", "close", "evict"):
             self.write()
         if what in ("reopen", "mend", "prune"):
             self.close()
@@ -277,8 +321,11 @@ class Trial:
             for _ in range(5):
                 self.add()
             self.buffer.flush()
-            for _ in range(20):
+            for _ in range(12):
                 self.add()
+            self.extend(self.rows + 8)
+            self.buffer.evict([9])
+            self.first = 9
             copy = self.root / "copy"
             with self.buffer._rows.store.maintenance.lock:
                 shutil.copytree(self.store, copy)
@@ -323,7 +370,7 @@ def _check_error(error: StorageError, code: int) -> None:
 
 WHAT = (
     "create", "record", "write", "flush", "save", "retire", "load", "close", "reopen", "recover",
-    "prune", "mend",
+    "prune", "mend", "extend", "evict",
 )  # fmt: skip
 
 

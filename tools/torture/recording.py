@@ -8,11 +8,12 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from disk import PAGE, ROOT, Entry, Event, pages_of
 
-from diskreplay.store import files
+from diskreplay.store import file_locks, files
 
 CUT = "cut"
 MARK = "mark"
@@ -49,7 +50,7 @@ class Recorder:
         self._modes: dict[int, int] = {}
         self._places: dict[int, tuple[int, str]] = {}  # a name of each inode that has one
         self._mapped: set[int] = set()
-        self._originals: dict[str, Any] = {}
+        self._originals: dict[str, tuple[ModuleType, Any]] = {}
         self._guard = threading.RLock()
 
     def __enter__(self) -> Recorder:
@@ -58,15 +59,20 @@ class Recorder:
         for name in (
             "make_dirs", "allocate", "write", "write_at", "truncate", "open_to_write", "sync",
             "rename", "exchange", "link", "copy", "seal", "remove", "remove_empty_dir",
-            "remove_tree", "lock", "try_lock",
+            "remove_tree",
         ):  # fmt: skip
-            self._originals[name] = getattr(files, name)
-            setattr(files, name, self._double(name, getattr(self, f"_on_{name}")))
+            self._replace(files, name)
+        for name in ("lock", "try_lock"):
+            self._replace(file_locks, name)
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        for name, original in self._originals.items():
-            setattr(files, name, original)
+        for name, (module, original) in self._originals.items():
+            setattr(module, name, original)
+
+    def _replace(self, module: ModuleType, name: str) -> None:
+        self._originals[name] = module, getattr(module, name)
+        setattr(module, name, self._double(name, getattr(self, f"_on_{name}")))
 
     def mark(self, what: object) -> None:
         """Note something of the workload's own."""
@@ -210,7 +216,7 @@ class Recorder:
     # -- the doubles
 
     def _double(self, name: str, note: Any) -> Any:
-        original = self._originals[name]
+        _module, original = self._originals[name]
 
         def function(*arguments: Any, **options: Any) -> Any:
             with self._guard:
@@ -265,8 +271,8 @@ class Recorder:
         self._rewritten(path)
         return fd
 
-    def _on_try_lock(self, original: Any, path: Path) -> int | None:
-        fd = original(path)
+    def _on_try_lock(self, original: Any, path: Path, **options: Any) -> int | None:
+        fd = original(path, **options)
         if path.exists():
             self._rewritten(path)
         return fd

@@ -1,7 +1,7 @@
 """A learner of a sharded buffer in a process of its own, to be killed: it samples and updates ahead
 of itself, checks every batch, and saves now and then.
 
-    python tools/torture/shard_learner.py ADDRESS NAME BOARD CHECKPOINTS SEED
+    python tools/torture/shard_learner.py ADDRESS NAME BOARD CHECKPOINTS SEED TRANSPORT
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import hashed_steps
 import loopback_cluster
@@ -45,7 +46,9 @@ class Board:
         return self._numbers[len(SLOTS) :]
 
 
-def learn(address: str, name: str, base: Path, checkpoints: Path, seed: int) -> None:
+def learn(
+    address: str, name: str, base: Path, checkpoints: Path, seed: int, transport: Any
+) -> None:
     """Until the board says to stop."""
     ray = loopback_cluster.connect(address)
     from diskreplay.errors import ShardsLostError
@@ -53,7 +56,7 @@ def learn(address: str, name: str, base: Path, checkpoints: Path, seed: int) -> 
     from diskreplay.ray.sharded_checkpoint import CheckpointDirectory
 
     board, rng = Board(base / "board"), np.random.default_rng(seed)
-    replay = ShardedReplayBuffer.connect(name, seed=seed)
+    replay = ShardedReplayBuffer.connect(name, seed=seed, transport=transport)
     there = [int(suffix) for suffix in CheckpointDirectory(checkpoints, name).suffixes()]
     number = max([0, *there])
     next_save = time.monotonic() + rng.uniform(0.0, 2.0)
@@ -91,4 +94,5 @@ def learn(address: str, name: str, base: Path, checkpoints: Path, seed: int) -> 
 
 
 if __name__ == "__main__":
-    learn(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
+    address, name, base, checkpoints, seed, transport = sys.argv[1:]
+    learn(address, name, Path(base), Path(checkpoints), int(seed), transport)

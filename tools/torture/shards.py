@@ -49,6 +49,7 @@ def run(
     seed: int = 0,
     directory: Path | None = None,
     wait_s: float | None = _SHARD_TIMEOUT_S + 1.0,
+    transport: str = "call",
     advance: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Kill so many of each kind, in rounds with stores of their own.
@@ -62,6 +63,8 @@ def run(
         After so many all rows are compared, and the newest checkpoint is loaded.
     wait_s : float, optional
         A learner that waits longer for a batch is a failure; None where the machine is too busy.
+    transport : {"call", "graph"}
+        By which the learner draws.
 
     Returns
     -------
@@ -82,7 +85,8 @@ def run(
                 loopback_cluster.wait_for_disks(ray, _DISKS)
                 for number, start in enumerate(range(0, len(kinds), kills_a_round)):
                     mine = kinds[start : start + kills_a_round]
-                    with _Round(cluster, base / str(number), f"{seed}-{number}", figures) as one:
+                    where, label = base / str(number), f"{seed}-{number}"
+                    with _Round(cluster, where, label, figures, transport) as one:
                         for kind in mine:
                             one.kill(kind)
                             advance(1)
@@ -130,12 +134,13 @@ class _Round:
     """Stores, writers and a learner, from empty directories to the last comparison."""
 
     def __init__(
-        self, cluster: LoopbackCluster, base: Path, label: str, figures: _Figures
+        self, cluster: LoopbackCluster, base: Path, label: str, figures: _Figures,
+        transport: str = "call",
     ) -> None:  # fmt: skip
         from diskreplay.ray import SampleToInsertRatio, ShardedReplayBuffer
 
         self._cluster, self._base, self._figures = cluster, base, figures
-        self._chance = random.Random(label)
+        self._chance, self._transport = random.Random(label), transport
         self._name = f"torture-{label}"
         self._checkpoints = base / "checkpoints"
         base.mkdir(parents=True)
@@ -191,7 +196,7 @@ class _Round:
             return subprocess.Popen(
                 [
                     sys.executable, script, self._cluster.address, self._name, self._base,
-                    self._checkpoints, str(self._chance.randrange(1 << 30)),
+                    self._checkpoints, str(self._chance.randrange(1 << 30)), self._transport,
                 ],
                 stdout=log, stderr=log, env=loopback_cluster.environment(),
             )  # fmt: skip

@@ -11,14 +11,14 @@ import numpy as np
 
 from diskreplay.compat.base import Facade
 from diskreplay.compat.cpprb import files
-from diskreplay.compat.cpprb.columns import Columns, names
+from diskreplay.compat.cpprb.columns import PRIORITIES, Columns, names
 from diskreplay.compat.cpprb.layout import Layout, all_fields
 from diskreplay.compat.cpprb.nstep import NstepBuffer
+from diskreplay.compat.cpprb.resident import Resident
 from diskreplay.compat.cpprb.tracks import Arrays, check_links
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
 
-PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
 _ROWS_AT_ONCE = 1024
 _MOST_SLOTS = 2**62 - 1
 
@@ -108,7 +108,7 @@ class ReplayBuffer(Facade):
             self._layout.observation_space, self._layout.action_space, self._layout.extras
         )
         if linked:
-            self._link(os.fspath(mmap_prefix))
+            _link(os.fspath(mmap_prefix), self._layout.fields)
 
     # -- the ring
 
@@ -128,22 +128,9 @@ class ReplayBuffer(Facade):
         self._remember()
 
     def _remember(self) -> None:
-        """Make what is in memory anew, from the ring: the small columns of all rows, by slot. The
-        next row follows none."""
+        """Make what is in memory anew, from the ring. The next row follows none."""
         self._layout.forget()
-        self._small = {
-            column.name: np.zeros((self._size, *column.shape), column.dtype)
-            for column in self._layout.small
-        }
-        ring = self._ring
-        self._links = {field: np.zeros(ring.capacity, np.int32) for field in self._layout.links}
-        self._link_views = {field: values.data for field, values in self._links.items()}
-        retained = ring.retained
-        for field, values in self._links.items():
-            values[retained % ring.capacity] = ring.column(field)
-        slots = np.arange(self.get_stored_size())
-        for name, values in self._layout.decode_small(self._ring.take, self._rows(slots)).items():
-            self._small[name][slots] = values
+        self._resident = Resident(self._layout, self._ring, self._size)
         self._ring.end_episode()
         self._episode_start = self._ring.count
 
@@ -158,13 +145,6 @@ class ReplayBuffer(Facade):
     def _notes(self) -> dict[str, Any]:
         """Those of a ring without rows."""
         return {"size": self._size}
-
-    def _link(self, prefix: str) -> None:
-        """Names that the original's files have, for scripts that look for them."""
-        for name, field in self._layout.fields.items():
-            target = os.path.join(os.path.basename(prefix) or ".", field)
-            with contextlib.suppress(FileExistsError):
-                os.symlink(target, f"{prefix}_{name}.dat")
 
     # -- adding
 
@@ -226,9 +206,10 @@ class ReplayBuffer(Facade):
         if not count:
             return first % self._size
         stored, states = self._layout.encode(rows)
+        weigh = self._weigh if self._weighted else None
         try:
             ring.extend(all_fields(stored, ring.fields, count, ring.next_step))
-            self._took(first, count, rows, stored, states)
+            self._resident.took(first, count, rows, stored, states, weigh)
         except BaseException:
             added = ring.count - first
             if 0 < added < count:  # as many as there was room for, or as came before Ctrl-C
@@ -236,52 +217,17 @@ class ReplayBuffer(Facade):
                 ring.end_episode()
                 states = []
             if added:
-                self._took(first, added, rows, stored, states)
+                self._resident.took(first, added, rows, stored, states, weigh)
             raise
         return first % self._size
-
-    def _took(
-        self, first: int, count: int, rows: Arrays, stored: Arrays, states: list[Any]
-    ) -> None:
-        """The ring has the first `count` of these, numbered from `first` on. Interrupted, it may
-        run again."""
-        for columns, capacity, given in (
-            (self._small, self._size, rows), (self._links, self._ring.capacity, stored),
-        ):  # fmt: skip
-            newest = slice(max(count - capacity, 0), count)
-            slots = np.arange(first, first + count)[newest] % capacity
-            for name, column in columns.items():
-                column[slots] = given[name][newest]
-        if states:
-            self._layout.keep(states)
-        if self._weighted:
-            self._weigh(first, count, rows.get(PRIORITIES))
 
     def _store_row(self, row: Arrays, priority: np.ndarray | None = None) -> int:
         """As `_store`, for one row without a leading axis: by far the most common."""
         number = self._ring.count
         stored, states = self._layout.encode_row(row)
-        self._commit(stored, self._took_row, row, stored, states, priority)
+        weigh = self._weigh if self._weighted else None
+        self._commit(stored, self._resident.took_row, row, stored, states, priority, weigh)
         return number % self._size
-
-    def _took_row(
-        self,
-        number: int,
-        row: Arrays,
-        stored: Mapping[str, Any],
-        states: list[Any],
-        priority: np.ndarray | None,
-    ) -> None:
-        """As `_took`, for one row without a leading axis."""
-        for field, column in self._link_views.items():
-            column[number % len(column)] = stored[field]
-        slot = number % self._size
-        for name, column in self._small.items():
-            column[slot] = row[name]
-        if states:
-            self._layout.keep(states)
-        if self._weighted:
-            self._weigh(number, 1, priority)
 
     def _weigh(self, first: int, count: int, priorities: np.ndarray | None) -> None:
         """Rows from number `first` on were stored: the first `count` of those with `priorities`."""
@@ -306,12 +252,12 @@ class ReplayBuffer(Facade):
             with self._ring.rebuilding() as fresh:
                 fresh.notes = notes
 
-        self._exchange(replace, self._cleared)
+        def recall() -> None:
+            self._remember()
+            if self._nstep:
+                self._nstep.clear()
 
-    def _cleared(self) -> None:
-        self._remember()
-        if self._nstep:
-            self._nstep.clear()
+        self._exchange(replace, recall)
 
     # -- reading
 
@@ -328,14 +274,11 @@ class ReplayBuffer(Facade):
         InvalidInputError
             There are no rows.
         """
-        return self._read(self._drawn(batch_size))
-
-    def _drawn(self, batch_size: int) -> np.ndarray:
         stored = self.get_stored_size()
         if not stored and batch_size:
             raise InvalidInputError("sample: there are no rows yet; add some first")
         drawn = np.random.randint(0, max(stored, 1), batch_size)  # noqa: NPY002 - as the original
-        return np.atleast_1d(drawn)
+        return self._resident.read(np.atleast_1d(drawn))
 
     def _encode_sample(self, idx: Any) -> Arrays:
         """The rows in these slots, as `sample` gives them; zeros for slots never written."""
@@ -349,33 +292,14 @@ class ReplayBuffer(Facade):
         slots = slots.astype(np.int64)
         if ((slots < -self._size) | (slots >= self._size)).any():
             raise IndexError(f"slots: found {slots}, expected less than {self._size}")
-        return self._read(np.where(slots < 0, slots + self._size, slots))
-
-    def _rows(self, slots: np.ndarray) -> np.ndarray:
-        """The number of the row in each slot, -1 for none."""
-        last = self._ring.count - 1
-        return np.maximum(last - (last - slots) % self._size, -1)
-
-    def _read(self, slots: np.ndarray) -> Arrays:
-        self._ring.check_open()
-        # Slots that no row is in are zeros in memory too.
-        small = {name: column.take(slots, axis=0) for name, column in self._small.items()}
-        if self._layout.is_small:
-            return small
-        return self._layout.decode(self._take, self._rows(slots), small)
-
-    def _take(self, field: str | list[str], rows: np.ndarray, **options: Any) -> Any:
-        """As `SlotBuffer.take`; what is in memory anyway is taken from there."""
-        if isinstance(field, str) and field in self._links:
-            return self._links[field][rows % self._ring.capacity]
-        return self._ring.take(field, rows, **options)
+        return self._resident.read(np.where(slots < 0, slots + self._size, slots))
 
     def get_all_transitions(self, shuffle: bool = False) -> Arrays:
         """All rows, in the order of their slots, or shuffled by `numpy.random.shuffle`."""
         slots = np.arange(self.get_stored_size())
         if shuffle:
             np.random.shuffle(slots)  # noqa: NPY002 - as the original
-        return self._read(slots)
+        return self._resident.read(slots)
 
     # -- files
 
@@ -440,3 +364,11 @@ class ReplayBuffer(Facade):
     def path(self) -> Path:
         """The store's directory."""
         return self._ring.path
+
+
+def _link(prefix: str, fields: Mapping[str, str]) -> None:
+    """Names that the original's files have, for scripts that look for them."""
+    for name, field in fields.items():
+        target = os.path.join(os.path.basename(prefix) or ".", field)
+        with contextlib.suppress(FileExistsError):
+            os.symlink(target, f"{prefix}_{name}.dat")

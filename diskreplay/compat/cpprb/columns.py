@@ -11,6 +11,7 @@ from diskreplay.store.field import DTYPES
 
 NOTHING = spaces.Box(0, 255, (1,), np.uint8)  # observation of a store without a native one
 NO_ACTION = spaces.Discrete(1)
+PRIORITIES = "(priorities)"  # travels with the columns of a step; no keyword looks like it
 _NUMBERS = (float, int, np.number, np.bool_)
 
 

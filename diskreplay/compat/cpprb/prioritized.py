@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diskreplay.compat.cpprb.buffer import PRIORITIES, ReplayBuffer
+from diskreplay.compat.cpprb.buffer import ReplayBuffer
+from diskreplay.compat.cpprb.columns import PRIORITIES
 from diskreplay.compat.cpprb.tracks import Arrays
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
@@ -263,7 +264,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 slots = ring.ids(drawn) % self._size
                 order = np.argsort(slots)
                 slots, leaves = slots[order], leaves[order]
-        batch = self._read(slots)
+        batch = self._resident.read(slots)
         batch["weights"] = self._weights(leaves, beta)
         batch["indexes"] = slots.astype(np.uint64)
         return batch
@@ -278,7 +279,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _has_zero(self) -> bool:
         """Whether a stored row has no weight. O(rows)."""
-        slots = self._ring.slots(self._rows(np.arange(self.get_stored_size())))
+        slots = self._ring.slots(self._resident.rows(np.arange(self.get_stored_size())))
         return not self._tree().leaves[slots].all()
 
     def update_priorities(self, indexes: Any, priorities: Any) -> None:
@@ -314,7 +315,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise InvalidInputError(f"indexes: whole numbers from 0 to {stored - 1} expected")
         ring, tree, slots = self._ring, self._tree(), given.astype(np.int64)
         if self._check or ring.capacity != self._size:
-            numbers = self._rows(slots)
+            numbers = self._resident.rows(slots)
             kept = numbers < (self._sampled_at if self._check else ring.count)
             slots = numbers[kept] % ring.capacity
             priorities, leaves = priorities[kept], leaves[kept]

@@ -9,17 +9,33 @@ function episodesPage(root, store, query) {
   const body = element("tbody"), head = element("tr"), said = element("p", { className: "note", role: "status" });
   const field = (name, label, attributes) => element("label", { className: "field" }, element("span", {}, label),
     element("input", { name, value: state[name] ?? "", inputMode: "numeric", size: 7, ...attributes }));
+  const range = (label, from, to, attributes) => element("div", { className: "range" },
+    field(from, `${label} from`, attributes), field(to, "to", attributes));
   const end = element("select", { name: "end" }, ...ENDS.map(([value, words]) => element("option", { value, selected: value === (state.end ?? "") }, words)));
-  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault(), onchange: () => go({ ...read(), start: 0 }) },
-    field("least_return", "return from"), field("most_return", "to"), field("least_length", "length from"), field("most_length", "to"),
-    field("since", "recorded from row id"), field("until", "to"), element("label", { className: "field" }, element("span", {}, "ended"), end),
+  const form = element("form", { className: "filters", onsubmit: (event) => { event.preventDefault(); apply(); }, onchange: change },
+    range("return", "least_return", "most_return"), range("length", "least_length", "most_length"),
+    range("recorded", "after", "before", { type: "datetime-local" }), range("first id", "since", "until"), element("label", { className: "field" }, element("span", {}, "ended"), end),
     element("button", { type: "button", onclick: () => go({ order: "newest" }) }, "Clear"),
-    element("p", { className: "soft" }, "A row has an id, and no time of day. Of two rows of one env the later one has the higher id."));
+    element("p", { className: "soft" }, "A row has no time of its own. Times are about right: they are those of the store's files, "
+      + "and between two files rows are taken to have come evenly."));
   const back = element("button", { type: "button", onclick: () => go({ start: Math.max(0, Number(state.start) - PAGE) }) }, "← before");
   const on = element("button", { type: "button", onclick: () => go({ start: Number(state.start) + PAGE }) }, "next →");
   root.append(element("header", {}, element("h1", {}, "Episodes")), form, said,
     element("div", { className: "card" }, element("div", { className: "scroll" }, element("table", { className: "rows" }, element("thead", {}, head), body))),
     element("div", { className: "pages" }, back, on));
+
+  // A time changes with each digit that is typed: it is waited for the next one.
+  let later = 0;
+  function change(event) {
+    clearTimeout(later);
+    if (event.target.type === "datetime-local") later = setTimeout(apply, 1500);
+    else apply();
+  }
+
+  function apply() {
+    clearTimeout(later);
+    if (form.isConnected) go({ ...read(), start: 0 });
+  }
 
   function read() {
     return Object.fromEntries([...form.elements].filter((each) => each.name).map((each) => [each.name, each.value.trim()]));
@@ -31,7 +47,7 @@ function episodesPage(root, store, query) {
     location.hash = `#/${store.key}/episodes?${new URLSearchParams(kept)}`;
   }
 
-  const heads = [["newest", "episode"], [null, ">env"], ["return", ">return"], ["length", ">transitions"], [null, "ended"], [null, ">first id"]];
+  const heads = [["newest", "episode"], [null, ">env"], ["return", ">return"], ["length", ">transitions"], [null, "ended"], [null, ">recorded about"], [null, ">first id"]];
   head.replaceChildren(...heads.map(([order, words]) => {
     const is = state.order === order || (order === "newest" && state.order === "oldest");
     const cell = element("th", { scope: "col", className: words.startsWith(">") ? "n" : "" });
@@ -45,7 +61,7 @@ function episodesPage(root, store, query) {
   async function beat() {
     let page;
     try {
-      page = await ask(`stores/${store.key}/episodes`, { ...state, size: PAGE });
+      page = await ask(`stores/${store.key}/episodes`, { ...state, after: secondsOf(state.after), before: secondsOf(state.before), size: PAGE });
     } catch (error) {
       said.textContent = error.message;
       throw error;
@@ -61,13 +77,27 @@ function episodesPage(root, store, query) {
     body.replaceChildren(...page.episodes.map((each) => {
       const href = `#/${store.key}/episodes/${each.start_id}`;
       const cells = [element("a", { href }, numberText(each.number)), each.env, numberText(each.return), numberText(each.rows),
-        each.end + (each.first_step ? `, from step ${each.first_step}` : ""), each.start_id];
+        each.end + (each.first_step ? `, from step ${each.first_step}` : ""), whenText(each), each.start_id];
       return element("tr", { onclick: () => { location.hash = href; } }, ...cells.map((value, at) =>
         element("td", { className: heads[at][1].startsWith(">") ? "n" : "" }, value instanceof Node ? value : String(value))));
     }));
     if (kept) [...body.querySelectorAll("a")].find((link) => link.getAttribute("href") === kept)?.focus();
   }
   return [new Poll(3, beat)];
+}
+
+// Of what the field of a time has, in seconds since the epoch.
+function secondsOf(local) {
+  return local ? new Date(local).getTime() / 1000 : "";
+}
+
+// About when an episode ended; the day where it is not today.
+function whenText({ ended, is_latest }) {
+  if (ended === null) return "–";
+  const time = new Date(ended * 1000), hours = { hour: "2-digit", minute: "2-digit" };
+  const text = time.toDateString() === new Date().toDateString() ? time.toLocaleTimeString([], hours)
+    : time.toLocaleString([], { ...hours, year: "numeric", month: "short", day: "numeric" });
+  return (is_latest ? "by " : "") + text;
 }
 
 function episodePage(root, store, id, query) {
@@ -110,6 +140,7 @@ async function openEpisode(root, store, id, query) {
   const link = (to, words) => (to === null ? null : element("a", { href: `#/${store.key}/episodes/${to}` }, words));
   root.append(element("header", {}, element("h1", {}, `Episode ${numberText(found.number)}`),
     element("p", { className: "soft" }, `return ${numberText(found.return)}, ${countText(found.rows, "transition")}, ${found.end}`
+      + (found.ended === null ? "" : `, recorded ${found.is_latest ? "" : "about "}${whenText(found)}`)
       + (found.num_envs > 1 ? `, env ${found.env}` : "") + (found.first_step ? `; its beginning, to step ${found.first_step}, is evicted` : "")),
     element("p", { className: "links" }, element("a", { href: `#/${store.key}/episodes` }, "all episodes"), link(found.before, "← the one before"),
       link(found.behind, "the next one →"), place)),

@@ -91,7 +91,7 @@ def test_a_kill_leaves_what_was_flushed(tmp_path):
     code = f"""
         import os, signal
         from pathlib import Path
-        from tests.sequences.test_saved import begun
+        from tests.sequences.test_sequence_state import begun
         from tests.sequences.test_sequences import play
         buffer, views = begun(Path({str(tmp_path / "replay")!r}))
         buffer.flush()

@@ -110,3 +110,19 @@ def test_threads_that_cannot_be(tmp_path, threads):
         ):  # fmt: skip
             with pytest.raises(InvalidInputError, match="threads"):
                 call(threads=threads)
+
+
+def test_what_was_set_on_an_array_does_not_come_back(tmp_path):
+    """Shapes and flags belong to the batch that has the array, and not to its memory."""
+    play = Play(tmp_path / "replay", random.Random(2))
+    with play.buffer as buffer:
+        for _ in range(150):
+            play.step()
+        windows = buffer.sequences(4, batch_size=8)
+        batch = windows.sample()
+        batch.reward.shape = (40,)
+        batch.is_first.setflags(write=False)
+        del batch
+        batch = windows.sample()
+        assert batch.reward.shape == (8, 5)
+        assert batch.is_first.flags.writeable

@@ -1,6 +1,4 @@
-"""Episodes, rows, vectors and comparisons as the page gets them, beside what was recorded."""
-
-import io
+"""Episodes and vectors as the page gets them, beside what was recorded."""
 
 import numpy as np
 import pytest
@@ -12,17 +10,8 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 pytest.importorskip("PIL")
 
-from diskreplay.view.shown_stores import key_of
 from tests.pictures.making import record, record_vectors
-from tests.view.serving import asked, of, serving
-
-Image = pytest.importorskip("PIL.Image")
-
-
-def pixels(client, path, **query):
-    answered = client.get(f"/api/{path}", params=query)
-    assert (answered.status_code, answered.headers["content-type"]) == (200, "image/png")
-    return np.asarray(Image.open(io.BytesIO(answered.content)))
+from tests.view.serving import asked, of, pixels, serving
 
 
 def test_an_episode_is_what_was_recorded(tmp_path):
@@ -51,6 +40,19 @@ def test_an_episode_is_what_was_recorded(tmp_path):
         assert (camera["name"], camera["width"], camera["height"]) == ("observation", 16, 12)
         strip = pixels(client, f"{base}/frames", field="observation", first=3, count=7)
         np.testing.assert_array_equal(strip, np.concatenate(second.frames[3:]))
+
+
+def test_about_when_an_episode_was_recorded(tmp_path):
+    record(tmp_path / "s", (5, 9))  # in one file: nothing is older than it
+    closed = (tmp_path / "s" / "zarr.json").stat().st_mtime
+    with serving(tmp_path) as client:
+        for query, count in (({}, 2), ({"after": closed - 9}, 2), ({"after": closed + 9}, 0),
+                             ({"before": closed - 9}, 0)):  # fmt: skip
+            table = asked(client, of(tmp_path / "s", "episodes"), **query)
+            assert len(table["episodes"]) == count
+        found = asked(client, of(tmp_path / "s", "episodes/0"))
+    assert abs(found["ended"] - closed) < 9
+    assert found["is_latest"]
 
 
 def test_several_cameras_vectors_and_extras(tmp_path):
@@ -111,57 +113,13 @@ def test_a_long_episode_is_thinned_out_to_its_extremes(tmp_path):
     np.testing.assert_allclose(high, np.maximum.reduceat(rewards, starts))
 
 
-def test_a_row_with_its_transition(tmp_path):
-    rng = np.random.default_rng(2)
-    frames = rng.integers(0, 256, (20, 8, 8), np.uint8)
-    with diskreplay.PrioritizedReplayBuffer(
-        tmp_path / "s", observation_space=Box(0, 255, (8, 8), "uint8"), action_space=Discrete(3),
-        capacity=100, stack_size=3, update_horizon=2, gamma=0.5, alpha=1.0,
-        metadata={"action_meanings": ["A", "B", "C"]},
-    ) as buffer:  # fmt: skip
-        for step in range(20):
-            buffer.add(frames[step], step % 3, float(step), step == 19, False)
-        buffer.update_priorities(buffer.sampleable_ids(), np.arange(1.0, 21.0))
-    with serving(tmp_path) as client:
-        row = asked(client, of(tmp_path / "s", "rows/10"))
-        assert (row["before"], row["behind"], row["episode"]["place"]) == (9, 11, 10)
-        assert row["transition"]["reward"] == 10 + 0.5 * 11
-        assert row["transition"]["discount"] == 0.25
-        assert row["priority"]["priority"] == 11
-        assert row["priority"]["probability"] == pytest.approx(11 / 210)
-        assert row["priority"]["below"] == 0.5
-        window = {each["id"]: each for each in row["window"]}
-        assert (window[11]["reward"], window[11]["action"]) == (11, "2 C")
-        picture = of(tmp_path / "s", "rows/10/picture")
-        for which, wanted in (
-            ("stored", frames[10:11]), ("observation", frames[8:11]),
-            ("next_observation", frames[10:13]),
-        ):  # fmt: skip
-            found = pixels(client, picture, field="observation", which=which)
-            np.testing.assert_array_equal(found, np.concatenate(wanted, axis=1))
-        ends = asked(client, of(tmp_path / "s", "rows"))
-        assert (ends["first"], ends["last"]) == ([0], [19])
-
-
-def test_a_row_that_is_not_sampled_says_why(tmp_path):
-    record(tmp_path / "s", (5,))
-    with serving(tmp_path) as client:
-        row = asked(client, of(tmp_path / "s", "rows/5"))
-        assert "final" in row["transition"]["why_not"]
-        assert row["priority"] is None
-        for id in (6, 10**25):
-            answered = client.get(f"/api/{of(tmp_path / 's', f'rows/{id}')}")
-            assert answered.status_code == 404
-            assert "env 0 has the rows 0 to 5 now" in answered.json()["error"]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         "episodes?order=x", "episodes?least_return=x", "episodes?size=9999", "episodes/99",
         f"episodes/{10**30}", "episodes/0/steps?count=99999", "episodes/0/frames?field=reward",
         "episodes/0/frames?field=none", "episodes/0/frames?field=observation&first=77",
-        "episodes/0/frames?field=observation&side=0", "rows/0/picture?field=observation&which=x",
+        "episodes/0/frames?field=observation&side=0",
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_said_to_be_not(tmp_path, wrong):
@@ -170,26 +128,6 @@ def test_what_is_not_there_is_said_to_be_not(tmp_path, wrong):
         answered = client.get(f"/api/{of(tmp_path / 's', wrong)}")
         assert answered.status_code == 404
         assert len(answered.json()["error"]) > 10
-
-
-def test_two_stores_beside_each_other(tmp_path):
-    left, right = record(tmp_path / "a", (5, 9, 7)), record(tmp_path / "b", (4,) * 30, seed=1)
-    with serving(tmp_path) as client:
-        found = asked(client, f"compare/{key_of(tmp_path / 'a')}/{key_of(tmp_path / 'b')}")
-    figures = {name: values for name, *values in found["figures"]}
-    assert figures["episodes"] == [3, 30]
-    assert figures["transitions kept"] == [21, 120]
-    best = [max(sum(e.rewards) for e in side) for side in (left, right)]
-    assert figures["best return"] == best
-    charts = {chart["title"]: chart for chart in found["charts"]}
-    for side, shares in zip((left, right), charts["Actions chosen"]["series"], strict=True):
-        actions = [action for e in side for action in e.actions]
-        wanted = [100 * actions.count(int(label)) / len(actions)
-                  for label in charts["Actions chosen"]["labels"]]  # fmt: skip
-        np.testing.assert_allclose(shares, wanted)
-    for title in ("Returns", "Lengths", "Rewards", "Actions chosen", "Priorities"):
-        for shares in charts[title]["series"]:
-            assert sum(shares) == pytest.approx(100)
 
 
 def test_envs_and_vectors_without_a_picture(tmp_path):

@@ -1,0 +1,61 @@
+"""Locks of files: who has one, when it is free again, and what is said of the one who has it."""
+
+import os
+
+import pytest
+
+from diskreplay import errors
+from diskreplay.store import file_locks
+from tests import processes
+
+
+def test_lock(tmp_path):
+    path = tmp_path / "store" / "lock"
+    path.parent.mkdir()
+    fd = file_locks.lock(path, of=path.parent)
+    assert path.read_text() == f"{os.getpid()}\n"
+    with pytest.raises(errors.LockedError, match=f"process {os.getpid()}"):
+        file_locks.lock(path, of=path.parent)
+    file_locks.unlock(fd)
+    file_locks.unlock(file_locks.lock(path, of=path.parent))
+
+
+def test_the_lock_of_a_process_that_died_is_free(tmp_path):
+    code = "import os, sys; from pathlib import Path; from diskreplay.store import file_locks\n"
+    code += "file_locks.lock(Path(sys.argv[1]), of=Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    assert processes.run(code, tmp_path / "lock").returncode == -9
+    assert int((tmp_path / "lock").read_text()) != os.getpid()
+    file_locks.unlock(file_locks.lock(tmp_path / "lock", of=tmp_path))
+
+
+LAST_CHILD = """
+import os, subprocess, sys
+from pathlib import Path
+from diskreplay.store import file_locks
+fd = file_locks.lock(Path(sys.argv[1]), of=Path(sys.argv[1]))
+subprocess.Popen(["sleep", sys.argv[2]], pass_fds=[fd], stdout=subprocess.DEVNULL)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_lock_that_a_last_child_still_has_is_waited_for(tmp_path):
+    """As a child has it that was forked just before its parent was killed, until it first runs."""
+    assert processes.run(LAST_CHILD, tmp_path / "lock", "0.5").returncode == -9
+    file_locks.unlock(file_locks.lock(tmp_path / "lock", of=tmp_path))
+
+
+def test_a_lock_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_locks, "LAST_CHILD_S", 0.05)
+    assert processes.run(LAST_CHILD, tmp_path / "lock", "5").returncode == -9
+    with pytest.raises(errors.LockedError):
+        file_locks.lock(tmp_path / "lock", of=tmp_path)
+
+
+@pytest.mark.parametrize("noted", [b"", b"-1", b"0", b"1e3", b"9" * 40, b"\xff\n"])
+def test_a_holder_that_is_not_known_is_not_waited_for(tmp_path, monkeypatch, noted):
+    monkeypatch.setattr(file_locks, "LAST_CHILD_S", 600)
+    fd = file_locks.lock(tmp_path / "lock", of=tmp_path)
+    (tmp_path / "lock").write_bytes(noted)
+    with pytest.raises(errors.LockedError, match="by process"):
+        file_locks.lock(tmp_path / "lock", of=tmp_path)
+    file_locks.unlock(fd)
