@@ -1,5 +1,6 @@
 """PyTorch: the tensors are the batch's, in this process and in workers."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -318,13 +319,19 @@ class Looking(TransitionDataset):
         return [open_files(self.path)]
 
 
+def descriptors():
+    """What the descriptors of this process are open on, by name: that of a pipe has its number."""
+    names = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own; another thread's
+            names.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return names
+
+
 def open_files(path):
     """Descriptors and mappings of this process below `path`."""
-    fds = []
-    for fd in Path("/proc/self/fd").iterdir():
-        if fd.is_symlink() and str(fd.readlink()).startswith(f"{path}/"):
-            fds.append(fd.readlink())
     maps = Path("/proc/self/maps").read_text().splitlines()
+    fds = [name for name in descriptors() if name.startswith(f"{path}/")]
     return len(fds), sum(f"{path}/" in line for line in maps)
 
 
@@ -334,21 +341,27 @@ def test_workers_share_nothing_and_leave_nothing(tmp_path):
     dataset = Looking(tmp_path / "store")
     assert open_files(dataset.path) == (0, 0)  # nothing for a forked worker to inherit
     here = open_after_reading(tmp_path / "store")
-    gc.collect()  # environments in cycles, which other tests left, hold some
-    fds = len(os.listdir("/proc/self/fd"))
+    read_by_workers(dataset, here)  # what torch and Python open once is open after this
+    before = set(descriptors())
     for _ in range(3):
-        loader = DataLoader(
-            dataset, batch_size=45, num_workers=2, multiprocessing_context="fork",
-            collate_fn=list,
-        )  # fmt: skip
-        assert [found for [found] in loader] == [here, here]
-        del loader
-        gc.collect()
-    for child in multiprocessing.active_children():  # told to end, and may need a turn for that
-        child.join(400)
-    assert not multiprocessing.active_children()
-    assert len(os.listdir("/proc/self/fd")) == fds
+        read_by_workers(dataset, here)
+    assert not set(descriptors()) - before
     assert open_files(dataset.path) == (0, 0)
+
+
+def read_by_workers(dataset, expected):
+    """Two forked workers give a batch each and end: none is left, nor a reference to one."""
+    loader = DataLoader(
+        dataset, batch_size=45, num_workers=2, multiprocessing_context="fork", collate_fn=list
+    )
+    assert [found for [found] in loader] == [expected, expected]
+    del loader
+    while children := multiprocessing.active_children():  # told to end, and may need a turn for that
+        for child in children:
+            child.join(400)
+            assert child.exitcode is not None
+        del children, child  # a process that is referred to keeps its pipes open
+    gc.collect()
 
 
 def open_after_reading(path):
