@@ -29,8 +29,9 @@ import diskreplay
 
 KINDS = {  # envs, compressor, capacity, steps
     "256-lz4": (256, "lz4", 100_000, 1200),
-    "256-lz4-million": (256, "lz4", 1_000_000, 3000),
+    "256-lz4-million": (256, "lz4", 1_000_000, 8000),  # the ring turns
     "256-raw": (256, "raw", 100_000, 800),
+    "256-raw-million": (256, "raw", 1_000_000, 6500),
     "4096": (4096, "raw", 4_000_000, 600),
     "16384": (16384, "raw", 4_000_000, 200),
 }
