@@ -356,7 +356,7 @@ def read_by_workers(dataset, expected):
     )
     assert [found for [found] in loader] == [expected, expected]
     del loader
-    while children := multiprocessing.active_children():  # told to end, and may need a turn for that
+    while children := multiprocessing.active_children():  # told to end: may need a turn
         for child in children:
             child.join(400)
             assert child.exitcode is not None
