@@ -12,7 +12,7 @@ from diskreplay.statistics import PriorityStatistics
 from diskreplay.store import numbers
 from diskreplay.store.priorities import LARGEST
 from diskreplay.store.store import Store
-from diskreplay.validation import exponent
+from diskreplay.validation import asked_exponent, exponent
 
 if TYPE_CHECKING:
     from diskreplay.indexed_store import IndexedStore
@@ -72,8 +72,7 @@ class UniformDistribution:
         return UniformSampler(index)
 
     def exponent(self, beta: Beta | None, _add_count: int) -> float:
-        if beta is not None and not callable(beta):
-            exponent(beta)  # what the other one refuses is a mistake here too
+        asked_exponent(beta)  # what the other one refuses is a mistake here too
         return 0.0
 
     def check_saved(self, saved: Store) -> None:

@@ -25,7 +25,7 @@ from diskreplay.sequence_reader import DrawnSequences
 from diskreplay.sequence_view import SequenceView
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.transition_source import TransitionSource
-from diskreplay.validation import checked_ids, whole
+from diskreplay.validation import checked_ids, exponent, whole
 
 
 class Sequences:
@@ -258,6 +258,8 @@ class Sequences:
         depth = whole("depth", depth, most=MOST_DEPTH)
         threads = whole("threads", threads, most=MOST_THREADS)
         size = whole("batch_size", batch_size, optional=True) or self.options.batch_size
+        if beta is not None:
+            exponent(beta)  # a view has no schedule
         handovers = handovers_to(device, map)
         with self._buffer._turn():
             self._view.catch_up(self._current())

@@ -212,7 +212,8 @@ class TransitionSource(ActorRows):
         ------
         InvalidInputError
             `depth` is not from 1 to 1,024, `threads` not from 1 to 64, or `batch_size` is no whole
-            number from 1 on; PyTorch does not find the `device`, or `map` cannot be called.
+            number from 1 on; `beta` is neither a schedule nor a finite number from 0 on; PyTorch
+            does not find the `device`, or `map` cannot be called.
         UsageError
             1,024 prefetchers of this buffer are open.
         ClosedError
@@ -237,6 +238,7 @@ class TransitionSource(ActorRows):
         depth = validation.whole("depth", depth, most=MOST_DEPTH)
         threads = validation.whole("threads", threads, most=MOST_THREADS)
         size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
+        validation.asked_exponent(beta)
         handovers = handovers_to(device, map)
         with self._turn():
             self._check_open()

@@ -25,7 +25,7 @@ from diskreplay.union_members import UnionMembers
 from diskreplay.union_options import check_normalization, checked_mixture
 from diskreplay.union_prefetchers import UnionPrefetchers
 from diskreplay.union_state import UnionState, packed
-from diskreplay.validation import checked_ids, exponent, whole
+from diskreplay.validation import asked_exponent, checked_ids, exponent, whole
 
 
 class ReplayUnion:
@@ -224,6 +224,7 @@ class ReplayUnion:
         depth = whole("depth", depth, most=MOST_DEPTH)
         threads = whole("threads", threads, most=MOST_THREADS)
         size = whole("batch_size", batch_size, optional=True) or self.batch_size
+        asked_exponent(beta)
         handovers = handovers_to(device, map)
         with self._turn():
             if self._prefetchers.open:

@@ -405,3 +405,9 @@ def exponent(beta: Any) -> float:
         if isinstance(beta, int | float | np.integer | np.floating) and 0 <= float(beta) < np.inf:
             return float(beta)
     raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r:.60}")
+
+
+def asked_exponent(beta: Any) -> None:
+    """Refuse what is no exponent, no schedule that gives one later, and not None."""
+    if beta is not None and not callable(beta):
+        exponent(beta)

@@ -322,6 +322,20 @@ def test_closing_midway_leaves_the_gate_open(tmp_path, readers):
 # -- errors
 
 
+@pytest.mark.parametrize("prioritized", [True, False])
+@pytest.mark.parametrize("beta", ["x", -0.5, float("nan")])
+def test_a_beta_that_is_none_is_refused_by_the_call(tmp_path, beta, prioritized):
+    with make(tmp_path / "store", prioritized=prioritized) as buffer:
+        record(buffer, 30)
+        view = buffer.sequences(3, prioritized=prioritized)
+        with diskreplay.ReplayUnion([buffer]) as union:
+            for each in (buffer, view, union):
+                with pytest.raises(errors.InvalidInputError, match="beta"):
+                    each.prefetch(2, beta=beta)
+                with each.prefetch(2, beta=0.5) as ahead:  # nothing is left of the refused one
+                    assert len(next(ahead).weight)
+
+
 def test_nothing_to_sample(tmp_path):
     with make(tmp_path / "store") as buffer:
         with buffer.prefetch() as ahead:
