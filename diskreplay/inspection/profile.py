@@ -109,18 +109,19 @@ def values_of(
     size = max(_LEAST_ROWS, _PART_BYTES // row_bytes)
     bounds = buffer.bounds
     total = int((bounds[:, 1] - bounds[:, 0]).sum())
-    if most_bytes is not None and total * row_bytes > most_bytes:
+    if most_bytes is not None and total * row_bytes <= most_bytes:
+        most_bytes = None
+    if most_bytes is not None:
         size = min(size, max(_LEAST_ROWS, most_bytes // row_bytes // 64))
     starts = [
         (env, start)
         for env, (first, stop) in enumerate(bounds.tolist())
         for start in range(first, stop, size)
     ]
-    if most_bytes is not None:
-        wanted = max(1, most_bytes // (size * row_bytes))
-        if wanted < len(starts):
-            chosen = np.linspace(0, len(starts) - 1, wanted).round().astype(int)
-            starts = [starts[at] for at in chosen]
+    if most_bytes is not None:  # an env's rows may be fewer than `size`: their mean counts
+        wanted = max(1, len(starts) * most_bytes // (total * row_bytes))
+        chosen = np.linspace(0, len(starts) - 1, wanted).round().astype(int)
+        starts = [starts[at] for at in chosen]
     for env, start in starts:
         stop = min(start + size, int(bounds[env, 1]))
         _first, (values, is_final) = read_rows(buffer, env, start, stop, (field, "is_final"))

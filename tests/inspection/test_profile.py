@@ -97,6 +97,15 @@ def test_a_sample_is_spread_over_time(tmp_path):
         assert every.rows == 2 * 50_000 - 2 * 500
 
 
+@pytest.mark.parametrize(("most_bytes", "least"), [(1 << 20, 2000), (8_000, 800)])
+def test_a_sample_of_many_envs_takes_what_there_is_room_for(tmp_path, most_bytes, least):
+    with make_buffer(tmp_path / "replay", num_envs=20) as buffer:
+        fill(buffer, 100)
+        found = np.concatenate([*values_of(buffer, "big", most_bytes=most_bytes, finals=True)])
+        assert least <= len(found) <= max(1200, least)
+        assert len(set(found % 20)) >= 10
+
+
 def test_values_leave_final_rows_out_unless_asked(tmp_path):
     with make_buffer(tmp_path / "replay", num_envs=2) as buffer:
         fill(buffer, 250)
