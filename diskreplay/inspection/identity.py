@@ -86,3 +86,15 @@ def component_names(buffer: ReplayBuffer, field: str) -> list[str]:
     if isinstance(names, list) and len(names) == size and all(isinstance(n, str) for n in names):
         return names
     return [f"{field}[{at}]" for at in range(size)]
+
+
+def action_components(buffer: ReplayBuffer, field: str) -> list[str]:
+    """What to call each entry of an action on a chart of its own: ``action: torque``, ``action[0]``
+    without names, and the field's name where there is but one number."""
+    if not buffer.fields[field][0]:
+        return [field]
+    numbered = f"{field}["
+    return [
+        name if name.startswith(numbered) else f"{field}: {name}"
+        for name in component_names(buffer, field)
+    ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
-from diskreplay.inspection.identity import action_labels
+from diskreplay.inspection.identity import action_components, action_labels
 from diskreplay.inspection.plain import plain
 from diskreplay.inspection.priorities import PriorityRows, priority_rows
 from diskreplay.inspection.profile import values_of
@@ -19,7 +19,7 @@ from diskreplay.statistics import Statistics
 _DOTS = 400  # episodes that are drawn one by one; of more, bins of them
 _BINS = 120
 _BARS = 24  # distinct values that get a bar each; of more, a histogram
-_VECTOR = 8  # components of an action that get a chart
+COMPONENTS = 8  # of an action that get a chart
 _AGES = 60  # bins
 
 
@@ -164,11 +164,10 @@ def _rewards(buffer: ReplayBuffer) -> Bars | None:
 
 def _actions(buffer: ReplayBuffer) -> list[Bars | None]:
     charts, named = [], action_labels(buffer)
-    for name, (shape, _dtype) in buffer.fields.items():
+    for name in buffer.fields:
         if name.split("/")[0] != "action":
             continue
-        for component in range(min(int(np.prod(shape)), _VECTOR)):
-            label = f"{name}[{component}]" if shape else name
+        for component, label in enumerate(action_components(buffer, name)[:COMPONENTS]):
 
             def parts(name: str = name, component: int = component) -> Iterator[np.ndarray]:
                 for values in values_of(buffer, name):

@@ -67,7 +67,8 @@ def reel_of(
         frames below each other, as base64; ``stride`` says which frames are there; ``steps``, as
         `channels.steps_of` has them, and ``lines`` are of these, with rewards summed up to the next
         shown. The last frame may be that of the final row, which has no action. ``poster`` is the
-        frame to begin with, where most was gained or lost: first frames look alike.
+        frame to begin with, where most was gained or lost, and of several the one nearest to the
+        middle: first frames look alike.
     """
     ids = episodes.ids(number)
     final = int(episodes.final_id[number])
@@ -93,7 +94,7 @@ def reel_of(
     gained = np.add.reduceat(rewards, np.arange(0, len(ids), stride))
     steps["rewards"] = gained.round(6).tolist()
     steps["values"]["return so far"] = np.cumsum(gained).round(6)[:, None].tolist()
-    poster = int(np.abs(gained).argmax()) if gained.any() else len(shown) // 2
+    poster = _telling(np.abs(gained))
     return about(episodes, number) | {
         "cameras": [
             {"name": camera.name, "width": pictures.shape[2], "height": pictures.shape[1],
@@ -109,6 +110,12 @@ def reel_of(
         "poster": poster,
         "stack": {"size": buffer.stack_size if stride == 1 else 1, "padding": buffer.stack_padding},
     }  # fmt: skip
+
+
+def _telling(gained: np.ndarray) -> int:
+    """The place of the largest value that is nearest to the middle."""
+    (largest,) = np.nonzero(gained == gained.max())
+    return int(largest[np.abs(largest - len(gained) // 2).argmin()])
 
 
 def _strips(pictures: np.ndarray) -> list[bytes]:

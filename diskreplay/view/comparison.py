@@ -31,8 +31,11 @@ def compared(left: StoreLook, right: StoreLook, names: list[str]) -> dict[str, A
         _spread("Lengths", "transitions", "whole episodes", [y for _x, y in lengths], names),
         _spread("Rewards", "reward", "transitions", [look.rewards for look in looks], names),
     ]  # fmt: skip
-    for field in left.actions.keys() & right.actions.keys():
-        charts.append(_counts(field, looks, names))
+    charts += [_counts(field, looks, names) for field in left.actions if field in right.actions]
+    for component, (label, values) in left.spreads.items():
+        if component in right.spreads:
+            both = [values, right.spreads[component][1]]
+            charts.append(_spread(f"Values of {label}", label, "transitions", both, names))
     if all(len(look.priorities) for look in looks):
         priorities = [look.priorities for look in looks]
         charts.append(_spread("Priorities", "priority", "transitions", priorities, names))

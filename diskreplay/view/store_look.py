@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,19 +11,20 @@ from typing import Any
 import numpy as np
 
 import diskreplay
+from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
 from diskreplay.inspection.episodes import episodes_of
-from diskreplay.inspection.identity import action_labels, metadata_texts
+from diskreplay.inspection.identity import action_components, action_labels, metadata_texts
 from diskreplay.inspection.overview import Overview, overview_of
 from diskreplay.inspection.plain import plain
 from diskreplay.inspection.priorities import PriorityProfile, priority_rows
 from diskreplay.inspection.profile import counts_of, values_of
 from diskreplay.inspection.recorded_times import ends_of
-from diskreplay.pictures.figures import Chart, chart_document, charts_of
+from diskreplay.pictures.figures import COMPONENTS, Chart, chart_document, charts_of
 from diskreplay.pictures.report import described
 from diskreplay.prioritized import PrioritizedReplayBuffer
 
-_REWARD_BYTES = 4 << 20  # of rewards that are kept to compare
+_REWARD_BYTES = _ACTION_BYTES = 4 << 20  # of what is kept to compare
 _RECENT = 100  # episodes of "lately"
 
 
@@ -53,6 +55,9 @@ class StoreLook:
         All of them, or a sample.
     actions : dict of str to dict
         How often each value of each integer leaf was chosen.
+    spreads : dict of tuple to tuple
+        Of all other actions, by field and component: what it is called, and its values, or a sample
+        of them.
     labels : dict of int to str
         What to call each of the actions, where that is known.
     """
@@ -71,6 +76,7 @@ class StoreLook:
     profile: PriorityProfile | None
     rewards: np.ndarray
     actions: dict[str, dict[int, int]]
+    spreads: dict[tuple[str, int], tuple[str, np.ndarray]]
     labels: dict[int, str]
 
     @property
@@ -173,5 +179,22 @@ def look_at(path: Path) -> StoreLook:
             profile=None if rows is None else rows.profile(),
             rewards=np.concatenate(parts) if parts else np.empty(0, np.float32),
             actions=actions,
+            spreads=_spreads(buffer, actions.keys()),
             labels={a: label(a) for a in actions.get("action", {})} if label else {},
         )
+
+
+def _spreads(
+    buffer: ReplayBuffer, counted: Collection[str]
+) -> dict[tuple[str, int], tuple[str, np.ndarray]]:
+    """Of the actions that are not counted, the first components."""
+    found = {}
+    for name in buffer.fields:
+        if name.split("/")[0] != "action" or name in counted:
+            continue
+        parts = list(values_of(buffer, name, most_bytes=_ACTION_BYTES))
+        if parts:
+            values = np.concatenate([part.reshape(len(part), -1) for part in parts])
+            for at, label in enumerate(action_components(buffer, name)[:COMPONENTS]):
+                found[name, at] = label, values[:, at].copy()
+    return found

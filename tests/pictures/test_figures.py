@@ -82,11 +82,18 @@ def test_many_episodes_become_bins(tmp_path):
     np.testing.assert_allclose(chart.band[1], [np.quantile(g, 0.9) for g in groups])
 
 
-def test_vectors_of_many_values_become_histograms(tmp_path):
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [([], ["action[0]", "action[1]"]), (["hip", "knee"], ["action: hip", "action: knee"])],
+)
+def test_vectors_of_many_values_become_histograms(tmp_path, names, labels):
     actions = record_vectors(tmp_path / "s")
+    with diskreplay.open(tmp_path / "s", "a") as buffer:
+        buffer.set_metadata({"names": {"action": names}})
     found = charts(tmp_path / "s")
-    for component in range(2):
-        chart = found[f"Values of action[{component}]"]
+    for component, label in enumerate(labels):
+        chart = found[f"Values of {label}"]
+        assert chart.x_label == label
         values = actions[..., component].ravel()
         assert chart.labels == []
         assert chart.edges[0] == values.min()

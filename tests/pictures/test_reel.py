@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.inspection.episodes import episodes_of
@@ -53,6 +54,21 @@ def test_frames_and_figures_of_an_episode(tmp_path, shape):
     assert found["return"] == sum(recorded.rewards)
     assert found["lines"][0]["low"] == [recorded.rewards]
     assert abs(recorded.rewards[found["poster"]]) == 1  # where something is gained or lost
+
+
+@pytest.mark.parametrize(
+    ("rewards", "poster"),
+    [([1, 0, 0, 1, 0, 0, 0], 3), ([1, 0, 0, 0, 0, -1, 0], 5), ([1, 0, 5, 1, 1], 2), ([0] * 5, 2)],
+)
+def test_the_first_picture_is_where_most_happens_near_the_middle(tmp_path, rewards, poster):
+    space = Box(0, 255, (12, 16), "uint8")
+    with diskreplay.ReplayBuffer(
+        tmp_path / "s", observation_space=space, action_space=Discrete(2), capacity=None
+    ) as buffer:
+        for at, reward in enumerate(rewards):
+            seen = np.zeros((12, 16), np.uint8)
+            buffer.add(seen, 0, reward, at + 1 == len(rewards), False, seen)
+    assert reel(tmp_path / "s", 0)["poster"] == poster
 
 
 def test_several_strips(tmp_path):

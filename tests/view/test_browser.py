@@ -1,6 +1,7 @@
 """The page in Chromium: it moves, plays, finds, and runs no script of a store."""
 
 import contextlib
+import os
 import threading
 import time
 
@@ -12,6 +13,8 @@ import diskreplay
 
 pytest.importorskip("starlette")
 pytest.importorskip("selenium")
+
+from selenium.webdriver import ActionChains, Keys
 
 from diskreplay.pictures.report import save_report
 from diskreplay.view.server import serve
@@ -95,12 +98,19 @@ def text(driver, selector):
 
 
 def press(driver, key, shift=False):
-    driver.execute_script(
-        "document.querySelector('.player').dispatchEvent(new KeyboardEvent('keydown', "
-        "{key: arguments[0], shiftKey: arguments[1], bubbles: true, cancelable: true}))",
-        key,
-        shift,
-    )
+    """A key of the keyboard, for whatever has the focus."""
+    keys = ActionChains(driver)
+    if shift:
+        keys.key_down(Keys.SHIFT)
+    keys.send_keys(key)
+    if shift:
+        keys.key_up(Keys.SHIFT)
+    keys.perform()
+
+
+def type_into(driver, name, text):
+    """Into a field of a form, and Enter."""
+    driver.find_element("css selector", f"[name={name}]").send_keys(text, Keys.ENTER)
 
 
 STEP = ".now dd"
@@ -182,12 +192,12 @@ def test_an_episode_plays_and_can_be_sought(store, driver):
     at(driver, 7)
     shows(driver, 0, [34, 34, 34])
     shows(driver, 1, [236, 236, 236])
-    for key, shift, step in (("ArrowRight", False, 8), ("ArrowRight", True, 18),
-                             ("ArrowLeft", False, 17), ("Home", False, 0)):  # fmt: skip
+    for key, shift, step in ((Keys.ARROW_RIGHT, False, 8), (Keys.ARROW_RIGHT, True, 18),
+                             (Keys.ARROW_LEFT, False, 17), (Keys.HOME, False, 0)):  # fmt: skip
         press(driver, key, shift)
         at(driver, step)
         shows(driver, 0, [20 + 2 * step] * 3)
-    press(driver, "End")
+    press(driver, Keys.END)
     at(driver, "the end")
     driver.execute_script(
         "const s = document.querySelector('.player input[type=range]'); s.value = 29;"
@@ -199,8 +209,14 @@ def test_an_episode_plays_and_can_be_sought(store, driver):
     press(driver, "s")  # three frames beside each other
     for place, step in ((5, 27), (37, 28), (69, 29)):
         shows(driver, 0, [20 + 2 * step] * 3, place)
-    press(driver, "s")
-    press(driver, "Home")
+    stacks = driver.find_element("css selector", ".tick input")
+    assert stacks.is_selected()
+    driver.execute_script("arguments[0].focus()", stacks)
+    press(driver, " ")  # of the box that has the focus: nothing plays
+    assert not stacks.is_selected()
+    assert not is_playing(driver)
+    driver.execute_script("document.querySelector('.player').focus()")
+    press(driver, Keys.HOME)
     at(driver, 0)
     for key in "-----":
         press(driver, key)
@@ -210,16 +226,16 @@ def test_an_episode_plays_and_can_be_sought(store, driver):
         press(driver, key)
     at(driver, "the end")
     assert not is_playing(driver)
-    trace = "document.querySelector('svg.trace')"
-    driver.execute_script(
-        f"const b = {trace}.getBoundingClientRect(); {trace}.setPointerCapture = () => 0;"
-        f"{trace}.dispatchEvent(new PointerEvent('pointerdown', "
-        "{clientX: b.left + b.width * 10 / 49, bubbles: true}))"
-    )
+    trace = driver.find_element("css selector", "svg.trace")
+    across = trace.rect["width"] * (10 / 49 - 1 / 2)  # from its middle
+    ActionChains(driver).move_to_element_with_offset(trace, across, 0).click().perform()
     at(driver, 10)
-    press(driver, "f")
-    assert driver.execute_script("return document.querySelector('.player.large') !== null")
-    press(driver, "f")
+    driver.execute_script("document.querySelector('.player').focus()")
+    for key, is_large in (("f", True), ("f", False), ("f", True), (Keys.ESCAPE, False)):
+        press(driver, key)
+        until(
+            driver, "(document.querySelector('.player.large') !== null) === arguments[0]", is_large
+        )
     assert complaints(driver) == []
 
 
@@ -227,15 +243,19 @@ def test_episodes_are_found_by_their_figures(store, driver):
     path, url = store
     go(driver, url, f"#/{key_of(path)}/episodes")
     until(driver, "document.querySelectorAll('tbody tr').length === 50")
-    driver.find_element("xpath", "//button[text()='next →']").click()
-    until(driver, "document.querySelectorAll('tbody tr').length === 10")
-    until(driver, "location.hash.includes('start=50')")
+    for words, start, rows in (
+        ("next →", "start=50", 10), ("⇤ first", "", 50), ("last ⇥", "start=50", 10),
+        ("← before", "", 50), ("last ⇥", "start=50", 10),
+    ):  # fmt: skip
+        is_there = "[...document.querySelectorAll('.pages button')].some((b) => !b.disabled && "
+        until(driver, is_there + "b.textContent === arguments[0])", words)
+        driver.find_element("xpath", f"//button[text()='{words}']").click()
+        until(driver, f"document.querySelectorAll('tbody tr').length === {rows}")
+        until(driver, "location.hash.includes('start=') === (arguments[0] !== '')", start)
+        until(driver, "location.hash.includes(arguments[0])", start)
     driver.find_element("xpath", "//button[text()='return']").click()
     until(driver, "document.querySelector('tbody td:nth-child(3)')?.textContent === '6'")
-    driver.execute_script(
-        "const f = document.querySelector('[name=most_length]'); f.value = '20';"
-        "f.dispatchEvent(new Event('change', {bubbles: true}))"
-    )
+    type_into(driver, "most_length", "20")
     until(driver, "document.querySelector('[role=status].note')?.textContent.includes('of 11')")
     assert "of 60 in all" in text(driver, ".note")
     assert text(driver, "tbody td:nth-child(6)").startswith("by ")  # all are in one file
@@ -335,6 +355,46 @@ def test_a_hundred_thousand_episodes_on_a_phone(tmp_path, driver):
         until(driver, f"{said} === '1 to 50 of 100 episodes, of 100,000 in all'")
         go(driver, url, f"#/{key}/episodes/99999")
         until(driver, "document.querySelector('.now dd')")
+        assert complaints(driver) == []
+    resize(driver, 1280, 900)
+
+
+def test_what_is_long_stands_in_one_line(tmp_path, driver):
+    """Names, ages and counts: in a narrow tile and beside a line, each component with its own."""
+    space, names = Box(-1, 1, (14,)), [f"joint {at % 3}" for at in range(14)]  # some are alike
+    path, seen = tmp_path / "store", np.zeros(14, np.float32)
+    with diskreplay.ReplayBuffer(
+        path, observation_space=space, action_space=Discrete(2), capacity=None,
+        metadata={"names": {"observation": names}},
+    ) as buffer:  # fmt: skip
+        for step in range(20):
+            buffer.add(seen + step / 20, 0, 1.0, step == 19, False)
+    long_ago = time.time() - 15
+    for file in (path, *path.rglob("*")):
+        os.utime(file, (long_ago, long_ago))
+    key = key_of(path)
+    tall = (
+        "(() => { const tile = [...document.querySelectorAll('.tile')].find((t) =>"
+        " t.querySelector('dt').textContent === arguments[0])?.querySelector('dd span');"
+        " return tile && [tile.textContent, tile.getClientRects().length] })()"
+    )
+    with served(path) as url:
+        for width, phone in ((1280, False), (375, True)):
+            resize(driver, width, 900, phone=phone)
+            go(driver, url, f"#/{key}/live")
+            until(driver, f"({tall})?.[0].match(/^\\d+\\s(s|min)\\sago$/)", "Last write")
+            assert driver.execute_script(f"return {tall}", "Last write")[1] == 1
+        resize(driver, 1280, 900)
+        go(driver, url, f"#/{key}/episodes/0?step=10")
+        at(driver, 10)
+        line = "[...document.querySelectorAll('.channel')].find((c) => c.querySelector('.name')"
+        line += ".textContent === 'observation 12 of 14')"
+        until(
+            driver, f"{line}.querySelector('output').textContent.startsWith('joint 0 0.5joint 1')"
+        )
+        go(driver, url, f"#/{key}/vectors")
+        charts = "[...document.querySelectorAll('figure h3')].map((h) => h.textContent)"
+        until(driver, f"{charts}.filter((t) => t === 'joint 0').length === 5")
         assert complaints(driver) == []
     resize(driver, 1280, 900)
 

@@ -9,7 +9,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx2")
 
 from diskreplay.view.shown_stores import key_of
-from tests.pictures.making import record
+from tests.pictures.making import record, record_vectors
 from tests.view.serving import asked, serving
 
 
@@ -31,6 +31,30 @@ def test_two_stores_beside_each_other(tmp_path):
     for title in ("Returns", "Lengths", "Rewards", "Actions chosen", "Priorities"):
         for shares in charts[title]["series"]:
             assert sum(shares) == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("names", "titles"),
+    [
+        ({}, ["Values of action[0]", "Values of action[1]"]),
+        ({"action": ["hip", "knee"]}, ["Values of action: hip", "Values of action: knee"]),
+        ({"action": ["joint", "joint"]}, ["Values of action: joint"] * 2),
+    ],
+)
+def test_actions_of_numbers_beside_each_other(tmp_path, names, titles):
+    """Only one of them has names."""
+    actions = [record_vectors(tmp_path / "a", 20), record_vectors(tmp_path / "b", 50)]
+    with diskreplay.open(tmp_path / "a", "a") as buffer:
+        buffer.set_metadata({"names": names})
+    with serving(tmp_path) as client:
+        found = asked(client, f"compare/{key_of(tmp_path / 'a')}/{key_of(tmp_path / 'b')}")
+    charts = [chart for chart in found["charts"] if chart["title"].startswith("Values of")]
+    assert [chart["title"] for chart in charts] == titles
+    for component, chart in enumerate(charts):
+        for recorded, shares in zip(actions, chart["series"], strict=True):
+            values = recorded[:, :, component].ravel()
+            wanted = np.histogram(values, chart["edges"])[0] / len(values)
+            np.testing.assert_allclose(shares, 100 * wanted)
 
 
 def test_what_is_compared_has_two_names(tmp_path):

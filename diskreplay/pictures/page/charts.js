@@ -277,7 +277,7 @@ class ChartCard {
   }
 }
 
-// Cards of several charts, kept from one update to the next by their titles.
+// Cards of several charts, kept from one update to the next by their titles. A store may call two alike.
 class ChartGrid {
   constructor(className = "grid") {
     this.element = element("div", { className });
@@ -285,17 +285,21 @@ class ChartGrid {
   }
 
   update(charts) {
-    const titles = new Set(charts.map((chart) => chart.title));
-    for (const [title, card] of this.cards) {
-      if (titles.has(title)) continue;
+    const counted = new Map();
+    const keys = charts.map(({ title }) => {
+      counted.set(title, (counted.get(title) ?? 0) + 1);
+      return `${counted.get(title)} ${title}`;
+    });
+    for (const [key, card] of this.cards) {
+      if (keys.includes(key)) continue;
       card.observer.disconnect();
       card.element.remove();
-      this.cards.delete(title);
+      this.cards.delete(key);
     }
     charts.forEach((chart, at) => {
-      let card = this.cards.get(chart.title);
+      let card = this.cards.get(keys[at]);
       if (card) card.update(chart);
-      else this.cards.set(chart.title, (card = new ChartCard(chart)));
+      else this.cards.set(keys[at], (card = new ChartCard(chart)));
       if (this.element.children[at] !== card.element) this.element.insertBefore(card.element, this.element.children[at] ?? null);
     });
   }

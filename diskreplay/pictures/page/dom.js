@@ -58,9 +58,9 @@ function countText(count, noun) {
 }
 
 function agoText(seconds) {
-  for (const [unit, length] of [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]]) {
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
     const count = Math.floor(seconds / length);
-    if (count > 0) return `${countText(count, unit)} ago`;
+    if (count > 0) return `${numberText(count)}\u00a0${unit}\u00a0ago`; // in one line, in a narrow tile too
   }
   return "just now";
 }

@@ -6,12 +6,12 @@
 //   firstStep, stride the step of the first transition, and how many steps lie between two frames
 //   cameras           [{ name, width, height, per }]: frames of `per` lie below each other in a strip
 //   strip(camera, k)  the address of a strip
-//   lines             [{ channel: { name, group, names }, low, high }]
+//   lines             [{ channel: { name, group, names, size }, low, high }]
 //   steps(first, n)   a promise of { ids, actions, rewards, values } of some transitions
 //   stack             { size, padding }: what the agent saw
 
 const PLAYERS = new Set();
-const STEPS_AT_ONCE = 256, STRIPS_KEPT = 24;
+const STEPS_AT_ONCE = 256, STRIPS_KEPT = 24, COMPONENTS = 12; // of a vector that are drawn
 const SPEEDS = [1, 2, 5, 10, 15, 30, 60, 120, 240];
 
 class StepStore { // figures of steps, fetched in runs
@@ -100,12 +100,15 @@ class Trace { // one channel over the episode, with a mark where the player is
     this.svg = shape("svg", { class: "trace", preserveAspectRatio: "none", viewBox: "0 0 1000 100" });
     this.cursor = shape("line", { class: "cursor", y1: 0, y2: 100 });
     this.value = element("output");
+    const { name, names, size } = line.channel;
+    this.called = names.map((each) => (each === name || each.startsWith(`${name}[`) ? "" : each)); // what the metadata call it
+    const drawn = Math.min(names.length, COMPONENTS);
     this.element = element("div", { className: "channel" },
-      element("span", { className: "name", title: line.channel.name }, line.channel.name), this.svg, this.value);
+      element("span", { className: "name" }, name, size > drawn ? element("small", {}, ` ${drawn} of ${size}`) : null), this.svg, this.value);
     const [low, high] = extent(...line.low, ...line.high), span = high - low || 1;
     const up = (value) => (96 - ((value - low) / span) * 92).toFixed(1);
     const step = (at, of) => ((of === 1 ? 0.5 : at / (of - 1)) * 1000).toFixed(1);
-    line.low.slice(0, 12).forEach((lows, which) => {
+    line.low.slice(0, COMPONENTS).forEach((lows, which) => {
       const highs = line.high[which], top = [], bottom = [];
       lows.forEach((value, at) => {
         if (value === null) return;
@@ -127,8 +130,9 @@ class Trace { // one channel over the episode, with a mark where the player is
     const x = this.count > 1 ? (Math.min(at, this.count - 1) / (this.count - 1)) * 1000 : 500;
     this.cursor.setAttribute("x1", x);
     this.cursor.setAttribute("x2", x);
-    const texts = (values ?? []).slice(0, 12).map((value, which) =>
-      element("span", { className: values.length > 1 ? `k${which % 6}` : "", title: this.line.channel.names[which] }, numberText(value)));
+    const texts = (values ?? []).slice(0, COMPONENTS).map((value, which) =>
+      element("span", { className: values.length > 1 ? `k${which % 6}` : "", title: this.line.channel.names[which] },
+        this.called[which] ? element("span", { className: "called" }, `${this.called[which]} `) : null, numberText(value)));
     this.value.replaceChildren(...texts);
   }
 }
@@ -197,9 +201,10 @@ class Player {
       Home: () => this.seek(0), End: () => this.seek(this.play.frames - 1), f: () => this.enlarge(),
       s: () => { if (this.stacking) { this.stacking.checked = !this.stacking.checked; this.stack(); } },
       "+": () => this.faster(1), "-": () => this.faster(-1),
+      Escape: () => { if (this.element.classList.contains("large")) this.enlarge(); },
     };
     const deed = deeds[event.key];
-    if (!deed || (event.key === " " && event.target.tagName === "BUTTON")) return;
+    if (!deed || (event.key === " " && (event.target.tagName === "BUTTON" || event.target.type === "checkbox"))) return;
     event.preventDefault();
     deed();
   }

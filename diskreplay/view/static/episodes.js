@@ -14,15 +14,17 @@ function episodesPage(root, store, query) {
   const end = element("select", { name: "end" }, ...ENDS.map(([value, words]) => element("option", { value, selected: value === (state.end ?? "") }, words)));
   const form = element("form", { className: "filters", onsubmit: (event) => { event.preventDefault(); apply(); }, onchange: change },
     range("return", "least_return", "most_return"), range("length", "least_length", "most_length"),
-    range("recorded", "after", "before", { type: "datetime-local" }), range("first id", "since", "until"), element("label", { className: "field" }, element("span", {}, "ended"), end),
+    range("recorded", "after", "before", { type: "datetime-local" }), range("first id", "since", "until"), field("env", "env", { size: 4 }), element("label", { className: "field" }, element("span", {}, "ended"), end),
     element("button", { type: "button", onclick: () => go({ order: "newest" }) }, "Clear"),
     element("p", { className: "soft" }, "A row has no time of its own. Times are about right: they are those of the store's files, "
       + "and between two files rows are taken to have come evenly."));
-  const back = element("button", { type: "button", onclick: () => go({ start: Math.max(0, Number(state.start) - PAGE) }) }, "← before");
-  const on = element("button", { type: "button", onclick: () => go({ start: Number(state.start) + PAGE }) }, "next →");
+  let found = 0; // episodes, as of the last answer
+  const button = (words, start) => element("button", { type: "button", onclick: () => go({ start: start() }) }, words);
+  const back = [button("⇤ first", () => 0), button("← before", () => Math.max(0, Number(state.start) - PAGE))];
+  const on = [button("next →", () => Number(state.start) + PAGE), button("last ⇥", () => Math.floor((found - 1) / PAGE) * PAGE)];
   root.append(element("header", {}, element("h1", {}, "Episodes")), form, said,
     element("div", { className: "card" }, element("div", { className: "scroll" }, element("table", { className: "rows" }, element("thead", {}, head), body))),
-    element("div", { className: "pages" }, back, on));
+    element("div", { className: "pages" }, ...back, ...on));
 
   // A time changes with each digit that is typed: it is waited for the next one.
   let later = 0;
@@ -69,7 +71,9 @@ function episodesPage(root, store, query) {
     const start = Number(state.start);
     said.textContent = page.found ? `${numberText(start + 1)} to ${numberText(start + page.episodes.length)} of ${countText(page.found, "episode")}`
       + (page.found < page.total ? `, of ${numberText(page.total)} in all` : "") : "No episode is like that.";
-    [back.disabled, on.disabled] = [start === 0, start + PAGE >= page.found];
+    found = page.found;
+    for (const each of back) each.disabled = start === 0;
+    for (const each of on) each.disabled = start + PAGE >= found;
     const text = JSON.stringify(page.episodes);
     if (body.dataset.text === text) return;
     body.dataset.text = text;
@@ -145,7 +149,7 @@ async function openEpisode(root, store, id, query) {
     element("p", { className: "links" }, element("a", { href: `#/${store.key}/episodes` }, "all episodes"), link(found.before, "← the one before"),
       link(found.behind, "the next one →"), place)),
     element("div", { className: "card" }, player.element),
-    element("p", { className: "note keys" }, "Keys: space plays, ← → step (with shift ten), Home End, + − speed, s stacks, f larger. A click on a line goes there."));
+    element("p", { className: "note keys" }, "Keys: space plays, ← → step (with shift ten), Home End, + − speed, s stacks, f larger, Esc back. A click on a line goes there."));
   const stop = player.stop.bind(player);
   player.stop = () => { clearTimeout(noting); stop(); };
   player.element.focus({ preventScroll: true });
