@@ -120,7 +120,7 @@ if TYPE_CHECKING:
     from diskreplay.slot_view import SlotView
     from diskreplay.slots import Slots
     from diskreplay.statistics import Statistics
-    from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+    from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
     from diskreplay.store.listing import Checkpoint
     from diskreplay.union import ReplayUnion
 
@@ -190,7 +190,7 @@ __all__ = [
 # finds the command line ready for it.
 _HOMES = {
     "Batch": "batch",
-    "CHECKPOINT_DURATION": "store.checkpoint",
+    "CHECKPOINT_DURATION": "store.checkpoint_names",
     "Checkpoint": "store.listing",
     "EnvWriter": "env_writer",
     "PrioritizedReplayBuffer": "prioritized",

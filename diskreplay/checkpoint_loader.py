@@ -15,7 +15,7 @@ from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers, Resumed
 from diskreplay.sequence_view import Views
-from diskreplay.store import attachments, checkpoint, generation, loading, tempfiles
+from diskreplay.store import attachments, checkpoint_names, generation, loading, tempfiles
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.place import Place
 from diskreplay.store.store import Store
@@ -78,7 +78,7 @@ class CheckpointLoader:
         converted, beside the store."""
         session = self._session
         try:
-            path, text = checkpoint.find(directory, session.name, suffix)
+            path, text = checkpoint_names.find(directory, session.name, suffix)
         except CheckpointNotFoundError:
             if not session._kind.reads_foreign:
                 raise

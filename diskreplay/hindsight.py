@@ -109,7 +109,7 @@ class Hindsight:
     def _read_goals(self, drawn: DrawnBatch, goals: np.ndarray) -> np.ndarray:
         shape, dtype = self._buffer.fields[self._goals.field]
         out = np.empty((len(goals), *shape), dtype)
-        drawn.store.take(self._goals.field, goals, out)
+        drawn.store.columns[self._goals.field].take(goals, out)
         return out
 
     def _relabel(self, batch: Batch, places: np.ndarray, goals: np.ndarray) -> Batch:

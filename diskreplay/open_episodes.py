@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.episode_parts import PARTS, Parts
 from diskreplay.errors import FormatError, UsageError
 from diskreplay.runs import Run, joined
 from diskreplay.store import numbers
 from diskreplay.store.format import read_attributes
-from diskreplay.store.parts import PARTS, Parts
 from diskreplay.store.store import Store
 
 BEGINS = "begins"  # among the attributes of the group
@@ -80,7 +80,7 @@ class OpenEpisodes:
         """Go on with the episode of the newest row of an env, which there is, unless it is over."""
         newest = int(self._store.count[env]) - 1
         *ends, step = (
-            self._store.read(name, env, newest, newest + 1)[0]
+            self._store.columns[name].read(env, newest, newest + 1)[0]
             for name in ("terminated", "truncated", "is_final", "step")
         )
         self.next_step[env] = 0 if any(ends) else min(int(step) + 1, LONGEST)
@@ -143,11 +143,11 @@ class OpenEpisodes:
         """`late_starts` of an env's next rows, of which the first begins an episode, unless it is
         what the last one has led to; and whether it is one more of `begins`."""
         store, count = self._store, self._store.count.item(env)
-        if step.item(0) != store.read("step", env, count - 1, count).item(0) + 1:
+        if step.item(0) != store.columns["step"].read(env, count - 1, count).item(0) + 1:
             return late, False  # nor is it what closes an episode
         low = max(count - 2, store.first.item(env))
         *ends, steps, finals = (
-            store.read(name, env, low, count)
+            store.columns[name].read(env, low, count)
             for name in ("terminated", "truncated", "step", "is_final")
         )
         over, before = ends[0] | ends[1], count - low
@@ -206,7 +206,7 @@ class OpenEpisodes:
         if low >= stop:
             return 0
         step, final, reward, *ends = (
-            self._store.read(name, env, low, stop)
+            self._store.columns[name].read(env, low, stop)
             for name in ("step", "is_final", "reward", "terminated", "truncated")
         )
         ended = ends[0] | ends[1]

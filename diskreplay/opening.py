@@ -9,7 +9,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution, UniformDistribution
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError, SchemaError
 from diskreplay.prioritized import PrioritizedReplayBuffer
-from diskreplay.store import checkpoint, loading, manifest
+from diskreplay.store import checkpoint_names, loading, manifest
 from diskreplay.store.listing import checkpoints
 from diskreplay.store.manifest import ATTACHMENTS
 from diskreplay.store.paths import resolved
@@ -123,7 +123,7 @@ def attachment(
     """
     directory = resolved(directory)
     while True:
-        path, _suffix = checkpoint.find(directory, prefix, number)
+        path, _suffix = checkpoint_names.find(directory, prefix, number)
         try:
             contents = manifest.read_whole(path)
             if name not in contents.attachments:

@@ -87,7 +87,7 @@ class RowReader(Session):
 
         def read(store: Store, ids: np.ndarray) -> None:
             for name, result in zip(names, results, strict=True):
-                store.take(name, ids.reshape(-1), result)
+                store.columns[name].take(ids.reshape(-1), result)
 
         self._read_held(ids_in, read)
 

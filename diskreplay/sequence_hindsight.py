@@ -143,7 +143,7 @@ class SequenceHindsight:
         def taken(name: str, ids: np.ndarray) -> np.ndarray:
             shape, dtype = fields[name]
             out = np.empty((len(ids), *shape), dtype)
-            drawn.store.take(name, np.ascontiguousarray(ids), out)
+            drawn.store.columns[name].take(np.ascontiguousarray(ids), out)
             return out
 
         reached = self._goals.field

@@ -28,7 +28,7 @@ from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint, generation, loading, priorities, tempfiles, temporary
+from diskreplay.store import checkpoint_names, generation, loading, priorities, tempfiles, temporary
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import is_remote, resolved
 from diskreplay.store.store import Store
@@ -73,7 +73,7 @@ class Session(CallGuard):
         segment_rows = validation.whole("segment_rows", segment_rows, optional=True)
         env_group = validation.whole("env_group", env_group, optional=True)
         kind.check_capacity(capacity)
-        name = checkpoint.checked_suffix(name)
+        name = checkpoint_names.checked_suffix(name)
         rng = ReplayableRng(np.random.default_rng(seed))  # a Generator passes as it is
         workspace = None
         if path is None:
@@ -282,7 +282,7 @@ class Session(CallGuard):
         iteration_number: int | str,
         *,
         attachments: "Mapping[str, attaching.Source] | None" = None,
-        keep: int | None = checkpoint.CHECKPOINT_DURATION,
+        keep: int | None = checkpoint_names.CHECKPOINT_DURATION,
         wait: bool = True,
     ) -> Path:
         """Write a checkpoint ``<checkpoint_dir>/<name>_ckpt.<iteration_number>``.
@@ -338,7 +338,7 @@ class Session(CallGuard):
             saver = self._remote_saver()
             return saver.save(checkpoint_dir, iteration_number, attachments, keep, wait)
         directory = resolved(checkpoint_dir)
-        keep, wanted = checkpoint.checked_keep(keep), attaching.checked(attachments)
+        keep, wanted = checkpoint_names.checked_keep(keep), attaching.checked(attachments)
         return CheckpointSaver(self).save(directory, iteration_number, wanted, keep)
 
     def load(

@@ -91,7 +91,7 @@ class SlotTable(IndexedStore):
                 self._take_in_rows(lane, row, min(row + _AT_ONCE, stop))
 
     def _take_in_rows(self, lane: int, start: int, stop: int) -> None:
-        slots = self.store.read(SLOT, lane, start, stop)
+        slots = self.store.columns[SLOT].read(lane, start, stop)
         first = int(self.fields.offsets[lane])
         size = int(self.fields.sizes[lane])
         bad = (slots != _EMPTIED) & ((slots < first) | (slots >= first + size))
@@ -107,7 +107,7 @@ class SlotTable(IndexedStore):
         # Of several rows for a slot the last one counts: as NumPy assigns.
         self.row_of[slots] = np.arange(start, stop)
         for name, column in self.columns.items():
-            column[slots] = self.store.read(self.fields.stored[name], lane, start, stop)
+            column[slots] = self.store.columns[self.fields.stored[name]].read(lane, start, stop)
         self._taken_in[lane] = stop
 
     def follow(self) -> None:
@@ -168,7 +168,7 @@ class SlotTable(IndexedStore):
         guard = ReadGuard()
         try:
             self.store.rwlock.acquire_read(guard)
-            self.store.take(stored, ids, out)
+            self.store.columns[stored].take(ids, out)
         finally:
             guard.release()
 
@@ -295,7 +295,7 @@ class SlotTable(IndexedStore):
             if count + rows <= start + kept - step:
                 return
             stop = min(start + step, count)
-            slots = self.store.read(SLOT, lane, start, stop)
+            slots = self.store.columns[SLOT].read(lane, start, stop)
             numbers = np.arange(start, stop)
             shown = (slots >= 0) & (self.row_of[slots] == numbers)
             if shown.any():

@@ -51,7 +51,7 @@ def read(
     flags, ends = np.zeros(len(ids), np.uint8), np.empty(len(ids), np.bool_)
     found = np.empty(len(ids), np.int32), flags, np.empty(len(ids), np.float32)
     for name, column, flag in _COLUMNS:
-        store.take(name, ids, ends if flag else found[column])
+        store.columns[name].take(ids, ends if flag else found[column])
         if flag:
             flags |= (ends.view(np.uint8) != 0).view(np.uint8) * np.uint8(flag)
     if (found[_STEP] < 0).any():

@@ -80,7 +80,7 @@ def snapshot(buffer):
     """Everything a caller can see of a buffer."""
     store = buffer._rows.store
     rows = {
-        (name, env): store.read(name, env, int(store.first[env]), int(store.count[env]))
+        (name, env): store.columns[name].read(env, int(store.first[env]), int(store.count[env]))
         for name in store.columns
         for env in range(buffer.num_envs)
     }
@@ -120,7 +120,7 @@ def goes_on(buffer):
         id = buffer.add(**vector_step(before, buffer.num_envs))
     assert buffer.add_count == before + buffer.num_envs
     row, env = divmod(int(id[0]), buffer.num_envs)
-    assert buffer._rows.store.read("reward", env, row, row + 1)[0] == before
+    assert buffer._rows.store.columns["reward"].read(env, row, row + 1)[0] == before
     batch = buffer.sample()
     buffer.update_priorities(batch.id, np.full(len(batch.id), 0.5))
 
@@ -784,8 +784,8 @@ def test_full_disk_while_adding(tmp_path, monkeypatch, num_envs):
         goes_on(buffer)
         assert buffer.add_count == before[0]["add_count"] + num_envs
     with make(tmp_path / "store", **options) as buffer:
-        rewards = buffer._rows.store.read("reward", 0, 0, 40)
-        is_final = buffer._rows.store.read("is_final", 0, 0, 40)
+        rewards = buffer._rows.store.columns["reward"].read(0, 0, 40)
+        is_final = buffer._rows.store.columns["is_final"].read(0, 0, 40)
         assert rewards[~is_final].tolist() == list(range((~is_final).sum()))
 
 
@@ -842,8 +842,10 @@ def fill_a_disk(path, make_room):
     buffer.close()
     with diskreplay.open(path) as reader:
         assert reader.add_count == reached + 20
-        rewards = reader._rows.store.read("reward", 0, 0, int(reader._rows.store.count[0]))
-        is_final = reader._rows.store.read("is_final", 0, 0, int(reader._rows.store.count[0]))
+        rewards = reader._rows.store.columns["reward"].read(0, 0, int(reader._rows.store.count[0]))
+        is_final = reader._rows.store.columns["is_final"].read(
+            0, 0, int(reader._rows.store.count[0])
+        )
         assert rewards[~is_final].tolist() == list(range(reached + 20))
 
 

@@ -49,7 +49,7 @@ def check_rows(buffer, case, steps):
         assert store.first[env] == first
         guard = ReadGuard()  # the maintenance thread may seal a segment meanwhile
         store.rwlock.acquire_read(guard)
-        stored = {name: store.read(name, env, first, len(rows)) for name in store.columns}
+        stored = {name: store.columns[name].read(env, first, len(rows)) for name in store.columns}
         guard.release()
         for i, (row, step, how) in enumerate(rows[first:]):
             final = how == "final"

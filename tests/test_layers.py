@@ -55,6 +55,7 @@ LEVELS = [
     ["sequence_batch", "sequence_state", "slot_view"],
     ["batch", "episodes", "metadata"],
     ["check"],
+    ["episode_parts"],
     ["sampling"],
     ["store"],
     ["errors", "extensions", "fork", "signals", "cache_line", "row_commit", "jit"],

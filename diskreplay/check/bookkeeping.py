@@ -8,9 +8,9 @@ import numpy as np
 
 from diskreplay.check.excused import Excused
 from diskreplay.check.row_check import FIELD_OF, SmallColumns, faults
+from diskreplay.episode_parts import Parts
 from diskreplay.store.catalog import Catalog, Key
 from diskreplay.store.field import Field
-from diskreplay.store.parts import Parts
 from diskreplay.store.plain_file import Unreadable, plain_file, read_at
 
 _ROWS_AT_ONCE = 1 << 20  # of all envs of a group

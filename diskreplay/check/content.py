@@ -42,7 +42,7 @@ class Content:
         in_tail = catalog.in_tail(entry)
         found = self._read_blocks(check, entry, entry.counted & ~in_tail) & ~in_tail
         if (self.known & in_tail).any():
-            path, places = catalog.tail(field), field.tail_rows(catalog.num_envs)
+            path, places = catalog.paths(field).tail, field.tail_rows(catalog.num_envs)
             envs = catalog.envs(entry.group)
             segment_check.copy_tail(field, path, in_tail, entry.start, envs, places, self.values)
             found |= in_tail

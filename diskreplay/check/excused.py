@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diskreplay.check.row_check import SmallColumns, holes, odd_rows
-from diskreplay.store.parts import Parts
+from diskreplay.episode_parts import Parts
 
 
 class Excused:

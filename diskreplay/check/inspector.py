@@ -66,7 +66,7 @@ class Inspector:
                 if path == chunk:
                     since = left & rows & ~checked.has
                     if since.any():
-                        begun = catalog.open_shard(*entry[:3])
+                        begun = catalog.paths(entry.field).open_segment(*entry[1:3])
                         faults.append(Fault(begun, "missing", _SINCE, since))
                         rows &= ~since
                 left = left & ~rows

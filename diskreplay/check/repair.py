@@ -39,7 +39,6 @@ from diskreplay.store import (
     tempfiles,
 )
 from diskreplay.store.catalog import Key, SegmentEntry
-from diskreplay.store.checkpoint import write_documents
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.paths import resolved
@@ -283,10 +282,11 @@ class _Repair:
             rows = spans(lost & entry.retained, entry.start, entry.first_env)
             if not rows or key in self.check.sources:
                 continue
-            where = {self.catalog.chunk(*entry[:3]), self.catalog.open_shard(*entry[:3])}
+            paths = self.catalog.paths(entry.field)
+            where = {self.catalog.chunk(*entry[:3]), paths.open_segment(*entry[1:3])}
             meanings = [f.meaning for f in self.check.findings if f.path in where and f.rows]
             if (lost & self.catalog.in_tail(entry)).any():
-                meanings.append(f"the tail: {meaning[self.catalog.tail(entry.field)]}")
+                meanings.append(f"the tail: {meaning[paths.tail]}")
             reason = "; ".join([*dict.fromkeys(meanings), self._verdicts.get(key, "")])
             self.losses.append(Loss(rows, key[0], f"segment {key[1]}: {reason}"))
 
@@ -306,7 +306,7 @@ class _Repair:
                 which = attributes["seals" if is_sealed else "open"]
                 which[f"{entry.number}/{entry.group}"] = seal.entry
             made = format.array_document(field, rows, catalog.num_envs, attributes)
-            write_documents(build, field, made)
+            format.write_documents(build, field, made)
         of_group = {
             **self.snapshot.attributes,
             **self.snapshot.parts.attribute(),

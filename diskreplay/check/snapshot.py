@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from diskreplay.check.report import Finding
+from diskreplay.episode_parts import Parts
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.store import files, format, manifest, private
 from diskreplay.store.catalog import Catalog
 from diskreplay.store.commit_page import CommitPage, finals_in
 from diskreplay.store.field import Field
-from diskreplay.store.parts import Parts
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import Seal
 from diskreplay.store.system_errors import says_lost

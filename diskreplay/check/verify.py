@@ -207,7 +207,7 @@ class Check:
 
     def _check_tail(self, field: Field) -> None:
         """Of a tail only the length is known."""
-        path, expected = self.catalog.tail(field), field.tail_bytes(self.catalog.num_envs)
+        path, expected = self.catalog.paths(field).tail, field.tail_bytes(self.catalog.num_envs)
         self._expected.add(path)
         try:
             with plain_file(path) as (_fd, size):
@@ -249,7 +249,8 @@ class Check:
 
     def _stamp(self, entry: SegmentEntry) -> tuple:
         """What changes when the writer does something to a segment."""
-        paths = self.catalog.chunk(*entry[:3]), self.catalog.open_shard(*entry[:3])
+        begun = self.catalog.paths(entry.field).open_segment(*entry[1:3])
+        paths = self.catalog.chunk(*entry[:3]), begun
         return (
             entry.used.tobytes(), entry.seal, self.snapshot.epoch, [_inode(path) for path in paths],
             self.catalog.in_tail(entry).tobytes(),

@@ -9,7 +9,7 @@ import numpy as np
 from diskreplay.convert.npy_gz import NpyGzReader, gzipped, read_gz
 from diskreplay.convert.unpickling import MOST_PICKLED, unpickled
 from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError
-from diskreplay.store import checkpoint, files
+from diskreplay.store import checkpoint_names, files
 
 STORE_PREFIX = "$store$_"
 """Of the names of files of elements, as in Dopamine."""
@@ -33,7 +33,7 @@ class GzFiles:
 
     def __init__(self, directory: Path, suffix: int | str) -> None:
         self.directory = Path(directory)
-        self.suffix = checkpoint.checked_suffix(suffix)
+        self.suffix = checkpoint_names.checked_suffix(suffix)
 
     def path(self, name: str) -> Path:
         """Where the file of this name is, or would be."""

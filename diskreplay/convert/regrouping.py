@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.episode_parts import PARTS
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.open_episodes import BEGINS
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.store import generation, regrouping
 from diskreplay.store.manifest import ATTACHMENTS
 from diskreplay.store.outside import check_outside
-from diskreplay.store.parts import PARTS
 from diskreplay.store.paths import resolved
 from diskreplay.store.priorities import LARGEST, VIEWS
 from diskreplay.store.regrouping import Piece, SourceCheckpoint

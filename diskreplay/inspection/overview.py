@@ -23,6 +23,7 @@ from diskreplay.schema import Schema
 from diskreplay.store import format, manifest, private
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.field import Field
+from diskreplay.store.field_paths import FieldPaths
 from diskreplay.store.store import Store
 from diskreplay.store.usage import sizes
 
@@ -238,8 +239,9 @@ def _fill(store: Store, rows: int, retained: int, most: int | None) -> float | N
 def _field(
     path: Path, number: int, field: Field, bounds: np.ndarray, *, live: bool
 ) -> FieldOverview:
-    chunks, private_files = sizes(path / field.name), sizes(private.directory(path))
-    open_shards = sizes(private.open_shards(path, number))
+    paths = FieldPaths(path, number, field)
+    chunks, private_files = sizes(paths.directory), sizes(private.directory(path))
+    open_segments = sizes(paths.open_segments)
     found = segments_of(field, bounds[:, 0], bounds[:, 1])
     missing = [
         f"{field.name}/{field.chunk_key(*key)}"
@@ -247,11 +249,11 @@ def _field(
         # A writer may have deleted it since its rows were counted.
         if not live
         and field.chunk_key(*key) not in chunks
-        and "{}.{}".format(*key) not in open_shards
+        and "{}.{}".format(*key) not in open_segments
     ]
     raw = int((bounds[:, 1] - bounds[:, 0]).sum()) * field.row_bytes
-    tail = private_files.get(private.tail(path, number).name, 0)
-    disk = sum(chunks.values()) + sum(open_shards.values()) + tail
+    tail = private_files.get(paths.tail.name, 0)
+    disk = sum(chunks.values()) + sum(open_segments.values()) + tail
     known = dataclasses.asdict(field) | {"dtype": field.dtype.name}
     del known["name"]
     return FieldOverview(

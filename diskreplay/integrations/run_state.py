@@ -18,7 +18,7 @@ from diskreplay.errors import (
 )
 from diskreplay.integrations.env_state import EnvState
 from diskreplay.opening import checkpoints
-from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import is_remote
 

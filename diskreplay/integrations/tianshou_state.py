@@ -11,7 +11,7 @@ from tianshou.data import PrioritizedReplayBuffer
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
 from diskreplay.integrations.tianshou_leaves import NOTE, LeavesOnDisk
 from diskreplay.slot_fields import SlotFields
-from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import Checkpoint, checkpoints
 

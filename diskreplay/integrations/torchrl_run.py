@@ -11,7 +11,7 @@ from diskreplay.errors import (
     CorruptCheckpointError,
     InvalidInputError,
 )
-from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint, checkpoints
 
 _STATE = "torchrl.pkl"

@@ -13,7 +13,7 @@ from diskreplay.options import Options
 from diskreplay.ray.resharding import default_group, envs_of_shards
 from diskreplay.ray.shard_ids import MOST_SHARDS
 from diskreplay.schema import Schema
-from diskreplay.store import checkpoint
+from diskreplay.store import checkpoint_names
 
 _OF_THE_BUFFER = (
     "observation_space", "action_space", "stack_size", "stack_padding", "update_horizon", "gamma",
@@ -66,7 +66,7 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "buffer": buffer, "num_shards": shards, "num_envs": envs, "envs": divided,
         "env_group": group, "capacity": None if capacity is None else int(capacity),
-        "name": checkpoint.checked_suffix(given["name"]), **seconds,
+        "name": checkpoint_names.checked_suffix(given["name"]), **seconds,
         "failover_after": None if failover is None else float(failover),
     }  # fmt: skip
 

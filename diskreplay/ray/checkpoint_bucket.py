@@ -31,7 +31,7 @@ from diskreplay.ray.sharded_checkpoint import (
     superfluous,
     wanted,
 )
-from diskreplay.store import checkpoint, numbers
+from diskreplay.store import checkpoint_names, numbers
 
 _KEY = "shards.json"
 _MOST_ATTACHED = 4 << 30
@@ -83,7 +83,7 @@ def parse(data: bytes, where: str) -> ShardCatalog:
         return ShardCatalog(
             text("run", found["run"]), numbers.integer("epoch", found["epoch"], 0, 1 << 62),
             {
-                checkpoint.checked_suffix(suffix): checked(document, f"{where}: {suffix}")
+                checkpoint_names.checked_suffix(suffix): checked(document, f"{where}: {suffix}")
                 for suffix, document in documents.items()
             },
             text("nonce", found["nonce"]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from diskreplay.ray.client import Client
 from diskreplay.ray.sharded_checkpoints import CheckpointPlaces, ShardedCheckpoints
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
-from diskreplay.store import checkpoint
+from diskreplay.store import checkpoint_names
 
 if TYPE_CHECKING:
     from diskreplay.remote.checkpoints import RemoteCheckpoints
@@ -28,7 +28,7 @@ class CheckpointCalls:
         suffix: int | str,
         *,
         attachments: "Mapping[str, Source] | None" = None,
-        keep: int | None = checkpoint.CHECKPOINT_DURATION,
+        keep: int | None = checkpoint_names.CHECKPOINT_DURATION,
     ) -> Path | str:
         """Write a checkpoint of all shards: it is there whole, or not at all.
 

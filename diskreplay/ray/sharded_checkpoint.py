@@ -19,7 +19,7 @@ from diskreplay.errors import (
 )
 from diskreplay.ray.actors import Actor
 from diskreplay.ray.noted_parts import NotedParts
-from diskreplay.store import checkpoint, file_locks, files
+from diskreplay.store import checkpoint_names, file_locks, files
 from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import resolved
 from diskreplay.store.tempfiles import Workspace
@@ -249,7 +249,7 @@ def wanted(there: list[str], suffix: int | str | None, where: str) -> str:
         if not numbers:
             raise CheckpointNotFoundError(f"{where}: no checkpoint of a number is there")
         return numbers[-1]
-    text = checkpoint.checked_suffix(suffix)
+    text = checkpoint_names.checked_suffix(suffix)
     if text not in there:
         raise CheckpointNotFoundError(
             f"{where}: there is no such checkpoint {text!r}; there are {there}"

@@ -26,7 +26,7 @@ from diskreplay.ray.resharding import PartPiece, pieces_of_shards
 from diskreplay.ray.sharded_checkpoint import CheckpointDirectory, attachments_of
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
 from diskreplay.store import attachments as attaching
-from diskreplay.store import checkpoint
+from diskreplay.store import checkpoint_names
 from diskreplay.store.attachments import Source
 from diskreplay.store.manifest import ATTACHMENTS
 
@@ -99,7 +99,7 @@ class ShardedCheckpoints:
     ) -> Path | str:
         """See `ShardedReplayBuffer.save`."""
         client, there = self._client, self._there
-        kept, text = checkpoint.checked_keep(keep), checkpoint.checked_suffix(suffix)
+        kept, text = checkpoint_names.checked_keep(keep), checkpoint_names.checked_suffix(suffix)
         attached = read_attachments(attachments)
         with there.saving(text, client.actors, client.shard_timeout) as part, self._still():
             with client.lock:

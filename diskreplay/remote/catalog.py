@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from diskreplay.errors import CorruptCheckpointError
 from diskreplay.remote.document import VERSION, load_json, object_key, text
-from diskreplay.store import checkpoint, format, numbers
+from diskreplay.store import checkpoint_names, format, numbers
 
 KEY = "checkpoints.json"
 
@@ -146,7 +146,8 @@ def _checkpoint(entry: Any) -> RemoteCheckpoint:
     if rows is not None:
         numbers.integer("rows", rows, 0, numbers.MOST_ROWS)
     return RemoteCheckpoint(
-        checkpoint.checked_suffix(name), checkpoint.checked_suffix(suffix), text("run", run),
+        checkpoint_names.checked_suffix(name), checkpoint_names.checked_suffix(suffix),
+        text("run", run),
         numbers.integer("epoch", epoch, 0, 1 << 62),
         None if saved_at is None else _time("saved_at", saved_at),
         _time("published_at", published_at), rows,

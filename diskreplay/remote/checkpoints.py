@@ -24,7 +24,7 @@ from diskreplay.remote.fetcher import Fetcher
 from diskreplay.remote.publisher import Publisher, Pushed, check_extra
 from diskreplay.remote.registry import Registry
 from diskreplay.remote.verifier import RemoteReport, verify
-from diskreplay.store import checkpoint, files, format, listing, manifest
+from diskreplay.store import checkpoint_names, files, format, listing, manifest
 from diskreplay.store.paths import resolved
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ class RemoteCheckpoints:
 
 
 def _checked_keep(keep: int) -> int:
-    checked = checkpoint.checked_keep(keep)
+    checked = checkpoint_names.checked_keep(keep)
     if checked is None:
         raise InvalidInputError("keep: a positive integer expected, found None")
     return checked
@@ -391,7 +391,7 @@ def _located(path: str | os.PathLike, suffix: int | str | None) -> tuple[Path, s
         place = _in_directory(place, suffix)
     elif (
         suffix is not None
-        and checkpoint.checked_suffix(suffix) != place.name.partition("_ckpt.")[2]
+        and checkpoint_names.checked_suffix(suffix) != place.name.partition("_ckpt.")[2]
     ):
         raise InvalidInputError(
             f"{place}: a checkpoint itself, and not {suffix!r}; leave the suffix out"
@@ -401,7 +401,11 @@ def _located(path: str | os.PathLike, suffix: int | str | None) -> tuple[Path, s
         raise InvalidInputError(
             f"{place}: a checkpoint, but not named <name>_ckpt.<suffix>; rename it so"
         )
-    return place, checkpoint.checked_suffix(name), checkpoint.checked_suffix(text_of_suffix)
+    return (
+        place,
+        checkpoint_names.checked_suffix(name),
+        checkpoint_names.checked_suffix(text_of_suffix),
+    )
 
 
 def _in_directory(directory: Path, suffix: int | str | None) -> Path:
@@ -411,7 +415,7 @@ def _in_directory(directory: Path, suffix: int | str | None) -> Path:
             f"{directory}: checkpoints of {', '.join(map(repr, sorted(names)))}; name the one to "
             "push by its path"
         )
-    return checkpoint.find(directory, next(iter(names), "replay"), suffix)[0]
+    return checkpoint_names.find(directory, next(iter(names), "replay"), suffix)[0]
 
 
 def _run_of(directory: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from diskreplay.errors import CorruptCheckpointError
-from diskreplay.store import checkpoint, format, manifest, numbers
+from diskreplay.store import checkpoint_names, format, manifest, numbers
 from diskreplay.store.manifest import Manifest
 
 VERSION = 1
@@ -135,8 +135,8 @@ def parse(data: bytes, where: str) -> Document:
         if not isinstance(extra, dict):
             raise ValueError("extra: an object expected")
         return Document(
-            checkpoint.checked_suffix(found.get("name", "")),
-            checkpoint.checked_suffix(found.get("suffix", "")),
+            checkpoint_names.checked_suffix(found.get("name", "")),
+            checkpoint_names.checked_suffix(found.get("suffix", "")),
             text("run", found.get("run")),
             numbers.integer("epoch", found.get("epoch"), 0, 1 << 62),
             listing,

@@ -16,7 +16,7 @@ from diskreplay.errors import CorruptCheckpointError, DiskReplayError, RemoteUna
 from diskreplay.remote.bucket import Bucket, Missing
 from diskreplay.remote.document import Document, Part, sha256_of
 from diskreplay.remote.source import is_sound
-from diskreplay.store import checkpoint, codec, files, manifest, tempfiles
+from diskreplay.store import checkpoint_names, codec, files, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.outside import check_outside
 
@@ -42,7 +42,7 @@ class Fetcher:
         What a checkpoint there has already is linked, and what a pull that was cut has fetched is
         used; both only if their bytes are right.
         """
-        target = checkpoint.path_of(directory, wanted.name, wanted.suffix)
+        target = checkpoint_names.path_of(directory, wanted.name, wanted.suffix)
         if _is_there(target, wanted):
             for room in _cut(target):  # killed when the checkpoint was in its place
                 room.remove()

@@ -8,7 +8,7 @@ from diskreplay.remote.bucket import Bucket, Missing
 from diskreplay.remote.catalog import Catalog, RemoteCheckpoint
 from diskreplay.remote.document import Document
 from diskreplay.remote.fenced_object import FencedObject
-from diskreplay.store.checkpoint import checked_suffix
+from diskreplay.store.checkpoint_names import checked_suffix
 
 _KEPT = 16  # documents in memory
 

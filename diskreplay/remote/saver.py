@@ -16,7 +16,7 @@ from diskreplay.errors import (
 from diskreplay.remote.checkpoints import RemoteCheckpoints
 from diskreplay.remote.publisher import Pushed
 from diskreplay.session import Session
-from diskreplay.store import checkpoint
+from diskreplay.store import checkpoint_names
 from diskreplay.store.listing import Checkpoint
 
 
@@ -68,7 +68,7 @@ class RemoteSaver:
             Also one of the save before, which was published on a thread, if the next ones must fail
             too.
         """
-        remote, keep = self._remote(where), checkpoint.checked_keep(given_keep)
+        remote, keep = self._remote(where), checkpoint_names.checked_keep(given_keep)
         self.wait()
         self._report(refuse=True)
         path = self._session.save(self._place, number, attachments=attachments, keep=1)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diskreplay.store import private
 from diskreplay.store.field import Field
+from diskreplay.store.field_paths import FieldPaths
 from diskreplay.store.segment import Seal
 
 Key = tuple[str, int, int]  # name of a field, number, group
@@ -151,26 +151,20 @@ class Catalog:
 
     # -- files
 
+    def paths(self, field: Field) -> FieldPaths:
+        """Where the files of a field are."""
+        return FieldPaths(self.path, self.fields.index(field), field)
+
     def chunk(self, field: Field, number: int, group: int) -> Path:
         """The chunk or shard of a segment, in its place; where values may be replaced, the copy
         that has the newest ones."""
-        if field.mutable and self.is_live:
-            copy = self.open_shard(field, number, group)
-            if os.path.lexists(copy):  # a link is for `plain_file` to refuse
-                return copy
-        return self.path / field.name / field.chunk_key(number, group)
-
-    def open_shard(self, field: Field, number: int, group: int) -> Path:
-        """The shard that blocks are still appended to, while it is there."""
-        return private.open_shard(self.path, self.fields.index(field), number, group)
-
-    def tail(self, field: Field) -> Path:
-        """The tail of a packed field."""
-        return private.tail(self.path, self.fields.index(field))
+        paths = self.paths(field)
+        return (paths.live_chunk if self.is_live else paths.chunk)(number, group)
 
     def shards(self, entry: SegmentEntry) -> list[Path]:
         """The files that have the blocks of a packed segment, looked for in this order."""
-        chunk, begun = self.chunk(*entry[:3]), self.open_shard(*entry[:3])
+        chunk = self.chunk(*entry[:3])
+        begun = self.paths(entry.field).open_segment(*entry[1:3])
         if self.is_settled or not os.path.lexists(begun):
             return [chunk]
         # After a power cut blocks may be missing that were not synced; a flush had them.

@@ -4,132 +4,33 @@ import contextlib
 import dataclasses
 import datetime
 import os
-import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
-from diskreplay.store import attachments, codec, files, format, manifest, priorities, tempfiles
+from diskreplay.store import (
+    attachments,
+    checkpoint_names,
+    codec,
+    files,
+    format,
+    manifest,
+    priorities,
+    tempfiles,
+)
 from diskreplay.store.attachments import Source
 from diskreplay.store.catalog import keys_of
 from diskreplay.store.column import Column
 from diskreplay.store.field import Field
+from diskreplay.store.linked_files import LinkedFiles
 from diskreplay.store.maintenance import DueRecord
 from diskreplay.store.outside import check_outside
 from diskreplay.store.partial import Partial
-from diskreplay.store.paths import resolved
 from diskreplay.store.seals import seal_entries
 from diskreplay.store.segment import Seal, Segment
 from diskreplay.store.store import Store
-
-CHECKPOINT_DURATION = 4
-"""So many numbered checkpoints `save` keeps by default, as ReAgent and Dopamine do."""
-
-_SHOWN = 5  # names of other buffers
-_CHECKPOINT = re.compile(r"([^.].*)_ckpt\.[A-Za-z0-9_-][A-Za-z0-9._-]*")
-_SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-
-
-def checked_suffix(suffix: int | str) -> str:
-    """`suffix` as text, or a `SuffixError`: it becomes part of a directory's name.
-
-    An integer (a NumPy one too) from 0 on, or a string; nothing else has one obvious text.
-    """
-    is_number = isinstance(suffix, int | np.integer) and not isinstance(suffix, bool)
-    if is_number and int(suffix) < 0:
-        raise SuffixError(
-            f"checkpoint suffix {suffix!r}: a number from 0 on expected, or a string; count from 0"
-        )
-    text = str(int(suffix)) if is_number else suffix
-    if not isinstance(text, str) or not _SUFFIX.fullmatch(text):
-        raise SuffixError(
-            f"checkpoint suffix {suffix!r:.200}: expected an integer, or a string of letters, "
-            "digits, '.', '_' and '-', not starting with a dot, and at most 100 of them (an "
-            "iteration number, say)"
-        )
-    return text
-
-
-def checked_keep(keep: int | None) -> int | None:
-    """How many numbered checkpoints to keep, or an `InvalidInputError`."""
-    is_number = isinstance(keep, int | np.integer) and not isinstance(keep, bool)
-    if keep is not None and (not is_number or keep < 1):
-        raise InvalidInputError(f"keep: a positive integer or None expected, found {keep!r}")
-    return None if keep is None else int(keep)
-
-
-def path_of(directory: Path, name: str, suffix: int | str) -> Path:
-    """``<directory>/<name>_ckpt.<suffix>``."""
-    return directory / f"{name}_ckpt.{checked_suffix(suffix)}"
-
-
-def numbered(places: Iterable[Path], name: str) -> list[tuple[int, Path]]:
-    """Those whose suffix is a number, lowest number first: 07 and 7 are two checkpoints."""
-    pattern = re.compile(re.escape(name) + r"_ckpt\.([0-9]+)")
-    found = ((pattern.fullmatch(place.name), place) for place in places)
-    return sorted((int(match[1]), place) for match, place in found if match)
-
-
-def _directories(inside: Path) -> list[Path]:
-    return [path for path in inside.iterdir() if path.is_dir()] if inside.is_dir() else []
-
-
-def _of(name: str) -> str:
-    """A pattern of the names of a buffer's checkpoints."""
-    return re.escape(name) + r"_ckpt\..+"
-
-
-def _instead(directory: Path, name: str) -> str:
-    """What is there where no checkpoint of a buffer is, as the end of a sentence."""
-    if not directory.exists():
-        return "; there is no such directory"
-    matches = (_CHECKPOINT.fullmatch(path.name) for path in _directories(directory))
-    others = sorted({match[1] for match in matches if match} - {name})
-    if not others:
-        return ""
-    return (
-        f"; there are some of {', '.join(map(repr, others[:_SHOWN]))}: give the buffer that name "
-        "(name=...), or another directory"
-    )
-
-
-def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, str]:
-    """The checkpoint directory, or what a link there leads to, and its suffix; of the highest
-    number if `suffix` is None. Without one, `directory` may be a checkpoint itself.
-
-    It was there when the directory was listed. A save may have replaced or retired it since: then
-    whoever cannot read it asks again, and is given a newer one."""
-    if manifest.is_checkpoint(directory):
-        if suffix is None:
-            return directory, directory.name.rpartition("_ckpt.")[2]
-        raise CheckpointNotFoundError(
-            f"{directory}: a checkpoint itself, and not a directory of them; leave the suffix out "
-            f"to load this one, or give {directory.parent} to load {suffix!r} from there"
-        )
-    places = tempfiles.places(directory, _of(name))
-    there = numbered(places, name)
-    if suffix is None:
-        if not there:
-            raise CheckpointNotFoundError(
-                f"{directory}: no numbered checkpoint of {name!r} in it{_instead(directory, name)}"
-            )
-        _number, place = there[-1]
-    else:
-        place = path_of(directory, name, suffix)
-        if place not in places:
-            has = ", ".join(str(number) for number, _place in there) or "none"
-            raise CheckpointNotFoundError(
-                f"{place}: no such checkpoint (numbered ones there: {has})"
-                f"{'' if there else _instead(directory, name)}"
-            )
-    return resolved(places[place]), place.name.removeprefix(f"{name}_ckpt.")
-
-
-# -- saving
 
 
 class Construction(NamedTuple):
@@ -166,10 +67,10 @@ def begun(
     It is removed at the end unless `finish` has put it in place. No lock is needed, and none that
     the writers of attachments may want.
     """
-    target = path_of(directory, name, suffix)
+    target = checkpoint_names.path_of(directory, name, suffix)
     check_outside(target)
     parents = files.make_named_dirs(directory)
-    tempfiles.sweep(directory, _of(name))
+    tempfiles.sweep(directory, checkpoint_names.pattern_of(name))
     with tempfiles.Workspace(target, "tmp") as room:
         build = room.path / target.name
         files.make_dirs(build)
@@ -180,7 +81,7 @@ def prepare(begun: Construction, store: Store) -> None:
     """Seal what is full, and link what is sealed. Rows may come meanwhile, and no lock is needed:
     what comes to be full later costs a copy, and `take` looks which of these are still there."""
     store.maintenance.run()
-    copies = Copies()
+    copies = LinkedFiles()
     with store.maintenance.lock:  # nothing is deleted
         for column in store.columns.values():
             files.make_dirs(begun.build / column.field.name)
@@ -193,7 +94,7 @@ def prepare(begun: Construction, store: Store) -> None:
 
 
 def _link(
-    column: Column, segment: Segment, count: np.ndarray, copies: "Copies", build: Path
+    column: Column, segment: Segment, count: np.ndarray, copies: LinkedFiles, build: Path
 ) -> bool:
     """Link a segment if it is sealed."""
     if segment.seal is None:
@@ -260,7 +161,7 @@ def take(begun: Construction, store: Store, meta: Mapping[str, Any]) -> Contents
     """
     store.maintenance.freeze()
     fresh = set(store.maintenance.unsynced())
-    count, first, copies = store.count.copy(), store.first.copy(), Copies()
+    count, first, copies = store.count.copy(), store.first.copy(), LinkedFiles()
     sealed: dict[str, list[Segment]] = {}
     partial: dict[str, Partial] = {}
     for name, column in store.columns.items():
@@ -309,8 +210,8 @@ def finish(
     store.place.check()  # else what was linked may be another store's
     room.put_in_place(begun.build)
     if keep is not None:
-        retired = numbered(_directories(target.parent), name)[:-keep]
-        tempfiles.discard(path for _number, path in retired if path != target)
+        retired = checkpoint_names.retired(target.parent, name, keep)
+        tempfiles.discard(path for path in retired if path != target)
     return target
 
 
@@ -331,7 +232,7 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
         document = format.array_document(
             field, int(taken.count.max()), store.num_envs, {"seals": seal_entries(seals)}
         )
-        written += write_documents(build, field, document)
+        written += format.write_documents(build, field, document)
     start = int(taken.first.min())
     for name, (values, alpha) in leaves.items():
         set_ = priorities.write(build / name, values, start, alpha, store.path / name)
@@ -355,42 +256,3 @@ def _complete(begun: Construction, store: Store, taken: Contents, leaves: priori
     due = [] if taken.due is None else [*taken.due.sealed, *taken.due.open]
     directories = [Path(base) for base, _dirs, _names in os.walk(build)]
     files.sync([*written, listing, *due, *shared, *directories, *begun.parents])
-
-
-def write_documents(build: Path, field: Field, document: dict) -> list[Path]:
-    """Write a field's ``zarr.json``, and those of the groups that it is in; returns their paths."""
-    documents = format.field_documents(build, field, document)
-    for path, content in documents.items():
-        files.make_dirs(path.parent)
-        files.write(path, [format.encode(content)])
-    return list(documents)
-
-
-class Copies:
-    """Files that could not be linked; copied at the end, with a progress bar on a terminal."""
-
-    def __init__(self) -> None:
-        self._pending: list[tuple[Path, Path]] = []
-
-    def link(self, source: Path, target: Path) -> None:
-        """Link a file now, or have it copied by `run`."""
-        if self._pending or not files.link(source, target):
-            self._pending.append((source, target))
-
-    def run(self) -> list[Path]:
-        """Copy what could not be linked, and make it read-only; returns what was written."""
-        for source, target in _shown(self._pending):
-            files.copy(source, target)
-            files.seal(target)
-        return [target for _source, target in self._pending]
-
-
-def _shown(jobs: list[tuple[Path, Path]]) -> Iterable[tuple[Path, Path]]:
-    if not jobs:
-        return jobs
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(file=sys.stderr)
-    what = "copying segments (the file systems differ, or cannot link)"
-    return track(jobs, what, console=console, disable=not console.is_terminal)

@@ -118,18 +118,20 @@ class Column(Generic[AnySegment]):
             yield int(start[env]), slice(env, env + 1), rows, np.ones((len(rows), 1), np.bool_)
 
     def take(self, ids: np.ndarray, out: np.ndarray) -> None:
-        """The row of each id (``row * num_envs + env``) into ``out``, zeros for negative ones.
+        """The row of each id (``row * num_envs + env``) into `out`, zeros for negative ones. The
+        caller holds `rwlock`.
 
         Parameters
         ----------
         ids : ndarray of int64, shape (n,)
-            Of rows whose segments are mapped.
-        out : ndarray of uint8, shape (n * field.row_bytes,)
+            Of rows that are retained.
+        out : ndarray
+            C-contiguous, of the field's dtype, with room for `n` of its values.
         """
         from diskreplay.store import batch_kernels
 
         scratch = self.scratch(min(len(ids), READS))
-        failed = batch_kernels.take(self.table.array, ids, out, scratch)
+        failed = batch_kernels.take(self.table.array, ids, out.reshape(-1).view(np.uint8), scratch)
         if failed:
             self.complain(*divmod(-(1 + failed), self.num_envs))
 
@@ -137,7 +139,7 @@ class Column(Generic[AnySegment]):
         """The error for rows whose segment is not there."""
         number, group = start // self.field.segment_rows, env // self.field.env_group
         return CorruptSegmentError(
-            f"{self.files.chunk(number, group)}: rows {start} to {stop - 1} of env {env} are "
+            f"{self.files.paths.chunk(number, group)}: rows {start} to {stop - 1} of env {env} are "
             "needed and their segment is not there"
         )
 

@@ -1,11 +1,11 @@
-"""Where the files of one field are: segments in their places, and those of its writer."""
+"""What is made, made durable and deleted of the files of one field."""
 
-import os
 import threading
 from pathlib import Path
 
-from diskreplay.store import files, private
+from diskreplay.store import files
 from diskreplay.store.field import Field
+from diskreplay.store.field_paths import FieldPaths
 from diskreplay.store.place import Place
 
 
@@ -15,8 +15,7 @@ class ColumnFiles:
     Attributes
     ----------
     place : Place
-    number : int
-        The field's place in the list of the group's attributes; names its private files.
+    paths : FieldPaths
     new : list of Path
         Of opened segments, whose names are not durable yet.
     pending_deletes : list of Path
@@ -27,7 +26,7 @@ class ColumnFiles:
     """
 
     def __init__(self, place: Place, number: int, field: Field) -> None:
-        self.place, self.number, self._field = place, number, field
+        self.place, self._number, self._field = place, number, field
         self.new: list[Path] = []
         self.pending_deletes: list[Path] = []
         self.changing = threading.Lock()
@@ -38,48 +37,9 @@ class ColumnFiles:
         return self.place.path
 
     @property
-    def directory(self) -> Path:
-        """That of the field: a Zarr array."""
-        return self.root / self._field.name
-
-    def chunk(self, number: int, group: int) -> Path:
-        """The Zarr chunk (or shard) of a segment, in its place."""
-        return self.directory / self._field.chunk_key(number, group)
-
-    @property
-    def private_directory(self) -> Path:
-        """Where all of `private` are."""
-        return private.open_shards(self.root, self.number)
-
-    def private(self, number: int, group: int) -> Path:
-        """A segment's file while it has no place yet: a shard that blocks are appended to, or a
-        copy that values are written to."""
-        return private.open_shard(self.root, self.number, number, group)
-
-    def live(self, number: int, group: int) -> Path:
-        """The chunk of a raw segment as the writer has it who is at work."""
-        copy = self.private(number, group)
-        is_copied = self._field.mutable and os.path.lexists(copy)
-        return copy if is_copied else self.chunk(number, group)
-
-    def of(self, number: int, group: int) -> list[Path]:
-        """All that go with a segment that has left."""
-        chunk = self.chunk(number, group)
-        has_private = self._field.packed or self._field.mutable
-        return [self.private(number, group), chunk] if has_private else [chunk]
-
-    @property
-    def tail(self) -> Path:
-        """Of a packed field."""
-        return private.tail(self.root, self.number)
-
-    def spare(self, made: int) -> Path:
-        """A file made ready for a segment to come."""
-        return private.spare(self.root, self.number, made)
-
-    def unsealed(self, made: int = 0) -> Path:
-        """A copy of a sealed segment, to go on in, that is not whole yet; several may be."""
-        return private.unsealed(self.root, self.number, made)
+    def paths(self) -> FieldPaths:
+        """Where they are."""
+        return FieldPaths(self.root, self._number, self._field)
 
     def make_way(self, path: Path) -> Path:
         """See to it that a file can be made at `path`, and is not deleted as one that has left.

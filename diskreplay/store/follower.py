@@ -243,7 +243,11 @@ class Follower:
         for key, envs in segments_of(column.field, store.first, store.count):
             segment = column.segments.mapped.get(key)
             if segment is None:
-                path = column.files.live(*key) if is_live else column.files.chunk(*key)
+                path = (
+                    column.files.paths.live_chunk(*key)
+                    if is_live
+                    else column.files.paths.chunk(*key)
+                )
                 with all_there(column, key, envs, store.count):
                     segment = RawSegment.open(column.field, *key, path, writable=False)
                 column.segments.adopt(segment, envs)
@@ -256,7 +260,7 @@ class Follower:
         packed = store.packed_rows(column).copy() if is_live else store.count.copy()
         if is_live and column.tail.mapping is None:
             size = column.field.tail_bytes(store.num_envs)
-            tail = Mapping.open(column.files.tail, size=size)
+            tail = Mapping.open(column.files.paths.tail, size=size)
             with store.rwlock:
                 column.tail.bind(tail, column.tail.packed, store.packed_rows(column))
         for key, envs in segments_of(column.field, store.first, np.minimum(packed, store.count)):
@@ -286,10 +290,10 @@ def _open_shard(
     packed: np.ndarray,
 ) -> Shard:
     """One that is still appended to, which is the truth where there is one, or one in its place."""
-    path = column.files.private(*key)
+    path = column.files.paths.open_segment(*key)
     if is_live and os.path.lexists(path):
         return Shard.open_to_follow(column.field, *key, path)
-    shard = Shard.open_whole(column.field, *key, column.files.chunk(*key))
+    shard = Shard.open_whole(column.field, *key, column.files.paths.chunk(*key))
     if is_live:
         check_used(column, shard, first, packed)
     return shard

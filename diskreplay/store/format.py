@@ -92,6 +92,15 @@ def field_documents(directory: Path, field: Field, document: dict) -> dict[Path,
     return {**found, directory / field.name / "zarr.json": document}
 
 
+def write_documents(build: Path, field: Field, document: dict) -> list[Path]:
+    """Write a field's ``zarr.json``, and those of the groups that it is in; returns their paths."""
+    documents = field_documents(build, field, document)
+    for path, content in documents.items():
+        files.make_dirs(path.parent)
+        files.write(path, [encode(content)])
+    return list(documents)
+
+
 def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> dict[str, Any]:
     """The ``zarr.json`` of one field."""
     endian = {"name": "bytes", "configuration": {"endian": "little"}}

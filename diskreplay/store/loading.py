@@ -32,10 +32,10 @@ from diskreplay.store import (
     zeros,
 )
 from diskreplay.store.catalog import segments_of
-from diskreplay.store.checkpoint import Copies, write_documents
 from diskreplay.store.column import Column
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.field import Field
+from diskreplay.store.linked_files import LinkedFiles
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.mapping import Mapping as Memory
 from diskreplay.store.plain_file import Unreadable
@@ -127,7 +127,7 @@ def check_bytes(path: Path, key: str, contents: Manifest) -> None:
 
 def _check_document(column: Column, count: np.ndarray, contents: Manifest) -> None:
     """Refuse metadata of a field that are not those that a save writes of these rows."""
-    path, field = column.files.directory / "zarr.json", column.field
+    path, field = column.files.paths.directory / "zarr.json", column.field
     document = format.read_document(path)
     try:
         attributes = document["attributes"]["diskreplay"]
@@ -239,10 +239,10 @@ def _write(
     attributes = saved.attributes(count, first)
     attributes["fields"] += [field.describe() for field in more]
     attributes |= {"capacity": store.capacity, **meta}
-    copies = Copies()
+    copies = LinkedFiles()
     for column in saved.columns.values():
         _link_column(column, build, first, count, copies)
-        write_documents(build, column.field, _document(column, first, count))
+        format.write_documents(build, column.field, _document(column, first, count))
     for field in more:
         zeros.write(build, field, first, count)
     for key in _priorities(saved.path):
@@ -304,12 +304,12 @@ def _document(column: Column, first: np.ndarray, count: np.ndarray) -> dict:
 
 
 def _link_column(
-    column: Column, build: Path, first: np.ndarray, count: np.ndarray, copies: Copies
+    column: Column, build: Path, first: np.ndarray, count: np.ndarray, copies: LinkedFiles
 ) -> None:
     field = column.field
     files.make_dirs(build / field.name)
     for key, _envs in segments_of(field, first, count):
-        source, target = column.files.chunk(*key), build / field.name / field.chunk_key(*key)
+        source, target = column.files.paths.chunk(*key), build / field.name / field.chunk_key(*key)
         if field.packed or key in column.segments.seals:
             copies.link(source, target)
         else:  # allocated in full, not a file with holes: rows will be written to it

@@ -296,7 +296,7 @@ class Maintenance:
                 gone = [(column, column.segments.forget(first, store.count)) for column in columns]
             for column, segments in gone:
                 for segment in segments:
-                    column.files.pending_deletes += column.files.of(*segment.key)
+                    column.files.pending_deletes += column.files.paths.of_segment(*segment.key)
         if any(column.files.pending_deletes for column in columns):
             store.place.check()
         for column in columns:

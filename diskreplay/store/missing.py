@@ -32,7 +32,7 @@ class all_there:
         if not isinstance(error, StorageError) or error.errno != errno.ENOENT:
             return
         column, (number, group), envs, count = self._at
-        path, root = column.files.chunk(number, group), column.files.root
+        path, root = column.files.paths.chunk(number, group), column.files.root
         if error.filename != os.fspath(path):
             return
         env, start = int(envs[0]), number * column.field.segment_rows
@@ -64,7 +64,7 @@ def check_used(column: PackedColumn, shard: Shard, first: np.ndarray, stop: np.n
     if len(lacking):
         env = int(lacking[0])
         raise CorruptSegmentError(
-            f"{column.files.private(*shard.key)}: missing, and with it "
+            f"{column.files.paths.open_segment(*shard.key)}: missing, and with it "
             f"rows {begin[env]} to {end[env] - 1} of env {shard.envs.start + env}, and of "
             f"{len(lacking) - 1} more envs, which the shard in its place does not have; "
             "restore the file, load a checkpoint, or go on without these rows after "

@@ -37,7 +37,7 @@ class MutableColumn(RawColumn):
     def _reopened(self, sealed: Sequence[RawSegment]) -> list[RawSegment]:
         made = []
         for old, copy in zip(sealed, self._copied(sealed), strict=True):
-            path = self.files.make_way(self.files.private(*old.key))
+            path = self.files.make_way(self.files.paths.open_segment(*old.key))
             made.append(self._exchanged(old, copy, path))
             made[-1].is_aside = True
         return made
@@ -47,7 +47,7 @@ class MutableColumn(RawColumn):
         copies = [segment for segment in list(self.segments.mapped.values()) if segment.is_aside]
         files.sync(segment.path for segment in copies)
         for segment in copies:
-            path = self.files.chunk(*segment.key)
+            path = self.files.paths.chunk(*segment.key)
             files.rename(segment.path, path)
             segment.mapping.path = path
             self.files.new.append(path)

@@ -137,7 +137,9 @@ class OpenStore:
     def packed_rows(self, column: PackedColumn) -> np.ndarray:
         """What the commit page says of the rows of a field that are in shards."""
         assert self.page is not None
-        return self.page.packed[sum(field.packed for field in self.fields[: column.files.number])]
+        return self.page.packed[
+            sum(field.packed for field in self.fields[: column.files.paths.number])
+        ]
 
     def open_page(self, *, writable: bool) -> CommitPage:
         """Map the commit page."""
@@ -150,10 +152,6 @@ class OpenStore:
             self.page.epoch[0] += 1
 
     # -- rows
-
-    def read(self, name: str, env: int, start: int, stop: int) -> np.ndarray:
-        """A copy of the rows ``start..stop`` of one env of one field."""
-        return self.columns[name].read(env, start, stop)
 
     def spans(self, name: str, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
         """A copy of a field's rows ``start[e]`` up to ``stop[e]`` of each env `e`, env by env."""
@@ -168,11 +166,6 @@ class OpenStore:
             at, env = np.nonzero(wanted)
             out[place_of_row_0[envs][env] + row + at] = values[at, env]
         return out
-
-    def take(self, name: str, ids: np.ndarray, out: np.ndarray) -> None:
-        """The row of each id (``row * num_envs + env``) of one field into ``out[i]``; zeros for
-        negative ids. The caller holds `rwlock` and knows that the rows are retained."""
-        self.columns[name].take(ids, out.reshape(-1).view(np.uint8))
 
     def newest(self, name: str, without: Any) -> np.ndarray:
         """The value of a field in the newest row of each env; `without` where there is no row."""

@@ -79,7 +79,7 @@ class PackedColumn(Column[Shard]):
         """The open shard of a segment, which these envs find afterwards."""
         segment = self.segments.mapped.get((number, group))
         if segment is None:
-            path = self.files.make_way(self.files.private(number, group))
+            path = self.files.make_way(self.files.paths.open_segment(number, group))
             segment = Shard.create(self.field, number, group, path)
             # Moved meanwhile: an opening would not find what is packed into it.
             self.files.place.check()
@@ -100,7 +100,7 @@ class PackedColumn(Column[Shard]):
 
     def _reopen(self, old: Shard) -> Shard:
         """A copy of a sealed shard among the private files, to go on in."""
-        path = self.files.make_way(self.files.private(*old.key))
+        path = self.files.make_way(self.files.paths.open_segment(*old.key))
         index = old.index.copy()
         index[old.behind(self.tail.packed)] = codec.MISSING
         segment = self.copied(old, index, path)
@@ -110,7 +110,7 @@ class PackedColumn(Column[Shard]):
 
     def copied(self, old: Shard, index: np.ndarray, path: Path) -> Shard:
         """An open shard at `path` with those blocks of another one that `index` names there."""
-        field, beside = self.field, self.files.unsealed()
+        field, beside = self.field, self.files.paths.unsealed()
         where = np.flatnonzero(index[:, 0] != codec.MISSING)
         blocks = [old.mapping.array[at : at + size] for at, size in index[where].tolist()]
         made = codec.blank_index(field)
@@ -140,7 +140,7 @@ class PackedColumn(Column[Shard]):
             segment.finish(segment.index, np.empty(0, np.uint8))
             files.sync(to_sync)
         with self.files.changing:
-            path = self.files.make_way(self.files.chunk(*segment.key))
+            path = self.files.make_way(self.files.paths.chunk(*segment.key))
             index, (envs, starts, used) = segment.index.copy(), self.tail.blocks_of(segment, count)
             more, lengths = codec.encode(self.field, self.tail.addresses(envs, starts), used)
             enter(index, segment.places_of(envs, starts), segment.end, lengths)
@@ -207,7 +207,7 @@ class PackedColumn(Column[Shard]):
     def read(self, env: int, start: int, stop: int) -> np.ndarray:
         out = np.empty((max(stop - start, 0), *self.field.shape), self.field.dtype)
         ids = np.arange(start, max(start, stop)) * self.num_envs + env
-        self.take(ids, out.reshape(-1).view(np.uint8))
+        self.take(ids, out)
         return out
 
     def complain(self, row: int, env: int) -> NoReturn:

@@ -122,7 +122,7 @@ class PartialShard:
         """Copy the rows in the tail. Some may be in the shard by now."""
         used, field = self._used, self._segment.field
         rows = np.repeat(self._starts - self._before, used) + np.arange(used.sum())
-        copied = np.empty(len(rows) * field.row_bytes, np.uint8)
+        copied = np.empty((len(rows), *field.shape), field.dtype)
         if len(rows):
             self._take(rows * self._num_envs + np.repeat(self._envs, used), copied)
         self._copied = copied

@@ -3,7 +3,8 @@
 They are in one directory, below that of a field which every store has. Zarr does not look there: it
 lists the members of a group, and warns of each that is none, but never the inside of an array. So
 a reader of the group sees the fields and nothing else, whatever the writer is doing. Names in here
-hold the number of a field, its place in the list of the group's attributes, and never its name.
+hold the number of a field, its place in the list of the group's attributes, and never its name:
+`field_paths` has those of a field.
 """
 
 import contextlib
@@ -32,32 +33,6 @@ def lock_file(root: Path) -> Path:
 def commit_page(root: Path) -> Path:
     """The page of committed counts."""
     return root / PLACE / "state"
-
-
-def tail(root: Path, number: int) -> Path:
-    """The tail of a packed field."""
-    return root / PLACE / f"tail.{number}"
-
-
-def open_shards(root: Path, number: int) -> Path:
-    """The directory of a packed field's shards that are still appended to."""
-    return root / PLACE / f"open.{number}"
-
-
-def open_shard(root: Path, number: int, segment: int, group: int) -> Path:
-    """One of them."""
-    return open_shards(root, number) / f"{segment}.{group}"
-
-
-def spare(root: Path, number: int, made: int) -> Path:
-    """A file made ready for a field's next segments."""
-    return root / PLACE / f"spare.{number}.{made}"
-
-
-def unsealed(root: Path, number: int, made: int = 0) -> Path:
-    """A copy of a field's sealed segment, to go on in, that is not whole yet; several may be. No
-    two fields have one name: upkeep may copy one's while an adding thread copies another's."""
-    return root / PLACE / f"unsealed.{number}.{made}"
 
 
 def new_priorities(root: Path, name: str) -> Path:

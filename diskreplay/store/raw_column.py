@@ -69,7 +69,7 @@ class RawColumn(Column[RawSegment]):
         return segment
 
     def _create(self, number: int, group: int) -> RawSegment:
-        path = self.files.make_way(self.files.chunk(number, group))
+        path = self.files.make_way(self.files.paths.chunk(number, group))
         mapping = self.spares.take(path)
         self.files.place.check()  # moved meanwhile: an opening would not find the rows in this file
         self.files.new.append(path)
@@ -96,7 +96,7 @@ class RawColumn(Column[RawSegment]):
         copies: list[Mapping] = []
         try:
             for old in sealed:
-                beside = self.files.unsealed(len(copies))
+                beside = self.files.paths.unsealed(len(copies))
                 copies.append(Mapping.copy_of(old.mapping, beside))
         except BaseException:
             for copy in copies:
@@ -260,7 +260,7 @@ class RawColumn(Column[RawSegment]):
         if len(ids) > 1 and ids[1] - ids[0] == envs and ids[0] >= 0:
             if (ids[1:] - ids[:-1] == envs).all():  # one range, for which Numba is not loaded
                 env, row = int(ids[0]) % envs, int(ids[0]) // envs
-                out[:] = self.read(env, row, row + len(ids)).reshape(-1).view(np.uint8)
+                out.reshape(-1)[:] = self.read(env, row, row + len(ids)).reshape(-1)
                 return
         super().take(ids, out)
 

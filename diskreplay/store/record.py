@@ -33,7 +33,7 @@ class Record:
             document = format.array_document(column.field, rows, store.num_envs, found)
             seals = format.encode(document["attributes"])
             if seals != self._seals.get(name) or closing:
-                documents[column.files.directory / "zarr.json"] = format.encode(document)
+                documents[column.files.paths.directory / "zarr.json"] = format.encode(document)
                 self._seals[name] = seals
         self._seals = {} if closing else self._seals
         files.replace(documents)
@@ -99,7 +99,7 @@ class Record:
                 if self._flushed.get(name) != flushed[name]:
                     column.reopen_sealed(key)
                     with column.files.changing:
-                        path = column.files.make_way(column.files.chunk(*key))
+                        path = column.files.make_way(column.files.paths.chunk(*key))
                     beside = path.with_name(path.name + ".tmp")
                     column.segments.seals[key] = column.partial(key, count).write(beside)
                     written.append(beside)

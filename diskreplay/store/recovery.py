@@ -148,8 +148,8 @@ def _check_directories(store: OpenStore) -> None:
     """Refuse directories of segments that are links, and may lead out of the store."""
     real = os.path.realpath(store.path)
     for column in store.columns.values():
-        shards = column.files.private_directory
-        for directory in (shards, column.files.directory):
+        shards = column.files.paths.open_segments
+        for directory in (shards, column.files.paths.directory):
             if os.path.realpath(directory) != os.path.join(real, directory.relative_to(store.path)):
                 raise CorruptSegmentError(
                     f"{directory}: it is, or is in, a link to another directory; move the files "
@@ -175,7 +175,7 @@ def _check_capacity(store: OpenStore, count: np.ndarray) -> None:
 
 
 def _read_seals(column: Column) -> None:
-    path = column.files.directory / "zarr.json"
+    path = column.files.paths.directory / "zarr.json"
     try:
         attributes = format.read_document(path)["attributes"]["diskreplay"]
         column.segments.seals |= parse_seals(column.field, attributes["seals"], column.num_envs)
@@ -186,7 +186,8 @@ def _read_seals(column: Column) -> None:
 def _open_raw(column: RawColumn, first: np.ndarray, count: np.ndarray, clean: bool) -> None:
     for key, envs in segments_of(column.field, first, count):
         with all_there(column, key, envs, count):
-            segment = RawSegment.open(column.field, *key, column.files.chunk(*key), writable=True)
+            path = column.files.paths.chunk(*key)
+            segment = RawSegment.open(column.field, *key, path, writable=True)
         column.adopt(segment, envs)
     if not clean:
         for segment in column.segments.list_open():
@@ -197,8 +198,9 @@ def _open_raw(column: RawColumn, first: np.ndarray, count: np.ndarray, clean: bo
 def _place_copies(column: MutableColumn, *, are_whole: bool) -> None:
     """Files that values were written to, and that are not in their places: after a kill they are
     the newest, after a power cut nothing is known of them."""
-    where, keys = column.files, _pairs(column.files.private_directory)
-    found = {where.private(*key): where.chunk(*key) for key in keys}
+    where = column.files.paths
+    keys = _pairs(where.open_segments)
+    found = {where.open_segment(*key): where.chunk(*key) for key in keys}
     if are_whole:
         for copy in found:  # before the first file is replaced by what is none
             Mapping.open(copy, size=column.field.segment_bytes)
@@ -238,7 +240,7 @@ def _open_packed(
                 "checkpoint"
             )
         packed = np.minimum(in_shards, whole)
-        tail = Mapping.open(column.files.tail, size=size, writable=True)
+        tail = Mapping.open(column.files.paths.tail, size=size, writable=True)
     else:
         packed = whole
         tail = None
@@ -275,16 +277,16 @@ def _open_shard(
     After a power cut (`salvage`), blocks of the first that were not synced are taken from the other
     one, which a flush may have written.
     """
-    field = column.field
-    path = column.files.private(*key)
+    field, paths = column.field, column.files.paths
+    path = paths.open_segment(*key)
     if not os.path.lexists(path):
-        return Shard.open_whole(field, *key, column.files.chunk(*key))
+        return Shard.open_whole(field, *key, paths.chunk(*key))
     about = path.lstat()  # of a link or a pipe, mapping it says what it is
     size = about.st_size  # 0 too, which cannot be mapped: made, and cut off before its index
     if stat.S_ISREG(about.st_mode) and size < field.index_bytes + 4:
         if salvage:
             files.remove(path)
-            return Shard.open_whole(field, *key, column.files.chunk(*key))
+            return Shard.open_whole(field, *key, paths.chunk(*key))
         raise CorruptSegmentError(
             f"{path}: {size} bytes are too few for its index; restore the file, or load a "
             "checkpoint"
@@ -295,8 +297,8 @@ def _open_shard(
     begun = Shard(field, *key, mapping, index)
     if salvage:
         index[begun.rotten()] = codec.MISSING
-        if column.files.chunk(*key).exists():
-            whole = Shard.open_whole(field, *key, column.files.chunk(*key))
+        if paths.chunk(*key).exists():
+            whole = Shard.open_whole(field, *key, paths.chunk(*key))
             return _combined(column, begun, whole, count)
     if not salvage:
         index[begun.behind(packed)] = codec.MISSING
@@ -315,7 +317,7 @@ def _combined(column: PackedColumn, begun: Shard, whole: Shard, count: np.ndarra
         there = whole.start + used[: len(wanted)]
         has[whole.envs] = np.where(wanted > there, there, numbers.MOST_ROWS)
         lacking &= ~whole.behind(has)
-    path = column.files.private(*begun.key)
+    path = column.files.paths.open_segment(*begun.key)
     if not lacking.any():
         return column.copied(begun, begun.index, path)
     shard = column.copied(begun, begun.index, path)
@@ -329,8 +331,8 @@ def _combined(column: PackedColumn, begun: Shard, whole: Shard, count: np.ndarra
 
 def _new_tail(column: PackedColumn, start: np.ndarray, count: np.ndarray, size: int) -> Mapping:
     """A tail with the rows from `start` on, which are in blocks that are not full."""
-    files.remove(column.files.tail)
-    tail = Mapping.create(column.files.tail, size)
+    files.remove(column.files.paths.tail)
+    tail = Mapping.create(column.files.paths.tail, size)
     column.tail.bind(tail, column.tail.packed, None)
     field = column.field
     for env in np.flatnonzero(count > start).tolist():
@@ -367,8 +369,8 @@ def _sort_pending_deletes(
     # Of rows that are in the tail too: what a flush wrote stays until there is better.
     kept = {key for key, _envs in segments_of(column.field, first, count)}
     counted_on = {key for key, _envs in segments_of(column.field, durable_first, durable_count)}
-    where = column.files
-    found = [(where.private(*key), key) for key in _pairs(where.private_directory)]
+    where = column.files.paths
+    found = [(where.open_segment(*key), key) for key in _pairs(where.open_segments)]
     found += [(where.chunk(*key), key) for key in _numbered(where.directory)]
     for path, key in found:
         if key in kept:

@@ -18,8 +18,8 @@ import numpy as np
 from diskreplay.errors import CorruptCheckpointError, FormatError
 from diskreplay.store import codec, files, format, loading, manifest, priorities, tempfiles
 from diskreplay.store.catalog import segments_of
-from diskreplay.store.checkpoint import Copies, write_documents
 from diskreplay.store.field import Field
+from diskreplay.store.linked_files import LinkedFiles
 from diskreplay.store.open_store import OWN_KEYS, head
 from diskreplay.store.place import Place
 from diskreplay.store.priorities import Saved
@@ -182,7 +182,7 @@ class _Build:
         self._first, self._count = concatenated(pieces, "first"), concatenated(pieces, "count")
         self._files: dict[str, Seal] = {}
         self._written: list[Path] = []
-        self._copies = Copies()
+        self._copies = LinkedFiles()
 
     def finish(self, meta: dict[str, Any], attached: Sequence[SourceCheckpoint]) -> None:
         """Write all of it, durably."""
@@ -250,7 +250,7 @@ class _Build:
         files.make_dirs(self._build / field.name)
         rows = int(self._count.max())
         document = format.array_document(field, rows, before, {"seals": seals})
-        for path in write_documents(self._build, field, document):
+        for path in format.write_documents(self._build, field, document):
             self._add(path)
 
     def _write_priorities(self) -> None:

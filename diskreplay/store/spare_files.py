@@ -28,7 +28,7 @@ class SpareFiles:
         """Have that many ready, `prepared` for writing to their mappings."""
         while len(self.ready) < wanted:
             self._made += 1
-            path = self._files.spare(self._made)
+            path = self._files.paths.spare(self._made)
             self.ready.append(Mapping.create(path, self._size, prepared=prepared))
 
     def take(self, path: Path) -> Mapping:

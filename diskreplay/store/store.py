@@ -378,8 +378,8 @@ class Store(OpenStore):
         usage = {}
         live = sizes(private.directory(self.path))
         for name, column in self.columns.items():
-            shards = sizes(column.files.private_directory)
-            files_ = *sizes(column.files.directory).values(), *shards.values()
-            tail = live.get(column.files.tail.name, 0)
+            shards = sizes(column.files.paths.open_segments)
+            files_ = *sizes(column.files.paths.directory).values(), *shards.values()
+            tail = live.get(column.files.paths.tail.name, 0)
             usage[name] = sum(files_) + tail, len(column.segments.mapped)
         return usage

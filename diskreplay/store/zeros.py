@@ -6,9 +6,8 @@ import numpy as np
 
 from diskreplay.store import codec, files
 from diskreplay.store.catalog import segments_of
-from diskreplay.store.checkpoint import write_documents
 from diskreplay.store.field import Field
-from diskreplay.store.format import array_document
+from diskreplay.store.format import array_document, write_documents
 from diskreplay.store.seals import seal_entries
 from diskreplay.store.segment import Seal
 

@@ -351,8 +351,8 @@ def test_the_tails_of_many_envs_are_not_synced_again_and_again(tmp_path, monkeyp
             buffer.add(frames, np.zeros(envs, int), np.zeros(envs), no, no)
         store.maintenance.run(durable=True)
         frames = store.columns["observation"]
-        assert frames.files.chunk(0, 0) in synced
-        assert frames.files.tail not in synced
+        assert frames.files.paths.chunk(0, 0) in synced
+        assert frames.files.paths.tail not in synced
         assert store.durable_count.tolist() == [8] * envs
         buffer.flush()
         assert store.durable_count.tolist() == [12] * envs
@@ -395,7 +395,7 @@ def test_an_add_never_waits_for_what_has_left_to_be_deleted(tmp_path, monkeypatc
     store.maintenance.run(durable=True)
     frames = store.columns["observation"]
     assert len(frames.segments.mapped) <= 64 // 8 + 2
-    assert len(list(frames.files.directory.glob("c.*"))) <= 64 // 8 + 2
+    assert len(list(frames.files.paths.directory.glob("c.*"))) <= 64 // 8 + 2
     buffer.close()
     assert orphans(tmp_path / "store") == []
 

@@ -138,5 +138,5 @@ def test_a_segment_is_the_same_file_whether_its_zeros_were_given_or_left_out(tmp
                 ring.put({**fields, **nothing} if zeros and not given else fields)
             ring._rows.store.maintenance.run()
             column = ring._rows.store.columns["packed"]
-            files.append([column.files.chunk(number, 0).read_bytes() for number in range(4)])
+            files.append([column.files.paths.chunk(number, 0).read_bytes() for number in range(4)])
     assert files[0] == files[1]

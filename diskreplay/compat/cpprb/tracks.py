@@ -279,7 +279,7 @@ def check_links(links: Mapping[str, int], store: Store) -> None:
     """Refuse a store whose frames lead to rows that they cannot be in."""
     first, count = int(store.first[0]), int(store.count[0])
     for field, depth in links.items():
-        found = store.read(field, 0, first, count)
+        found = store.columns[field].read(0, first, count)
         bad = (found < -1) | (found > depth)
         if bad.any():
             raise CorruptSegmentError(

@@ -22,7 +22,7 @@ from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.convert.gz_files import STORE_PREFIX as STORE_FILENAME_PREFIX
 from diskreplay.errors import SchemaError, UsageError
 from diskreplay.spaces import box
-from diskreplay.store.checkpoint import CHECKPOINT_DURATION
+from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.store import Store
 
 __all__ = ["CHECKPOINT_DURATION", "STORE_FILENAME_PREFIX", "ReplayBuffer", "ReplayElement"]

@@ -16,7 +16,7 @@ from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
 from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.convert.unpickling import PickledSumTree, pickled_sum_tree
 from diskreplay.errors import CorruptCheckpointError, SchemaError
-from diskreplay.store import checkpoint
+from diskreplay.store import checkpoint_names
 
 _BYTES_AT_ONCE = 16 << 20
 
@@ -68,7 +68,7 @@ class Checkpointing:
                 contents[name] = [pickle.dumps(value)]
         files.write(contents)
         if isinstance(iteration_number, int | np.integer):
-            stale = int(iteration_number) - checkpoint.CHECKPOINT_DURATION
+            stale = int(iteration_number) - checkpoint_names.CHECKPOINT_DURATION
             if stale >= 0:
                 GzFiles(files.directory, stale).remove(contents)
 
@@ -98,7 +98,7 @@ class Checkpointing:
         again. Arrays are read as streams into a new store, which then takes the place of this one.
         """
         files = GzFiles(Path(checkpoint_dir), suffix)
-        native = checkpoint.path_of(files.directory, self._ring.name, suffix).is_dir()
+        native = checkpoint_names.path_of(files.directory, self._ring.name, suffix).is_dir()
         if native and (self._checkpoint_format == "native" or not files.has("add_count")):
             with self._replacing(0, {}) as fresh:
                 fresh.load(checkpoint_dir, suffix)

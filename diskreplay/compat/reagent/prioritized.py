@@ -184,7 +184,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         first, count = int(saved.first[0]), int(saved.count[0])
         weighed = saved.meta["notes"].get("weighed", 0) - saved.meta["base"]
         start = min(max(weighed, first), count)
-        came_with = saved.read(_COLUMN, 0, start, count)
+        came_with = saved.columns[_COLUMN].read(0, start, count)
         bad = ~((came_with >= 0) & (came_with <= LARGEST))
         if bad.any():
             raise FormatError(

@@ -1,0 +1,118 @@
+"""The names of checkpoints, and those that are in a directory."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
+from diskreplay.store import manifest, tempfiles
+from diskreplay.store.paths import resolved
+
+CHECKPOINT_DURATION = 4
+"""So many numbered checkpoints `save` keeps by default, as ReAgent and Dopamine do."""
+
+_SHOWN = 5  # names of other buffers
+_CHECKPOINT = re.compile(r"([^.].*)_ckpt\.[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_SUFFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+
+
+def checked_suffix(suffix: int | str) -> str:
+    """`suffix` as text, or a `SuffixError`: it becomes part of a directory's name.
+
+    An integer (a NumPy one too) from 0 on, or a string; nothing else has one obvious text.
+    """
+    is_number = isinstance(suffix, int | np.integer) and not isinstance(suffix, bool)
+    if is_number and int(suffix) < 0:
+        raise SuffixError(
+            f"checkpoint suffix {suffix!r}: a number from 0 on expected, or a string; count from 0"
+        )
+    text = str(int(suffix)) if is_number else suffix
+    if not isinstance(text, str) or not _SUFFIX.fullmatch(text):
+        raise SuffixError(
+            f"checkpoint suffix {suffix!r:.200}: expected an integer, or a string of letters, "
+            "digits, '.', '_' and '-', not starting with a dot, and at most 100 of them (an "
+            "iteration number, say)"
+        )
+    return text
+
+
+def checked_keep(keep: int | None) -> int | None:
+    """How many numbered checkpoints to keep, or an `InvalidInputError`."""
+    is_number = isinstance(keep, int | np.integer) and not isinstance(keep, bool)
+    if keep is not None and (not is_number or keep < 1):
+        raise InvalidInputError(f"keep: a positive integer or None expected, found {keep!r}")
+    return None if keep is None else int(keep)
+
+
+def path_of(directory: Path, name: str, suffix: int | str) -> Path:
+    """``<directory>/<name>_ckpt.<suffix>``."""
+    return directory / f"{name}_ckpt.{checked_suffix(suffix)}"
+
+
+def numbered(places: Iterable[Path], name: str) -> list[tuple[int, Path]]:
+    """Those whose suffix is a number, lowest number first: 07 and 7 are two checkpoints."""
+    pattern = re.compile(re.escape(name) + r"_ckpt\.([0-9]+)")
+    found = ((pattern.fullmatch(place.name), place) for place in places)
+    return sorted((int(match[1]), place) for match, place in found if match)
+
+
+def retired(directory: Path, name: str, keep: int) -> list[Path]:
+    """The numbered ones in a directory beyond the `keep` highest."""
+    return [path for _number, path in numbered(_directories(directory), name)[:-keep]]
+
+
+def _directories(inside: Path) -> list[Path]:
+    return [path for path in inside.iterdir() if path.is_dir()] if inside.is_dir() else []
+
+
+def pattern_of(name: str) -> str:
+    """A pattern of the names of a buffer's checkpoints."""
+    return re.escape(name) + r"_ckpt\..+"
+
+
+def _instead(directory: Path, name: str) -> str:
+    """What is there where no checkpoint of a buffer is, as the end of a sentence."""
+    if not directory.exists():
+        return "; there is no such directory"
+    matches = (_CHECKPOINT.fullmatch(path.name) for path in _directories(directory))
+    others = sorted({match[1] for match in matches if match} - {name})
+    if not others:
+        return ""
+    return (
+        f"; there are some of {', '.join(map(repr, others[:_SHOWN]))}: give the buffer that name "
+        "(name=...), or another directory"
+    )
+
+
+def find(directory: Path, name: str, suffix: int | str | None) -> tuple[Path, str]:
+    """The checkpoint directory, or what a link there leads to, and its suffix; of the highest
+    number if `suffix` is None. Without one, `directory` may be a checkpoint itself.
+
+    It was there when the directory was listed. A save may have replaced or retired it since: then
+    whoever cannot read it asks again, and is given a newer one."""
+    if manifest.is_checkpoint(directory):
+        if suffix is None:
+            return directory, directory.name.rpartition("_ckpt.")[2]
+        raise CheckpointNotFoundError(
+            f"{directory}: a checkpoint itself, and not a directory of them; leave the suffix out "
+            f"to load this one, or give {directory.parent} to load {suffix!r} from there"
+        )
+    places = tempfiles.places(directory, pattern_of(name))
+    there = numbered(places, name)
+    if suffix is None:
+        if not there:
+            raise CheckpointNotFoundError(
+                f"{directory}: no numbered checkpoint of {name!r} in it{_instead(directory, name)}"
+            )
+        _number, place = there[-1]
+    else:
+        place = path_of(directory, name, suffix)
+        if place not in places:
+            has = ", ".join(str(number) for number, _place in there) or "none"
+            raise CheckpointNotFoundError(
+                f"{place}: no such checkpoint (numbered ones there: {has})"
+                f"{'' if there else _instead(directory, name)}"
+            )
+    return resolved(places[place]), place.name.removeprefix(f"{name}_ckpt.")
