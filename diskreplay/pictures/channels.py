@@ -133,7 +133,7 @@ def lines_of(
     whole = bool(np.equal(np.mod(rewards, 1), 0).all())
     lines = [
         _line(Channel("reward", "reward", ["reward"], 1, whole), rewards, starts),
-        _line(Channel("return so far", "reward", ["return"], 1, whole),
+        _line(Channel("return so far", "reward", ["return so far"], 1, whole),
               np.cumsum(rewards, axis=0), starts),
     ]  # fmt: skip
     for name, values in (more or {}).items():

@@ -1,8 +1,5 @@
 """The page in Chromium: it moves, plays, finds, and runs no script of a store."""
 
-import contextlib
-import os
-import threading
 import time
 
 import numpy as np
@@ -16,79 +13,12 @@ pytest.importorskip("selenium")
 
 from selenium.webdriver import ActionChains, Keys
 
-from diskreplay.pictures.report import save_report
-from diskreplay.view.server import serve
 from diskreplay.view.shown_stores import key_of
-from tests.view.browsing import CHROMIUM, DRIVER, chromium, complaints, resize, until
+from tests.view.browsing import complaints, resize, until
+from tests.view.served import OPTIONS, add, at, go, served
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver, packages of Debian"
-)
 TURNED = "\x1b[31m\u202egnp.elif\u2066\x00\x9b"  # colours and turns round what follows
 EVIL = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>" + TURNED
-OPTIONS = {
-    "observation_space": Dict(
-        front=Box(0, 255, (24, 32), "uint8"), side=Box(0, 255, (20, 20, 3), "uint8"),
-        joints=Box(-1, 1, (3,)),
-    ),
-    "action_space": Discrete(3), "capacity": 5000, "stack_size": 3,
-    "extras": {"value": ((), "float32")}, "seed": 0,
-}  # fmt: skip
-
-
-def add(buffer, episode, length):
-    """An episode whose frames say where they are: each is of one tone."""
-    for step in range(length):
-        seen = {
-            "front": np.full((24, 32), 20 + 2 * step, np.uint8),
-            "side": np.full((20, 20, 3), 250 - 2 * step, np.uint8),
-            "joints": np.full(3, np.sin(step / 5), np.float32),
-        }
-        buffer.add(seen, step % 3, float(step % 10 == 9), step + 1 == length, False, seen,
-                   value=np.float32(episode))  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def driver():
-    with chromium() as made:
-        yield made
-
-
-@contextlib.contextmanager
-def served(*paths):
-    """The address of the page of some stores, which a thread serves until it is told to end."""
-    import uvicorn
-
-    ready, found, servers = threading.Event(), [], []
-    original = uvicorn.Server.run
-
-    def run(server, sockets=None):
-        servers.append(server)
-        original(server, sockets)
-
-    def note(address):
-        found.append(address.url)
-        ready.set()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(uvicorn.Server, "run", run)
-        thread = threading.Thread(target=serve, args=(paths, note), kwargs={"port": 0})
-        thread.start()
-        assert ready.wait(120)
-        try:
-            yield found[0]
-        finally:
-            while not servers:
-                time.sleep(0.01)
-            servers[0].should_exit = True
-            thread.join(120)
-
-
-def go(driver, url, place=""):
-    driver.get("about:blank")
-    complaints(driver)  # those of the page before, whose server may have ended
-    driver.get(url)
-    driver.execute_script("location.hash = arguments[0]", place)
 
 
 def text(driver, selector):
@@ -111,13 +41,6 @@ def press(driver, key, shift=False):
 def type_into(driver, name, text):
     """Into a field of a form, and Enter."""
     driver.find_element("css selector", f"[name={name}]").send_keys(text, Keys.ENTER)
-
-
-STEP = ".now dd"
-
-
-def at(driver, step):
-    until(driver, "document.querySelector('.now dd')?.textContent === arguments[0]", str(step))
 
 
 def is_playing(driver):
@@ -171,16 +94,6 @@ def test_it_moves_while_training_writes(tmp_path, driver):
         (tmp_path.parent / f"{tmp_path.name}-gone").rename(path)
         until(driver, "document.querySelector('.state').dataset.state === 'closed'")
     assert complaints(driver) == []
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    path = tmp_path_factory.mktemp("view") / "store"
-    with diskreplay.PrioritizedReplayBuffer(path, **OPTIONS, metadata={"env_id": "Tone-v0"}) as b:
-        for episode in range(60):
-            add(b, episode, 10 + episode)
-    with served(path) as url:
-        yield path, url
 
 
 def test_an_episode_plays_and_can_be_sought(store, driver):
@@ -272,26 +185,6 @@ def test_episodes_are_found_by_their_figures(store, driver):
     assert complaints(driver) == []
 
 
-def test_every_page_on_a_phone_and_in_the_dark(store, driver):
-    path, url = store
-    key = key_of(path)
-    pages = ("live", "episodes", "episodes/0", "rows/20", "vectors")
-    every = [*(f"{key}/{page}" for page in pages), f"compare/{key}"]
-    for dark, places in ((False, every), (True, every[:1])):
-        resize(driver, 375, 740, phone=True, dark=dark)
-        for place in places:
-            go(driver, url, f"#/{place}")
-            until(driver, "document.querySelector('#page h1')")
-            until(driver, "document.querySelectorAll('#page .card, #page select').length")
-            wide = driver.execute_script("return document.documentElement.scrollWidth")
-            assert wide <= 375, place
-            assert complaints(driver) == [], place
-        paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert paper == ("rgb(20, 20, 22)" if dark else "rgb(247, 247, 245)")
-    assert complaints(driver) == []
-    resize(driver, 1280, 900)
-
-
 def test_a_hostile_store_runs_no_script(tmp_path, driver):
     path = tmp_path / "<script>document.title='run'<" / "x"
     path.parent.mkdir(parents=True)
@@ -359,46 +252,6 @@ def test_a_hundred_thousand_episodes_on_a_phone(tmp_path, driver):
     resize(driver, 1280, 900)
 
 
-def test_what_is_long_stands_in_one_line(tmp_path, driver):
-    """Names, ages and counts: in a narrow tile and beside a line, each component with its own."""
-    space, names = Box(-1, 1, (14,)), [f"joint {at % 3}" for at in range(14)]  # some are alike
-    path, seen = tmp_path / "store", np.zeros(14, np.float32)
-    with diskreplay.ReplayBuffer(
-        path, observation_space=space, action_space=Discrete(2), capacity=None,
-        metadata={"names": {"observation": names}},
-    ) as buffer:  # fmt: skip
-        for step in range(20):
-            buffer.add(seen + step / 20, 0, 1.0, step == 19, False)
-    long_ago = time.time() - 15
-    for file in (path, *path.rglob("*")):
-        os.utime(file, (long_ago, long_ago))
-    key = key_of(path)
-    tall = (
-        "(() => { const tile = [...document.querySelectorAll('.tile')].find((t) =>"
-        " t.querySelector('dt').textContent === arguments[0])?.querySelector('dd span');"
-        " return tile && [tile.textContent, tile.getClientRects().length] })()"
-    )
-    with served(path) as url:
-        for width, phone in ((1280, False), (375, True)):
-            resize(driver, width, 900, phone=phone)
-            go(driver, url, f"#/{key}/live")
-            until(driver, f"({tall})?.[0].match(/^\\d+\\s(s|min)\\sago$/)", "Last write")
-            assert driver.execute_script(f"return {tall}", "Last write")[1] == 1
-        resize(driver, 1280, 900)
-        go(driver, url, f"#/{key}/episodes/0?step=10")
-        at(driver, 10)
-        line = "[...document.querySelectorAll('.channel')].find((c) => c.querySelector('.name')"
-        line += ".textContent === 'observation 12 of 14')"
-        until(
-            driver, f"{line}.querySelector('output').textContent.startsWith('joint 0 0.5joint 1')"
-        )
-        go(driver, url, f"#/{key}/vectors")
-        charts = "[...document.querySelectorAll('figure h3')].map((h) => h.textContent)"
-        until(driver, f"{charts}.filter((t) => t === 'joint 0').length === 5")
-        assert complaints(driver) == []
-    resize(driver, 1280, 900)
-
-
 def test_a_server_that_ends_is_said_to_have(tmp_path, driver):
     with diskreplay.ReplayBuffer(tmp_path / "s", **OPTIONS) as buffer:
         add(buffer, 0, 5)
@@ -407,40 +260,3 @@ def test_a_server_that_ends_is_said_to_have(tmp_path, driver):
         until(driver, "document.querySelectorAll('.tile').length > 3")
     until(driver, "!document.getElementById('banner').hidden")
     complaints(driver)
-
-
-def test_the_report(store, tmp_path, driver):
-    """The same player and charts, in one file."""
-    path, _url = store
-    out = tmp_path / "report.html"
-    with diskreplay.open(path) as buffer:
-        save_report(buffer, out, players=3)
-    resize(driver, 375, 740, phone=True)
-    driver.get(f"file://{out}")
-    complaints(driver)
-    driver.refresh()
-    until(driver, "document.querySelectorAll('.player').length === 3")
-    assert until(driver, "document.querySelectorAll('svg.chart text').length > 30")
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= 375
-    letters = driver.execute_script(
-        "return [...document.querySelectorAll('svg.chart text')].map((t) => {"
-        "const m = t.getScreenCTM();"
-        "return parseFloat(getComputedStyle(t).fontSize) * Math.hypot(m.a, m.b) })"
-    )
-    assert min(letters) >= 11.5  # pixels, as they are seen
-    plays = driver.find_elements("css selector", "button[aria-label=Play]")
-    slow = "document.querySelectorAll('.player select').forEach((s) => { s.value = '1';"
-    driver.execute_script(slow + " s.dispatchEvent(new Event('change')); })")
-    for number in (0, 2):
-        driver.execute_script("arguments[0].click()", plays[number])
-        playing = driver.execute_script(
-            "return [...document.querySelectorAll('.player')].map((p) => p.dataset.playing)"
-        )
-        assert playing == ["true" if at == number else "false" for at in range(3)]
-    widths = driver.execute_script(
-        "const p = document.querySelector('.player');"
-        "return [p.clientWidth, p.querySelector('input[type=range]').clientWidth]"
-    )
-    assert widths[0] == widths[1]
-    resize(driver, 1280, 900)
-    assert complaints(driver) == []

@@ -82,12 +82,13 @@ function drawLines(svg, chart, width) {
   const dots = chart.x ?? [], heights = chart.y ?? [];
   let [low, high] = extent(heights, ...lines.flatMap((line) => [line.y, ...(line.band ?? [])]));
   if (chart.from_zero) low = Math.min(low, 0);
+  if (chart.from_zero && high === low) high = low + 1; // nothing lies on the axis, not amid the chart
   const room = (high - low) * 0.05;
   const counted = (dots.length ? heights : lines.flatMap((line) => line.y)).every(Number.isInteger);
   const up = makeScale(chart.from_zero ? low : low - room, high + room, floor, CHART_TOP, { integers: counted, most: 5 });
   const left = leftRoom(up), most = Math.max(2, Math.floor(width / 90));
   const [first, last] = extent(dots, ...lines.map((line) => line.x));
-  const across = makeScale(first, last, left + 6, width - CHART_RIGHT - 6, { integers: !chart.seconds, most });
+  const across = makeScale(first, last, left + 6, width - CHART_RIGHT - 6, { integers: true, most });
   const name = chart.seconds ? (tick) => secondsText(tick) : axisText;
   drawFrame(svg, {
     left, width, floor, up, across: across.ticks.map((tick) => [across(tick), name(tick)]),
@@ -116,7 +117,7 @@ function drawLines(svg, chart, width) {
 function secondsText(seconds) {
   if (seconds === 0) return "now";
   const size = Math.abs(seconds);
-  return size >= 120 ? `−${Math.round(size / 60)} min` : `−${Math.round(size)} s`;
+  return size >= 120 ? `−${Number((size / 60).toFixed(1))} min` : `−${Math.round(size)} s`;
 }
 
 // What the lines say below the pointer.

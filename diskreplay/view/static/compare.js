@@ -6,7 +6,7 @@ function comparePage(root, store, other) {
     element("option", { value: "" }, "choose a store or a checkpoint"),
     ...everyStore.filter((each) => each.key !== store.key).map((each) => element("option", { value: each.key, selected: each.key === other },
       `${each.title} · ${each.name}`)));
-  const figures = element("div", { className: "card spaced", hidden: true }), grid = new ChartGrid(), message = element("p", { className: "message", hidden: true });
+  const figures = element("div", { className: "card spaced compared", hidden: true }), grid = new ChartGrid(), message = element("p", { className: "message", hidden: true });
   root.append(element("header", {}, element("h1", {}, "Compare"), element("p", { className: "soft" }, `${store.title} · ${store.name}, beside`), choice),
     message, figures, element("section", { className: "spaced" }, grid.element));
   if (!other) return [];
