@@ -93,4 +93,4 @@ def draw_report(report: Path, out: Path) -> None:
         driver.get(f"file://{report}")
         until(driver, "document.querySelectorAll('.player').length > 3")
         driver.execute_script("document.querySelector('.reels').previousSibling.scrollIntoView()")
-        photograph(driver, out / "report.png", 1280, 860)
+        photograph(driver, out / "report.png", 1280, 940)
