@@ -211,8 +211,9 @@ class Maintenance:
                 starts = np.arange(0, len(count), field.env_group)
                 fastest = np.maximum.reduceat(count, starts)
                 left = field.segment_rows - fastest % field.segment_rows
-                soon = left <= max(field.segment_rows // 2, 2 * shortest)
-                column.keep_spares(int(np.count_nonzero(soon)))
+                soon = np.flatnonzero(left <= max(field.segment_rows // 2, 2 * shortest))
+                numbers = -(-fastest[soon] // field.segment_rows)
+                column.keep_spares(list(zip(numbers.tolist(), soon.tolist(), strict=True)))
 
     # -- records
 

@@ -1,12 +1,15 @@
 """A field whose rows are compressed: the newest are in its tail, the others in shards."""
 
+import contextlib
+import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError
+from diskreplay.errors import CorruptSegmentError, StorageError
 from diskreplay.store import codec, files
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
@@ -28,6 +31,13 @@ class PackedColumn(Column[Shard]):
         self.tail = Tail(self.field, self.num_envs, self.table)
         self.most_at_once = self.tail.rows - self.field.block_rows
         self._has_packed = False
+        # Which call of `_pack` is compressing a block of each env, 0 where none is; and, of each
+        # call, a lock that it has until it is done.
+        self._packing = np.zeros(self.num_envs, np.int64)
+        self._under_way: dict[int, threading.Lock] = {}
+        self._calls = itertools.count(1)
+        self._next: dict[tuple[int, int], Shard] = {}  # that no block has come to
+        self._making = threading.Lock()
 
     # -- writing
 
@@ -38,7 +48,11 @@ class PackedColumn(Column[Shard]):
             self._has_packed = True
             codec.load_kernels(self.field)
         while (short := rows >= self.tail.packed[envs] + self.tail.rows).any():
-            self._pack(envs[short], count)  # or the maintenance thread has just done it
+            # Else the maintenance thread has just done it, or is about to.
+            if not self._pack(envs[short], count):
+                for done in list(self._under_way.values()):
+                    with done:
+                        pass
 
     def write(self, env: int, start: int, values: np.ndarray) -> None:
         """Write consecutive rows of one env from `start` on; there is room for them."""
@@ -51,39 +65,79 @@ class PackedColumn(Column[Shard]):
     # -- packing
 
     def pack(self, count: np.ndarray) -> None:
-        """Compress all blocks of committed rows."""
+        """Compress all blocks of committed rows, but for those that another thread has begun."""
         everybody = np.arange(self.num_envs)
         while self._pack(everybody, count):
-            pass
+            self._make_next()
 
     def _pack(self, envs: np.ndarray, count: np.ndarray) -> bool:
-        """Compress the oldest blocks of some envs, some megabytes at most; whether there were any.
+        """Compress the oldest blocks of some envs, a few megabytes at most; whether there were any
+        that nobody else has begun.
 
-        Not for long at once: an adding thread may wait for its turn.
+        An adding thread and the maintenance thread compress at the same time, without
+        `changing`, never two blocks of one env: those of an env are entered in their order.
         """
-        with self.files.changing:
-            which, starts = self.tail.oldest(envs, count)
-            if not len(which):
-                return False
-            field, size = self.field, self.field.block_rows
-            key = int(starts[0]) // field.segment_rows, int(which[0]) // field.env_group
-            segment = self._shard(*key, which)
-            sources, packed = self.tail.addresses(which, starts), self.tail.packed.ctypes.data
-            data, lengths = codec.encode(field, sources, np.full(len(which), size))
-            segment.write(data)
-            places = segment.places_of(which, starts)
-            segment.enter(places, lengths, packed, which, starts + size)
-            return True
+        field, size, call = self.field, self.field.block_rows, next(self._calls)
+        done = threading.Lock()
+        with done:
+            try:
+                with self.files.changing:
+                    which, starts = self.tail.oldest(envs[self._packing[envs] == 0], count)
+                    if not len(which):
+                        return False
+                    self._under_way[call] = done
+                    self._packing[which] = call
+                sources = self.tail.addresses(which, starts)
+                data, lengths = codec.encode(field, sources, np.full(len(which), size))
+                with self.files.changing:
+                    # Not before: meanwhile it may have been sealed for slow envs.
+                    key = int(starts[0]) // field.segment_rows, int(which[0]) // field.env_group
+                    segment = self._shard(*key, which)
+                    segment.write(data)
+                    places, packed = segment.places_of(which, starts), self.tail.packed
+                    segment.enter(places, lengths, packed.ctypes.data, which, starts + size)
+                return True
+            finally:
+                self._packing[self._packing == call] = 0
+                self._under_way.pop(call, None)
+
+    def _make_next(self) -> None:
+        """Have the next shard of each group ready when half of the newest one is full: the thread
+        that has the first block for it does not wait for the file system."""
+        if self.num_envs == 1:  # it has one for each few thousand rows
+            return
+        field, mapped = self.field, self.segments.mapped
+        for group in range(field.groups(self.num_envs)):
+            newest = max((number for number, of in list(mapped) if of == group), default=None)
+            fastest = int(self.tail.packed[field.envs(group)].max())
+            if newest is None or 2 * fastest < (2 * newest + 1) * field.segment_rows:
+                continue
+            key = newest + 1, group
+            if key in self._next:
+                continue
+            with self.files.changing:
+                if key in mapped:
+                    continue
+                path = self.files.make_way(self.files.paths.open_segment(*key))
+                self._making.acquire()  # before `changing` is let go of: nobody else makes it
+            try:
+                with contextlib.suppress(StorageError):  # who needs it makes it, or says why not
+                    self._next[key] = Shard.create(field, *key, path)
+            finally:
+                self._making.release()
 
     def _shard(self, number: int, group: int, envs: np.ndarray) -> Shard:
         """The open shard of a segment, which these envs find afterwards."""
         segment = self.segments.mapped.get((number, group))
         if segment is None:
-            path = self.files.make_way(self.files.paths.open_segment(number, group))
-            segment = Shard.create(self.field, number, group, path)
+            with self._making:  # perhaps this one is being made
+                segment = self._next.pop((number, group), None)
+            if segment is None:
+                path = self.files.make_way(self.files.paths.open_segment(number, group))
+                segment = Shard.create(self.field, number, group, path)
             # Moved meanwhile: an opening would not find what is packed into it.
             self.files.place.check()
-            self.files.new.append(path)
+            self.files.new.append(segment.path)
             self.segments.adopt(segment, envs)
         else:
             if segment.seal is not None:
@@ -135,10 +189,14 @@ class PackedColumn(Column[Shard]):
         """
         # It replaces a shard that the record counts on.
         to_sync = [segment.path] if (segment.start < durable_count[segment.envs]).any() else []
-        is_full = self.tail.packed[segment.envs].min() >= segment.stop
-        if is_full:  # nobody appends to it: no `add` waits for the disk
-            segment.finish(segment.index, np.empty(0, np.uint8))
+        if self.tail.packed[segment.envs].min() >= segment.stop:
+            # Full: nobody appends to it, and no `add` waits for the disk.
+            nothing = np.empty(0, np.uint8)
+            segment.finish(segment.index, nothing)
             files.sync(to_sync)
+            with self.files.changing:
+                path = self.files.make_way(self.files.paths.chunk(*segment.key))
+            return self._put_in_place(segment, path, segment.index, nothing)
         with self.files.changing:
             path = self.files.make_way(self.files.paths.chunk(*segment.key))
             index, (envs, starts, used) = segment.index.copy(), self.tail.blocks_of(segment, count)
@@ -147,17 +205,22 @@ class PackedColumn(Column[Shard]):
             rows = segment.used_of(np.maximum(count, self.tail.packed))
             behind = np.frombuffer(codec.used_bytes(self.field, rows), np.uint8)
             more = np.concatenate([more, behind])
-            if not is_full:
-                segment.finish(index, more)
-                files.sync(to_sync)
-            files.rename(segment.path, path)
-            segment.mapping.path = path  # what fails behind this is done again by the next pass
-            files.seal(path)
-            segment.became(index, more)
-            seal = segment.sum()
-            segment.close_file()
-            self.segments.seal(segment, seal)
-            return path
+            segment.finish(index, more)
+            files.sync(to_sync)
+            return self._put_in_place(segment, path, index, more)
+
+    def _put_in_place(
+        self, segment: Shard, path: Path, index: np.ndarray, more: np.ndarray
+    ) -> Path:
+        """Bring what `Shard.finish` has made to `path`, and seal it; returns that."""
+        files.rename(segment.path, path)
+        segment.mapping.path = path  # what fails behind this is done again by the next pass
+        files.seal(path)
+        segment.became(index, more)
+        seal = segment.sum()
+        segment.close_file()
+        self.segments.seal(segment, seal)
+        return path
 
     # -- checkpoints, and flushes for plain readers
 
@@ -195,12 +258,15 @@ class PackedColumn(Column[Shard]):
 
     def close(self) -> None:
         super().close()
+        for shard in self._next.values():  # their files go with the other private ones
+            shard.close()
+        self._next.clear()
         self.tail.mapping = None
 
     @property
     def mappings(self) -> list[Mapping]:
         tail = [] if self.tail.mapping is None else [self.tail.mapping]
-        return super().mappings + tail
+        return [*super().mappings, *tail, *(shard.mapping for shard in self._next.values())]
 
     # -- reading
 

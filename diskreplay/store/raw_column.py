@@ -1,6 +1,7 @@
 """A field whose rows are in the files as they are in memory."""
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ class RawColumn(Column[RawSegment]):
         self._is_even = self._by_moment  # the last rows were one of each env, of one moment
         self.most_at_once = self.field.segment_rows
         self.spares = SpareFiles(self.files, self.field.segment_bytes)
+        self._making = threading.Lock()
 
     # -- writing
 
@@ -69,10 +71,12 @@ class RawColumn(Column[RawSegment]):
         return segment
 
     def _create(self, number: int, group: int) -> RawSegment:
-        path = self.files.make_way(self.files.paths.chunk(number, group))
-        mapping = self.spares.take(path)
+        with self._making:  # it may be about to come to its place
+            mapping = self.spares.placed.pop((number, group), None)
+        if mapping is None:
+            mapping = self.spares.take(self.files.make_way(self.files.paths.chunk(number, group)))
         self.files.place.check()  # moved meanwhile: an opening would not find the rows in this file
-        self.files.new.append(path)
+        self.files.new.append(mapping.path)
         return RawSegment(self.field, number, group, mapping)
 
     def adopt(self, segment: RawSegment, envs: np.ndarray) -> None:
@@ -129,9 +133,23 @@ class RawColumn(Column[RawSegment]):
                 with self.files.changing:  # it may have been sealed since, being full, and deleted
                     segment.is_handed_over = self.segments.open.get(segment.key) is segment
 
-    def keep_spares(self, wanted: int) -> None:
-        """Have that many files ready, so that to open a segment is a rename."""
-        self.spares.keep(wanted, prepared=not (self._by_file and self._is_even))
+    def keep_spares(self, soon: Sequence[tuple[int, int]]) -> None:
+        """Have the files of these segments, which are opened soon, in their places: an `add` that
+        renamed one would wait for the file system, up to a tenth of a second while the disk is
+        busy."""
+        there = self.segments.mapped
+        wanted = [key for key in soon if key not in there and key not in self.spares.placed]
+        self.spares.keep(len(wanted), prepared=not (self._by_file and self._is_even))
+        for key in wanted:
+            with self.files.changing:
+                if key in there:  # opened meanwhile
+                    continue
+                path = self.files.make_way(self.files.paths.chunk(*key))
+                self._making.acquire()  # before `changing` is let go of: nobody else opens it
+            try:
+                self.spares.place(key, path)
+            finally:
+                self._making.release()
 
     def write(self, env: int, start: int, values: np.ndarray) -> None:
         """Write consecutive rows of one env from `start` on; their segments are open."""
@@ -215,7 +233,7 @@ class RawColumn(Column[RawSegment]):
 
     @property
     def mappings(self) -> list[Mapping]:
-        return super().mappings + self.spares.ready
+        return super().mappings + self.spares.mappings
 
     def close(self) -> None:
         super().close()

@@ -8,34 +8,46 @@ from diskreplay.store import files
 from diskreplay.store.column_files import ColumnFiles
 from diskreplay.store.mapping import Mapping
 
-WORTH_A_SPARE = 1 << 20  # bytes of a file that is made ready before it is opened
+WORTH_A_SPARE = 1 << 16  # bytes of a file that is made ready before it is opened
+_LARGE = 1 << 20  # bytes
 
 
 class SpareFiles:
-    """Files for the next segments of a raw field: to open one is a rename.
+    """Files for the next segments of a raw field: to open one that is in its place already touches
+    no file, to open another one is a rename.
 
     Attributes
     ----------
     ready : list of Mapping
+        Among the private files.
+    placed : dict of (number, group) to Mapping
+        In the places of segments to come.
     """
 
     def __init__(self, of: ColumnFiles, size: int) -> None:
         self._files, self._size = of, size
         self._made = 0
+        self._ended = False
         self.ready: list[Mapping] = []
+        self.placed: dict[tuple[int, int], Mapping] = {}
 
     def keep(self, wanted: int, *, prepared: bool) -> None:
         """Have that many ready, `prepared` for writing to their mappings."""
-        while len(self.ready) < wanted:
+        while len(self.ready) < wanted and not self._ended:
             self._made += 1
             path = self._files.paths.spare(self._made)
             self.ready.append(Mapping.create(path, self._size, prepared=prepared))
+
+    def place(self, key: tuple[int, int], path: Path) -> None:
+        """Put a file that is ready, if one is, in the place of a segment to come."""
+        if self.ready:
+            self.placed[key] = self.take(path)
 
     def take(self, path: Path) -> Mapping:
         """A file at `path`: one that was ready, or else a new one."""
         if not self.ready:
             # Pages of a long file come when they are touched: an `add` does not wait for them all.
-            return Mapping.create(path, self._size, prepared=self._size < WORTH_A_SPARE)
+            return Mapping.create(path, self._size, prepared=self._size < _LARGE)
         mapping = self.ready.pop()
         try:
             files.rename(mapping.path, path)
@@ -45,9 +57,20 @@ class SpareFiles:
         mapping.path = path
         return mapping
 
+    @property
+    def mappings(self) -> list[Mapping]:
+        """All of them."""
+        return [*self.ready, *self.placed.values()]
+
+    def forget(self) -> None:
+        """Their files are somebody else's to remove."""
+        self.ready.clear()
+        self.placed.clear()
+
     def remove(self) -> None:
         """There are none from here on."""
-        for spare in self.ready:
+        self._ended = True
+        for spare in self.mappings:
             with contextlib.suppress(StorageError):  # the next opening removes it
                 files.remove(spare.path)
-        self.ready.clear()
+        self.forget()

@@ -247,7 +247,7 @@ class Store(OpenStore):
             is_there = self._holds_place()
             for raw in self.raw_columns:
                 if not is_there:  # another store's private files may have these names
-                    raw.spares.ready.clear()
+                    raw.spares.forget()
             for column in self.columns.values():
                 column.close()
             self.place.close()
@@ -279,7 +279,7 @@ class Store(OpenStore):
         the next `load` wait for; after a kill the next opening removes the files.
         """
         for column in replaced.raw_columns:
-            column.spares.ready.clear()
+            column.spares.forget()
 
         def clear() -> None:
             replaced.close()
@@ -362,7 +362,10 @@ class Store(OpenStore):
         rows come is removed."""
         self.place.check()
         assert self.page is not None
-        self.page.mark_closed()
+        with self.maintenance.lock:  # of a closed store no file is looked at that has no rows
+            for raw in self.raw_columns:
+                raw.spares.remove()
+            self.page.mark_closed()
         self.page.epoch[0] += 1  # readers go by the shards in their places from here on
         private.clear(self.path)
 

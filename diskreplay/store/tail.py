@@ -73,7 +73,7 @@ class Tail:
         packed = self.packed[envs]
         most = max(_AT_ONCE // field.block_bytes, 1)
         until = np.minimum(count[envs], (packed // field.segment_rows + 1) * field.segment_rows)
-        ahead = np.minimum((until - packed) // size, max(most // len(envs), 1))
+        ahead = np.minimum((until - packed) // size, max(most // max(len(envs), 1), 1))
         if len(envs) == 1:  # thrice as fast, and what a single env does
             steps = np.arange(max(int(ahead[0]), 0))
             return np.full(len(steps), envs[0]), packed[0] + steps * size

@@ -408,7 +408,7 @@ def test_a_shard_whose_writer_was_killed_before_it_had_an_index(tmp_path):
     (tail,) = killed.glob("is_final/live/tail.*")  # it has the rows from 32 on
     shard = tail.with_name(f"open{tail.suffix}") / "1.0"
     shard.parent.mkdir(exist_ok=True)
-    shard.touch(exist_ok=False)
+    shard.write_bytes(b"")
     assert verify(killed).findings == ()
     with diskreplay.open(killed, mode="a") as buffer:
         twin.check(buffer)

@@ -15,7 +15,7 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import DiskReplayError, StorageError
 from diskreplay.store import commit_page, files
 from diskreplay.store.maintenance import Maintenance
-from diskreplay.store.spare_files import SpareFiles
+from diskreplay.store.raw_column import RawColumn
 
 
 def make(path, **options):
@@ -451,15 +451,15 @@ def test_late_maintenance_has_made_the_next_file_all_the_same(tmp_path, monkeypa
         wakes.append(1)
         store.maintenance.run(spares=True)
 
-    take = SpareFiles.take
+    create = RawColumn._create
 
-    def taken(spares, path):
-        if path.parent.name == "depth":
-            made.append(not spares.ready)
-        return take(spares, path)
+    def created(column, number, group):
+        if column.field.name.endswith("depth"):
+            made.append((number, group) not in column.spares.placed)
+        return create(column, number, group)
 
     monkeypatch.setattr(store.maintenance, "wake", wake)
-    monkeypatch.setattr(SpareFiles, "take", taken)
+    monkeypatch.setattr(RawColumn, "_create", created)
     add_wide(buffer, 4200)
     buffer.close()
     assert made == [True, False, False, False, False]
