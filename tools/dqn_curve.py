@@ -1,9 +1,11 @@
 """Trains docs/examples/dqn.py, kills it ten times on the way, and draws what it learned.
 
     python tools/dqn_curve.py DIRECTORY [--env CartPole-v1] [--kills 10] [--out docs/dqn.png]
+    python tools/dqn_curve.py DIRECTORY --env ALE/Pong-v5 --out FILE -- --steps 50000 --set every=2
 
-The curve comes out of the store: it has every episode. A kill comes some moments after a line that
-the run prints, drawn by chance. Where the run is over before the tenth, fewer are told.
+What follows ``--`` is for the example. The curve comes out of the store: it has every episode. A
+kill comes some moments after a line that the run prints, drawn by chance. Where the run is over
+before the tenth, fewer are told.
 """
 
 import argparse
@@ -25,12 +27,12 @@ import diskreplay
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def train(env: str, run: Path, kills: int) -> list[int]:
+def train(env: str, run: Path, kills: int, further: list[str]) -> list[int]:
     """Train to the end; the steps at which it was killed, also before this began."""
     noted = run / "killed.txt"
     killed = [int(line) for line in noted.read_text().split()] if noted.exists() else []
     rng, step = random.Random(len(killed)), 0
-    command = [sys.executable, "-u", str(ROOT / "docs/examples/dqn.py"), env, str(run)]
+    command = [sys.executable, "-u", str(ROOT / "docs/examples/dqn.py"), env, str(run), *further]
     while True:
         lines = rng.randrange(2, 6) if len(killed) < kills else None
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as life:
@@ -80,8 +82,9 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/dqn.png")
-    given = parser.parse_args()
-    killed = train(given.env, given.directory, given.kills)
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given, further = parser.parse_args(sys.argv[1:at]), sys.argv[at + 1 :]
+    killed = train(given.env, given.directory, given.kills, further)
     draw(given.directory, killed, f"{given.env}, killed {len(killed)} times", given.out)
 
 

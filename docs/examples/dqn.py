@@ -9,8 +9,9 @@ of, `load` says where it was, and `save` is called now and then.
 """
 
 import argparse
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,15 @@ if __name__ == "__main__":
     parser.add_argument("run", type=Path, help="directory of the run")
     parser.add_argument("--steps", type=int, help="the most steps that it makes")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=NUMBER", help="others of the settings"
+    )
     given = parser.parse_args()
     chosen = PONG if given.env.startswith("ALE/") else CART_POLE
+    others = {name: json.loads(number) for name, number in (of.split("=") for of in given.set)}
     if given.steps is not None:
-        chosen = Settings(**{**vars(chosen), "steps": given.steps})
+        others["steps"] = given.steps
+    chosen = replace(chosen, **others)
     torch.set_num_threads(1)  # sums then come in one order; a network this small is faster so
     returns = train(given.env, given.run, chosen, device=given.device)
     print(f"{len(returns)} episodes; mean return of the last 20: {np.mean(returns[-20:]):.1f}")
