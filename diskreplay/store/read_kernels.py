@@ -87,13 +87,16 @@ def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
             if stream == whole:  # did not compress
                 return source + _ONE_STREAM + low * row_bytes
             end = high * row_bytes
-            if stream < whole // _LONG_RUNS:
-                if lz4_decode(source + _ONE_STREAM, scratch, stream, whole) != whole:
+            straight = low == 0 and target
+            if end == whole or stream < whole // _LONG_RUNS:
+                room = target if straight and end == whole else scratch
+                if lz4_decode(source + _ONE_STREAM, room, stream, whole) != whole:
                     return -1
-            elif low == 0 and target:
+                return room + low * row_bytes
+            if straight:
                 got = lz4_decode_partly(source + _ONE_STREAM, target, stream, end, end)
                 return target if got == end else -1
-            elif lz4_decode_partly(source + _ONE_STREAM, scratch, stream, end, whole) < end:
+            if lz4_decode_partly(source + _ONE_STREAM, scratch, stream, end, whole) < end:
                 return -1
             return scratch + low * row_bytes
     if blosc_decode(source, scratch, whole, 1) != whole:
