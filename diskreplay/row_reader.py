@@ -61,15 +61,16 @@ class RowReader(Session):
         CorruptSegmentError, ClosedError, ForkedError
         """
         ids, names = row_ids(ids), field_names(field)
-        results = [self._room(name, ids.shape) for name in names]
-        if out is not None:
+        if out is None:
+            results = [self._room(name, ids.shape) for name in names]
+        else:
             if not isinstance(out, np.ndarray) or not out.flags.writeable:
                 raise InvalidInputError(
                     "out: an array that can be written to expected, found "
                     f"{'a read-only one' if isinstance(out, np.ndarray) else type(out).__name__}"
                 )
             given = (out.shape, out.dtype, out.flags.c_contiguous)
-            if [(room.shape, room.dtype, True) for room in results] != [given]:
+            if [(*self._shape(name, ids.shape), True) for name in names] != [given]:
                 raise InvalidInputError(
                     f"out: a contiguous array for one field expected, found {out.dtype} of shape "
                     f"{out.shape}"
@@ -144,12 +145,16 @@ class RowReader(Session):
                 finally:
                     self._busy.discard(me)
 
-    def _room(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
-        """An array for so many values of a field."""
+    def _shape(self, field: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and dtype of so many values of a field."""
         if field not in self._kind.schema.shapes:
             raise InvalidInputError(f"no field {field!r}; there are {self._kind.schema.names}")
         row_shape, dtype = self._kind.schema.shapes[field]
-        return np.empty((*shape, *row_shape), dtype)
+        return (*shape, *row_shape), dtype
+
+    def _room(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
+        """An array for so many values of a field."""
+        return np.empty(*self._shape(field, shape))
 
     # -- looking
 

@@ -2,8 +2,8 @@
 once."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Self
 
 import numpy as np
 
@@ -22,19 +22,21 @@ class BothSides(threading.local):
         self._windows: dict[int, tuple[tuple[bytes, bytes], Frames]] | None = None
         self._memory = ReadMemory()
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> Self:
         """Within, frames that both observations of a transition have in common are read once.
 
         That is for a batch whose both sides are asked for in the same slots. Both are views of one
         array then, so this is for code that copies them before anybody may write to them. That
         array is used again when nobody has a view of it any more.
         """
+        return self
+
+    def __enter__(self) -> Self:
         self._windows = {}
-        try:
-            yield
-        finally:
-            self._windows = None
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._windows = None
 
     @property
     def is_reading(self) -> bool:

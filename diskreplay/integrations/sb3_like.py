@@ -393,7 +393,7 @@ class DiskTransitions(Checkpointed):
             "ids": batch.id,
         }
 
-    def _reading_both(self) -> AbstractContextManager[None]:
+    def _reading_both(self) -> AbstractContextManager[Any]:
         """For a block that reads both observations of a batch and copies them."""
         self._look()
         return nullcontext() if self._ring is None else self._ring.both.reading()

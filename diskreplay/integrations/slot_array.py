@@ -8,6 +8,7 @@ import numpy as np
 from diskreplay.errors import InvalidInputError
 
 _AT_ONCE = 64 << 20  # bytes that `__array__` reads at a time
+_ALL = slice(None)
 Read = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -53,9 +54,14 @@ class SlotArray:
         return (self[slot] for slot in range(self._slots))
 
     def __getitem__(self, key: Any) -> np.ndarray:
+        if type(key) is tuple and len(key) == 3 and type(key[2]) is slice and key[2] == _ALL:
+            slots, envs, _ = key
+            if type(slots) is type(envs) is np.ndarray and slots.shape == envs.shape:
+                if slots.dtype == envs.dtype == np.int64:  # as frameworks sample
+                    return self._at(slots, envs)
         key = key if isinstance(key, tuple) else (key,)
         if len(key) >= 2 and _is_list(key[0]) and _is_list(key[1]) and _is_all(key[2:]):
-            if key[0].shape == key[1].shape:  # as frameworks sample
+            if key[0].shape == key[1].shape:
                 return self._at(key[0], key[1])
         if any(part is Ellipsis or part is None for part in key[:2]):
             return np.asarray(self)[key]
@@ -77,11 +83,14 @@ class SlotArray:
         where = []
         for name, part, length in (("slot", slots, self._slots), ("env", envs, self._envs)):
             flat = np.asarray(part, np.int64).reshape(-1)
-            least = flat.min(initial=0)
-            if least < -length or flat.max(initial=0) >= length:
-                raise IndexError(f"{name}: from 0 to {length - 1} expected")
-            where.append(np.where(flat < 0, flat + length, flat) if least < 0 else flat)
-        return self._read(*where).reshape(*np.shape(slots), *self.shape[2:])
+            # Seen without a sign, what is below 0 is too large as well.
+            if flat.size and flat.view(np.uint64).max() >= length:
+                if flat.min() < -length or flat.max() >= length:
+                    raise IndexError(f"{name}: from 0 to {length - 1} expected")
+                flat = np.where(flat < 0, flat + length, flat)
+            where.append(flat)
+        read = self._read(*where)
+        return read if slots.ndim == 1 else read.reshape(*slots.shape, *self.shape[2:])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:

@@ -1,30 +1,62 @@
 """Numba kernels of stacks of frames: whether they follow each other, and in which rows they are;
 holding no GIL."""
 
-from diskreplay.jit import int64, int64s, kernel, part, pointer
+from diskreplay.jit import int64, int64s, kernel, part, pointer, void
 
 NOTHING, TIP = -1, -2  # in place of ids: of zeros, and of a frame that no row has yet
 
 
-@part(int64, int64s, int64, int64s, int64, int64)
-def _differs(one, from_one, other, from_other, words):
-    """0 if so many words are the same from these places on. All of them are looked at, since the
-    processor takes several at a time then."""
+@part(int64, int64s, int64s, int64)
+def _differs(one, other, words):
+    """0 if so many words are the same. All of them are looked at, since the processor takes several
+    at a time then."""
     different = int64(0)
     for i in range(words):
-        different |= one[from_one + i] ^ other[from_other + i]
+        different |= one[i] ^ other[i]
     return different
 
 
-@kernel("int64[::1], int64[::1], int64[::1], int64, int64")
-def goes_on(tip, seen, led, frame, stack):
+@part(int64, int64s, int64s, int64s, int64)
+def _differ(one, other, third, words):
+    """0 if so many words are the same in all three: read once."""
+    different = int64(0)
+    for i in range(words):
+        different |= (one[i] ^ other[i]) | (third[i] ^ other[i])
+    return different
+
+
+@part(void, int64s, int64s, int64)
+def _copy(out, words_of, words):
+    for i in range(words):
+        out[i] = words_of[i]
+
+
+@kernel("int64[::1], int64[::1], int64[::1], int64, int64, int64")
+def goes_on(tip, seen, led, frame, places, oldest):
     """Whether `seen` is `tip`, and in each stack its newer frames are the older ones of `led`: 1 or
-    0. Frames and stacks have so many of these words."""
-    if _differs(pointer(tip), 0, pointer(seen), 0, len(tip)):
-        return 0
-    for start in range(0, len(tip), stack):
-        if _differs(pointer(seen), start + frame, pointer(led), start, stack - frame):
-            return 0
+    0. If so, the newest frame of `led` is in the free place of the tip afterwards.
+
+    Of each env the tip has so many places for frames of so many words, the first of them at
+    `oldest`, and one that is free behind the last; the others have one fewer.
+    """
+    stack = places - 1
+    envs = len(seen) // (stack * frame)
+    for env in range(envs):
+        ring, given = env * places, env * stack
+        for at in range(stack):
+            place = (oldest + at) % places
+            kept = pointer(tip[(ring + place) * frame :])
+            now = pointer(seen[(given + at) * frame :])
+            if at == 0:
+                different = _differs(kept, now, frame)
+            else:
+                different = _differ(kept, now, pointer(led[(given + at - 1) * frame :]), frame)
+            if different:
+                return 0
+    for env in range(envs):
+        free = env * places + (oldest + stack) % places
+        newest = env * stack + stack - 1
+        _copy(pointer(tip[free * frame :]), pointer(led[newest * frame :]), frame)
     return 1
 
 

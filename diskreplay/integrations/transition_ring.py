@@ -141,7 +141,8 @@ class TransitionRing:
         terminated = done & ~truncated
         goes_on, slides = self._open, np.ones(self.num_envs, np.bool_)
         leads = np.zeros(self.num_envs, np.bool_)  # envs whose older frames are not stored yet
-        if not goes_on.all() or not all(map(Tip.goes_on, self._tips, observations, following)):
+        moves = goes_on.all() and all(map(Tip.goes_on, self._tips, observations, following))
+        if not moves:
             goes_on = self._going_on(observations)
             if self._longest > 1:
                 slides = self._check_slides(observations, following, terminated)
@@ -174,7 +175,7 @@ class TransitionRing:
         self._blind[slot] = done & ~slides
         self._open, self._newest = ~done, rows
         for tip, led in zip(self._tips, following, strict=True):
-            tip.array[...] = led
+            tip.move_on(led) if moves else tip.put(led)
         self._adds += 1
         if slot % self._patience == 0:
             self.let_go((slot + 1) % self.buffer_size)
@@ -213,7 +214,7 @@ class TransitionRing:
         self.rows[slot, 0] = self._newest[0] = row
         self._before[slot, 0] = steps if steps < _MOST_STEPS else _MOST_STEPS
         self._blind[slot, 0] = False
-        tip.array[...] = following
+        tip.move_on(following)
         self._adds += 1
         if slot % self._patience == 0:
             self.let_go((slot + 1) % self.buffer_size)
@@ -297,7 +298,12 @@ class TransitionRing:
 
     def _frames(self, parts: list[np.ndarray]) -> Any:
         """The newest frame of each observation, as `ReplayBuffer.add` takes them."""
-        frames = [leaf.newest(part) for leaf, part in zip(self.leaves, parts, strict=True)]
+        return self._as_given(
+            [leaf.newest(part) for leaf, part in zip(self.leaves, parts, strict=True)]
+        )
+
+    def _as_given(self, frames: list[np.ndarray]) -> Any:
+        """A frame of each leaf and env, as `ReplayBuffer.add` takes them."""
         if self.num_envs == 1:
             frames = [frame[0] for frame in frames]
         if not self._named:
@@ -306,7 +312,7 @@ class TransitionRing:
 
     def _cut(self, envs: np.ndarray) -> None:
         """End the episodes of these envs: what their newest transitions led to gets a row."""
-        tips = self._frames([tip.array for tip in self._tips])
+        tips = self._as_given([tip.newest for tip in self._tips])
         self.buffer.end_episode(envs, next_observation=tips)
         # Now: if what follows is refused, they are not cut once more.
         self._open = self._open & ~envs
@@ -376,7 +382,7 @@ class TransitionRing:
         self.buffer.take(leaf.field, ids, out=frames)
         if tips:
             at = np.flatnonzero(ids[:, -1] == TIP)
-            frames[at, -1] = leaf.newest(self._tips[leaf_at].array)[envs[at]]
+            frames[at, -1] = self._tips[leaf_at].newest[envs[at]]
         return frames, blind
 
     def prefetched(self, depth: int, batch_size: int) -> Prefetcher:

@@ -275,7 +275,7 @@ class RawColumn(Column[RawSegment]):
 
     def take(self, ids: np.ndarray, out: np.ndarray) -> None:
         envs = self.num_envs
-        if len(ids) > 1 and ids[1] - ids[0] == envs and ids[0] >= 0:
+        if len(ids) > 1 and ids[-1] - ids[0] == envs * (len(ids) - 1) and ids[0] >= 0:
             if (ids[1:] - ids[:-1] == envs).all():  # one range, for which Numba is not loaded
                 env, row = int(ids[0]) % envs, int(ids[0]) // envs
                 out.reshape(-1)[:] = self.read(env, row, row + len(ids)).reshape(-1)

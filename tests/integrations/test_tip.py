@@ -19,7 +19,7 @@ def make(stack, frame, dtype="uint8", envs=1, axis=0):
         frames = np.moveaxis(frames, 1, -1)
     seen, led = (np.ascontiguousarray(np.take(frames, range(a, a + stack), 1 if axis == 0 else -1))
                  for a in (0, 1))  # fmt: skip
-    tip.array[...] = seen
+    tip.put(seen)
     return tip, seen, led
 
 
@@ -70,3 +70,44 @@ def test_envs_are_told_apart():
     tip, seen, _ = make(4, (32, 32), envs=3)
     seen[1, 0, 5, 5] ^= 1
     assert tip.of_envs(seen).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_moving_on_is_as_to_put_all(shape):
+    """Some steps slide, some are refused after they were looked at, some begin anew."""
+    tip, seen, led = make(*shape)
+    stack, frame, dtype, envs, axis = shape
+    for step in range(30):
+        assert tip.goes_on(seen, led)
+        assert np.array_equal(tip.array, seen)  # not yet
+        if step % 5 == 3:
+            continue  # as if the store had refused it
+        if step % 7 == 6:
+            _, led, _ = make(*shape)
+            tip.put(led)
+        else:
+            tip.move_on(led)
+        assert tip.array.dtype == dtype
+        assert np.array_equal(tip.array, led)
+        newest = led if stack == 1 else np.moveaxis(led, axis or 1, 0)[-1]
+        assert np.array_equal(tip.newest, newest.reshape(envs, *tip.newest.shape[1:]))
+        seen, fresh = led, (RNG.random((envs, *frame)) * 200 + 1).astype(dtype)
+        led = np.concatenate(
+            [np.take(seen, range(1, stack), axis or 1), np.expand_dims(fresh, axis or 1)]
+            if stack > 1 else [fresh.reshape(seen.shape)], axis or 1
+        )  # fmt: skip
+        led = np.ascontiguousarray(led)
+
+
+def test_what_was_saved_is_there_again():
+    tip, seen, led = make(4, (32, 32), envs=2)
+    for following in (led, np.ascontiguousarray(np.roll(led, -1, 1))):
+        assert tip.goes_on(seen, following)
+        tip.move_on(following)
+        seen = following
+    other, _, _ = make(4, (32, 32), envs=2)
+    other.load(tip.array)
+    assert np.array_equal(other.array, seen)
+    assert np.array_equal(other.newest, seen[:, -1])
+    other.load(np.zeros(0, np.uint8))
+    assert np.array_equal(other.array, seen)
