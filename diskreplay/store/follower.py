@@ -77,6 +77,18 @@ class Follower:
         if store.rows_per_env is not None:  # the record may be a little older than the count
             store.first = np.maximum(store.first, store.count - store.rows_per_env)
 
+    def unrecorded(self) -> str:
+        """What is wrong with a store that is closed, if the commit page counts rows that the record
+        does not have; empty if it does not."""
+        store, page = self._store, self._store.page
+        if page is None or not (page.count > store.durable_count).any():
+            return ""
+        return (
+            f"{page.mapping.path}: damaged, or copied while rows came: the store was closed with "
+            f"{page.count.tolist()} rows of each env, and {store.durable_count.tolist()} are "
+            "recorded; restore it, or let a writer open the store: what is not recorded is lost"
+        )
+
     def _give_up(self) -> None:
         """Of one that does not follow: do without rows whose files are gone. All were mapped when
         it was opened, but one had its rows in a tail, or values that change, and has left since.

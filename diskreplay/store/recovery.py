@@ -70,18 +70,11 @@ def recover(store: OpenStore, *, shrink: bool = False) -> bool:
         store.first = np.maximum(store.first, first)
     if not shrink:
         _check_capacity(store, count)
-    if by_record:
-        dropped = int(np.maximum(seen - count, 0).sum())
-        if not clean and dropped:
-            warnings.warn(
-                f"{store.path}: the machine went down while the store was open; at least {dropped} "
-                f"rows, added after the last durable point at row {count.tolist()} of each env, "
-                "are dropped",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            # Other rows get their numbers; the caller has it recorded.
-            store.meta[generation.KEY] = generation.following(store.meta)
+    lost = _rows_lost(store, seen, count, clean=clean, by_record=by_record)
+    if lost:
+        warnings.warn(lost, RuntimeWarning, stacklevel=2)
+        # Other rows get their numbers; the caller has it recorded.
+        store.meta[generation.KEY] = generation.following(store.meta)
     in_shards = [np.array(numbers_) for numbers_ in page.packed]
     words = np.array(page.finals)
     del page
@@ -126,6 +119,28 @@ def recover(store: OpenStore, *, shrink: bool = False) -> bool:
     finals += store.finals_between(low, np.where(later, count, low))
     _begin_writing(store, count, finals)
     return clean
+
+
+def _rows_lost(
+    store: OpenStore, seen: np.ndarray, count: np.ndarray, *, clean: bool, by_record: bool
+) -> str:
+    """What to say of rows that were added and are not among the `count` rows that are there, where
+    the commit page has `seen`; empty if none are known to be missing."""
+    dropped = int(np.maximum(seen - count, 0).sum())
+    behind = f"the last durable point at row {count.tolist()} of each env"
+    if by_record and dropped and not clean:
+        return (
+            f"{store.path}: the machine went down while the store was open; at least {dropped} "
+            f"rows, added after {behind}, are dropped"
+        )
+    # Rows are recorded when they are counted, and all of them before a store is marked as closed.
+    if (by_record and dropped) or (not by_record and (seen < store.durable_count).any()):
+        return (
+            f"{private.commit_page(store.path)}: damaged, or copied while rows came "
+            f"({seen.tolist()} rows are counted, {store.durable_count.tolist()} recorded); rows "
+            f"added after {behind} are lost, if there were any: a checkpoint may have them"
+        )
+    return ""
 
 
 def _begin_writing(store: OpenStore, count: np.ndarray, finals: np.ndarray) -> None:

@@ -102,9 +102,16 @@ class Store(OpenStore):
 
     def _open_for_reading(self) -> None:
         private.check_place(self.path)
-        # A link to nowhere is refused as any other: the record alone may name fewer rows.
+        # The record alone may name fewer rows. A link to nowhere is refused as any other.
         if os.path.lexists(private.commit_page(self.path)):
             self.page = self.open_page(writable=False)
+        elif not manifest.is_checkpoint(self.path):
+            raise FormatError(
+                f"{private.commit_page(self.path)}: missing, and only a checkpoint can do without, "
+                f"which has {manifest.NAME.as_posix()}; restore the file, load a checkpoint, or go "
+                "on with the rows that are recorded after "
+                f"`diskreplay verify {self.path} --repair`"
+            )
         self.follower.catch_up()
 
     def _open_for_writing(self, shrink: bool) -> None:
@@ -219,10 +226,14 @@ class Store(OpenStore):
         rows, and the page, which says to go by the record, after that: look again then."""
         for _ in range(_TRIES):
             record, store = identity(path / "zarr.json"), cls(path, mode="r", only=only)
+            lacking = store.follower.unrecorded()  # before it is asked whether it is closed
             live = store.page is None or not store.page.closed
             if live or identity(path / "zarr.json") == record:
                 break
             store.close()
+        if lacking and not live:
+            store.close()
+            raise FormatError(lacking)
         return store
 
     @staticmethod

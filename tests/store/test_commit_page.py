@@ -1,0 +1,106 @@
+"""A commit page whose figures are not those of the record: no row is left out without a word."""
+
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.check.repair import repair
+from diskreplay.check.verify import verify
+from diskreplay.errors import FormatError
+
+RECORDED, ROWS = 20, 27
+STATE = "is_final/live/state"
+CLOSED_AT, COUNT_AT = 8, 4096  # docs/format.md
+
+
+@pytest.fixture(scope="module", params=["lz4", "raw"])
+def killed(request, tmp_path_factory):
+    """A store as a kill leaves it, with rows that its record does not name."""
+    place = tmp_path_factory.mktemp("killed")
+    with diskreplay.ReplayBuffer(
+        place / "live", observation_space=Box(0, 255, (4,), "uint8"), action_space=Discrete(3),
+        capacity=100, segment_rows=16, compressor=request.param,
+    ) as buffer:  # fmt: skip
+        maintenance = buffer._rows.store.maintenance
+        add(buffer, RECORDED)
+        buffer.flush()
+        with maintenance.lock:  # no record is written meanwhile
+            add(buffer, ROWS - RECORDED)
+            shutil.copytree(place / "live", place / "killed")
+    return place / "killed"
+
+
+@pytest.fixture
+def store(killed, tmp_path):
+    return shutil.copytree(killed, tmp_path / "store")
+
+
+def add(buffer, rows):
+    for row in range(rows):
+        buffer.add(np.full(4, buffer.add_count, np.uint8), row % 3, 1.0, False, False)
+
+
+def put_number(store, at, number):
+    with open(store / STATE, "r+b") as file:
+        file.seek(at)
+        file.write(number.to_bytes(8, "little", signed=True))
+
+
+def rows_of(store, mode):
+    with diskreplay.open(store, mode=mode) as buffer:
+        assert buffer.bounds[0, 0] == 0
+        rows = int(buffer.bounds[0, 1])
+        assert buffer.take("observation", np.arange(rows))[:, 0].tolist() == list(range(rows))
+        return rows
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_sound_one(store, mode):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rows_of(store, mode) == ROWS
+
+
+@pytest.mark.parametrize("count", [RECORDED - 1, 0, -1, -(2**63)])
+def test_fewer_rows_are_counted_than_recorded(store, count):
+    put_number(store, COUNT_AT, count)
+    assert not verify(store).clean
+    with pytest.raises(FormatError, match=rf"state: .*{RECORDED}\D.*let a writer open"):
+        rows_of(store, "r")
+    with pytest.warns(RuntimeWarning, match=rf"state: damaged.*\[{RECORDED}\] recorded"):
+        assert rows_of(store, "a") == RECORDED
+    test_nothing_is_said_again(store)
+
+
+def test_it_says_that_it_was_closed(store):
+    put_number(store, CLOSED_AT, 1)
+    assert not verify(store).clean
+    with pytest.raises(FormatError, match=rf"state: .*\[{ROWS}\].*\[{RECORDED}\].*let a writer"):
+        rows_of(store, "r")
+    with pytest.warns(RuntimeWarning, match=rf"state: damaged.*\[{RECORDED}\] recorded"):
+        assert rows_of(store, "a") == RECORDED
+    test_nothing_is_said_again(store)
+
+
+def test_it_is_missing(store):
+    """To a reader the store looked like a checkpoint, with the rows that the record names."""
+    (store / STATE).unlink()
+    assert "missing" in {finding.kind for finding in verify(store).findings}
+    for mode in ("r", "a"):
+        with pytest.raises(diskreplay.DiskReplayError, match=STATE):
+            rows_of(store, mode)
+    assert repair(store).aside is not None
+    assert rows_of(store, "r") >= RECORDED
+    test_nothing_is_said_again(store)
+
+
+def test_nothing_is_said_again(store):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = rows_of(store, "r")
+        assert rows_of(store, "a") == before
+        assert rows_of(store, "r") == before
