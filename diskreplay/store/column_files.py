@@ -53,6 +53,8 @@ class ColumnFiles:
         self.place.check()
         files.make_dirs(path.parent)
         if path in self.pending_deletes:
+            files.remove(path)  # a reader may have it mapped: it must not become shorter
+        while path in self.pending_deletes:  # twice, if it has left twice
             self.pending_deletes.remove(path)
         return path
 

@@ -294,10 +294,11 @@ class Maintenance:
                 for column in columns:
                     held.enter_context(column.files.changing)
                 held.enter_context(store.rwlock)
-                gone = [(column, column.segments.forget(first, store.count)) for column in columns]
-            for column, segments in gone:
-                for segment in segments:
-                    column.files.pending_deletes += column.files.paths.of_segment(*segment.key)
+                for column in columns:
+                    gone, paths = column.segments.forget(first, store.count), column.files.paths
+                    # Before an env can come to one of them, and has a new file made by that name.
+                    for segment in gone:
+                        column.files.pending_deletes += paths.of_segment(*segment.key)
         if any(column.files.pending_deletes for column in columns):
             store.place.check()
         for column in columns:

@@ -1,6 +1,7 @@
 """Files that are ready before a field has rows for them."""
 
 import contextlib
+import itertools
 from pathlib import Path
 
 from diskreplay.errors import StorageError
@@ -26,7 +27,7 @@ class SpareFiles:
 
     def __init__(self, of: ColumnFiles, size: int) -> None:
         self._files, self._size = of, size
-        self._made = 0
+        self._numbers = itertools.count(1)  # of two threads none gets the same one
         self._ended = False
         self.ready: list[Mapping] = []
         self.placed: dict[tuple[int, int], Mapping] = {}
@@ -34,9 +35,11 @@ class SpareFiles:
     def keep(self, wanted: int, *, prepared: bool) -> None:
         """Have that many ready, `prepared` for writing to their mappings."""
         while len(self.ready) < wanted and not self._ended:
-            self._made += 1
-            path = self._files.paths.spare(self._made)
-            self.ready.append(Mapping.create(path, self._size, prepared=prepared))
+            self.ready.append(self._made(prepared=prepared))
+
+    def _made(self, *, prepared: bool) -> Mapping:
+        path = self._files.paths.spare(next(self._numbers))
+        return Mapping.create(path, self._size, prepared=prepared)
 
     def place(self, key: tuple[int, int], path: Path) -> None:
         """Put a file that is ready, if one is, in the place of a segment to come."""
@@ -44,11 +47,16 @@ class SpareFiles:
             self.placed[key] = self.take(path)
 
     def take(self, path: Path) -> Mapping:
-        """A file at `path`: one that was ready, or else a new one."""
-        if not self.ready:
+        """A file at `path`: one that was ready, or else a new one.
+
+        It takes the place of what is there. That is never written to: it may be a file that has
+        left, and could not be deleted, and checkpoints may share it.
+        """
+        try:
+            mapping = self.ready.pop()
+        except IndexError:  # none was, or another thread has just taken it
             # Pages of a long file come when they are touched: an `add` does not wait for them all.
-            return Mapping.create(path, self._size, prepared=self._size < _LARGE)
-        mapping = self.ready.pop()
+            mapping = self._made(prepared=self._size < _LARGE)
         try:
             files.rename(mapping.path, path)
         except BaseException:

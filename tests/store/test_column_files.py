@@ -21,10 +21,15 @@ def of(tmp_path):
 
 def test_a_file_that_is_made_anew_is_not_deleted(of):
     one, other = of.paths.chunk(0, 0), of.paths.chunk(1, 0)
-    of.pending_deletes += [one, other]
-    assert of.make_way(one) == one
-    assert of.pending_deletes == [other]
-    one.write_bytes(b"new")
+    one.parent.mkdir(parents=True)
+    one.write_bytes(b"left")
+    of.pending_deletes += [one, other, one]
+    with open(one, "rb") as mapped:
+        assert of.make_way(one) == one
+        assert not one.exists()
+        assert of.pending_deletes == [other]
+        one.write_bytes(b"new")
+        assert mapped.read() == b"left"  # by a reader in another process
     other.write_bytes(b"old")
     of.delete_pending()
     assert one.read_bytes() == b"new"

@@ -1,6 +1,7 @@
 """Envs that share files and record at different speeds, against lists of their rows."""
 
 import contextlib
+import errno
 import shutil
 import threading
 
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
+from diskreplay.errors import StorageError
 from diskreplay.store import files, format, private
 from diskreplay.store.commit_page import CommitPage
+from diskreplay.store.field_paths import FieldPaths
+from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.segment import Shard
 from tests.effort import effort
 
@@ -161,6 +165,76 @@ def test_an_env_that_records_nothing_while_others_go_round(tmp_path, compressor,
     twin.kill()
     twin.check()
     twin.buffer.close()
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
+def test_an_env_that_comes_to_a_segment_just_when_it_has_left(tmp_path, monkeypatch, compressor):
+    """The file that is made for it is not the one that is to be deleted."""
+    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
+    twin = Twin(tmp_path / "live", num_envs=2, kept=40, compressor=compressor, segment_rows=8,
+                env_group=2, frame=(64, 64))  # fmt: skip
+    for number in range(68):
+        twin.step([True, number < 8])
+    store, of_segment, threads = twin.buffer._rows.store, FieldPaths.of_segment, []
+
+    def add():
+        for _ in range(40):
+            twin.step([False, True])
+        for column in store.packed_columns:
+            column.pack(store.count)
+
+    def paths(self, number, group):
+        if self.field.name == "observation" and number == 1:
+            threads.append(threading.Thread(target=add))
+            threads[-1].start()
+            # Where the lock is held it waits for that, and else for nothing.
+            if not store.columns["observation"].files.changing.locked():
+                threads[-1].join()
+        return of_segment(self, number, group)
+
+    monkeypatch.setattr(FieldPaths, "of_segment", paths)
+    store.maintenance.run(durable=True)
+    (adding,) = threads
+    adding.join()
+    twin.buffer.flush()
+    assert verify(twin.path).findings == ()
+    twin.kill()
+    twin.check()
+    twin.buffer.close()
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
+def test_a_file_that_could_not_be_deleted_is_still_a_checkpoints(tmp_path, monkeypatch, compressor):
+    """Also when an env comes to its rows, and gets a file by that name."""
+    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
+    twin = Twin(tmp_path / "live", num_envs=2, kept=40, compressor=compressor, segment_rows=8,
+                env_group=2, frame=(64, 64))  # fmt: skip
+    for number in range(50):
+        twin.step([True, number < 8])  # rows 8 to 15 are sealed without the second env
+    checkpoint = twin.buffer.save(tmp_path / "checkpoints", 1)
+    saved = [list(rows) for rows in twin.rows]
+    for _ in range(10):
+        twin.step([True, False])
+
+    def refuse(path):
+        raise StorageError(errno.EIO, "no", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "remove", refuse)
+        with pytest.raises(StorageError):
+            twin.buffer._rows.store.maintenance.run(durable=True)
+    for _ in range(30):
+        twin.step([False, True])
+    twin.buffer.flush()
+    twin.check()
+    assert verify(checkpoint).findings == ()
+    assert verify(twin.path).findings == ()
+    twin.reopen()
+    twin.check()
+    twin.buffer.close()
+    twin.rows = saved
+    with diskreplay.open(checkpoint) as reader:
+        twin.check(reader)
 
 
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from diskreplay import errors
-from diskreplay.store import file_locks
+from diskreplay.store import file_locks, files
 from tests import processes
 
 
@@ -31,7 +31,7 @@ def test_the_lock_of_a_process_that_died_is_free(tmp_path):
 LAST_CHILD = """
 import os, subprocess, sys
 from pathlib import Path
-from diskreplay.store import file_locks
+from diskreplay.store import file_locks, files
 fd = file_locks.lock(Path(sys.argv[1]), of=Path(sys.argv[1]))
 subprocess.Popen(["sleep", sys.argv[2]], pass_fds=[fd], stdout=subprocess.DEVNULL)
 os.kill(os.getpid(), 9)
@@ -58,4 +58,48 @@ def test_a_holder_that_is_not_known_is_not_waited_for(tmp_path, monkeypatch, not
     (tmp_path / "lock").write_bytes(noted)
     with pytest.raises(errors.LockedError, match="by process"):
         file_locks.lock(tmp_path / "lock", of=tmp_path)
+    file_locks.unlock(fd)
+
+
+def test_a_lock_is_free_though_somebody_has_a_copy_of_the_descriptor(tmp_path):
+    """A program that was started with it, say."""
+    fd = file_locks.try_lock(tmp_path / "lock")
+    copy = os.dup(fd)
+    try:
+        assert file_locks.try_lock(tmp_path / "lock") is None
+        file_locks.unlock(fd)
+        assert not file_locks.is_held(tmp_path / "lock")
+        file_locks.unlock(file_locks.try_lock(tmp_path / "lock"))
+    finally:
+        os.close(copy)
+
+
+def test_who_does_not_get_it_keeps_nothing_open(tmp_path):
+    fd = file_locks.try_lock(tmp_path / "lock")
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        assert file_locks.try_lock(tmp_path / "lock") is None
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    file_locks.unlock(fd)
+
+
+def test_the_lock_of_a_store_that_was_put_elsewhere_is_not_held(tmp_path, monkeypatch):
+    """A load exchanges two stores while another writer opens one of them."""
+    path, opened = tmp_path / "lock", []
+    path.write_text("")
+    open_plain = files.open_plain
+
+    def exchanged(place, flags):
+        fd = open_plain(place, flags)
+        if not opened:
+            path.rename(tmp_path / "away")
+            path.write_text("")
+        opened.append(fd)
+        return fd
+
+    monkeypatch.setattr(files, "open_plain", exchanged)
+    fd = file_locks.lock(path, of=tmp_path)
+    assert len(opened) == 2
+    assert files.is_at(fd, path)
+    assert not file_locks.is_held(tmp_path / "away")
     file_locks.unlock(fd)

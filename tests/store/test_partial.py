@@ -9,7 +9,6 @@ import pytest
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.store import checkpoint, codec
-from diskreplay.store.catalog import keys_of, segments_of
 from diskreplay.store.field import Field
 from diskreplay.store.mapping import Mapping
 from diskreplay.store.partial import PartialSegment
@@ -122,13 +121,3 @@ def test_a_raw_segment_has_the_rows_that_count_and_zeros(
         stored = expected.swapaxes(0, 1) if field.env_major else expected
         assert path.read_bytes() == np.ascontiguousarray(stored).tobytes()
         assert (seal.size, seal.crc32c) == (field.segment_bytes, codec.crc32c(path.read_bytes()))
-
-
-def test_the_keys_of_segments_are_those_of_their_envs():
-    rng = np.random.default_rng(1)
-    for trial in range(300):
-        num_envs, group = (int(n) for n in rng.integers(1, 9, 2))
-        field = Field("f", (), np.dtype("u1"), "raw", int(rng.integers(1, 6)), group)
-        first = rng.integers(0, 60, num_envs)
-        count = first + rng.integers(0, 1 + trial % 40, num_envs)
-        assert keys_of(field, first, count) == [key for key, _ in segments_of(field, first, count)]

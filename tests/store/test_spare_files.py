@@ -1,6 +1,7 @@
 """Files that are made before they are needed."""
 
 import errno
+import os
 
 import numpy as np
 import pytest
@@ -45,6 +46,19 @@ def test_without_one_a_new_file_is_made(spares, tmp_path):
     mapping = spares.take(tmp_path / "c.0")
     assert (tmp_path / "c.0").stat().st_size == mapping.size == SIZE
     assert not mapping.array.any()
+
+
+@pytest.mark.parametrize("ready", [0, 1])
+def test_what_is_at_its_place_stays_what_it_is(spares, tmp_path, ready):
+    """It may have another name, in a checkpoint."""
+    old, shared = tmp_path / "c.0", tmp_path / "checkpoint"
+    old.write_bytes(b"old")
+    os.link(old, shared)
+    spares.keep(ready, prepared=False)
+    spares.take(old).array[0] = 7
+    assert old.stat().st_size == SIZE
+    assert shared.read_bytes() == b"old"
+    assert names(spares) == []
 
 
 def test_one_that_cannot_be_taken_is_there_for_the_next(spares, tmp_path):

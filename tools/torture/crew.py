@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -60,6 +62,7 @@ def _serve(pipe: Connection, work: Callable[[Any], Any], memory: int | None) -> 
         used = int(pages) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked is told of it, and ends this process
     while True:
         try:
             job = pipe.recv()
@@ -90,6 +93,10 @@ def run(
         For one job; then its process is killed and another one goes on.
     memory : int, optional
         Bytes of address space that a process may take beyond what it begins with.
+
+    Notes
+    -----
+    Ctrl-C ends it, and whoever asks goes on with the outcomes that there are: some runs take hours.
     """
     jobs = iter(jobs)
     crew: list[_Worker] = []
@@ -125,6 +132,8 @@ def run(
                     worker.give(job, limit_s)
                     crew.append(worker)
                 yield outcome
+    except KeyboardInterrupt:
+        print("stopped: the figures are of what was done by then", file=sys.stderr)
     finally:
         for worker in crew:
             worker.end()

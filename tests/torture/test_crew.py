@@ -1,0 +1,40 @@
+"""Jobs in processes of their own."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+TORTURE = Path(__file__).resolve().parent.parent.parent / "tools" / "torture"
+sys.path.insert(0, str(TORTURE))
+
+import crew  # noqa: E402 - of the tools
+
+
+def test_every_job_has_its_outcome():
+    def work(job):
+        if job == 3:
+            raise ValueError("three")
+        if job == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 2 * job
+
+    found = {outcome.job: outcome for outcome in crew.run(work, range(6), workers=2)}
+    assert {job: outcome.value for job, outcome in found.items()} == {
+        0: 0, 1: 2, 2: 4, 3: None, 4: None, 5: 10,
+    }  # fmt: skip
+    assert "ValueError: three" in found[3].trouble
+    assert "exit code -9" in found[4].trouble
+
+
+def test_one_that_is_stopped_has_the_outcomes_so_far(capsys):
+    asking = os.getpid()
+
+    def work(job):
+        if job == 2:
+            os.kill(asking, signal.SIGINT)
+            signal.pause()
+        return job
+
+    assert [outcome.value for outcome in crew.run(work, range(5), workers=1)] == [0, 1]
+    assert capsys.readouterr().err.startswith("stopped: ")
