@@ -373,6 +373,19 @@ def test_a_forked_child_is_refused(tmp_path):
         writer.close()
 
 
+def check_a_ring_of_a_killed_actor(directory, code):
+    """That another one goes on with it when the process that runs `code` has added a row and was
+    killed, though a child of that is still there."""
+    with make(directory / "a", 1) as buffer:
+        (writer,) = buffer.env_writers()
+        with start(code, note(directory / "w", writer), stdin=-1) as actor:
+            assert actor.wait() == -signal.SIGKILL
+            writer.add(**step_of(0, 1))
+            buffer.drain()
+            assert numbers(buffer, 0) == [0, 1]
+            writer.close()
+
+
 def test_a_child_that_outlives_its_parent_holds_no_ring(tmp_path):
     code = """
 import os, pickle, sys, time
@@ -384,14 +397,7 @@ if os.fork() == 0:
     os._exit(0)
 os.kill(os.getpid(), 9)
 """
-    with make(tmp_path / "a", 1) as buffer:
-        (writer,) = buffer.env_writers()
-        with start(code, note(tmp_path / "w", writer), stdin=-1) as actor:
-            assert actor.wait() == -signal.SIGKILL
-            writer.add(**step_of(0, 1))
-            buffer.drain()
-            assert numbers(buffer, 0) == [0, 1]
-            writer.close()
+    check_a_ring_of_a_killed_actor(tmp_path, code)
 
 
 def test_a_ring_that_a_last_child_still_has_is_waited_for(tmp_path):
@@ -404,14 +410,7 @@ writer.add(**step_of(0, 0))
 subprocess.Popen(["sleep", "0.5"], pass_fds=[writer._lock], stdout=subprocess.DEVNULL)
 os.kill(os.getpid(), 9)
 """
-    with make(tmp_path / "a", 1) as buffer:
-        (writer,) = buffer.env_writers()
-        with start(code, note(tmp_path / "w", writer)) as actor:
-            assert actor.wait() == -signal.SIGKILL
-        writer.add(**step_of(0, 1))
-        buffer.drain()
-        assert numbers(buffer, 0) == [0, 1]
-        writer.close()
+    check_a_ring_of_a_killed_actor(tmp_path, code)
 
 
 def test_what_an_add_refuses_leaves_nothing(tmp_path):

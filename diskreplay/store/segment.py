@@ -70,6 +70,8 @@ class Segment:
         How far the fastest env was when a sealed one was opened again; -1 if it never was.
     """
 
+    _fd: int | None = None  # of the class: `__init__` may fail before
+
     def __init__(
         self, field: Field, number: int, group: int, mapping: Mapping, seal: Seal | None = None
     ) -> None:
@@ -113,8 +115,20 @@ class Segment:
         """Its seal, if it does not change any more."""
         raise NotImplementedError
 
+    def close_file(self) -> None:
+        """The file never changes again. Cannot fail."""
+        self.mapping.protect()
+        self.mapping.expect_random_access()
+        self.close()
+
     def close(self) -> None:
-        """Let go of what is held besides the memory."""
+        """Let go of what is held besides the memory: the file that is written to."""
+        if self._fd is not None:
+            files.close(self._fd)
+            self._fd = None
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class RawSegment(Segment):
@@ -130,7 +144,6 @@ class RawSegment(Segment):
     """
 
     is_handed_over = is_aside = False
-    _fd: int | None = None
 
     @classmethod
     def open(
@@ -203,20 +216,6 @@ class RawSegment(Segment):
             data = rows.reshape(-1).view(np.uint8).data
             files.write_at(self._fd, self.path, data, at * self.field.stride)
 
-    def close_file(self) -> None:
-        """The file never changes again. Cannot fail."""
-        self.mapping.protect()
-        self.mapping.expect_random_access()
-        self.close()
-
-    def close(self) -> None:
-        if self._fd is not None:
-            files.close(self._fd)
-            self._fd = None
-
-    def __del__(self) -> None:
-        self.close()
-
 
 class Shard(Segment):
     """Rows in compressed blocks, and an index that says where each is.
@@ -232,8 +231,6 @@ class Shard(Segment):
     end : int
         Where the next block goes; of one that is in its place, where the file ends.
     """
-
-    _fd: int | None = None
 
     def __init__(
         self,
@@ -406,19 +403,8 @@ class Shard(Segment):
         return codec.used_rows(self.field, behind)
 
     def close_file(self) -> None:
-        """The file never changes again. Cannot fail."""
         self.mapping.shrink(self.end)
-        self.mapping.protect()
-        self.mapping.expect_random_access()
-        self.close()
-
-    def close(self) -> None:
-        if self._fd is not None:
-            files.close(self._fd)
-            self._fd = None
-
-    def __del__(self) -> None:
-        self.close()
+        super().close_file()
 
 
 UNKNOWN = Seal(-1, 0)  # of a file that is sealed, and whose checksum nobody has asked for yet

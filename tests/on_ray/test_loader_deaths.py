@@ -5,16 +5,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
-import ray
 
 from diskreplay.ray import ShardedReplayBuffer
-from tests.on_ray.workload import add, check, make, numbers_of
-from tests.processes import ROOT
+from tests.on_ray.workload import add, check, end, make, numbers_of, start_client
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ENVS, PATIENCE = 8, 240.0
@@ -99,18 +96,7 @@ def replay(cluster, checkpoints, tmp_path):
 
 def loader(checkpoints, when):
     """A client that loads by turns, in a process of its own."""
-    address = ray.get_runtime_context().gcs_address
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOADER, address, str(checkpoints), when],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
-    assert process.stdout.readline() == "halts\n"
-    return process
-
-
-def end(process):
-    process.kill()
-    process.communicate()
+    return start_client(LOADER, checkpoints, when)
 
 
 def state():

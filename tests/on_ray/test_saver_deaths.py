@@ -3,17 +3,13 @@ one that lives."""
 
 import json
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-import ray
 
 from diskreplay.ray import ShardedReplayBuffer, checkpoint_bucket
-from tests.on_ray.workload import add, check, make
-from tests.processes import ROOT
+from tests.on_ray.workload import add, check, end, make, start_client
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -61,18 +57,7 @@ def replay(cluster, tmp_path_factory):
 
 def saver(directory, when, first):
     """Another learner of the same buffer, in a process of its own."""
-    address = ray.get_runtime_context().gcs_address
-    process = subprocess.Popen(
-        [sys.executable, "-c", SAVER, address, str(directory), when, str(first)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
-    assert process.stdout.readline() == "halts\n"
-    return process
-
-
-def end(process):
-    process.kill()
-    process.communicate()
+    return start_client(SAVER, directory, when, first)
 
 
 def parts_of(directory):

@@ -1,12 +1,16 @@
 """Rows that say who they are, and what has to be true of those that come back."""
 
 import hashlib
+import subprocess
+import sys
 
 import numpy as np
+import ray
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.ray import ShardedReplayBuffer
+from tests.processes import ROOT
 
 STACK, LENGTH = 2, 9
 
@@ -82,3 +86,20 @@ def stored(path):
                     np.testing.assert_array_equal(shown, frame(number))
                 found.append(numbers)
     return found
+
+
+def start_client(code, *arguments):
+    """A client in a process of its own, which is given the address of the cluster first. It is
+    there when it has said that it halts; `end` ends it."""
+    address = ray.get_runtime_context().gcs_address
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, address, *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert process.stdout.readline() == "halts\n"
+    return process
+
+
+def end(process):
+    process.kill()
+    process.communicate()

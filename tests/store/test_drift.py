@@ -167,14 +167,21 @@ def test_an_env_that_records_nothing_while_others_go_round(tmp_path, compressor,
     twin.buffer.close()
 
 
+def with_a_slow_env(path, monkeypatch, compressor, rows):
+    """Rows 8 to 15 are sealed, or have left, without the second env, which comes to them next. No
+    upkeep but what is asked for."""
+    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
+    twin = Twin(path, num_envs=2, kept=40, compressor=compressor, segment_rows=8, env_group=2,
+                frame=(64, 64))  # fmt: skip
+    for number in range(rows):
+        twin.step([True, number < 8])
+    return twin
+
+
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
 def test_an_env_that_comes_to_a_segment_just_when_it_has_left(tmp_path, monkeypatch, compressor):
     """The file that is made for it is not the one that is to be deleted."""
-    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
-    twin = Twin(tmp_path / "live", num_envs=2, kept=40, compressor=compressor, segment_rows=8,
-                env_group=2, frame=(64, 64))  # fmt: skip
-    for number in range(68):
-        twin.step([True, number < 8])
+    twin = with_a_slow_env(tmp_path / "live", monkeypatch, compressor, rows=68)
     store, of_segment, threads = twin.buffer._rows.store, FieldPaths.of_segment, []
 
     def add():
@@ -206,11 +213,7 @@ def test_an_env_that_comes_to_a_segment_just_when_it_has_left(tmp_path, monkeypa
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
 def test_a_file_that_could_not_be_deleted_is_still_a_checkpoints(tmp_path, monkeypatch, compressor):
     """Also when an env comes to its rows, and gets a file by that name."""
-    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
-    twin = Twin(tmp_path / "live", num_envs=2, kept=40, compressor=compressor, segment_rows=8,
-                env_group=2, frame=(64, 64))  # fmt: skip
-    for number in range(50):
-        twin.step([True, number < 8])  # rows 8 to 15 are sealed without the second env
+    twin = with_a_slow_env(tmp_path / "live", monkeypatch, compressor, rows=50)
     checkpoint = twin.buffer.save(tmp_path / "checkpoints", 1)
     saved = [list(rows) for rows in twin.rows]
     for _ in range(10):

@@ -1,6 +1,7 @@
 """Locks of files: who has one, when it is free again, and what is said of the one who has it."""
 
 import os
+import warnings
 
 import pytest
 
@@ -102,4 +103,21 @@ def test_the_lock_of_a_store_that_was_put_elsewhere_is_not_held(tmp_path, monkey
     assert len(opened) == 2
     assert files.is_at(fd, path)
     assert not file_locks.is_held(tmp_path / "away")
+    file_locks.unlock(fd)
+
+
+def test_a_forked_child_does_not_have_it(tmp_path):
+    """It may outlive its parent."""
+    fd = file_locks.try_lock(tmp_path / "lock")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if child == 0:
+        try:
+            os.fstat(fd)
+        except OSError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert file_locks.is_held(tmp_path / "lock")
     file_locks.unlock(fd)
