@@ -52,11 +52,15 @@ class CheckpointLoader:
 
     def __init__(self, session: Loading) -> None:
         self._session = session
+        self._name: str | None = None
 
     def load(
-        self, directory: Path, suffix: int | str | None, *, resume_episodes: bool
-    ) -> Checkpoint:
-        """Load what is there, again if it is replaced meanwhile."""
+        self, directory: Path, suffix: int | str | None, *, resume_episodes: bool,
+        name: str | None = None,
+    ) -> Checkpoint:  # fmt: skip
+        """Load what is there, again if it is replaced meanwhile. The store then has the `name` of
+        this load, if it has one."""
+        self._name = name
         for last in [False] * (_TRIES - 1) + [True]:
             with self._located(directory, suffix) as (path, text, at):
                 place = Place(path)
@@ -135,6 +139,9 @@ class CheckpointLoader:
         kind, live = session._kind, session._rows.store
         meta = {**saved.meta, **session._options_meta()}
         meta[generation.KEY] = generation.following(live.meta)
+        meta.pop(generation.LOAD, None)  # of the load before the save
+        if self._name is not None:
+            meta[generation.LOAD] = self._name
         if "metadata" in saved.meta:
             meta["metadata"] = parse_metadata(saved.meta)[0]
         replacement = loading.Replacement(live, saved, meta, kind.schema.lacking(saved))

@@ -1,10 +1,12 @@
 """Rows recorded as they are: what every buffer on disk can do."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.errors import InvalidInputError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.mutable_fields import MutableFields
@@ -26,6 +28,19 @@ class RowBuffer(MutableFields):
         transition as long as it stays; a kill does not change it."""
         with self._turn():
             return generation.current(self._rows.store.meta)
+
+    @property
+    def _loaded_as(self) -> str | None:
+        """The name of the last load, if it was given one. It is in the store that was loaded, so
+        it is there after a kill or a power cut if, and only if, the load is."""
+        with self._turn():
+            return self._rows.store.meta.get(generation.LOAD)
+
+    def _load_as(self, name: str, path: Path) -> None:
+        """Load a checkpoint, and note the name of this load in the same step."""
+        with self._turn():
+            self._check_writable()
+            CheckpointLoader(self).load(path, None, resume_episodes=False, name=name)
 
     def put_row(self, values: list[Any]) -> int:
         """Record one step of the only env, which fits: as `add`, in less time.

@@ -34,7 +34,7 @@ from diskreplay.store.paths import is_remote, resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind, saved_rng
 
-_KEPT = ("alpha", "beta", "weight_normalization", "largest_priority", generation.KEY)
+_KEPT = ("alpha", "beta", "weight_normalization", "largest_priority", *generation.KEYS)
 _MOST_ROWS = 1 << 36  # 16 bytes of memory each: more is a slip of the finger
 
 

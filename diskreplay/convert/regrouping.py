@@ -24,7 +24,7 @@ from diskreplay.store.regrouping import Piece, SourceCheckpoint
 __all__ = ["regroup"]
 
 _OF_EACH = {
-    "rng", "next_step", BEGINS, PARTS, VIEWS, "prefetch", generation.KEY, LARGEST, "metadata"
+    "rng", "next_step", BEGINS, PARTS, VIEWS, "prefetch", *generation.KEYS, LARGEST, "metadata"
 }  # fmt: skip
 """Attributes in which checkpoints of one run may differ."""
 

@@ -8,14 +8,15 @@ import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.inspection.retained import read_rows
-from diskreplay.store import format, priorities
+from diskreplay.store import format, generation, priorities
 
 _BYTES_AT_ONCE = 16 << 20
 _SMALL = 8  # values that are shown in full
 _CLOSE = 1e-9  # what a copy may change of a priority
 _NOT_OPTIONS = frozenset(
     ("format_version", "created_by", "fields", "first", "count", "transitions", "rng", "prefetch",
-     "observation_space", "action_space", "extras", "block_rows", "generation", "next_step")
+     "observation_space", "action_space", "extras", "block_rows", "next_step",
+     *generation.KEYS)
 )  # fmt: skip
 
 

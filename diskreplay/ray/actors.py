@@ -269,6 +269,14 @@ def living_nodes() -> list[str]:
         return sorted(node["NodeID"] for node in found if node["Alive"])
 
 
+def was_restarted() -> bool:
+    """Whether this process is an actor that died before, and that Ray has started again."""
+    if not ray.is_initialized():
+        return False
+    context = get_runtime_context()
+    return context.get_actor_id() is not None and context.was_current_actor_reconstructed
+
+
 def this_node() -> str:
     """The node of this process.
 

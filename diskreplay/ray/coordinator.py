@@ -30,8 +30,9 @@ class Coordinator:
 
     def __init__(self, options: dict[str, Any], limiter: RateLimiter | None, counts: Path) -> None:
         self._options, self._limiter = options, limiter
-        counts.parent.mkdir(parents=True, exist_ok=True)
+        files.make_lasting_dirs(counts.parent)
         mode = "r+" if counts.exists() and counts.stat().st_size == 16 else "w+"
+        self._path = counts
         self._run, self._load = counts.with_name("run"), counts.with_name("load")
         self._counts = np.memmap(counts, np.int64, mode, shape=(2,))  # type: ignore[call-overload]
         self._changed = asyncio.Condition()
@@ -108,7 +109,9 @@ class Coordinator:
         async with self._changed:
             self._counts[:] = plan["inserts"], plan["samples"]
             self._changed.notify_all()
+        files.sync([self._path])  # while the plan still has what they are to be
         files.remove(self._load)
+        files.sync_dirs([self._load.parent])  # else a power cut has it end again, with old counts
 
     def _plan(self) -> dict[str, Any]:
         plan: dict[str, Any] = json.loads(self._load.read_text()) if self._load.exists() else {}

@@ -18,14 +18,22 @@ class EnvLeases:
     path : Path
         Of their file.
     num_envs : int
+    restarted : bool
+        The process before was killed, and its writers live on: each has its time again, since when
+        they sent rows last is not on the disk.
     """
 
-    def __init__(self, path: Path, num_envs: int) -> None:
+    def __init__(self, path: Path, num_envs: int, *, restarted: bool = False) -> None:
         self._path, self._num_envs = path, num_envs
         self._held: dict[int, tuple[str, float]] = {}
+        self._seconds: dict[str, float] = {}  # by token
         if path.exists():
-            rows = json.loads(path.read_text())
-            self._held = {int(env): (token, until) for env, token, until in rows}
+            now = time.time()
+            for env, token, until, *seconds in json.loads(path.read_text()):
+                if seconds:  # written by a later version than the first
+                    self._seconds[token] = seconds[0]
+                    until = max(until, now + seconds[0]) if restarted else until
+                self._held[int(env)] = token, until
 
     def free(self) -> list[int]:
         """Envs that nobody has."""
@@ -46,7 +54,7 @@ class EnvLeases:
     def extend(self, token: str, envs: list[int], seconds: float) -> None:
         """So many seconds from now on. Not on the disk: who holds an env counts, and not until
         when."""
-        until = time.time() + seconds
+        until, self._seconds[token] = time.time() + seconds, seconds
         self._held |= dict.fromkeys(envs, (token, until))
 
     def release(self, token: str) -> None:
@@ -73,5 +81,10 @@ class EnvLeases:
                 )
 
     def _write(self) -> None:
-        rows = [[env, token, until] for env, (token, until) in self._held.items()]
+        tokens = {token for token, _until in self._held.values()}
+        self._seconds = {token: self._seconds.get(token, 0.0) for token in tokens}
+        rows = [
+            [env, token, until, self._seconds[token]]
+            for env, (token, until) in self._held.items()
+        ]  # fmt: skip
         files.replace({self._path: json.dumps(rows).encode()})

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import ray
 
 from diskreplay.errors import (
     ClosedError,
@@ -22,7 +21,7 @@ from diskreplay.errors import (
     UsageError,
 )
 from diskreplay.prioritized import PrioritizedReplayBuffer
-from diskreplay.ray.actors import leave_torch_alone
+from diskreplay.ray.actors import leave_torch_alone, this_node, was_restarted
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.env_leases import EnvLeases
 from diskreplay.ray.packed_batch import PackedBatch
@@ -139,13 +138,15 @@ class Shard:
             self._parts.sweep()
             buffer = PrioritizedReplayBuffer(self._directory / "store", **self._options)
             buffer._rows.indexed()  # else the first draw would wait for it
-            self._leases = EnvLeases(self._directory / "leases.json", buffer.num_envs)
+            self._leases = EnvLeases(
+                self._directory / "leases.json", buffer.num_envs, restarted=was_restarted()
+            )
             self._buffer = buffer
 
     def _adopt_directory(self, identity: dict[str, Any], *, anew: bool) -> None:
         path = self._directory / "shard.json"
         if not path.exists():
-            if not anew and ray.get_runtime_context().was_current_actor_reconstructed:
+            if not anew and was_restarted():
                 raise ShardsLostError(
                     f"{self._directory}: the rows of shard {self._number} are not on "
                     f"{socket.gethostname()}, where it was started again: its disk is gone, or on "
@@ -157,6 +158,8 @@ class Shard:
                     f"{self._directory / 'store'}: holds a store, and {path} is missing: it is no "
                     "shard; choose another directory"
                 )
+            # Another actor may have just made the directory of all, and not synced its name.
+            files.make_lasting_dirs(self._directory.parent)
             files.make_lasting_dirs(self._directory)
             files.replace({path: json.dumps(identity).encode()})
             return
@@ -184,6 +187,7 @@ class Shard:
         return {
             "shard": self._number,
             "host": socket.gethostname(),
+            "node": this_node(),
             "pid": os.getpid(),
             "path": str(buffer.path),
             "rows": int((bounds[:, 1] - bounds[:, 0]).sum()),
@@ -394,7 +398,8 @@ class Shard:
         ------
         CheckpointNotFoundError, CorruptCheckpointError, RemoteError
         """
-        self._parts.prepare(pieces, bucket, load, self._checked().generation)
+        self._checked()
+        self._parts.prepare(pieces, bucket, load)
 
     def load(self, load: str) -> ShardState:
         """Go back to what was prepared for this load. Once: it may be asked again.
@@ -411,7 +416,7 @@ class Shard:
 
     def restore(self, pieces: list[PartPiece], bucket: Bucket | None, load: str) -> ShardState:
         """Both where the disk is another one."""
-        self._parts.prepare(pieces, bucket, load, None)
+        self._parts.prepare(pieces, bucket, load)
         self.open(anew=True)
         return self.load(load)
 

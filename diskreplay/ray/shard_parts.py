@@ -106,9 +106,7 @@ class ShardParts:
 
     # -- loading
 
-    def prepare(
-        self, pieces: Sequence[PartPiece], bucket: Bucket | None, load: str, generation: int | None
-    ) -> None:
+    def prepare(self, pieces: Sequence[PartPiece], bucket: Bucket | None, load: str) -> None:
         """Have a checkpoint of these envs, checked, for a load; also after the death of this
         process.
 
@@ -118,8 +116,6 @@ class ShardParts:
             What it is made of.
         load : str
             The name of the load.
-        generation : int or None
-            Of the store now, which another one follows with that load.
 
         Raises
         ------
@@ -133,7 +129,7 @@ class ShardParts:
         is_whole = len(pieces) == 1 and pieces[0].is_whole
         path = paths[0] if is_whole else self._regrouped(pieces, paths)
         files.make_lasting_dirs(self._note.parent)
-        self._write_note(load=load, path=str(path), generation=generation)
+        self._write_note(load=load, path=str(path))
 
     def load(self, buffer: PrioritizedReplayBuffer, load: str) -> None:
         """Go back to what was prepared for this load, if that was not done yet.
@@ -150,10 +146,11 @@ class ShardParts:
                 f"shard {self._number}: another load came between, or its disk is another one; "
                 "load again"
             )
-        before = noted["generation"]
-        if noted["path"] is not None and before in (None, buffer.generation):
-            buffer.load(Path(noted["path"]))
-        self._write_note(load=load, path=None, generation=None)
+        # Killed before the note says that it was loaded, the store says it. Its generation would
+        # not do: that is another one also after a power cut that took rows from it.
+        if noted["path"] is not None and buffer._loaded_as != load:
+            buffer._load_as(load, Path(noted["path"]))
+        self._write_note(load=load, path=None)
         files.remove_tree(self._incoming)
 
     def _noted(self) -> dict[str, Any]:

@@ -157,6 +157,8 @@ class CheckpointDirectory:
         for text in gone:
             if text != document["suffix"]:
                 files.remove(self._file(text))
+        if gone:  # before their parts go: a power cut would bring back one that has none
+            files.sync_dirs([self.path])
         left = [each for text, each in before.items() if text not in gone]
         self._remove_attachments([document, *left])
         return path

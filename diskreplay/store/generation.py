@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 KEY = "generation"  # in the group's attributes
+LOAD = "load"  # beside it: the name of the last load, where it was given one
+KEYS = (KEY, LOAD)
 
 
 def first() -> int:

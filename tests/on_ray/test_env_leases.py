@@ -1,0 +1,64 @@
+"""Who may add to the envs of a shard, also after its process was killed."""
+
+import json
+import time
+
+import pytest
+
+from diskreplay import UsageError
+from diskreplay.ray.env_leases import EnvLeases
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass when the test says so."""
+    now = [1_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return now
+
+
+def test_envs_are_leased_until_their_time_is_over(tmp_path, clock):
+    leases = EnvLeases(tmp_path / "leases", 4)
+    token, envs = leases.take(3, 60.0)
+    assert envs == [0, 1, 2]
+    assert leases.take(2, 60.0) is None
+    leases.check(token, envs)
+    clock[0] += 59
+    leases.extend(token, envs, 60.0)
+    clock[0] += 59
+    assert leases.free() == [3]
+    clock[0] += 2
+    other, taken = leases.take(2, 60.0)
+    assert taken == [0, 1]
+    with pytest.raises(UsageError, match="leased by another writer"):
+        leases.check(token, envs)
+    leases.release(other)
+    assert leases.free() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_shard_that_is_killed_keeps_the_envs_of_writers_that_live(tmp_path, clock, restarted):
+    """Rows that came made the lease longer, and that is not on the disk."""
+    leases = EnvLeases(tmp_path / "leases", 4)
+    token, envs = leases.take(2, 60.0)
+    clock[0] += 59
+    leases.extend(token, envs, 60.0)
+    clock[0] += 30
+    after = EnvLeases(tmp_path / "leases", 4, restarted=restarted)
+    after.check(token, envs)
+    assert after.free() == ([2, 3] if restarted else [0, 1, 2, 3])
+    clock[0] += 61
+    assert EnvLeases(tmp_path / "leases", 4).free() == [0, 1, 2, 3]
+    assert after.free() == [0, 1, 2, 3]
+
+
+def test_leases_without_their_seconds_are_read(tmp_path, clock):
+    path = tmp_path / "leases"
+    path.write_text(json.dumps([[1, "token", clock[0] + 5]]))
+    leases = EnvLeases(path, 3, restarted=True)
+    leases.check("token", [1])
+    assert leases.free() == [0, 2]
+    assert leases.take(1, 60.0)[1] == [0]
+    assert EnvLeases(path, 3).free() == [2]
+    clock[0] += 6
+    assert EnvLeases(path, 3).free() == [1, 2]
