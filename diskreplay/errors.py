@@ -347,10 +347,10 @@ class ForkedError(UsageError):
 class DisconnectedError(UsageError):
     """Ray is not connected, or connected anew since the buffer or writer was made.
 
-    Cause: There was no `ray.init` in this process, or `ray.shutdown` came before the buffer and its
-    writers were closed: they are void then, also after another `ray.init`.
+    Cause: No `ray.init` in this process, or one of ``ray://``; or `ray.shutdown` came before the
+    buffer and its writers were closed: they are void then, also after another `ray.init`.
 
-    Remedy: `ray.init` with the cluster's address, then `ShardedReplayBuffer.connect`.
+    Remedy: `ray.init` with the cluster's address, on a node of it, then `.connect`.
     """
 
 

@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 
 import ray
 from ray.runtime_context import get_runtime_context
+from ray.util.client import ray as _client
 
 from diskreplay.errors import DisconnectedError
+
+_client_mode: Any = _client
 
 
 class Connection(NamedTuple):
@@ -81,8 +84,13 @@ def current() -> Connection:
     Raises
     ------
     DisconnectedError
-        None.
+        None; or it is one of Ray Client.
     """
+    if _client_mode.is_connected():
+        raise DisconnectedError(
+            "Ray is connected by Ray Client (a ray:// address), by which shards cannot be called: "
+            "run the program on a node of the cluster, with address='auto', or by `ray job submit`"
+        )
     found = _found()
     if found is None:
         raise _not_connected()

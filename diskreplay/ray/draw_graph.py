@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import DisconnectedError, ShardsLostError, UsageError
-from diskreplay.ray.actors import Actor, Graph
+from diskreplay.ray.actors import Actor, Graph, this_node
 from diskreplay.ray.calls import LOST, answer, patient
 from diskreplay.ray.shard import GraphName
 from diskreplay.ray.shard_handle import ShardHandle
@@ -46,9 +46,10 @@ class DrawGraph:
     """Asks the shards that answer by a compiled graph, as long as there is one.
 
     It is the one place that says whether shards are asked by calls or by the graph: `execute`
-    gives None where they are to be called. A graph has all shards that are not lost. When one
-    dies, or does not answer in time, the whole graph is broken; a thread ends it and builds one of
-    those that are left, and again when the lost one is back. Calls go on meanwhile.
+    gives None where they are to be called. A graph has all shards of this node that are not lost;
+    those of other nodes are called beside it. When one dies, or does not answer in time, the whole
+    graph is broken; a thread ends it and builds one of those that are left, and again when the lost
+    one is back. Calls go on meanwhile.
 
     Parameters
     ----------
@@ -61,6 +62,8 @@ class DrawGraph:
         self._graph: Graph | None = None
         self._broken: Graph | None = None  # to be ended by the next builder
         self._numbers: tuple[int, ...] = ()
+        self._of: tuple[int, ...] = ()  # which shards there were when it was made
+        self._warned = False
         self._running: weakref.ref[Execution] | None = None
         self._builder: threading.Thread | None = None
         self._not_before, self._ended = 0.0, False
@@ -123,13 +126,13 @@ class DrawGraph:
         return None if found is None else dict(zip(execution.numbers, found, strict=True))
 
     def _break(self) -> None:
-        self._running, self._numbers = None, ()
+        self._running, self._numbers, self._of = None, (), ()
         self._broken, self._graph = self._graph or self._broken, None
 
     def _keep_up(self) -> None:
-        """See to it that the graph has the shards that are there."""
+        """See to it that the graph is of the shards that are there."""
         wanted = tuple(handle.number for handle in self._handles if not handle.is_lost)
-        if wanted == self._numbers or self._builder is not None or self._ended or not wanted:
+        if wanted == self._of or self._builder is not None or self._ended or not wanted:
             return
         if time.monotonic() < self._not_before:
             return
@@ -141,14 +144,15 @@ class DrawGraph:
         self._builder.start()
 
     def _build(self, before: Graph | None, wanted: tuple[int, ...]) -> None:
-        made = None
+        made: Graph | None = None
+        here: tuple[int, ...] = ()
+        looked = False
         try:
             if before is not None:
                 before.end()
-            actors = [self._handles[number].actor for number in wanted]
-            self._name = self._name._replace(number=self._name.number + 1)
-            self._take_over(actors)
-            made = Graph(actors, "draw_in_graph", ("end_graph", self._name))
+            here, looked = self._here(wanted), True
+            if here:
+                made = self._made([self._handles[number].actor for number in here])
         except UsageError as error:  # another learner has it, or Ray was shut down
             self._ended = True
             if not isinstance(error, DisconnectedError):
@@ -162,10 +166,31 @@ class DrawGraph:
             )  # fmt: skip
         with self._lock:
             self._builder, self._not_before = None, time.monotonic() + _PAUSE_S
-            if made is not None and not self._ended:
-                self._graph, self._numbers, made = made, wanted, None
+            if looked and not self._ended and (made is not None or not here):
+                self._graph, self._numbers, self._of, made = made, here, wanted, None
         if made is not None:
             made.end()
+
+    def _here(self, wanted: Sequence[int]) -> tuple[int, ...]:
+        """Those of these shards that are on this node. The others are asked by calls: where a
+        graph over several nodes ends while an answer is on its way to another node, the raylet
+        there ends too, and with it all that runs on that node."""
+        mine = this_node()
+        calls = [(number, self._handles[number].actor.call("describe")) for number in wanted]
+        here = tuple(n for n, call in calls if answer(call, _REPLACED_S)["node"] == mine)
+        if len(here) < len(wanted) and not self._warned:
+            self._warned = True
+            away = sorted(set(wanted) - set(here))
+            warnings.warn(
+                f"shards {away} are on other nodes than this client, and are drawn from by calls: "
+                "a compiled graph is made of shards on its own node", RuntimeWarning, 2,
+            )  # fmt: skip
+        return here
+
+    def _made(self, actors: Sequence[Actor]) -> Graph:
+        self._name = self._name._replace(number=self._name.number + 1)
+        self._take_over(actors)
+        return Graph(actors, "draw_in_graph", ("end_graph", self._name))
 
     def _take_over(self, actors: Sequence[Actor]) -> None:
         """Be rid of the loops that a learner left which was killed."""

@@ -72,8 +72,9 @@ class ShardedReplayBuffer(CheckpointCalls):
         has it. Without it the writer waits `timeout` and says so.
     transport : {"call", "graph"}
         How this client draws: by a call of each shard; or by a compiled graph of Ray, which costs
-        less a batch and takes a thread of each shard. One learner at a time has a graph. Where a
-        shard is lost or the graph is in use, draws go by calls.
+        less a batch and takes a thread of each shard. One learner at a time has a graph, of the
+        shards on its own node. Where a shard is elsewhere or lost, or the graph is in use, draws go
+        by calls.
     env_group : int, optional
         Envs whose rows share files. They move whole where another number of shards loads a
         checkpoint. Divides `num_envs`. By default 8, or what a shard has, and more of many envs;
@@ -88,7 +89,8 @@ class ShardedReplayBuffer(CheckpointCalls):
     InvalidInputError, CapacityError
         An argument makes no sense, or a sharded buffer of that name is running: `connect` to it.
     DisconnectedError
-        `ray.init` was not called. By each method: Ray was shut down since, or connected anew.
+        `ray.init` was not called, or it was with a ``ray://`` address. By each method: Ray was
+        shut down since, or connected anew.
     SchemaError, FormatError, LockedError
         As for `PrioritizedReplayBuffer`, of what a shard has at its path.
     """

@@ -72,8 +72,8 @@ class _With:
 
 
 def test_rows_that_are_missing_or_there_twice_are_seen(tmp_path, stored):
-    one = shards._Round.__new__(shards._Round)
-    one._figures = shards._Figures(None)
+    one = shards.Round.__new__(shards.Round)
+    one._figures = shards.Figures(None)
     rows = hashed_steps.LENGTH + 3
     assert one._compare("all", [tmp_path], [rows] * 2 + [0] * 6)[:2] == [rows] * 2
     assert one._figures.failures == []

@@ -50,8 +50,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         add(f"--{kind}", type=int, default=count, metavar="N", help=f"default: {count}")
     add("--wait-s", type=float, default=3.0, help="longest wait for a batch (default: 3)")
     add("--transport", choices=["call", "graph"], default="call", help="of the learner's draws")
+    add("--seconds", type=float, metavar="S", help="after which none is killed any more")
     add("--kills-a-round", type=int, default=10, metavar="N", help="then all rows are compared")
     add("--seed", type=int, default=0)
+    add("--directory", type=Path, help="where the stores are")
+    add = command("growth", "leave such a cluster alone for long: does anything grow?")
+    add("--seconds", type=float, default=600.0, help="default: 600")
+    add("--transport", choices=["call", "graph"], default="call", help="of the learner's draws")
+    add("--capacity", type=int, default=16_000, metavar="N", help="rows (default: 16,000)")
     add("--directory", type=Path, help="where the stores are")
     add = command("crowd", "one writer and many readers, in processes, threads and data loaders")
     add("--seconds", type=float, default=60.0, help="for each of five parts (default: 60)")
@@ -116,7 +122,7 @@ def main() -> int:
 
         if command in steps:
             options["advance"] = advance
-        elif command in ("crowd", "endurance", "memory", "power", "savers"):
+        elif command in ("crowd", "endurance", "growth", "memory", "power", "savers"):
             options["say"] = say
         figures = module.run(**options)
     about = {

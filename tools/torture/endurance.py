@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -200,15 +200,21 @@ def _flatness(series: dict[str, list[float]], capacity: int) -> dict[str, dict[s
         x, y = at[full], np.array(series[name], float)[full]
         if len(x) < 8:
             continue
-        low, high = np.triu_indices(len(x), 1)
-        slope = float(np.median((y[high] - y[low]) / (x[high] - x[low])))
-        growth, level = slope * (x[-1] - x[0]), float(np.median(y))
+        level, growth = growth_of(x, y)
         allowed = max(share * level, absolute)
         found[name] = {
             "unit": unit, "level": level, "growth": growth, "allowed": allowed,
             "flat": bool(growth <= allowed),
         }  # fmt: skip
     return found
+
+
+def growth_of(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """The median of `y`, and how much it grew."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    low, high = np.triu_indices(len(x), 1)
+    slope = np.median((y[high] - y[low]) / (x[high] - x[low]))
+    return float(np.median(y)), float(slope * (x[-1] - x[0]))
 
 
 def _plot(figures: dict[str, Any], path: Path) -> None:

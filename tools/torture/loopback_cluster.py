@@ -32,7 +32,7 @@ ENVIRONMENT = {
 
 
 class LoopbackCluster:
-    """A head node, and nodes that each have a resource ``disk<number>``.
+    """A head node with a resource ``head``, and nodes that each have one ``disk<number>``.
 
     The nodes are started by ``ray start``, as those of machines are. Nothing is written where
     another cluster of this machine would find it.
@@ -55,10 +55,12 @@ class LoopbackCluster:
         self._nodes: dict[int | str, int] = {}  # the session of its processes
         port, client_port = _free_port(), _free_port()
         self.address = f"{HOST}:{port}"
+        self.client_address = f"ray://{HOST}:{client_port}"
         try:
             self._start(
                 "head", "--head", f"--port={port}", f"--temp-dir={self._sessions}",
                 f"--ray-client-server-port={client_port}", "--include-dashboard=false",
+                '--resources={"head": 100}',
             )  # fmt: skip
             for number in range(disks):
                 self.start_disk(number)
@@ -104,6 +106,10 @@ class LoopbackCluster:
             _signal(pid, signal.SIGKILL)
         while _members(session):
             time.sleep(0.05)
+
+    def processes(self) -> set[int]:
+        """Those of all nodes."""
+        return {pid for session in self._nodes.values() for pid in _members(session)}
 
     def close(self) -> None:
         """End all nodes, and remove what they wrote."""

@@ -31,7 +31,7 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import ShardsLostError
 from diskreplay.store import manifest
 
-_DISKS, _SHARDS, _WRITERS = 2, 4, 4
+DISKS, _SHARDS, _WRITERS = 2, 4, 4
 _ENVS = 2 * _WRITERS
 _PATIENCE_S = 400.0
 _SHARD_TIMEOUT_S = 2.0
@@ -48,6 +48,7 @@ def run(
     kills_a_round: int = 10,
     seed: int = 0,
     directory: Path | None = None,
+    seconds: float | None = None,
     wait_s: float | None = _SHARD_TIMEOUT_S + 1.0,
     transport: str = "call",
     advance: Callable[[int], None] = lambda done: None,
@@ -61,10 +62,12 @@ def run(
         actors that know the shards.
     kills_a_round : int
         After so many all rows are compared, and the newest checkpoint is loaded.
+    seconds : float, optional
+        After which none is killed any more.
     wait_s : float, optional
         A learner that waits longer for a batch is a failure; None where the machine is too busy.
     transport : {"call", "graph"}
-        By which the learner draws.
+        By which the learner draws. With a graph, half of the shards are on its node, and in it.
 
     Returns
     -------
@@ -76,23 +79,26 @@ def run(
     kinds = ["shard"] * shards + ["node"] * nodes + ["save"] * saves + ["learner"] * learners
     kinds += ["coordinator"] * coordinators
     random.Random(seed).shuffle(kinds)
-    figures = _Figures(wait_s)
+    figures = Figures(wait_s)
+    ends = time.monotonic() + (1e9 if seconds is None else seconds)
     base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
     try:
-        with LoopbackCluster(_DISKS) as cluster:
+        with LoopbackCluster(DISKS) as cluster:
             ray = loopback_cluster.connect(cluster.address)
             try:
-                loopback_cluster.wait_for_disks(ray, _DISKS)
+                loopback_cluster.wait_for_disks(ray, DISKS)
                 for number, start in enumerate(range(0, len(kinds), kills_a_round)):
                     mine = kinds[start : start + kills_a_round]
                     where, label = base / str(number), f"{seed}-{number}"
-                    with _Round(cluster, where, label, figures, transport) as one:
+                    with Round(cluster, where, label, figures, transport) as one:
                         for kind in mine:
+                            if time.monotonic() > ends:
+                                break
                             one.kill(kind)
                             advance(1)
                         one.end()
                     shutil.rmtree(base / str(number))
-                    if figures.failures:
+                    if figures.failures or time.monotonic() > ends:
                         break
             finally:
                 ray.shutdown()
@@ -101,7 +107,9 @@ def run(
     return figures.summary()
 
 
-class _Figures:
+class Figures:
+    """What was tried, how long all waited, and what failed."""
+
     def __init__(self, wait_s: float | None) -> None:
         self.failures: list[str] = []
         self.killed: Counter[str] = Counter()
@@ -130,24 +138,29 @@ class _Figures:
         }  # fmt: skip
 
 
-class _Round:
+class Round:
     """Stores, writers and a learner, from empty directories to the last comparison."""
 
     def __init__(
-        self, cluster: LoopbackCluster, base: Path, label: str, figures: _Figures,
-        transport: str = "call",
+        self, cluster: LoopbackCluster, base: Path, label: str, figures: Figures,
+        transport: str = "call", capacity: int | None = None,
     ) -> None:  # fmt: skip
         from diskreplay.ray import SampleToInsertRatio, ShardedReplayBuffer
 
         self._cluster, self._base, self._figures = cluster, base, figures
         self._chance, self._transport = random.Random(label), transport
         self._name = f"torture-{label}"
+        # A graph is of the shards on the learner's node, which is the head: of half of them.
+        self._places = [
+            "head" if transport == "graph" and n < DISKS else f"disk{n % DISKS}"
+            for n in range(_SHARDS)
+        ]
         self._checkpoints = base / "checkpoints"
         base.mkdir(parents=True)
         self._board = shard_learner.Board(base / "board")
         self._replay = ShardedReplayBuffer(
-            base / "replay", num_shards=_SHARDS, num_envs=_ENVS, capacity=None, name=self._name,
-            resources=[{f"disk{n % _DISKS}": 1} for n in range(_SHARDS)], timeout=_PATIENCE_S,
+            base / "replay", num_shards=_SHARDS, num_envs=_ENVS, capacity=capacity, name=self._name,
+            resources=[{place: 1} for place in self._places], timeout=_PATIENCE_S,
             shard_timeout=_SHARD_TIMEOUT_S, seed=0, rate_limiter=SampleToInsertRatio(4, 500, 1e12),
             **hashed_steps.options(),
         )  # fmt: skip
@@ -161,7 +174,7 @@ class _Round:
             thread.start()
         self._learner = self._start_learner()
 
-    def __enter__(self) -> _Round:
+    def __enter__(self) -> Round:
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -173,6 +186,45 @@ class _Round:
         self._replay.close()
 
     # -- what runs
+
+    def check(self) -> None:
+        """Raise a `RuntimeError` if a writer or the learner has ended."""
+        if self._learner.poll() is not None:
+            log = (self._base / "learner.log").read_text()[-3000:]
+            raise RuntimeError(f"the learner ended: {log}")
+        if (self._base / "wrong").exists():
+            self._figures.failures.append(f"wrong batch: {(self._base / 'wrong').read_text()}")
+        if self._figures.failures:
+            raise RuntimeError(self._figures.failures[0])
+
+    def settle(self) -> None:
+        """Wait until the learner learns and all writers add."""
+        self._settle(set())
+
+    @property
+    def learner(self) -> int:
+        """Its process."""
+        return self._learner.pid
+
+    @property
+    def directory(self) -> Path:
+        """Of the stores and checkpoints."""
+        return self._base
+
+    @property
+    def added(self) -> int:
+        """Steps that the writers took."""
+        return 2 * sum(self._added)
+
+    @property
+    def batches(self) -> int:
+        """Those that the learner took."""
+        return self._board["batches"]
+
+    @property
+    def saved(self) -> int:
+        """The number of its last checkpoint."""
+        return self._board["saved"]
 
     def _write(self, number: int) -> None:
         writer, at = self._writers[number], 0
@@ -204,11 +256,7 @@ class _Round:
     def _wait(self, what: str, is_so: Callable[[], bool]) -> None:
         until = time.monotonic() + _PATIENCE_S
         while not is_so():
-            if self._learner.poll() is not None:
-                log = (self._base / "learner.log").read_text()[-3000:]
-                raise RuntimeError(f"the learner ended: {log}")
-            if self._figures.failures:
-                raise RuntimeError(self._figures.failures[0])
+            self.check()
             if time.monotonic() > until:
                 raise RuntimeError(f"{self._name}: not so in {_PATIENCE_S:.0f} s: {what}")
             time.sleep(0.01)
@@ -228,8 +276,8 @@ class _Round:
         if kind == "shard":
             os.kill(pids[number], signal.SIGKILL)
         elif kind == "node":
-            disk = self._chance.randrange(_DISKS)
-            gone = set(range(disk, _SHARDS, _DISKS))
+            disk = self._chance.randrange(DISKS)
+            gone = {n for n in range(_SHARDS) if self._places[n] == f"disk{disk}"}
             self._cluster.kill(disk)
             time.sleep(self._chance.uniform(0.0, 3.0))
             self._cluster.start_disk(disk)
