@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,7 +131,7 @@ print(remote.collect(2, 0), flush=True)
 """
 
 
-def test_kills_amid_collect(tmp_path):
+def test_kills_amid_collect(tmp_path, record_property):
     run = Run(tmp_path, diskreplay.ReplayBuffer)
     saved = []
     for number in range(5):
@@ -138,6 +139,7 @@ def test_kills_amid_collect(tmp_path):
         saved.append(run.save(number, keep=None))
     run.buffer.close()
     rng = random.Random(2)
+    killed = 0  # those that it did not come too late for
     for kill in range(KILLS):
         url = f"file://{tmp_path}/bucket-{kill}"
         with RemoteCheckpoints(url, run="r", pack_bytes=3000) as remote:
@@ -149,6 +151,7 @@ def test_kills_amid_collect(tmp_path):
         threading.Timer(rng.random() * 0.03, child.kill).start()
         child.communicate()
         assert child.returncode in (0, -signal.SIGKILL)
+        killed += child.returncode != 0
         with RemoteCheckpoints(url, run="r") as remote:
             assert remote.verify(deep=True).clean
             listed = [int(one.suffix) for one in remote.list()]
@@ -159,6 +162,9 @@ def test_kills_amid_collect(tmp_path):
             assert remote.verify(deep=True).clean
             for one in remote.list():
                 assert same(saved[one.number], remote.pull(one.suffix, tmp_path / f"p{kill}"))
+        shutil.rmtree(tmp_path / f"p{kill}")
+        shutil.rmtree(tmp_path / f"bucket-{kill}")
+    record_property("killed", killed)
 
 
 def test_only_of_the_catalog_it_has_read(run, remote):

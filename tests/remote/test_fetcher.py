@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_what_a_kill_left_goes_also_where_the_checkpoint_is_there(tmp_path):
     run.buffer.close()
 
 
-def test_kills_amid_pull(tmp_path):
+def test_kills_amid_pull(tmp_path, record_property):
     """A checkpoint is there whole or not; the next pull goes on, and leaves nothing behind."""
     run = Run(tmp_path, diskreplay.ReplayBuffer)
     url = f"file://{tmp_path}/bucket"
@@ -120,6 +121,7 @@ def test_kills_amid_pull(tmp_path):
             remote.push(run.save(number, keep=None))
     run.buffer.close()
     rng, saved = random.Random(1), run.place / "checkpoints"
+    killed = 0  # those that it did not come too late for
     for kill in range(KILLS):
         target = tmp_path / f"pulled-{kill}"
         command = [sys.executable, "-c", CHILD.format(root=str(ROOT)), url, str(target)]
@@ -130,9 +132,12 @@ def test_kills_amid_pull(tmp_path):
         child.wait()
         child.stdout.close()
         assert child.returncode in (0, -signal.SIGKILL)
+        killed += child.returncode != 0
         for path in {*said, *target.glob("replay_ckpt.*")}:
             assert same(saved / path.name, path)
         with RemoteCheckpoints(url) as remote:
             for suffix in "0123":
                 assert same(saved / f"replay_ckpt.{suffix}", remote.pull(suffix, target))
         assert not list(target.glob(".*"))
+        shutil.rmtree(target)
+    record_property("killed", killed)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,7 +113,7 @@ for number in numbers:
 """
 
 
-def test_kills_amid_push(tmp_path):
+def test_kills_amid_push(tmp_path, record_property):
     """Every checkpoint that is listed pulls and verifies, and each acknowledged one is there."""
     run = Run(tmp_path, diskreplay.ReplayBuffer)
     numbers = []
@@ -126,6 +127,7 @@ def test_kills_amid_push(tmp_path):
     acknowledged = set()
     saved = run.place / "checkpoints"
     command = [sys.executable, "-c", CHILD.format(root=str(ROOT)), url, str(saved)]
+    killed = 0  # those that it did not come too late for
     for kill in range(KILLS):
         child = subprocess.Popen([*command, *numbers], stdout=subprocess.PIPE, text=True)
         said = child.stdout.readline()  # it has begun, and is amid the pushes from here on
@@ -136,6 +138,7 @@ def test_kills_amid_push(tmp_path):
         stop.cancel()
         child.stdout.close()
         assert child.returncode in (0, -signal.SIGKILL)
+        killed += child.returncode != 0
         with RemoteCheckpoints(url) as remote:
             listed = {one.suffix for one in remote.list()}
             assert acknowledged <= listed
@@ -143,9 +146,11 @@ def test_kills_amid_push(tmp_path):
             for suffix in sorted(listed):
                 pulled = remote.pull(suffix, tmp_path / f"pulled-{kill}")
                 assert same(saved / f"replay_ckpt.{suffix}", pulled)
+        shutil.rmtree(tmp_path / f"pulled-{kill}", ignore_errors=True)  # none, if none is listed
         if kill % 3 == 2:  # and once more from nothing
             url = f"file://{tmp_path}/bucket-{kill}"
             command[3], acknowledged = url, set()
+    record_property("killed", killed)
 
 
 def test_two_runs_beside_each_other(tmp_path, seaweedfs):
