@@ -6,6 +6,7 @@ of itself, checks every batch, and saves now and then.
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import loopback_cluster
 import numpy as np
 
 BATCH, AT_ONCE = 64, 4
+LONG_S = 5.0
 SLOTS = ("batches", "longest_us", "saving", "saved", "not_saved", "stop", "ready", "save_us")
 MOST_SHARDS = 16
 
@@ -65,7 +67,9 @@ def learn(
         board["ready"] = 1
         while not board["stop"]:
             began = time.monotonic()
+            faulthandler.dump_traceback_later(LONG_S)  # into the log: where it waits
             batch = next(batches)
+            faulthandler.cancel_dump_traceback_later()
             board["longest_us"] = max(
                 board["longest_us"], int(1e6 * (time.monotonic() - began))
             )  # fmt: skip

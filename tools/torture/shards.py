@@ -118,12 +118,12 @@ class Figures:
         self._waits: dict[str, list[float]] = {}
         self._back: dict[str, list[float]] = {}
 
-    def survived(self, kind: str, wait: float, back: float) -> None:
+    def survived(self, kind: str, wait: float, back: float, where: str = "") -> None:
         self.killed[kind] += 1
         self._waits.setdefault(kind, []).append(wait)
         self._back.setdefault(kind, []).append(back)
         if self._wait_s is not None and wait > self._wait_s:
-            self.failures.append(f"{kind}: the learner waited {wait:.1f} s for a batch")
+            self.failures.append(f"{kind}: the learner waited {wait:.1f} s for a batch\n{where}")
 
     def summary(self) -> dict[str, Any]:
         def spread(of: dict[str, list[float]]) -> dict[str, str]:
@@ -295,9 +295,11 @@ class Round:
             gone = set()
             ray.kill(self._replay._client.coordinator.handle, no_restart=False)
         self._settle(gone)
-        self._figures.survived(
-            kind, self._board["longest_us"] / 1e6, time.monotonic() - began
-        )  # fmt: skip
+        wait = self._board["longest_us"] / 1e6
+        where = ""
+        if wait > shard_learner.LONG_S:
+            where = (self._base / "learner.log").read_text()[-10_000:]
+        self._figures.survived(kind, wait, time.monotonic() - began, where)
 
     def _kill_amid_save(self, pid: int) -> None:
         self._wait("a save", lambda: self._board["saving"] == 0)
