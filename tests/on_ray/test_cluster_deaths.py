@@ -182,32 +182,3 @@ def test_the_actor_that_knows_what_a_buffer_is_made_of_dies(tmp_path, nodes):
         assert inserts == 48
         assert samples >= 64 + 3 * 64
         following.disconnect()
-
-
-def test_shards_of_other_nodes_are_called_beside_the_graph(tmp_path, nodes):
-    """A graph over several nodes may end Ray's process on one of them."""
-    places = [{"head": 1}, {"disk0": 1}]
-    with pytest.warns(RuntimeWarning, match=r"shards \[1\] are on other nodes"):
-        replay = make(
-            tmp_path / "replay", num_shards=2, num_envs=4, name="here", resources=places,
-            timeout=PATIENCE, transport="graph",
-        )  # fmt: skip
-    with replay:
-        fill(replay, 12)
-        until = time.monotonic() + PATIENCE
-        while replay._client.graph.numbers != (0,):
-            assert time.monotonic() < until
-            check(replay.sample(64))
-        found, before = [], replay._client.graph.execute
-        replay._client.graph.execute = lambda asked: found.append(before(asked)) or found[-1]
-        batch = replay.sample(128)
-        check(batch)
-        assert set((batch.id >> 48).tolist()) == {0, 1}
-        assert [one.numbers for one in found] == [(0,)]
-        nodes.kill(0)
-        batch = replay.sample(128)
-        check(batch)
-        assert set((batch.id >> 48).tolist()) == {0}
-        nodes.start_disk(0)
-        while set((replay.sample(128).id >> 48).tolist()) != {0, 1}:
-            assert time.monotonic() < until
