@@ -87,7 +87,7 @@ def _watch(
         one.check()
         series["seconds"].append(time.monotonic() - began)
         looked = _looked_at({*cluster.processes(), one.learner, os.getpid()})
-        looked["MiB", "Ray's object store"] = _store_mib()
+        looked["MiB", "Ray's object store"] = _store_mib(cluster.address)
         looked["MiB", "disk"] = _disk_mib(one.directory)
         for (unit, name), value in looked.items():
             series[name].append(value)
@@ -134,11 +134,11 @@ def _looked_at(pids: set[int]) -> dict[tuple[str, str], float]:
     return dict(found)
 
 
-def _store_mib() -> float:
+def _store_mib(address: str) -> float:
     """What all nodes have in Ray's object store."""
     from ray._private import internal_api
 
-    reply = internal_api.get_memory_info_reply(internal_api.get_state_from_address())
+    reply = internal_api.get_memory_info_reply(internal_api.get_state_from_address(address))
     return float(reply.store_stats.object_store_bytes_used / 2**20)
 
 
