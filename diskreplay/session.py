@@ -262,19 +262,19 @@ class Session(CallGuard):
             if self._closed:  # meanwhile
                 return
             store = self._rows.store
-            if store.mode != "r" and self._workspace is None:
+            with signals.undisturbed():  # else it stays locked, or gets rows that nobody finds
                 try:
-                    self._record(closing=True)
-                    store.mark_closed()
+                    if store.mode != "r" and self._workspace is None:
+                        self._record(closing=True)
+                        store.mark_closed()
                 except StoreMovedError:  # nothing can be done about it here: let go of all
                     self._shut()
                     raise
-            self._shut()
+                self._shut()
 
     def _shut(self) -> None:
-        with signals.undisturbed():  # else the store would stay locked
-            self._closed = True
-            self._release()
+        self._closed = True
+        self._release()
 
     def save(
         self,

@@ -150,9 +150,14 @@ class CommitPage:
         files.sync([self.mapping.path])
 
     def mark_closed(self) -> None:
-        """Say, durably, that the record in ``zarr.json`` is the whole truth."""
+        """Say, durably, that the record in ``zarr.json`` is the whole truth; or an error, and it is
+        not said: rows may be added after that, and a kill would take them."""
         self._header["closed"] = 1
-        files.sync([self.mapping.path])
+        try:
+            files.sync([self.mapping.path])
+        except BaseException:
+            self._header["closed"] = 0
+            raise
 
 
 def _whole_pages(num_envs: int, figures: int) -> int:

@@ -78,7 +78,8 @@ class SpareFiles:
     def remove(self) -> None:
         """There are none from here on."""
         self._ended = True
-        for spare in self.mappings:
+        while self.ready or self.placed:
+            # Taken out first: Ctrl-C may come behind the removal, and rows be added after all.
+            spare = self.ready.pop() if self.ready else self.placed.popitem()[1]
             with contextlib.suppress(StorageError):  # the next opening removes it
                 files.remove(spare.path)
-        self.forget()

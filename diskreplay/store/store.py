@@ -370,7 +370,7 @@ class Store(OpenStore):
 
     def mark_closed(self) -> None:
         """Say that the record is the whole truth; only after `record`. What is needed only while
-        rows come is removed."""
+        rows come is removed. No row may be added afterwards, but after an error."""
         self.place.check()
         assert self.page is not None
         with self.maintenance.lock:  # of a closed store no file is looked at that has no rows
@@ -378,7 +378,8 @@ class Store(OpenStore):
                 raw.spares.remove()
             self.page.mark_closed()
         self.page.epoch[0] += 1  # readers go by the shards in their places from here on
-        private.clear(self.path)
+        with contextlib.suppress(StorageError):  # the next opening removes it
+            private.clear(self.path)
 
     def read_priorities(self, name: str = priorities.MAIN) -> priorities.Saved | None:
         """The saved leaves of a set, or None if none were saved."""
