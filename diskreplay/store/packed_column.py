@@ -50,9 +50,9 @@ class PackedColumn(Column[Shard]):
         while (short := rows >= self.tail.packed[envs] + self.tail.rows).any():
             # Else the maintenance thread has just done it, or is about to.
             if not self._pack(envs[short], count):
-                for done in list(self._under_way.values()):
+                for call, done in list(self._under_way.items()):
                     with done:
-                        pass
+                        self._end(call)  # a second Ctrl-C may have come before it could
 
     def write(self, env: int, start: int, values: np.ndarray) -> None:
         """Write consecutive rows of one env from `start` on; there is room for them."""
@@ -98,8 +98,12 @@ class PackedColumn(Column[Shard]):
                     segment.enter(places, lengths, packed.ctypes.data, which, starts + size)
                 return True
             finally:
-                self._packing[self._packing == call] = 0
-                self._under_way.pop(call, None)
+                self._end(call)
+
+    def _end(self, call: int) -> None:
+        """No block is compressed by this call of `_pack` any more."""
+        self._packing[self._packing == call] = 0
+        self._under_way.pop(call, None)
 
     def _make_next(self) -> None:
         """Have the next shard of each group ready when half of the newest one is full: the thread

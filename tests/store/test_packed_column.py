@@ -12,6 +12,7 @@ from diskreplay.check.verify import verify
 from diskreplay.errors import StoreError
 from diskreplay.store import codec
 from diskreplay.store.maintenance import Maintenance
+from diskreplay.store.packed_column import PackedColumn
 
 ENVS, BLOCK, TAIL = 2, 8, 16  # rows; frames are so large that a tail has two blocks of each env
 FRAME = (1024, 1024)
@@ -139,6 +140,25 @@ def test_what_a_thread_could_not_compress_another_one_does(tmp_path, monkeypatch
         assert not column_of(buffer)._under_way
         add(buffer, 10)
         check(buffer, [TAIL + 10] * ENVS)
+
+
+def test_a_call_that_is_interrupted_before_it_says_that_it_has_ended(tmp_path, monkeypatch):
+    """As by a second Ctrl-C: later calls do not wait for its blocks for ever."""
+    end, interrupted = PackedColumn._end, []
+
+    def interrupt_once(column, call):
+        if not interrupted:
+            interrupted.append(call)
+            raise KeyboardInterrupt
+        end(column, call)
+
+    monkeypatch.setattr(PackedColumn, "_end", interrupt_once)
+    with make(tmp_path / "store") as buffer:
+        add(buffer, TAIL)
+        with pytest.raises(KeyboardInterrupt):
+            add(buffer, 1)
+        add(buffer, 2 * TAIL)
+        check(buffer, [3 * TAIL] * ENVS)
 
 
 def test_a_segment_that_is_sealed_while_a_block_of_it_is_compressed(tmp_path, monkeypatch):
