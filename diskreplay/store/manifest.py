@@ -24,6 +24,11 @@ def is_checkpoint(path: Path) -> bool:
     return (path / NAME).exists()
 
 
+def was_checkpoint(path: Path) -> bool:
+    """Whether it is a checkpoint, or one whose manifest is gone."""
+    return (path / NAME).parent.is_dir()
+
+
 class Manifest(NamedTuple):
     """What is known of a checkpoint's files.
 

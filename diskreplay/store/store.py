@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError, LockedError, StorageError
+from diskreplay.errors import CorruptSegmentError, FormatError, LockedError, StorageError
 from diskreplay.signals import undisturbed
 from diskreplay.store import (
     file_locks,
@@ -105,8 +105,8 @@ class Store(OpenStore):
         # The record alone may name fewer rows. A link to nowhere is refused as any other.
         if os.path.lexists(private.commit_page(self.path)):
             self.page = self.open_page(writable=False)
-        elif not manifest.is_checkpoint(self.path):
-            raise FormatError(
+        elif not manifest.was_checkpoint(self.path):
+            raise CorruptSegmentError(
                 f"{private.commit_page(self.path)}: missing, and only a checkpoint can do without, "
                 f"which has {manifest.NAME.as_posix()}; restore the file, load a checkpoint, or go "
                 "on with the rows that are recorded after "

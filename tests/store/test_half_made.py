@@ -31,4 +31,4 @@ def test_what_was_hardly_begun_can_be_dropped(module, name, monkeypatch):
 
 
 def test_there_are_some():
-    assert len(list(classes_that_clear_up())) >= 6
+    assert len(list(classes_that_clear_up())) >= 5

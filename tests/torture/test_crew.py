@@ -1,5 +1,6 @@
 """Jobs in processes of their own."""
 
+import itertools
 import os
 import signal
 import sys
@@ -27,14 +28,19 @@ def test_every_job_has_its_outcome():
     assert "exit code -9" in found[4].trouble
 
 
-def test_one_that_is_stopped_has_the_outcomes_so_far(capsys):
-    asking = os.getpid()
+def test_one_that_is_stopped_has_the_outcomes_so_far(capsys, monkeypatch):
+    calls, wait = itertools.count(), crew.wait
+
+    def interrupted(*arguments):
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return wait(*arguments)
 
     def work(job):
         if job == 2:
-            os.kill(asking, signal.SIGINT)
             signal.pause()
         return job
 
+    monkeypatch.setattr(crew, "wait", interrupted)
     assert [outcome.value for outcome in crew.run(work, range(5), workers=1)] == [0, 1]
     assert capsys.readouterr().err.startswith("stopped: ")

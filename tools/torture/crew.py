@@ -100,6 +100,7 @@ def run(
     """
     jobs = iter(jobs)
     crew: list[_Worker] = []
+    outcome: Outcome | None = None
     try:
         for job in jobs:
             crew.append(_Worker(work, memory))
@@ -132,8 +133,11 @@ def run(
                     worker.give(job, limit_s)
                     crew.append(worker)
                 yield outcome
+                outcome = None
     except KeyboardInterrupt:
         print("stopped: the figures are of what was done by then", file=sys.stderr)
+        if outcome is not None:  # it came, and nobody has had it
+            yield outcome
     finally:
         for worker in crew:
             worker.end()
