@@ -123,15 +123,18 @@ def run(
                     outcome = Outcome(worker.job, None, f"not done after {limit_s} s")
                 else:
                     continue
-                crew.remove(worker)
                 alive = worker.process.is_alive() and worker.pipe in ready
                 job = next(jobs, _NONE)
                 if job is _NONE or not alive:
                     worker.end()
-                if job is not _NONE:
-                    worker = worker if alive else _Worker(work, memory)
+                    crew.remove(worker)
+                    if job is _NONE:
+                        worker = None
+                    else:
+                        worker = _Worker(work, memory)
+                        crew.append(worker)
+                if worker is not None:  # it is in the crew all the time: Ctrl-C ends it, too
                     worker.give(job, limit_s)
-                    crew.append(worker)
                 yield outcome
                 outcome = None
     except KeyboardInterrupt:
