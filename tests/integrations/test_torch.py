@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tests.integrations.handing import make, pairs  # noqa: E402
 
 # Newer Pythons warn of forking beside PyTorch's own threads, which is the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = [diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer]
 WORKERS = [(0, None), (2, "fork"), (2, "spawn")]
 
@@ -337,15 +339,26 @@ def open_files(path):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_workers_share_nothing_and_leave_nothing(tmp_path):
+    """In a process of its own: in this one, threads that other tests left open files."""
     make(tmp_path / "store").close()
-    dataset = Looking(tmp_path / "store")
+    code = "import sys; from tests.integrations import test_torch; test_torch.use(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "store")], cwd=ROOT, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def use(path):
+    dataset = Looking(path)
     assert open_files(dataset.path) == (0, 0)  # nothing for a forked worker to inherit
-    here = open_after_reading(tmp_path / "store")
+    here = open_after_reading(path)
     read_by_workers(dataset, here)  # what torch and Python open once is open after this
     before = set(descriptors())
     for _ in range(3):
         read_by_workers(dataset, here)
-    assert not set(descriptors()) - before
+    new = set(descriptors()) - before
+    assert not new, new
     assert open_files(dataset.path) == (0, 0)
 
 
