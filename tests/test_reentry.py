@@ -200,6 +200,11 @@ def handler(number, frame):
         if not catches:
             raise
 
+def unraisable(about):  # Python lets nothing out of a `__del__`, nor what the handler raises there
+    if about.exc_type not in (diskreplay.ReentryError, diskreplay.ClosedError):
+        sys.__unraisablehook__(about)
+
+sys.unraisablehook = unraisable
 for name in ["add", "sample", "update_priorities", "next", "take", "save", "flush", "load"]:
     calls[name]()  # kernels are compiled: what is raised amid that is not ours to mend
 player.step()
