@@ -1,7 +1,6 @@
 """The power goes out: what `tools/torture` tries at length, for some seconds."""
 
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,15 +8,7 @@ import pytest
 
 from tests.effort import effort
 
-TORTURE = Path(__file__).resolve().parents[2] / "tools" / "torture"
-
-
-@pytest.fixture(autouse=True)
-def _tools(monkeypatch):
-    monkeypatch.syspath_prepend(TORTURE)
-    yield
-    for name in ("crew", "disk", "examiner", "recording", "workload", "power"):
-        sys.modules.pop(name, None)
+pytestmark = pytest.mark.usefixtures("tools")
 
 
 def trace(*events):

@@ -4,9 +4,7 @@ loaded, and all of them the same. On a model of a disk; without a cluster."""
 import asyncio
 import random
 import shutil
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from diskreplay.ray.coordinator import Coordinator
 from diskreplay.ray.resharding import PartPiece
 from diskreplay.ray.shard import Shard, Updates
 
-TORTURE = Path(__file__).resolve().parents[2] / "tools" / "torture"
+pytestmark = pytest.mark.usefixtures("tools")
 ENVS, SHARDS = 2, 2
 SAVED, DURABLE, ADDED = 10, 15, 20
 OPTIONS = {
@@ -28,14 +26,6 @@ OPTIONS = {
     "num_envs": ENVS, "segment_rows": 16, "env_group": 1, "compressor": "raw",
 }  # fmt: skip
 COUNTS, COUNTS_OF_THE_CHECKPOINT = (900, 800), (70, 60)
-
-
-@pytest.fixture(autouse=True)
-def _tools(monkeypatch):
-    monkeypatch.syspath_prepend(TORTURE)
-    yield
-    for name in ("crew", "disk", "examiner", "recording", "workload", "power"):
-        sys.modules.pop(name, None)
 
 
 class Machine:
@@ -135,24 +125,18 @@ def outcome(root, state, boot):
 
 @pytest.mark.parametrize("regrouped", [False, True], ids=["as they were", "divided anew"])
 def test_cuts_amid_a_load_of_all_shards(tmp_path, regrouped):
-    from disk import Disk
-    from recording import CUT, MARK, Recorder
+    from power import cuts
+    from recording import Recorder
     from workload import Setting
 
     root = tmp_path / "node"
     root.mkdir()
     with Setting("load").maintenance_in_line():
         events = loaded(root, Recorder(root), regrouped)
-        disk, promise, chance = Disk(), None, random.Random(3)
-        known, seen = set(), set()
+        chance, known, seen = random.Random(3), set(), set()
         every = effort(40, 20, 2)
-        for number, (kind, *arguments) in enumerate(events):
-            if kind == MARK:
-                promise = arguments[0]
-            elif kind != CUT:
-                getattr(disk, kind)(*arguments)
-                continue
-            if promise is None or (number % every and kind != MARK):
+        for number, last, disk, promise in cuts(events):
+            if last and number % every:  # all marks, and some of the rest
                 continue
             for how, state in disk.states(chance, 1, singly=False):
                 digest = state.digest(), promise
@@ -160,7 +144,7 @@ def test_cuts_amid_a_load_of_all_shards(tmp_path, regrouped):
                     continue
                 known.add(digest)
                 rows, counts = outcome(root, state, len(known))
-                where = f"event {number} {arguments}, {promise}, {how}: {rows} rows"
+                where = f"event {number} {last}, {promise}, {how}: {rows} rows"
                 made = rows == [SAVED] * SHARDS
                 assert made or all(DURABLE <= count <= ADDED for count in rows), where
                 if promise == "nothing has changed":

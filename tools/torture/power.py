@@ -61,8 +61,9 @@ def record(setting: Setting) -> tuple[list[tuple], int]:
         return recorder.events, recorder.calls
 
 
-def cuts(events: list[tuple]) -> Iterator[tuple[int, str, Disk, Promise]]:
-    """The points where the power may go out: number, what was last, the disk, and the promise."""
+def cuts(events: list[tuple]) -> Iterator[tuple[int, str, Disk, Any]]:
+    """The points where the power may go out: number, what was last ("" at a mark), the disk, and
+    the promise of the last mark."""
     disk, promise = Disk(), None
     for number, (kind, *arguments) in enumerate(events):
         if kind == MARK:
@@ -71,7 +72,7 @@ def cuts(events: list[tuple]) -> Iterator[tuple[int, str, Disk, Promise]]:
             getattr(disk, kind)(*arguments)
             continue
         if promise is not None:
-            yield number, arguments[0] if kind == CUT else promise.step, disk, promise
+            yield number, arguments[0] if kind == CUT else "", disk, promise
 
 
 def record_recovery(examiner: Examiner, state: State, promise: Promise) -> tuple[list[tuple], int]:
@@ -162,7 +163,7 @@ def explore(
                 if ends is not None and time.monotonic() > ends:
                     return
                 figures.states += 1
-                where = f"{name}, event {number} ({last}), {promise.step}, {how}"
+                where = f"{name}, event {number} ({last or 'a mark'}), {promise.step}, {how}"
                 good = attempt(where, state, promise)
                 if good and again and figures.opened % again == 0:
                     recovery, calls = record_recovery(examiner, state, promise)
