@@ -25,6 +25,7 @@ from diskreplay.errors import (
     StorePermissionError,
 )
 from diskreplay.store.listing import checkpoints, remove, superfluous
+from tests.disks import alone, can_mount
 
 
 def make(path, **options):
@@ -600,3 +601,55 @@ def test_checkpoints_on_a_file_system_that_refuses_locks(tmp_path, monkeypatch):
         assert names_in(directory) == ["replay_ckpt.1", "replay_ckpt.2"]
         buffer.load(directory, 1)
         assert rows_of(buffer) == list(range(40))
+
+
+def leave_a_mount(base):
+    """A store that is the root of a file system: what it refuses, and the way out of it."""
+    place, inside = base / "volume", base / "volume" / "replay"
+    with make(place) as buffer:
+        add(buffer, 50)
+        buffer.save(base / "checkpoints", 1)
+        add(buffer, 30)
+        before = rows_of(buffer)
+        with pytest.raises(StorageError, match="mounted at this very directory") as caught:
+            buffer.load(base / "checkpoints")
+        assert caught.value.errno == errno.EBUSY
+        assert not [name for name in os.listdir(base) if name.startswith(".volume")]
+        assert rows_of(buffer) == before
+        add(buffer, 5)
+    names = os.listdir(place)
+    inside.mkdir()
+    for name in names:
+        (place / name).rename(inside / name)
+    with make(inside) as buffer:
+        assert buffer.add_count == 85
+        buffer.load(base / "checkpoints")
+        assert buffer.add_count == 50
+
+
+LEAVE_A_MOUNT = """
+import subprocess, sys
+from pathlib import Path
+from tests.disks import mount
+from tests.test_places import leave_a_mount
+
+base = Path(sys.argv[1])
+(base / "volume").mkdir()
+if sys.argv[2] == "bind":
+    (base / "there").mkdir()
+    subprocess.run(["mount", "--bind", base / "there", base / "volume"], check=True)
+else:
+    mount(base / "volume")
+leave_a_mount(base)
+"""
+
+
+@pytest.mark.parametrize("how", ["bind", "of its own"])
+def test_a_file_system_mounted_at_the_store_itself(tmp_path, how, monkeypatch):
+    if can_mount():
+        command, options = alone("-c", LEAVE_A_MOUNT, tmp_path, how)
+        done = subprocess.run(command, capture_output=True, check=False, **options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "volume")
+    leave_a_mount(tmp_path)

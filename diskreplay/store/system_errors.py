@@ -54,6 +54,9 @@ def translated(error: OSError, path: str | os.PathLike, doing: str) -> StorageEr
         kind, hint = DiskFullError, "free some space and call again; nothing was lost"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         kind, hint = StorePermissionError, "check the owner and mode of the directory"
+    elif error.errno == errno.EBUSY:  # a bind mount of the same file system is not seen before
+        kind = StorageError
+        hint = "if a file system is mounted at this very directory, keep the store in one inside it"
     else:
         kind, hint = StorageError, "mend the cause and call again"
     return kind(error.errno, f"{doing}: {reason} ({hint})", os.fspath(path))

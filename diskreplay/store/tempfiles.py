@@ -76,6 +76,7 @@ class Workspace:
     _pid = 0  # whose lock it is: a forked child has no copy of it, and another file by its number
 
     def __init__(self, place: Path, kind: str) -> None:
+        _check_no_mount(place)  # before gigabytes are copied beside it
         for last in [False] * _TRIES + [True]:
             path = place.with_name(f".{place.name}.{kind}-{secrets.token_hex(8)}")
             try:
@@ -197,6 +198,18 @@ class Workspace:
 
     def __del__(self) -> None:  # Ctrl-C may come before it is in anybody's hands
         self.release()
+
+
+def _check_no_mount(place: Path) -> None:
+    """Refuse a place that no other directory can take, which the exchange would find out last."""
+    if os.path.ismount(place):
+        raise StorageError(
+            errno.EBUSY,
+            "a file system is mounted at this very directory (a container's volume, say), so no "
+            "other directory can take its place; nothing was changed. Keep the store in a "
+            "directory inside it: close this one, move all that is in it there and open it there",
+            os.fspath(place),
+        )
 
 
 def _remove(path: Path) -> None:
