@@ -208,10 +208,9 @@ class Client:
             )
         with self.lock:
             self.note_largest(float(priorities.max(initial=0.0)))
-            pairs = set(zip(shards.tolist(), generations.tolist(), strict=True))
-            for number, generation in sorted(pairs):
-                mine = (shards == number) & (generations == generation)
-                self.handles[number].add_update(generation, ids[mine], priorities[mine])
+            for number in set(shards.tolist()):
+                mine = shards == number
+                self.handles[number].add_update(generations[mine], ids[mine], priorities[mine])
 
     def send_updates(self) -> None:
         """Have all priorities arrive; of shards that do not answer they go on waiting."""

@@ -25,27 +25,32 @@ class ShardHandle:
     def __init__(self, number: int, actor: Actor, client: str) -> None:
         self.number, self.actor = number, actor
         self.state, self.is_lost = NOTHING, False
-        self._updates = Updates(client, 0, [])
+        self._updates = Updates.none(client)
+        self._added: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # behind those
         self._asked: Call | None = None
 
-    def add_update(self, generation: int, ids: np.ndarray, priorities: np.ndarray) -> None:
-        """Priorities to be sent with the next request."""
-        self._updates.priorities.append((generation, ids, priorities))
+    def add_update(self, generations: np.ndarray, ids: np.ndarray, priorities: np.ndarray) -> None:
+        """Priorities to be sent with the next request. The arrays are ours from now on."""
+        self._added.append((generations, ids, priorities))
 
     @property
     def waiting(self) -> int:
         """How many priorities wait to be sent."""
-        return sum(len(ids) for _generation, ids, _priorities in self._updates.priorities)
+        return len(self._updates.ids) + sum(len(ids) for _generations, ids, _ in self._added)
 
     def updates(self) -> Updates:
         """Those to be sent now; they stay here until `sent`, since a request may be lost."""
-        return self._updates._replace(priorities=list(self._updates.priorities))
+        if self._added:
+            client, first, *had = self._updates
+            generations, ids, priorities = map(np.concatenate, zip(had, *self._added, strict=True))
+            self._updates, self._added = Updates(client, first, generations, ids, priorities), []
+        return self._updates
 
     def sent(self, updates: Updates) -> None:
         """These have arrived, and with another request, perhaps, others after them."""
-        client, first, priorities = self._updates
+        client, first, *had = self._updates
         count = max(updates.stop - first, 0)
-        self._updates = Updates(client, first + count, priorities[count:])
+        self._updates = Updates(client, first + count, *(array[count:] for array in had))
 
     def learn(self, state: ShardState) -> None:
         """It has answered."""

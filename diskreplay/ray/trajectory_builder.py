@@ -28,17 +28,17 @@ class TrajectoryBuilder:
         self._left_out = np.zeros(num_envs, np.bool_)
         names = self._schema.names
         self._step, self._final = names.index("step"), names.index("is_final")
+        room = rows + 1  # a step that ends an episode has two rows
+        self._columns = [
+            np.empty((num_envs, room, *field.shape), field.dtype) for field in schema.fields
+        ]
+        self._priority = np.empty((num_envs, room))
         self.begin()
 
     def begin(self) -> None:
-        """Have new memory: what was collected is somebody else's."""
-        room = self.rows + 1  # a step that ends an episode has two rows
-        self.filled = np.zeros(self.num_envs, np.int64)
-        self._columns = [
-            np.empty((self.num_envs, room, *field.shape), field.dtype)
-            for field in self._schema.fields
-        ]
-        self._priority = np.full((self.num_envs, room), np.nan)
+        """Collect anew, in the same memory: fresh pages take as long as a copy."""
+        self.filled = np.zeros(self.num_envs, np.int64)  # the last one is somebody else's
+        self._priority.fill(np.nan)
         self.transitions = 0
 
     @property
@@ -123,9 +123,9 @@ class TrajectoryBuilder:
         return given
 
     def _put(self, envs: np.ndarray, rows: list[np.ndarray], priorities: np.ndarray | None) -> None:
-        at = self.filled[envs]
+        at, everyone = self.filled[envs], len(envs) == self.num_envs
         for column, values in zip(self._columns, rows, strict=True):
-            column[envs, at] = values[envs]
+            column[envs, at] = values if everyone else values[envs]
         if priorities is not None:
             self._priority[envs, at] = priorities
         self.filled[envs] += 1

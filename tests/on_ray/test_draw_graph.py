@@ -154,21 +154,25 @@ def test_updates_that_were_overtaken_are_not_made_again(shared):
     batch = replay.sample(64)
     mine = batch.id >> 48 == 0
     ids, generation = (batch.id & ((1 << 48) - 1))[mine][:1], int(batch.generation[mine][0])
-    old, new = (generation, ids, np.array([2.0])), (generation, ids, np.array([5.0]))
+    old, new = 2.0, 5.0
 
-    def total(updates):
+    def total(client, first, *priorities):
+        count = len(priorities)
+        updates = Updates(
+            client, first, np.full(count, generation), np.repeat(ids, count), np.array(priorities)
+        )
         return answer(handle.actor.call("update", updates, 1.0)).mass.total
 
-    both = total(Updates("someone", 0, [old, new]))
-    assert total(Updates("someone", 0, [old])) == both
-    assert total(Updates("someone", 1, [new])) == both
-    assert total(Updates("someone else", 0, [old])) == pytest.approx(both - 3.0)
-    assert total(Updates("someone", 1, [new, old])) == pytest.approx(both - 3.0)
+    both = total("someone", 0, old, new)
+    assert total("someone", 0, old) == both
+    assert total("someone", 1, new) == both
+    assert total("someone else", 0, old) == pytest.approx(both - 3.0)
+    assert total("someone", 1, new, old) == pytest.approx(both - 3.0)
 
 
 def test_what_was_sent_twice_is_forgotten_once():
     handle = ShardHandle(0, None, "client")
-    sets = [(0, np.array([number]), np.ones(1)) for number in range(5)]
+    sets = [(np.zeros(1, int), np.array([number]), np.ones(1)) for number in range(5)]
     for each in sets[:2]:
         handle.add_update(*each)
     first = handle.updates()
@@ -180,7 +184,7 @@ def test_what_was_sent_twice_is_forgotten_once():
     handle.sent(first)
     left = handle.updates()
     assert (left.first, left.stop) == (3, 5)
-    assert [ids.item() for _generation, ids, _priorities in left.priorities] == [3, 4]
+    assert left.ids.tolist() == [3, 4]
 
 
 def test_a_shard_that_is_killed_or_hangs_is_drawn_around(tmp_path):

@@ -78,7 +78,7 @@ def loaded(root, recorder, regrouped):
     """A load, step by step, with what is promised after each of them."""
     machine = Machine(root / "replay")
     machine.add(0, SAVED)
-    destination, nothing = str(root / "checkpoints"), Updates("client", 0, [])
+    destination, nothing = str(root / "checkpoints"), Updates.none("client")
     parts = [
         shard.save(destination, "1", nothing, 1.0, None)[0] for shard in machine.shards
     ]  # fmt: skip
