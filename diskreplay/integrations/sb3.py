@@ -160,9 +160,40 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
         }  # fmt: skip
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+        if env is None and self._reads_at_once(batch_inds):
+            return self._read_at_once(batch_inds)
         kind = DictReplayBuffer if isinstance(self.observations, dict) else ReplayBuffer
         with self._reading_both():
             return kind._get_samples(self, batch_inds, env)
+
+    def _reads_at_once(self, slots: np.ndarray) -> bool:
+        """Whether both observations can be read into the tensors that are given."""
+        leaf, kind = self._leaves[0], type(self)
+        if leaf.name or leaf.axis != 0 or self._ring is None or self.device.type != "cpu":
+            return False
+        if not (
+            kind.to_torch is BaseBuffer.to_torch
+            and kind._normalize_obs is BaseBuffer._normalize_obs
+            and kind._normalize_reward is BaseBuffer._normalize_reward
+        ):
+            return False  # a subclass makes something else of them
+        return slots.dtype == np.int64 and slots.ndim == 1 and slots.size > 0 and (
+            # Seen without a sign, what is below 0 is too large as well.
+            bool(slots.view(np.uint64).max() < self.buffer_size)
+        )  # fmt: skip
+
+    def _read_at_once(self, slots: np.ndarray) -> ReplayBufferSamples:
+        """As `ReplayBuffer._get_samples`: of the same draws the same tensors, with fewer copies."""
+        envs = np.random.randint(0, high=self.n_envs, size=(len(slots),))  # noqa: NPY002
+        leaf = self._leaves[0]
+        room = np.empty((2, len(slots), *leaf.shape), leaf.dtype)
+        self._ring.both_observations(slots, envs, room)
+        seen, led = torch.from_numpy(room)
+        done = self.dones[slots, envs] * (1 - self.timeouts[slots, envs])
+        actions, done, rewards = map(
+            torch.from_numpy, (self.actions[slots, envs], done, self.rewards[slots, envs])
+        )
+        return ReplayBufferSamples(seen, actions, led, done[:, None], rewards[:, None])
 
 
 class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):

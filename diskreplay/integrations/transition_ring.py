@@ -16,9 +16,9 @@ import numpy as np
 from diskreplay.errors import InvalidInputError, UsageError
 from diskreplay.integrations.both_sides import BothSides
 from diskreplay.integrations.read_ahead import ReadAhead
-from diskreplay.integrations.stack_kernels import TIP, window_ids
 from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
 from diskreplay.integrations.tip import Tip
+from diskreplay.integrations.transition_reading import TransitionReading
 from diskreplay.integrations.transition_rows import complete_transitions, lead_in, slack
 from diskreplay.prefetch import Prefetcher
 from diskreplay.shared_buffer import SharedBuffer
@@ -27,7 +27,7 @@ _MOST_STEPS = 255  # that are told apart: no stack is longer
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class TransitionRing:
+class TransitionRing(TransitionReading):
     """The transitions of several envs, each env's newest `buffer_size` ones.
 
     Parameters
@@ -329,61 +329,6 @@ class TransitionRing:
         """Write down what the newest transitions led to; their episodes are over."""
         if self._open.any():
             self._cut(self._open)
-
-    # -- reading
-
-    def observations(
-        self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, *, following: bool
-    ) -> np.ndarray:
-        """What agents saw, or what it led to; zeros where a slot has no transition.
-
-        Parameters
-        ----------
-        leaf_at : int
-        slots, envs : ndarray of int64, shape (batch,)
-            Slots from 0 on.
-        following : bool
-
-        Returns
-        -------
-        ndarray, shape (batch, *leaf.shape)
-            Memory of its own, but within ``both.reading()``.
-        """
-        leaf = self.leaves[leaf_at]
-        if leaf.stack > 1 and self.both.is_reading:  # of vectors it would cost more than it saves
-            windows, blind = self.both.windows(
-                leaf_at, slots, envs, lambda: self._windows(leaf_at, slots, envs, 1 - leaf.stack, 1)
-            )
-            windows = windows[:, 1:] if following else windows[:, :-1]
-        else:
-            oldest = 1 - leaf.stack + following
-            windows, blind = self._windows(leaf_at, slots, envs, oldest, int(following))
-        observations = leaf.joined(windows)
-        if not following or leaf.stack == 1 or not blind:
-            return observations
-        shape = -1, *(1,) * len(leaf.shape)
-        return np.where(
-            self._blind[slots, envs].reshape(shape), leaf.dtype.type(0), observations
-        )  # fmt: skip
-
-    def _windows(
-        self, leaf_at: int, slots: np.ndarray, envs: np.ndarray, oldest: int, last: int
-    ) -> tuple[np.ndarray, int]:
-        """The frames of each transition, from `oldest` to `last` as seen from its own row, and how
-        many of what they led to nobody knows."""
-        leaf = self.leaves[leaf_at]
-        slots, envs = slots.copy(), envs.copy()  # contiguous, which the kernel is compiled for
-        ids = np.empty((len(slots), last + 1 - oldest), np.int64)
-        tips, blind = window_ids(
-            self.rows, self._before, self._blind, self._open, self._newest, slots, envs, oldest,
-            last, leaf.stack - 1, self._padding == "reset", ids,
-        )  # fmt: skip
-        frames = self.both.room((*ids.shape, *leaf.frame_shape), leaf.dtype)
-        self.buffer.take(leaf.field, ids, out=frames)
-        if tips:
-            at = np.flatnonzero(ids[:, -1] == TIP)
-            frames[at, -1] = self._tips[leaf_at].newest[envs[at]]
-        return frames, blind
 
     def prefetched(self, depth: int, batch_size: int) -> Prefetcher:
         """The batches of this size that the buffer reads ahead; the same ones at each call."""

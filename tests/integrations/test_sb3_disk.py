@@ -110,8 +110,9 @@ def test_stacks_are_made_of_single_frames(tmp_path, padding, declared):
         assert (a is None and b is None) or (a.dtype == b.dtype and (a == b).all())
 
 
-def test_a_sample_reads_the_frames_of_both_observations_at_once(tmp_path, monkeypatch):
-    player, buffer = Player(), ours(tmp_path / "r")
+@pytest.mark.parametrize(("compressor", "read"), [("raw", (2, 16, 3)), ("lz4", (16, 3 + 1))])
+def test_a_sample_reads_both_observations_in_one_call(tmp_path, monkeypatch, compressor, read):
+    player, buffer = Player(), ours(tmp_path / "r", compressor=compressor)
     player.play(30, buffer)
     taken, take = [], diskreplay.ReplayBuffer.take
 
@@ -121,9 +122,54 @@ def test_a_sample_reads_the_frames_of_both_observations_at_once(tmp_path, monkey
 
     monkeypatch.setattr(diskreplay.ReplayBuffer, "take", noted)
     buffer.sample(16)
-    assert taken == [("observation", (16, 3 + 1))]
+    assert taken == [("observation", read)]
     buffer.observations[2, 1], buffer.next_observations[2, 1]
     assert taken[1:] == 2 * [("observation", (1, 3))]  # nothing is kept for later
+
+
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+@pytest.mark.parametrize("padding", ["zero", "reset"])
+def test_tensors_of_a_sample_are_the_arrays_in_memory_of_their_own(tmp_path, compressor, padding):
+    player, buffer = Player(padding=padding), ours(tmp_path / "r", compressor=compressor)
+    for turn in range(12):
+        player.play(5, buffer)
+        if turn % 3 == 2:  # terminated, and nobody knows what it led to
+            done, infos = np.array([True, False]), [{}, {}]
+            before, after = player.stacks.copy(), np.concatenate(
+                [player.stacks[:, 1:], player.stacks[:, -1:]], axis=1
+            )  # fmt: skip
+            after[0] = player.picture()
+            buffer.add(before, after, np.zeros((2, 1), np.int64), np.zeros(2), done, infos)
+            player.stacks = after
+            player.reset(0)
+        slots = np.repeat(np.arange(buffer.size()), 8)
+        np.random.seed(turn)  # noqa: NPY002
+        found = buffer._get_samples(slots)
+        np.random.seed(turn)  # noqa: NPY002
+        envs = np.random.randint(0, high=2, size=(len(slots),))  # noqa: NPY002
+        wanted = buffer.observations[slots, envs], buffer.next_observations[slots, envs]
+        for tensor, array in zip(
+            (found.observations, found.next_observations), wanted, strict=True
+        ):
+            assert tensor.is_contiguous()
+            np.testing.assert_array_equal(tensor.numpy(), array)
+        found.observations.zero_()
+        np.testing.assert_array_equal(found.next_observations.numpy(), wanted[1])
+
+
+def test_a_subclass_that_makes_other_tensors_is_asked(tmp_path):
+    class Doubled(DiskReplayBuffer):
+        def to_torch(self, array, copy=True):
+            return super().to_torch(array, copy) * 2
+
+    player, buffer, model = Player(), ours(kind=Doubled), ours()
+    player.play(12, buffer, model)
+    drawn = []
+    for each in (model, buffer):
+        np.random.seed(3)  # noqa: NPY002
+        drawn.append(each.sample(16))
+    assert (drawn[1].rewards == 2 * drawn[0].rewards).all()
+    assert (drawn[1].observations == 2 * drawn[0].observations).all()
 
 
 def test_frames_may_be_along_the_last_axis(tmp_path):
