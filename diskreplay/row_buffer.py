@@ -224,9 +224,10 @@ class RowBuffer(MutableFields):
             rows = self._addable()
             fitted = rows.fitted(columns)
             env, first, length = runs_
-            if length.sum() != len(fitted[0]):
+            rows_in_all = sum(length.tolist())  # NumPy's sum may wrap around to what is expected
+            if rows_in_all != len(fitted[0]):
                 raise InvalidInputError(
-                    f"lengths: {int(length.sum())} rows in all, and {len(fitted[0])} in the columns"
+                    f"lengths: {rows_in_all} rows in all, and {len(fitted[0])} in the columns"
                 )
             given, count = self._given(rows, priority, fitted), rows.store.count[env]
             if (first > count).any():

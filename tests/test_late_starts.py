@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
-from diskreplay.errors import DiskFullError, FormatError
+from diskreplay.errors import DiskFullError, FormatError, InvalidInputError
 from diskreplay.store import record
 from tests import processes
 from tests.effort import effort
@@ -139,6 +139,15 @@ def test_what_extend_takes_is_sound(tmp_path, case, envs):
                 assert got.tolist() == getattr(episodes, field).tolist()
         buffer.extend(columns(range(20, 25)))
     sound(path, [[0, rows[0][1] + 5], *rows[1:]])
+
+
+def test_lengths_whose_sum_wraps_around_are_refused(tmp_path):
+    with make_buffer(tmp_path / "replay", num_envs=3) as buffer:
+        envs, first = np.arange(3), np.zeros(3, np.int64)
+        lengths = np.array([2**63 - 1, 2**63 - 1, 7])  # 5, as NumPy adds them
+        with pytest.raises(InvalidInputError, match="and 5 in the columns"):
+            buffer.extend_many(columns([0, 1, 2, 3, 4]), envs, first, lengths)
+        assert not buffer.bounds.any()
 
 
 def test_a_kill_right_after_a_part_leaves_a_sound_store(tmp_path):
