@@ -21,6 +21,8 @@ from diskreplay.ray.shard_ids import global_ids
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.validation import exponent
 
+_LOOK_S = 0.02  # between two looks at shards that have nothing yet
+
 
 class Client:
     """The shards, the generator and the counts of one process.
@@ -139,6 +141,7 @@ class Client:
         """Ask for batches."""
         self.acquire("acquire_sample", batches * size)
         try:
+            self._await_inserted()
             with self.lock:
                 self.totals()  # before numbers are taken
                 self.rng.taken()
@@ -148,6 +151,18 @@ class Client:
         except BaseException:
             self.give_back(batches * size)
             raise
+
+    def _await_inserted(self) -> None:
+        """Wait until a shard has something. The limiter counts transitions before they are sent:
+        the first ones that it lets be sampled may still be on their way."""
+        if self.limiter is None:
+            return
+        until = time.monotonic() + self.timeout
+        while not (self._known() > 0).any() and time.monotonic() < until:
+            self.refresh()
+            if any(handle.is_lost for handle in self.handles):
+                return  # `totals` waits for those
+            time.sleep(_LOOK_S)
 
     def acquire(self, what: str, count: int) -> None:
         """Wait for the rate limiter."""

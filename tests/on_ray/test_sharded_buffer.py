@@ -2,6 +2,8 @@
 
 import itertools
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -326,6 +328,33 @@ def test_a_limiter_makes_both_sides_wait_and_says_why(tmp_path):
         writer.flush()  # what waited
         replay.load(tmp_path / "ck", 1)
         assert replay.limiter_counts() == (inserts, taken)
+
+
+def test_a_sample_waits_for_what_the_limiter_has_counted_and_no_shard_has_yet(
+    tmp_path, monkeypatch
+):
+    limiter = MinSize(1)
+    with (
+        make(tmp_path, name=next(_names), rate_limiter=limiter, num_shards=1, num_envs=2) as replay,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        writer, client, looked = replay.writer(2, 8), replay._client, threading.Event()
+        send, refresh = writer._call, client.refresh
+
+        def send_late(chunk):
+            assert looked.wait(60)
+            return send(chunk)
+
+        def look():
+            refresh()
+            looked.set()
+
+        monkeypatch.setattr(writer, "_call", send_late)
+        monkeypatch.setattr(client, "refresh", look)
+        added = pool.submit(add_many, writer, 8)
+        check(replay.sample())
+        added.result()
+        writer.close()
 
 
 def test_min_size_and_a_second_client(tmp_path):
