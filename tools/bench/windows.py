@@ -4,11 +4,12 @@
                                   [--alone] [--quantile 0.5] [--realtime]
 
 The floor is one `np.take` of the windows' frames, with rows that are drawn already, others each
-time; from a plain array, and from a mapped file. All contenders hold the same rows and take turns.
-They are timed by the clock, and by the processor time of all threads: read the ratios. On a
-machine that others use, `--realtime` (Linux, root) gives each round priority over all else. Peers
-that are not installed are left out: ``pip install diskreplay[bench]`` has all but Reverb, which
-needs an environment of its own, with Python 3.11 and ``dm-reverb[tensorflow]`` (TensorFlow 2.15).
+time; from a plain array, and from a mapped file. A batch has more: "all fields" takes the actions,
+rewards and ends of the same rows too. All contenders hold the same rows and take turns. They are
+timed by the clock, and by the processor time of all threads: read the ratios. On a machine that
+others use, `--realtime` (Linux, root) gives each round priority over all else. Peers that are not
+installed are left out: ``pip install diskreplay[bench]`` has all but Reverb, which needs an
+environment of its own, with Python 3.11 and ``dm-reverb[tensorflow]`` (TensorFlow 2.15).
 
 What they do less: nobody else makes stacks in windows, n-step targets or burn-in masks.
 
@@ -178,9 +179,12 @@ def contenders(
     mapped = np.memmap(directory / "mapped", frames.dtype, "r", shape=frames.shape)
     for name, source in (("floor", frames), ("floor, mapped", mapped)):
         yield name, partial(_take, source, rows, out)
+    yield "floor, all fields", all_fields(learner, frames, rows, out)
     for compressor in ("raw", "lz4") if frames.dtype == np.uint8 else ("raw",):
-        new, filled = ours(learner, frames, directory / compressor, compressor)
+        new, filled, by_two = ours(learner, frames, directory / compressor, compressor)
         yield f"diskreplay {compressor}", new
+        if compressor != "raw":
+            yield f"{compressor}, two threads", by_two
         if not peers:  # right behind the other it would find the caches warm, as no peer does
             yield f"{compressor}, out=", filled
     found = [name for name in peers if find_spec(name)]
@@ -199,10 +203,29 @@ def _take(source: np.ndarray, rows: Iterator[np.ndarray], out: np.ndarray) -> An
     return np.take(source, next(rows), axis=0, out=out, mode="clip")
 
 
+def all_fields(
+    learner: Learner, frames: np.ndarray, rows: Iterator[np.ndarray], out: np.ndarray
+) -> Callable[[], Any]:
+    """A call that takes the frames into `out`, and other stored fields into arrays of their own."""
+    stored = columns_of(frames)
+    fields = [stored[name] for name in ("action", "reward", "terminated", "truncated")]
+    shape = learner.windows, learner.rows
+    taken = [np.empty((*shape, *field.shape[1:]), field.dtype) for field in fields]
+
+    def take() -> None:
+        drawn = next(rows)
+        np.take(frames, drawn, axis=0, out=out, mode="clip")
+        own = drawn.reshape(learner.windows, -1)[:, -learner.rows :]  # others are of stacks only
+        for field, into in zip(fields, taken, strict=True):
+            np.take(field, own, axis=0, out=into, mode="clip")
+
+    return take
+
+
 def ours(
     learner: Learner, frames: np.ndarray, path: Path, compressor: str
-) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """A batch of its own, and the memory of one filled again and again."""
+) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]:
+    """A batch of its own, the memory of one filled again and again, and one read by two threads."""
     from gymnasium.spaces import Box
 
     import diskreplay
@@ -218,7 +241,11 @@ def ours(
         buffer.extend({name: column[start : start + 5000] for name, column in columns.items()})
     view = buffer.sequences(**learner.options, seed=1)
     out = view.sample(learner.windows)
-    return lambda: view.sample(learner.windows), lambda: view.sample(learner.windows, out=out)
+    return (
+        lambda: view.sample(learner.windows),
+        lambda: view.sample(learner.windows, out=out),
+        lambda: view.sample(learner.windows, threads=2),
+    )
 
 
 def torchrl(learner: Learner, frames: np.ndarray, path: Path, kind: str) -> Callable[[], Any]:
