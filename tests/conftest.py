@@ -80,7 +80,10 @@ def filled(tmp_path, tmp_path_factory):
 
     def fill(make, *arguments):
         if (make, arguments) not in _made:
-            directory = tmp_path_factory.mktemp("made")
+            # Not by `mktemp`: where a test asks for its fixture by name while it runs, it would go
+            # with that test, and the next one would have nothing to copy.
+            directory = tmp_path_factory.getbasetemp() / f"made-{len(_made)}"
+            directory.mkdir()
             make(directory, *arguments)
             _made[make, arguments] = directory
         copy_tree(_made[make, arguments], tmp_path)
