@@ -1,7 +1,7 @@
 """What a store holds whose rows belong to an API that brings its own rules."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from diskreplay.distribution import UniformDistribution
 from diskreplay.errors import FormatError, SchemaError
@@ -14,12 +14,6 @@ from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
 
 OWNER = "facade"  # among the attributes of the group
-
-
-class Noted(Protocol):
-    """Rows with what their owner wants kept beside them."""
-
-    notes: dict[str, Any]
 
 
 class OwnedStoreKind(StoreKind):

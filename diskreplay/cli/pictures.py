@@ -20,7 +20,7 @@ from diskreplay.cli.common import (
 )
 from diskreplay.episodes import Episodes
 from diskreplay.errors import EmptyBufferError, InvalidInputError
-from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.episodes import episodes_of, with_final
 from diskreplay.inspection.humanize import count_text, size_text
 from diskreplay.inspection.identity import title_of
 from diskreplay.pictures.channels import action_texts
@@ -67,7 +67,7 @@ def frames(
         if episode is None:
             ids = _drawn(buffer, count, np.random.default_rng(seed))
         else:
-            ids = _with_final(episodes, episode)
+            ids = with_final(episodes, episode)
             ids = ids[np.unique(np.linspace(0, len(ids) - 1, count).round().astype(int))]
         chosen = len(ids)
         ids, (pictures, captions) = retained(
@@ -119,7 +119,7 @@ def video(
         check_target(out, buffer, force)
         shown = _frame_field(buffer, field)
         episodes = episodes_of(buffer)
-        ids = _with_final(episodes, -1 if episode is None else episode)
+        ids = with_final(episodes, -1 if episode is None else episode)
         every = every or -(-len(ids) // _GIF_FRAMES)
         if len(ids) > every * _GIF_FRAMES:
             raise InvalidInputError(
@@ -187,13 +187,6 @@ def _frame_field(buffer: ReplayBuffer, name: str | None) -> FrameField:
             f"{', '.join(buffer.fields)}"
         )
     return field
-
-
-def _with_final(episodes: Episodes, episode: int) -> np.ndarray:
-    """The ids of an episode's rows, the final one included."""
-    final = episodes.final_id[episodes.position(episode)]
-    ids = episodes.ids(episode)
-    return np.r_[ids, final] if final >= 0 else ids
 
 
 def _drawn(buffer: ReplayBuffer, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -22,7 +22,7 @@ from diskreplay.cli.common import (
 from diskreplay.cli.layout import Listing, facts
 from diskreplay.episodes import Episodes
 from diskreplay.errors import EmptyBufferError, InvalidInputError
-from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.episodes import about, episodes_of, with_final
 from diskreplay.inspection.humanize import number_text, size_text
 from diskreplay.inspection.identity import action_labels, title_of
 from diskreplay.inspection.plain import plain
@@ -79,10 +79,10 @@ def episodes(
     limit = (0 if as_json else _FEW) if limit is None else limit
     shown = order[:limit] if limit else order
     if as_json:
-        say_json([_episode(found, k) for k in shown.tolist()])
+        say_json([about(found, k) for k in shown.tolist()])
         return
     made = Listing(">episode", ">env", ">return", ">transitions", "end", ">first id", ">final row")
-    for episode in (_episode(found, k) for k in shown.tolist()):
+    for episode in (about(found, k) for k in shown.tolist()):
         beginning = f" (from step {episode['first_step']})" if episode["first_step"] else ""
         final = "-" if episode["final_id"] is None else str(episode["final_id"])
         made.add(
@@ -106,21 +106,6 @@ def _order(found: Episodes, sort: Sort, reverse: bool) -> np.ndarray:
     if sort in (Sort.return_, Sort.length):  # of an unfinished one neither is known yet
         return np.lexsort([key, found.unfinished])
     return np.argsort(key, kind="stable")
-
-
-def _episode(found: Episodes, k: int) -> dict[str, Any]:
-    final = int(found.final_id[k])
-    ends = [how for how in found.ENDS if getattr(found, how)[k]]
-    return plain({
-        "number": k,
-        "env": found.env[k],
-        "return": found.returns[k],
-        "rows": found.rows[k],
-        "end": "+".join(ends),
-        "first_step": found.first_step[k],
-        "start_id": found.start_id[k],
-        "final_id": None if final < 0 else final,
-    })  # fmt: skip
 
 
 @commands.command(
@@ -173,10 +158,8 @@ def show(
     with opened(path) as buffer:
         found = episodes_of(buffer)
         if episode is not None:
-            ids = found.ids(episode)
-            number, frames = found.position(episode), ids
-            if found.final_id[number] >= 0:
-                frames = np.append(ids, found.final_id[number])
+            number, ids = found.position(episode), found.ids(episode)
+            frames = with_final(found, episode)
         else:
             assert id is not None
             ids, number = np.array([id]), found.find(id)
@@ -193,7 +176,7 @@ def show(
             documents = _rows(buffer, rows)
         label = action_labels(buffer)
         if as_json:
-            say_json({"episode": _episode(found, number) if number >= 0 else None,
+            say_json({"episode": about(found, number) if number >= 0 else None,
                       "rows": documents})  # fmt: skip
         else:
             if label is not None:
@@ -237,7 +220,7 @@ def _rows(buffer: ReplayBuffer, ids: np.ndarray) -> list[dict[str, Any]]:
 
 def _print_rows(rows: list[dict[str, Any]], found: Episodes, number: int, total: int) -> None:
     if number >= 0:
-        episode = _episode(found, number)
+        episode = about(found, number)
         console.print(
             f"episode {number}: env {episode['env']}, {episode['rows']:,} transitions, return "
             f"{number_text(episode['return'])}, {episode['end']}"

@@ -38,7 +38,7 @@ from diskreplay.convert.lerobot_writer import LeRobotWriter
 from diskreplay.convert.output import check_wanted, new_directory
 from diskreplay.convert.timeline import rows_within, take_retained
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
@@ -114,7 +114,8 @@ def to_lerobot(
     for feature in features:
         if feature.is_picture:
             check(pictures, feature.key, *feature.feature_shape[:2])
-    episodes, advance = _episodes(buffer), progress or (lambda amount, total: None)
+    retained, advance = episodes_of(buffer), progress or (lambda amount, total: None)
+    episodes = [piece for number in range(len(retained)) for piece in unbroken(retained, number)]
     total = sum(len(ids) for ids, _final in episodes)
     with new_directory(out) as root:
         with contextlib.closing(LeRobotWriter(root, features, fps, task, pictures)) as writer:
@@ -125,18 +126,6 @@ def to_lerobot(
         files.sync([each for each in root.rglob("*") if each.is_file()])
         files.sync_dirs(Path(base) for base, _dirs, _names in os.walk(root))
     return out
-
-
-def _episodes(buffer: ReplayBuffer) -> list[tuple[np.ndarray, int]]:
-    """The ids of what become episodes, and what each one ended with, -1 if that is not known."""
-    episodes, found = episodes_of(buffer), list[tuple[np.ndarray, int]]()
-    for episode in range(len(episodes)):
-        ids = episodes.ids(episode)
-        # Frames recorded on their own, between two transitions, are what the first one led to.
-        pieces = np.split(ids, np.flatnonzero(np.diff(ids) != buffer.num_envs) + 1)
-        lasts = [int(piece[-1]) + buffer.num_envs for piece in pieces[:-1]]
-        found += zip(pieces, [*lasts, int(episodes.final_id[episode])], strict=True)
-    return found
 
 
 def _write_episode(

@@ -34,7 +34,7 @@ from diskreplay.convert.minari_directory import check_space, datasets_below, new
 from diskreplay.convert.timeline import take_retained
 from diskreplay.episodes import Episodes
 from diskreplay.errors import FormatError, InvalidInputError
-from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open
 
 if TYPE_CHECKING:
@@ -138,12 +138,7 @@ def _written(
 ) -> Iterator["EpisodeBuffer"]:
     """Minari's episodes one after the other; `padded` says which end with zeros."""
     for episode in range(len(episodes)):
-        ids = episodes.ids(episode)
-        # Frames recorded on their own, between two transitions, are what the first one led to.
-        pieces = np.split(ids, np.flatnonzero(np.diff(ids) != buffer.num_envs) + 1)
-        lasts = [piece[-1] + buffer.num_envs for piece in pieces[:-1]]
-        lasts.append(episodes.final_id[episode])
-        for piece, last in zip(pieces, lasts, strict=True):
+        for piece, last in unbroken(episodes, episode):
             pad = bool(last < 0 and episodes.terminated[episode])
             rows = piece if last < 0 else np.append(piece, last)
             written = _episode(buffer, rows, pad, as_lists)

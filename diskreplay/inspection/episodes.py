@@ -114,6 +114,27 @@ def starts_of(
     return np.flatnonzero(starts)
 
 
+def unbroken(episodes: Episodes, number: int) -> list[tuple[np.ndarray, int]]:
+    """The transitions of an episode in pieces that follow each other row by row.
+
+    Returns
+    -------
+    list of (ids, last)
+        `last` is the id of the row with the observation that a piece led to: a frame that was
+        recorded on its own between two transitions, or the final row; -1 if there is none.
+    """
+    ids = episodes.ids(number)
+    pieces = np.split(ids, np.flatnonzero(np.diff(ids) != episodes.num_envs) + 1)
+    lasts = [int(piece[-1]) + episodes.num_envs for piece in pieces[:-1]]
+    return list(zip(pieces, [*lasts, int(episodes.final_id[number])], strict=True))
+
+
+def with_final(episodes: Episodes, number: int) -> np.ndarray:
+    """The ids of an episode's transitions, and of its final row if there is one."""
+    ids, final = episodes.ids(number), episodes.final_id[episodes.position(number)]
+    return np.append(ids, final) if final >= 0 else ids
+
+
 def about(episodes: Episodes, number: int) -> dict[str, Any]:
     """What there is to say of an episode in a line."""
     final = int(episodes.final_id[number])
