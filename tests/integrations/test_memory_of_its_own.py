@@ -437,7 +437,9 @@ def written_over(array):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_read_is_what_was_recorded_whatever_is_written_to_it(case, tmp_path):
-    buffer, calls = CASES[case](tmp_path / "store")
+    # One that has no `close` may be there until the garbage is collected, and pytest gives another
+    # test the directory again: so each has a path of its own.
+    buffer, calls = CASES[case](tmp_path / f"store of {case}")
     # Before anything is written to.
     wanted = {name: {at: a.copy() for at, a in arrays(call())} for name, call in calls.items()}
     assert all(wanted.values()), [name for name, found in wanted.items() if not found]
