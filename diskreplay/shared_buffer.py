@@ -38,6 +38,16 @@ class _Entry:
         self.claim: object = None
         self.pause: Callable[[], None] = _nothing
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the directory of the open buffer was moved or deleted: rows that are added to it
+        are not at this path. With the buffer's lock, since a `load` exchanges directories."""
+        buffer = self.buffer
+        if buffer is None or buffer.closed:
+            return False
+        with buffer._lock:
+            return not (buffer.closed or buffer._rows.store.place.holds())
+
     def check_alike(self, kind: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
         if self.buffer is None or self.buffer.closed:
             self.kind, self.options = kind, dict(options)  # nobody has used the others
@@ -84,7 +94,7 @@ class SharedBuffer:
             entry = None if path is None else _entries.get((fork.pid, path))
             if path is None:
                 entry = _Entry(path, kind, options)
-            elif entry is None:
+            elif entry is None or entry.is_gone:
                 entry = _entries[fork.pid, path] = _Entry(path, kind, options)
             else:
                 entry.check_alike(kind, options)
@@ -208,7 +218,8 @@ def shared(
     SharedBuffer
         Its `buffer` is made, or opened, when it is first looked at: until then nothing is on the
         disk, and no lock is taken. A forked child that asks gets a buffer of its own, which the
-        parent's lock keeps out.
+        parent's lock keeps out. If the directory was moved or deleted since, this handle gets a new
+        buffer; older handles keep the old one, which says what happened when it is saved or closed.
 
     Raises
     ------

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -50,6 +51,34 @@ def test_other_options_are_refused_while_it_is_open(tmp_path):
         with pytest.raises(errors.UsageError, match="prioritized"):
             diskreplay.shared(tmp_path / "r", prioritized=True, **OPTIONS | {"capacity": 32})
         assert add(one.buffer) == [0]
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+@pytest.mark.parametrize("capacity", [64, 32])  # other options are no matter then
+def test_a_directory_that_is_gone_is_not_shared(tmp_path, how, capacity):
+    old = diskreplay.shared(tmp_path / "r", **OPTIONS)
+    add(old.buffer)
+    if how == "deleted":
+        shutil.rmtree(tmp_path / "r")
+    else:
+        (tmp_path / "r").rename(tmp_path / "moved")
+    with diskreplay.shared(tmp_path / "r", **OPTIONS | {"capacity": capacity}) as new:
+        assert len(new.buffer.sampleable_ids()) == 0
+        for _ in range(5):
+            add(new.buffer)
+        assert add(old.buffer) == [1]
+        with diskreplay.shared(tmp_path / "r", **OPTIONS | {"capacity": capacity}) as third:
+            assert third.buffer is new.buffer
+        with pytest.raises(errors.StoreMovedError, match=how):
+            old.buffer.close()
+        old.close()
+        with diskreplay.shared(tmp_path / "r", **OPTIONS | {"capacity": capacity}) as third:
+            assert third.buffer is new.buffer
+    with diskreplay.open(tmp_path / "r") as found:
+        assert found.add_count == 5
+    if how == "moved":
+        with diskreplay.open(tmp_path / "moved") as found:
+            assert found.add_count == 2
 
 
 def test_what_is_dropped_lets_go(tmp_path):
