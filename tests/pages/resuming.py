@@ -22,6 +22,6 @@ def around(_said):
         for step in range(100):
             frame = np.full((84, 84), step, np.uint8)
             buffer.add(frame, step % 6, 0.0, step % 30 == 29, False, frame)
-        buffer.save("runs/pong/checkpoints", 15_000)
+        buffer.save("runs/pong/checkpoints", 75_000)
     yield {}
     assert Path("pong_frames.png").exists()
