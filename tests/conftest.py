@@ -43,6 +43,9 @@ if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK):
     if shutil.disk_usage(MEMORY).free >= ROOM:
         os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
 
+# Stable-Baselines3 makes a directory for the log of each agent there, and leaves it.
+os.environ.setdefault("SB3_LOGDIR", os.path.join(tempfile.gettempdir(), f"sb3-logs-{os.getuid()}"))
+
 # One commit, one verdict: the same examples each time, however long one takes.
 # HYPOTHESIS_PROFILE=long looks for others.
 for profile in ("same", "whole", "long"):
