@@ -169,7 +169,9 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
     def _reads_at_once(self, slots: np.ndarray) -> bool:
         """Whether both observations can be read into the tensors that are given."""
         leaf, kind = self._leaves[0], type(self)
-        if leaf.name or leaf.axis != 0 or self._ring is None or self.device.type != "cpu":
+        if leaf.name or leaf.axis != 0 or self._ring is None:
+            return False
+        if torch.device(self.device).type != "cpu":  # who sets it may give its name
             return False
         if not (
             kind.to_torch is BaseBuffer.to_torch
@@ -177,10 +179,10 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
             and kind._normalize_reward is BaseBuffer._normalize_reward
         ):
             return False  # a subclass makes something else of them
-        return slots.dtype == np.int64 and slots.ndim == 1 and slots.size > 0 and (
-            # Seen without a sign, what is below 0 is too large as well.
-            bool(slots.view(np.uint64).max() < self.buffer_size)
-        )  # fmt: skip
+        if not isinstance(slots, np.ndarray) or slots.dtype != np.int64 or slots.ndim != 1:
+            return False
+        # Seen without a sign, what is below 0 is too large as well.
+        return slots.size > 0 and bool(slots.view(np.uint64).max() < self.buffer_size)
 
     def _read_at_once(self, slots: np.ndarray) -> ReplayBufferSamples:
         """As `ReplayBuffer._get_samples`: of the same draws the same tensors, with fewer copies."""
@@ -188,7 +190,8 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
         leaf = self._leaves[0]
         room = np.empty((2, len(slots), *leaf.shape), leaf.dtype)
         self._ring.both_observations(slots, envs, room)
-        seen, led = torch.from_numpy(room)
+        # Not the two parts of one tensor: a change of one counts as a change of the other there.
+        seen, led = map(torch.from_numpy, room)
         done = self.dones[slots, envs] * (1 - self.timeouts[slots, envs])
         actions, done, rewards = map(
             torch.from_numpy, (self.actions[slots, envs], done, self.rewards[slots, envs])

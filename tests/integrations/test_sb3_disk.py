@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 pytest.importorskip("stable_baselines3")
+import torch
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.buffers import ReplayBuffer
 
@@ -155,6 +156,31 @@ def test_tensors_of_a_sample_are_the_arrays_in_memory_of_their_own(tmp_path, com
             np.testing.assert_array_equal(tensor.numpy(), array)
         found.observations.zero_()
         np.testing.assert_array_equal(found.next_observations.numpy(), wanted[1])
+
+
+def test_tensors_of_a_sample_are_no_parts_of_each_other(tmp_path):
+    buffer = DiskReplayBuffer(40, VECTOR, TWO, device="cpu", path=tmp_path / "r")
+    for step in range(5):
+        seen = np.full((1, 5), step, np.float32)
+        buffer.add(seen, seen + 1, np.zeros((1, 1)), np.ones(1), np.zeros(1), [{}])
+    found, weights = buffer.sample(8), torch.ones(5, 1, requires_grad=True)
+    loss = (found.observations @ weights).sum()
+    found.next_observations.mul_(2)  # `found.observations` is as it was: autograd knows that
+    loss.backward()
+    found.observations.mul_(weights.T)
+    assert found.observations.requires_grad
+
+
+def test_a_device_may_be_its_name_and_slots_a_list(tmp_path):
+    player, buffer = Player(), ours(tmp_path / "r")
+    player.play(12, buffer)
+    slots, found = [3, 1, 4], []
+    for name, asked in ((buffer.device, np.array(slots)), ("cpu", slots)):
+        buffer.device = name
+        np.random.seed(3)  # noqa: NPY002
+        found.append(buffer._get_samples(asked))
+    for one, other in zip(*found, strict=True):
+        assert one is other is None or (one == other).all()
 
 
 def test_a_subclass_that_makes_other_tensors_is_asked(tmp_path):
