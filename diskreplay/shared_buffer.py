@@ -112,7 +112,8 @@ class SharedBuffer:
         Raises
         ------
         ClosedError
-            This handle was closed.
+            This handle was closed; or its buffer was, after the directory was moved or deleted, and
+            newer handles have the path.
         LockedError
             Another process writes to the store.
         DiskReplayError
@@ -125,9 +126,20 @@ class SharedBuffer:
         if buffer is None or buffer.closed:
             with _lock:
                 if entry.buffer is None or entry.buffer.closed:
+                    self._check_place(entry)
                     entry.buffer = entry.kind(entry.path, **entry.options)
                 buffer = entry.buffer
         return buffer
+
+    def _check_place(self, entry: _Entry) -> None:
+        """Have one entry a path: after its directory was gone, there may be another one."""
+        if self.path is None:
+            return
+        if _entries.setdefault((fork.pid, self.path), entry) is not entry:
+            raise ClosedError(
+                f"{self.path}: the buffer of this handle was closed after its directory was moved "
+                "or deleted, and newer handles have this path; ask for another one"
+            )
 
     @property
     def is_open(self) -> bool:

@@ -81,6 +81,26 @@ def test_a_directory_that_is_gone_is_not_shared(tmp_path, how, capacity):
             assert found.add_count == 2
 
 
+def test_older_handles_do_not_take_the_path_again(tmp_path):
+    old, other = (diskreplay.shared(tmp_path / "r", **OPTIONS) for _ in range(2))
+    add(old.buffer)
+    shutil.rmtree(tmp_path / "r")
+    new = diskreplay.shared(tmp_path / "r", **OPTIONS)
+    with pytest.raises(errors.StoreMovedError):
+        old.buffer.close()
+    with pytest.raises(errors.ClosedError, match="newer handles"):
+        add(other.buffer)
+    add(new.buffer)
+    new.close()
+    del new
+    gc.collect()
+    assert other.buffer.add_count == 1  # nobody else has it now
+    with diskreplay.shared(tmp_path / "r", **OPTIONS) as third:
+        assert third.buffer is other.buffer
+    old.close()
+    other.close()
+
+
 def test_what_is_dropped_lets_go(tmp_path):
     handles = [diskreplay.shared(tmp_path / "r", prioritized=True, **OPTIONS) for _ in range(3)]
     assert isinstance(handles[1].buffer, diskreplay.PrioritizedReplayBuffer)
