@@ -144,7 +144,7 @@ class Checkpointed:
         removed by a later one."""
         if self._disk.path is None:
             return temporary.make()
-        return Workspace(Path(os.path.realpath(self._disk.path)), "tmp")
+        return Workspace(Path(os.path.realpath(self._disk.path)), "tmp", takes_place=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy that can only be read: the rows of now, linked and not copied."""

@@ -58,6 +58,9 @@ class Workspace:
         What is made gets this path; its directory is there.
     kind : {"tmp", "old", "load", "repair"}
         Part of the name, for people.
+    takes_place : bool
+        Whether something that is made here may be put at `place`, which a place that a file system
+        is mounted at refuses.
 
     Attributes
     ----------
@@ -75,8 +78,9 @@ class Workspace:
     _lock: int | None = None
     _pid = 0  # whose lock it is: a forked child has no copy of it, and another file by its number
 
-    def __init__(self, place: Path, kind: str) -> None:
-        _check_no_mount(place)  # before gigabytes are copied beside it
+    def __init__(self, place: Path, kind: str, *, takes_place: bool = True) -> None:
+        if takes_place:
+            _check_no_mount(place)  # before gigabytes are copied beside it
         for last in [False] * _TRIES + [True]:
             path = place.with_name(f".{place.name}.{kind}-{secrets.token_hex(8)}")
             try:

@@ -183,6 +183,16 @@ def test_a_device_may_be_its_name_and_slots_a_list(tmp_path):
         assert one is other is None or (one == other).all()
 
 
+def test_a_store_at_a_mount_point_is_copied_and_pickled(tmp_path, monkeypatch):
+    player, buffer = Player(), ours(tmp_path / "volume", pickle="embed")
+    player.play(12, buffer)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "volume")
+    still = copy.deepcopy(buffer)
+    assert (still.observations[:12] == buffer.observations[:12]).all()
+    still.close()
+    assert pickle.dumps(buffer)
+
+
 def test_a_subclass_that_makes_other_tensors_is_asked(tmp_path):
     class Doubled(DiskReplayBuffer):
         def to_torch(self, array, copy=True):
