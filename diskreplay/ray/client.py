@@ -19,6 +19,7 @@ from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
 from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.validation import exponent
 
 _LOOK_S = 0.02  # between two looks at shards that have nothing yet
@@ -221,8 +222,15 @@ class Client:
                 f"priority {priorities[wrong[0]]} at position {wrong[0]}: finite and not negative "
                 "expected"
             )
+        largest = priorities.max(initial=0.0)
+        with np.errstate(over="ignore"):
+            too_large = largest ** self.options["buffer"]["alpha"] > LARGEST_LEAF
+        if too_large:  # shards would refuse it in each request from here on
+            raise PriorityError(
+                f"priority {largest}: raised to alpha, at most {LARGEST_LEAF} expected"
+            )
         with self.lock:
-            self.note_largest(float(priorities.max(initial=0.0)))
+            self.note_largest(float(largest))
             for number in set(shards.tolist()):
                 mine = shards == number
                 self.handles[number].add_update(generations[mine], ids[mine], priorities[mine])

@@ -302,12 +302,13 @@ class Shard:
         """Set priorities, but for those that another request has brought already."""
         buffer = self._checked()
         done = self._updated.get(updates.client, 0)
+        # First: priorities that are refused are so once, and not with each request from here on.
+        self._updated[updates.client] = max(done, updates.stop)
         new = slice(max(done - updates.first, 0), None)
         current = updates.generations[new] == buffer.generation
         if current.any():
             buffer.update_priorities(updates.ids[new][current], updates.priorities[new][current])
         self._dropped += len(current) - int(np.count_nonzero(current))
-        self._updated[updates.client] = max(done, updates.stop)
         buffer.raise_largest_priority(largest)
         return buffer
 
