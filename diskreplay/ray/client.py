@@ -109,7 +109,7 @@ class Client:
             return np.array([handle.state.mass.total for handle in self.handles])
 
     def wait_for_totals(self, until: float) -> np.ndarray:
-        """The sums, once a shard that did not answer is back."""
+        """The sums, once a shard that did not answer is back, or another one has got rows."""
         begun = time.monotonic()
         while True:
             found = self._known()
@@ -122,6 +122,7 @@ class Client:
             with self.lock:
                 for handle in lost:
                     handle.look(0.05)
+            self.refresh()
 
     def note_largest(self, priority: float) -> None:
         """A priority that was seen somewhere."""
