@@ -1,6 +1,5 @@
 """A sharded buffer: draws, priorities, writers, limits, checkpoints. Its deaths are elsewhere."""
 
-import contextlib
 import itertools
 import pickle
 import threading
@@ -152,21 +151,6 @@ def test_bad_priorities_change_nothing(replay):
         with pytest.raises(error):
             replay.update_priorities(ids, priorities, batch.generation[0])
     assert not any(handle.waiting for handle in replay._client.handles)
-
-
-def test_ids_that_a_shard_never_gave_are_refused_once(replay):
-    fill(replay, 20)
-    batch = replay.sample(64)
-    replay.update_priorities(batch.id + (1 << 40), np.ones(64), batch.generation)
-    with pytest.raises(UnknownIdError, match="never handed out"):
-        replay.sample(64)
-    for _ in range(3):  # each shard, at the latest
-        with contextlib.suppress(UnknownIdError):
-            replay.flush()
-    replay.update_priorities(batch.id, np.full(64, 7.0), batch.generation)
-    replay.flush()
-    assert not any(handle.waiting for handle in replay._client.handles)
-    check(replay.sample())
 
 
 @pytest.mark.parametrize("depth", [1, 2])
