@@ -5,6 +5,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import pathlib
 import shutil
 import signal
 import tempfile
@@ -85,8 +86,9 @@ def filled(tmp_path, tmp_path_factory):
         if (make, arguments) not in _made:
             # Not by `mktemp`: where a test asks for its fixture by name while it runs, it would go
             # with that test, and the next one would have nothing to copy.
-            directory = tmp_path_factory.getbasetemp() / f"made-{len(_made)}"
-            directory.mkdir()
+            directory = pathlib.Path(
+                tempfile.mkdtemp(prefix="made-", dir=tmp_path_factory.getbasetemp())
+            )
             make(directory, *arguments)
             _made[make, arguments] = directory
         copy_tree(_made[make, arguments], tmp_path)
