@@ -251,16 +251,3 @@ class Client:
                     handle.sent(updates)
                 except LOST:
                     handle.lose()
-
-    def ask_all(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all shards to a call that may be made twice.
-
-        Raises
-        ------
-        RayActorError, GetTimeoutError
-            One did not answer within `timeout`.
-        """
-        return [
-            patient(handle.actor, method, *arguments, timeout=self.timeout)
-            for handle in self.handles
-        ]
