@@ -112,6 +112,7 @@ def test_threads_that_cannot_be(tmp_path, threads):
                 call(threads=threads)
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")  # since NumPy 2.5
 def test_what_was_set_on_an_array_does_not_come_back(tmp_path):
     """Shapes and flags belong to the batch that has the array, and not to its memory."""
     play = Play(tmp_path / "replay", random.Random(2))
