@@ -154,7 +154,9 @@ error_console = _console(stderr=True)
 def opened(path: Path) -> Iterator[ReplayBuffer]:
     """A read-only buffer over a live store or a checkpoint, closed at the end.
 
-    It shows the store as it was at this moment, whatever its writer does meanwhile.
+    It shows the store as it was at this moment, whatever its writer does meanwhile. Only of rows
+    that were still in the tail some may leave before they are read: where as many came since as the
+    store keeps.
 
     Raises
     ------
