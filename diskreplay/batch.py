@@ -68,13 +68,32 @@ class WindowMemory:
     def __init__(self) -> None:
         self._kept: Reused[dict[str, np.ndarray]] = Reused()
 
-    def take(self) -> dict[str, np.ndarray]:
-        """Windows by field that may be overwritten; empty if there are none."""
-        return dict(self._kept.take(_are_free) or {})
+    def take(self, size: int | None = None) -> dict[str, np.ndarray]:
+        """Windows by field that may be overwritten; empty if there are none.
+
+        Parameters
+        ----------
+        size : int, optional
+            How many are wanted: then as many of each field that has them, and not twice as many. A
+            shard's share of a batch has another size each time.
+        """
+        windows = self._kept.take(_are_free) or {}
+        if size is None:
+            return dict(windows)
+        return {
+            name: window if len(window) == size else window[:size]
+            for name, window in windows.items() if size <= len(window) <= 2 * size
+        }  # fmt: skip
 
     def give(self, windows: dict[str, np.ndarray]) -> None:
         """Remember windows that a batch is about to show."""
-        self._kept.give(dict(windows))
+        self._kept.give({name: _whole(window) for name, window in windows.items()})
+
+
+def _whole(window: np.ndarray) -> np.ndarray:
+    """The windows that these are the first ones of."""
+    base = window.base
+    return base if isinstance(base, np.ndarray) and base.shape[1:] == window.shape[1:] else window
 
 
 def _are_free(windows: dict[str, np.ndarray]) -> bool:

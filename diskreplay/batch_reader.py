@@ -80,7 +80,7 @@ class BatchReader:
         store, plan, schema = drawn.store, drawn.plan, self._schema
         columns = store.columns
         try:
-            windows = self._memory.take() if out is None else out._windows
+            windows = self._memory.take(len(plan.rows)) if out is None else out._windows
             pairs = [
                 self._stacks(columns[f.name], plan, windows, threads, contiguous)
                 for f in schema.observations
