@@ -31,7 +31,6 @@ class DrawnBatch(NamedTuple):
     plan: Plan
     store: Store
     guard: ReadGuard
-    looks: int
     numbers: list[np.ndarray]
     reader: "BatchReader"
 
@@ -88,7 +87,7 @@ class BatchReader:
             actions = [self._rows(columns[f.name], drawn.ids) for f in schema.actions]
             extras = {name: self._rows(columns[name], drawn.ids) for name in schema.extras}
         except CorruptSegmentError:
-            if store.follower.has_moved_on(drawn.looks):
+            if drawn.guard.has_moved_on():
                 return None
             raise
         finally:

@@ -1,15 +1,25 @@
 """Whether a call may begin: open, writable, in its own process, and not amid another call."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from diskreplay import fork
-from diskreplay.errors import ClosedError, ForkedError, ReadOnlyError, ReentryError
+from diskreplay.errors import (
+    ClosedError,
+    CorruptSegmentError,
+    ForkedError,
+    ReadOnlyError,
+    ReentryError,
+)
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sequence_view import Views
+from diskreplay.store.rwlock import ReadGuard
+
+Read = TypeVar("Read")
 
 
 class CallGuard:
@@ -79,6 +89,31 @@ class CallGuard:
             "signal handler, a __del__ or a callback (a schedule for beta, say). Let a handler "
             "set a flag, and call the buffer, to save it say, when the step is done"
         )
+
+    def _read_held(self, attempt: Callable[[ReadGuard], Read | None]) -> Read:
+        """What `attempt` finds, under the lock, holds with the guard, and reads without the lock.
+
+        It is called again where a writer has moved or evicted meanwhile what a reader was about to
+        read: it returns None then, or raises `CorruptSegmentError`.
+        """
+        guard, me = ReadGuard(), get_ident()
+        try:
+            self._busy.add(me)
+            while True:
+                try:
+                    read = attempt(guard)
+                    if read is not None:
+                        return read
+                except CorruptSegmentError:
+                    if not guard.has_moved_on():
+                        raise
+                guard.release()
+                guard = ReadGuard()  # the old one knows what the follower had seen before
+        finally:
+            try:
+                guard.release()  # Ctrl-C may have come before whoever read did it
+            finally:
+                self._busy.discard(me)
 
     def _draw_pending(self) -> None:
         """Let prefetchers draw what was asked of them before anything changes. Without the lock."""

@@ -47,12 +47,11 @@ class DrawableRows:
         self, ids: np.ndarray, probability: np.ndarray, weight: np.ndarray, plan: Any,
         numbers: list[np.ndarray], guard: ReadGuard,
     ) -> DrawnBatch:  # fmt: skip
-        store = self.store
-        store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
+        store = self.store  # under the buffer's lock: what was planned is not evicted
+        store.rwlock.acquire_read(guard, store.follower)
         return DrawnBatch(
-            ids, probability, weight, plan, store, guard, store.follower.looks, numbers,
-            self._batch_reader,
-        )  # fmt: skip
+            ids, probability, weight, plan, store, guard, numbers, self._batch_reader
+        )
 
     def prepare_to_save(self) -> None:
         """A save is about to ask for the priorities. This one needs no lock."""

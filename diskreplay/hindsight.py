@@ -1,7 +1,6 @@
 """Transitions whose goal is one that their episode reached."""
 
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -76,23 +75,16 @@ class Hindsight:
         buffer = self._buffer
         size = buffer.batch_size if batch_size is None else whole("batch_size", batch_size)
         buffer._turn_when_drawn()
-        guard, me, batch = ReadGuard(), get_ident(), None
-        try:
-            buffer._busy.add(me)
-            while batch is None:
-                with buffer._lock:
-                    drawn = buffer._draw(size, beta, guard)
-                    chosen, goals = self._choose(drawn)
-                reached = self._read_goals(
-                    drawn, goals
-                )  # before the batch, which releases the lock
-                batch = drawn.read()
-        finally:
-            try:
-                guard.release()
-            finally:
-                buffer._busy.discard(me)
-        return self._relabel(batch, chosen, reached)  # the user's functions may use the buffer
+
+        def attempt(guard: ReadGuard) -> tuple[Batch, np.ndarray, np.ndarray] | None:
+            with buffer._lock:
+                drawn = buffer._draw(size, beta, guard)
+                chosen, goals = self._choose(drawn)
+            reached = self._read_goals(drawn, goals)  # before the batch, which ends the guard
+            batch = drawn.read()
+            return None if batch is None else (batch, chosen, reached)
+
+        return self._relabel(*buffer._read_held(attempt))  # the user's functions may use the buffer
 
     def _choose(self, drawn: DrawnBatch) -> tuple[np.ndarray, np.ndarray]:
         """The positions to be relabelled, and the rows that have their goals. Needs the lock."""

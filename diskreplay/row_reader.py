@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -11,7 +10,7 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import extensions
 from diskreplay.episodes import Episodes
-from diskreplay.errors import CorruptSegmentError, InvalidInputError
+from diskreplay.errors import InvalidInputError
 from diskreplay.metadata import checked as checked_metadata
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.session import Session
@@ -90,7 +89,7 @@ class RowReader(Session):
             for name, result in zip(names, results, strict=True):
                 store.columns[name].take(ids.reshape(-1), result)
 
-        self._read_held(ids_in, read)
+        self._read_rows(ids_in, read)
 
     def _retained(self, names: Sequence[str]) -> tuple[np.ndarray, tuple[int, ...], list]:
         """Fields of all retained rows, of one moment.
@@ -113,37 +112,22 @@ class RowReader(Session):
             bounds, begins = seen
             return bounds, begins, [store.spans(name, *bounds.T) for name in names]
 
-        return self._read_held(look, read)
+        return self._read_rows(look, read)
 
-    def _read_held(self, look: Callable[[Any], Seen], read: Callable[[Store, Seen], Read]) -> Read:
+    def _read_rows(self, look: Callable[[Any], Seen], read: Callable[[Store, Seen], Read]) -> Read:
         """What `read` makes of what `look` sees, under the lock, of the rows as they are at the
         moment: the store keeps these until `read` returns."""
+
+        def attempt(guard: ReadGuard) -> tuple[Read]:
+            with self._lock:
+                self._check_open()
+                self._follow()
+                seen, store = look(self._rows), self._rows.store
+                store.rwlock.acquire_read(guard, store.follower)  # what is there is not evicted
+            return (read(store, seen),)
+
         self._turn()
-        guard, me = ReadGuard(), get_ident()
-        while True:
-            try:
-                self._busy.add(me)
-                with self._lock:
-                    self._check_open()
-                    self._follow()
-                    seen = look(self._rows)
-                    store = self._rows.store
-                    store.rwlock.acquire_read(
-                        guard
-                    )  # under the lock: what is there now is not evicted
-                    looks = store.follower.looks
-                result = read(store, seen)
-                guard.release()
-            except CorruptSegmentError:
-                if not store.follower.has_moved_on(looks):
-                    raise
-            else:
-                return result
-            finally:
-                try:
-                    guard.release()  # unless Ctrl-C came when this began above, it is at its end
-                finally:
-                    self._busy.discard(me)
+        return self._read_held(attempt)[0]
 
     def _shape(self, field: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], np.dtype]:
         """Shape and dtype of so many values of a field."""

@@ -1,11 +1,10 @@
 """Windows whose goal is one that their episode reached."""
 
-from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError, InvalidInputError
+from diskreplay.errors import InvalidInputError
 from diskreplay.relabelling import Relabelling
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.sequence_options import SequenceOptions
@@ -86,27 +85,16 @@ class SequenceHindsight:
         view, buffer = self._view, self._buffer
         size = view.options.batch_size if batch_size is None else whole("batch_size", batch_size)
         buffer._turn_when_drawn()
-        guard, me, batch = ReadGuard(), get_ident(), None
-        try:
-            buffer._busy.add(me)
-            while batch is None:
-                with buffer._lock:
-                    drawn = view._draw(size, beta, guard)
-                    windows = self._choose(drawn)
-                try:
-                    windows = self._read(drawn, windows)  # before the batch, which ends the guard
-                except CorruptSegmentError:
-                    if not drawn.store.follower.has_moved_on(drawn.looks):
-                        raise
-                    guard.release()
-                else:
-                    batch = drawn.read()
-        finally:
-            try:
-                guard.release()
-            finally:
-                buffer._busy.discard(me)
-        return self._relabel(batch, windows)  # the user's functions may use the buffer
+
+        def attempt(guard: ReadGuard) -> "tuple[SequenceBatch, _Windows] | None":
+            with buffer._lock:
+                drawn = view._draw(size, beta, guard)
+                windows = self._choose(drawn)
+            windows = self._read(drawn, windows)  # before the batch, which ends the guard
+            batch = drawn.read()
+            return None if batch is None else (batch, windows)
+
+        return self._relabel(*buffer._read_held(attempt))  # the user's functions may use the buffer
 
     def _choose(self, drawn: DrawnSequences) -> "_Windows":
         """The windows to be relabelled, and what the row index knows of them. Needs the lock."""

@@ -31,7 +31,6 @@ class DrawnSequences(NamedTuple):
     plan: WindowPlan
     store: Store
     guard: ReadGuard
-    looks: int
     numbers: list[np.ndarray]
     cursor: np.ndarray | None
     reader: "SequenceReader"
@@ -108,7 +107,7 @@ class SequenceReader:
             }
             state = {name: self._take(columns[name], plan.state, held) for name in self._state}
         except CorruptSegmentError:
-            if store.follower.has_moved_on(drawn.looks):
+            if drawn.guard.has_moved_on():
                 return None
             raise
         finally:

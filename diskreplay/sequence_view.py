@@ -142,12 +142,11 @@ class SequenceView:
         plan = self._reader.plan_of(len(anchors))
         to_go = _NO_RETURNS if self._to_go is None else self._to_go.column
         self.anchors.fill(plan, anchors, self._powers, to_go)
-        store = rows.store
-        store.rwlock.acquire_read(guard)  # under the buffer's lock: what was planned is not evicted
+        store = rows.store  # under the buffer's lock: what was planned is not evicted
+        store.rwlock.acquire_read(guard, store.follower)
         return DrawnSequences(
-            anchors, probability, weight, plan, store, guard, store.follower.looks, numbers, cursor,
-            self._reader,
-        )  # fmt: skip
+            anchors, probability, weight, plan, store, guard, numbers, cursor, self._reader
+        )
 
     def undo(self, drawn: Sequence[DrawnSequences]) -> None:
         """Undo draws, given in their order, that nobody took."""

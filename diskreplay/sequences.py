@@ -1,7 +1,6 @@
 """Windows of consecutive rows, for recurrent networks, world models and transformers."""
 
 from collections.abc import Callable, Sequence
-from threading import get_ident
 from typing import Any, Literal
 
 import numpy as np
@@ -146,18 +145,9 @@ class Sequences:
         if type(threads) is not int or threads != 1:
             threads = whole("threads", threads, most=MOST_THREADS)
         self._buffer._turn_when_drawn()
-        guard, me = ReadGuard(), get_ident()
-        try:
-            self._buffer._busy.add(me)
-            while True:
-                batch = self._draw(size, beta, guard).read(out, threads=threads)
-                if batch is not None:
-                    return batch
-        finally:
-            try:
-                guard.release()
-            finally:
-                self._buffer._busy.discard(me)
+        return self._buffer._read_held(
+            lambda guard: self._draw(size, beta, guard).read(out, threads=threads)
+        )
 
     def gather(
         self, anchors: np.ndarray, *, out: SequenceBatch | None = None, threads: int = 1
@@ -181,20 +171,13 @@ class Sequences:
         _check_out(out)
         threads = whole("threads", threads, most=MOST_THREADS)
         self._buffer._turn()
-        guard, me = ReadGuard(), get_ident()
-        try:
-            self._buffer._busy.add(me)
-            while True:
-                with self._lock:
-                    drawn = self._view.choose(self._current(), anchors, guard)
-                batch = drawn.read(out, threads=threads)
-                if batch is not None:
-                    return batch
-        finally:
-            try:
-                guard.release()
-            finally:
-                self._buffer._busy.discard(me)
+
+        def attempt(guard: ReadGuard) -> SequenceBatch | None:
+            with self._lock:
+                drawn = self._view.choose(self._current(), anchors, guard)
+            return drawn.read(out, threads=threads)
+
+        return self._buffer._read_held(attempt)
 
     def anchors(self) -> np.ndarray:
         """The ids of all windows that can be drawn now, env by env, oldest first. O(rows).

@@ -1,7 +1,6 @@
 """The calls that draw transitions of a buffer."""
 
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -74,20 +73,11 @@ class TransitionSource(ActorRows):
         if type(threads) is not int or threads != 1:
             threads = validation.whole("threads", threads, most=MOST_THREADS)
         self._turn_when_drawn()
-        guard, me = ReadGuard(), get_ident()
-        try:
-            self._busy.add(me)
-            while True:
-                batch = self._draw(size, beta, guard).read(
-                    out, threads=threads, contiguous=contiguous
-                )
-                if batch is not None:
-                    return batch
-        finally:
-            try:
-                guard.release()  # `read` does it, if Ctrl-C does not come before
-            finally:
-                self._busy.discard(me)
+        return self._read_held(
+            lambda guard: self._draw(size, beta, guard).read(
+                out, threads=threads, contiguous=contiguous
+            )
+        )
 
     def gather(
         self,
@@ -127,22 +117,15 @@ class TransitionSource(ActorRows):
         **how: Any,
     ) -> Batch:
         """The batch that `choose` draws from the rows, under the lock."""
-        guard, me = ReadGuard(), get_ident()
-        try:
-            self._busy.add(me)
-            while True:
-                with self._lock:
-                    self._check_open()
-                    self._follow()
-                    drawn = choose(self._rows.indexed(), guard)
-                batch = drawn.read(out, **how)
-                if batch is not None:
-                    return batch
-        finally:
-            try:
-                guard.release()
-            finally:
-                self._busy.discard(me)
+
+        def attempt(guard: ReadGuard) -> Batch | None:
+            with self._lock:
+                self._check_open()
+                self._follow()
+                drawn = choose(self._rows.indexed(), guard)
+            return drawn.read(out, **how)
+
+        return self._read_held(attempt)
 
     def sampleable_ids(self) -> np.ndarray:
         """The ids of all transitions that can be sampled now, env by env, oldest first. O(rows).

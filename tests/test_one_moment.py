@@ -121,7 +121,7 @@ def busy(live, tmp_path, monkeypatch):
     live.update_priorities(np.arange(400, 600), np.linspace(1, 3, 200))
     live.flush()
     saved = live.save(tmp_path / "checkpoints", 1)
-    read, added = diskreplay.ReplayBuffer._read_held, [1500]
+    read, added = diskreplay.ReplayBuffer._read_rows, [1500]
 
     def read_and_add(self, *arguments):
         found = read(self, *arguments)
@@ -130,7 +130,7 @@ def busy(live, tmp_path, monkeypatch):
             added[0] += 7
         return found
 
-    monkeypatch.setattr(diskreplay.ReplayBuffer, "_read_held", read_and_add)
+    monkeypatch.setattr(diskreplay.ReplayBuffer, "_read_rows", read_and_add)
     yield live.path, saved
     assert added[0] > 1500
 

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
+from diskreplay.hindsight import Hindsight
+from diskreplay.sequence_hindsight import SequenceHindsight
 from diskreplay.store import format
 from diskreplay.store.open_store import OpenStore
 
@@ -83,3 +85,29 @@ def test_rows_that_left_by_the_number_of_transitions_and_had_values_that_change(
             kept = ids[ids >= max(first, 900)]
             assert reader.take("latent", kept)[:, 0].tolist() == kept.tolist()
             assert first <= 900
+
+
+@pytest.mark.parametrize(("kind", "method"), [(Hindsight, "_read_goals"),
+                                              (SequenceHindsight, "_read")])  # fmt: skip
+def test_goals_whose_rows_leave_before_they_are_read(tmp_path, monkeypatch, kind, method):
+    goal = Box(-1e9, 1e9, (1,), "float32")
+    with diskreplay.ReplayBuffer(
+        tmp_path / "r", observation_space=Dict({"achieved_goal": goal, "desired_goal": goal}),
+        action_space=Discrete(2), capacity=400, compressor="lz4", segment_rows=64,
+    ) as writer:  # fmt: skip
+
+        def play(rows):
+            for number in range(int(writer.bounds[0, 1]), int(writer.bounds[0, 1]) + rows):
+                seen = {"achieved_goal": np.float32([number]), "desired_goal": np.float32([-1])}
+                writer.add(seen, 0, 0.0, False, number % 20 == 19)
+
+        play(60)
+        with diskreplay.open(tmp_path / "r") as reader:
+            source = reader if kind is Hindsight else reader.sequences(4, ends="shift")
+            goals = source.hindsight(
+                lambda achieved, desired, _info: -abs(achieved - desired)[:, 0]
+            )
+            monkeypatch.setattr(kind, method, once(getattr(kind, method), lambda: play(500)))
+            ids = goals.sample(32).id
+            assert ids.max() >= 60
+            assert ids[ids >= 0].min() >= writer.bounds[0, 0]

@@ -1,6 +1,7 @@
 """Keeps the mapped segments in place while a batch is being copied."""
 
 import threading
+from typing import Any
 
 
 class RWLock:
@@ -19,9 +20,14 @@ class RWLock:
         self._inside = 0
         self._waiting = 0
 
-    def acquire_read(self, guard: "ReadGuard") -> None:
-        """Come in; waits while a changer is waiting, so that changers are never starved."""
+    def acquire_read(self, guard: "ReadGuard", follower: Any = None) -> None:
+        """Come in; waits while a changer is waiting, so that changers are never starved.
+
+        `follower` is the store's: `ReadGuard.has_moved_on` asks it.
+        """
         guard.rwlock = self
+        if follower is not None:
+            guard.follower, guard.looks = follower, follower.looks
         with self._lock:
             while self._waiting:
                 self._changed.wait()
@@ -58,11 +64,18 @@ class ReadGuard:
     """A reader's stay inside. It is made before the lock is taken, so that whoever makes it can
     release it whatever happens in between: Ctrl-C, say."""
 
-    __slots__ = ("is_held", "rwlock")
+    __slots__ = ("follower", "is_held", "looks", "rwlock")
 
     def __init__(self) -> None:
         self.rwlock: RWLock | None = None
         self.is_held = False
+        self.follower: Any = None
+        self.looks = 0
+
+    def has_moved_on(self) -> bool:
+        """Whether what could not be read may be found now: a writer has moved it, or let it go,
+        since."""
+        return self.follower is not None and bool(self.follower.has_moved_on(self.looks))
 
     def release(self) -> None:
         """Release the lock if it is held. Twice is fine."""
