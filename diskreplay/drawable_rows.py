@@ -49,9 +49,7 @@ class DrawableRows:
     ) -> DrawnBatch:  # fmt: skip
         store = self.store  # under the buffer's lock: what was planned is not evicted
         store.rwlock.acquire_read(guard, store.follower)
-        return DrawnBatch(
-            ids, probability, weight, plan, store, guard, numbers, self._batch_reader
-        )
+        return DrawnBatch(ids, probability, weight, plan, store, guard, numbers, self._batch_reader)
 
     def prepare_to_save(self) -> None:
         """A save is about to ask for the priorities. This one needs no lock."""

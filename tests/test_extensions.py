@@ -35,3 +35,18 @@ print(*(name for name in sys.modules if name.split(".")[1:2] and name.split(".")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_package_that_is_missing_is_said_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError) as caught, extensions.needed("tables", "some,more"):
+        import pandas  # noqa: F401
+    assert str(caught.value) == 'tables: pip install "diskreplay[some,more]"'
+    assert caught.value.name == "pandas"
+
+
+def test_a_package_that_is_there_and_broken_says_so_itself():
+    broken = ImportError("libsome.so: undefined symbol")
+    with pytest.raises(ImportError) as caught, extensions.needed("tables", "some"):
+        raise broken
+    assert caught.value is broken

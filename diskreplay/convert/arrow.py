@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import FormatError
+from diskreplay.extensions import needed
 
 
 def type_of(pa: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -79,11 +80,7 @@ def from_arrow(path: Path, field: str, array: Any, type_: Any, spec: tuple) -> n
 
 def pyarrow_modules() -> tuple[Any, Any]:
     """``pyarrow`` and ``pyarrow.parquet``, or an error that says how to get them."""
-    try:
+    with needed("Parquet is written with pyarrow", "pandas"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'Parquet is written with pyarrow: pip install "diskreplay[pandas]"', name="pyarrow"
-        ) from error
     return pyarrow, pyarrow.parquet

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.extensions import needed
 
 Pictures = Literal["av1", "h264", "lossless", "png"]
 
@@ -267,10 +268,6 @@ def pyav() -> Any:
     ModuleNotFoundError
         It is not installed; the text says how to get it.
     """
-    try:
+    with needed("LeRobot data sets are written with PyAV", "lerobot"):
         import av
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'LeRobot data sets are written with PyAV: pip install "diskreplay[lerobot]"', name="av"
-        ) from error
     return av

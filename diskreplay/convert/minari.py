@@ -34,6 +34,7 @@ from diskreplay.convert.minari_directory import check_space, datasets_below, new
 from diskreplay.convert.timeline import take_retained
 from diskreplay.episodes import Episodes
 from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.extensions import needed
 from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open
 
@@ -353,10 +354,6 @@ def _leaves(space: "gymnasium.Space", of: str, value: Any) -> dict[str, np.ndarr
 
 
 def _minari() -> Any:
-    try:
+    with needed("Minari data sets need Minari", "minari"):
         import minari
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'Minari data sets need Minari: pip install "diskreplay[minari]"', name=error.name
-        ) from error
     return minari

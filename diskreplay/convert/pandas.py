@@ -45,6 +45,7 @@ from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.timeline import Timeline, flat, take_retained, timeline_of
 from diskreplay.errors import InvalidInputError, NotSampleableError, UnknownIdError
+from diskreplay.extensions import needed
 from diskreplay.inspection.identity import metadata_of
 
 if TYPE_CHECKING:
@@ -367,10 +368,6 @@ def _check_choice(name: str, value: Any, choices: Any) -> None:
 
 
 def _pandas() -> Any:
-    try:
+    with needed("data frames are made with pandas", "pandas"):
         import pandas
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'data frames are made with pandas: pip install "diskreplay[pandas]"', name="pandas"
-        ) from error
     return pandas

@@ -27,6 +27,7 @@ from diskreplay.convert.importer import Importer, Progress, importing
 from diskreplay.convert.output import new_file
 from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timeline_of
 from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.extensions import needed
 from diskreplay.opening import open as open_buffer
 
 __all__ = ["from_csv", "to_csv"]
@@ -272,10 +273,6 @@ def _take_in(frame: Any, names: dict[str, list[str]], importer: Importer) -> Non
 
 
 def _pandas() -> Any:
-    try:
+    with needed("CSV files are made with pandas", "pandas"):
         import pandas
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'CSV files are made with pandas: pip install "diskreplay[pandas]"', name="pandas"
-        ) from error
     return pandas

@@ -21,13 +21,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.integrations.cleanrl needs PyTorch", "torch"):
     import torch
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'diskreplay.integrations.cleanrl needs PyTorch: pip install "diskreplay[torch]"',
-        name=error.name,
-    ) from error
 
 from diskreplay.errors import InvalidInputError
 from diskreplay.integrations.sb3_like import DiskOptions, DiskTransitions

@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.integrations.jax needs JAX", "jax"):
     import jax
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'diskreplay.integrations.jax needs JAX: pip install "diskreplay[jax]"', name=error.name
-    ) from error
 
 from diskreplay.batch import Batch, mapped
 

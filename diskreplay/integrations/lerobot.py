@@ -22,13 +22,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.integrations.lerobot needs PyTorch", "lerobot,torch"):
     import torch
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'diskreplay.integrations.lerobot needs PyTorch: pip install "diskreplay[lerobot,torch]"',
-        name=error.name,
-    ) from error
 
 from gymnasium import spaces as gym_spaces
 

@@ -19,7 +19,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.integrations.sb3 needs Stable-Baselines3", "sb3"):
     import torch
     from stable_baselines3 import DQN
     from stable_baselines3.common.buffers import (
@@ -30,11 +32,6 @@ try:
     )
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
     from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'diskreplay.integrations.sb3 needs Stable-Baselines3: pip install "diskreplay[sb3]"',
-        name=error.name,
-    ) from error
 
 from gymnasium import spaces as gym_spaces
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.integrations.tianshou needs Tianshou", "tianshou"):
     from tianshou.data import (
         CachedReplayBuffer,
         HERReplayBuffer,
@@ -24,11 +26,6 @@ try:
         ReplayBuffer,
         VectorReplayBuffer,
     )
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'diskreplay.integrations.tianshou needs Tianshou: pip install "diskreplay[tianshou]"',
-        name=error.name,
-    ) from error
 
 from diskreplay.integrations.tianshou_disk import BufferOnDisk
 

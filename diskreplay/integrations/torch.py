@@ -22,7 +22,9 @@ from typing import Any
 
 import numpy as np
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.integrations.torch needs PyTorch", "torch"):
     import torch
     from torch.utils.data import (
         DataLoader,
@@ -31,11 +33,6 @@ try:
         default_collate,
         get_worker_info,
     )
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'diskreplay.integrations.torch needs PyTorch: pip install "diskreplay[torch]"',
-        name=error.name,
-    ) from error
 
 from diskreplay import fork
 from diskreplay.batch import mapped

@@ -21,17 +21,14 @@ from typing import Any
 
 import numpy as np
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.integrations.torchrl needs torchrl", "torchrl"):
     import torch
     from tensordict import LazyStackedTensorDict, TensorDict, is_tensor_collection, is_tensorclass
     from torch.utils import _pytree as pytree
     from torchrl.data import LazyTensorStorage, RoundRobinWriter
     from torchrl.data.replay_buffers.storages import Storage
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'diskreplay.integrations.torchrl needs torchrl: pip install "diskreplay[torchrl]"',
-        name=error.name,
-    ) from error
 
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
 from diskreplay.integrations.record_layout import RecordLayout

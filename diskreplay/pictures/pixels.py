@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError, ShapeError
+from diskreplay.extensions import needed
 
 _CHANNELS = (1, 3, 4)
 
@@ -119,12 +120,8 @@ def images(frames: Any, scale: int = 1) -> Iterator[Any]:
 
 def pillow() -> Any:
     """The module ``PIL.Image``."""
-    try:
+    with needed("pictures are written with Pillow", "plot"):
         from PIL import Image
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'pictures are written with Pillow: pip install "diskreplay[plot]"', name="PIL"
-        ) from error
     return Image
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.extensions import needed
 from diskreplay.inspection.humanize import size_text
 from diskreplay.pictures.figures import Bars, Chart, Sizes, Trend
 from diskreplay.store import files
@@ -62,13 +63,9 @@ def save_plot(charts: list[Chart], path: str | os.PathLike, title: str, subtitle
     path = Path(path)
     if path.suffix.lower() not in _ENDINGS:
         raise InvalidInputError(f"{path}: a name that ends with {', '.join(_ENDINGS)} expected")
-    try:
+    with needed("charts are drawn with Matplotlib", "plot"):
         import matplotlib
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'charts are drawn with Matplotlib: pip install "diskreplay[plot]"', name="matplotlib"
-        ) from error
     columns = 3 if len(charts) > 4 else min(2, len(charts))
     lines = math.ceil(len(charts) / columns)
     height = 0.9 + 3.5 * lines  # inches

@@ -4,13 +4,10 @@ Each shard is a `PrioritizedReplayBuffer` of its own on the disk of its node. Ra
 restarts the actors; a draw over all shards is exact. Needs ``diskreplay[ray]``.
 """
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.ray needs Ray, which is not installed", "ray"):
     import ray as _ray  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "diskreplay.ray needs Ray, which is not installed: pip install 'diskreplay[ray]'",
-        name=error.name,
-    ) from error
 
 from diskreplay.errors import RateLimiterTimeout, RowsMissingError, ShardsLostError
 from diskreplay.ray.rate_limiter import MinSize, SampleToInsertRatio

@@ -22,6 +22,7 @@ from diskreplay.errors import (
     RemoteUnavailableError,
     UnsupportedStoreError,
 )
+from diskreplay.extensions import needed
 from diskreplay.store.outside import check_outside
 
 SCHEMES = ("s3", "gs", "az", "file", "memory")
@@ -91,13 +92,8 @@ class Bucket:
     """
 
     def __init__(self, url: Any, options: Mapping[str, Any] | None = None) -> None:
-        try:
+        with needed("object stores are reached with obstore", "cloud"):
             import obstore
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                'object stores are reached with obstore: pip install "diskreplay[cloud]"',
-                name="obstore",
-            ) from error
         self._obstore, self.requests = obstore, 0
         self._lock = threading.Lock()
         self._local: Path | None = None

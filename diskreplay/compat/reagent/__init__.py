@@ -3,14 +3,10 @@
 Needs torch: ``pip install "diskreplay[torch]"``.
 """
 
-try:
+from diskreplay.extensions import needed
+
+with needed("diskreplay.compat.reagent returns torch tensors, and torch is not installed", "torch"):
     import torch  # noqa: F401 - asked for here, so that its absence is explained once
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "diskreplay.compat.reagent returns torch tensors, and torch is not installed: "
-        'pip install "diskreplay[torch]"',
-        name="torch",
-    ) from error
 
 from diskreplay.compat.reagent.buffer import (
     CHECKPOINT_DURATION,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diskreplay.compat.reagent.buffer import ReplayBuffer
+from diskreplay.extensions import needed
 
 if TYPE_CHECKING:
     import pandas
@@ -40,12 +41,8 @@ def replay_buffer_to_pre_timeline_df(
     AssertionError
         A discrete action is not one number, or something has other axes.
     """
-    try:
+    with needed("a data frame needs pandas", "pandas"):
         import pandas
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'a data frame needs pandas: pip install "diskreplay[pandas]"', name="pandas"
-        ) from error
     if not replay_buffer.size:
         raise RuntimeError("There is no valid row to put into a data frame")
     batch: Any = replay_buffer.sample_all_valid_transitions()
