@@ -24,7 +24,7 @@ from diskreplay.inspection.episodes import episodes_of, with_final
 from diskreplay.inspection.humanize import count_text, size_text
 from diskreplay.inspection.identity import title_of
 from diskreplay.pictures.channels import action_texts
-from diskreplay.pictures.frame_field import FrameField, retained
+from diskreplay.pictures.frame_field import FrameField, all_left, retained
 
 _GIF_FRAMES = 3000  # more are thinned out: the encoder holds all, and nobody watches that long
 
@@ -74,11 +74,7 @@ def frames(
             buffer, ids, lambda ids: (shown.read(ids), _captions(buffer, episodes, ids))
         )
         if not len(ids):
-            raise EmptyBufferError(
-                f"{path}: the rows to draw have all left the capacity meanwhile; choose newer ones"
-                if chosen
-                else f"{path}: no frames yet"
-            )
+            raise all_left(path) if chosen else EmptyBufferError(f"{path}: no frames yet")
         title = f"{title_of(buffer.path)} · {shown.name}"
         title += f" · {len(ids)} transitions at random" if episode is None else (
             f" · episode {episodes.position(episode)}"

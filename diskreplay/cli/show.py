@@ -281,14 +281,12 @@ def _draw(
 
             save_gif(drawable.parts(ids), out)
         else:
+            from diskreplay.pictures.frame_field import all_left
             from diskreplay.pictures.sheet import save_sheet
 
             kept, frames = drawable.read_retained(_spread(ids, _SHEET))
             if not len(kept):
-                raise EmptyBufferError(
-                    f"{path}: the rows to draw have all left the capacity meanwhile; choose newer "
-                    "ones"
-                )
+                raise all_left(path)
             save_sheet(frames, out, captions=[f"row {id}" for id in kept])
         if not quiet:
             console.print(f"wrote {out} ({size_text(out.stat().st_size)})", soft_wrap=True)

@@ -1,6 +1,7 @@
 """The field of a buffer that is looked at, and its rows as pictures."""
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -117,14 +118,18 @@ class FrameField:
             if len(frames):
                 yield frames
         if len(ids) and not left:
-            raise EmptyBufferError(
-                f"{self._buffer.path}: the rows to draw have all left the capacity meanwhile; "
-                "choose newer ones"
-            )
+            raise all_left(self._buffer.path)
 
     def read_retained(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Those of `ids` that are still retained, and their pictures as of `read`."""
         return retained(self._buffer, ids, self.read)
+
+
+def all_left(path: str | os.PathLike) -> EmptyBufferError:
+    """What is raised where a writer evicted all rows that were to be drawn."""
+    return EmptyBufferError(
+        f"{path}: the rows to draw have all left the capacity meanwhile; choose newer ones"
+    )
 
 
 def retained(
