@@ -14,7 +14,7 @@ from diskreplay.ray.actors import Actor, wait
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
 from diskreplay.ray.draw_graph import DrawGraph
 from diskreplay.ray.draw_request import DrawRequest, no_totals
-from diskreplay.ray.packed_batch import joined
+from diskreplay.ray.joined_batches import BatchOrder, joined
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
@@ -185,7 +185,7 @@ class Client:
         ------
         ShardsLostError, UnknownIdError, NotSampleableError
         """
-        pieces, all_ids = [], []
+        pieces, all_ids, owners = [], [], []
         for number in np.unique(shards).tolist():
             mine = ids[shards == number]
             try:
@@ -194,7 +194,9 @@ class Client:
             except LOST as error:
                 raise ShardsLostError(f"shard {number} does not answer") from error
             all_ids.append(global_ids(number, mine))
-        return joined(pieces, {"id": np.concatenate(all_ids)})
+            owners.append(np.zeros(len(mine), np.int64))
+        order = BatchOrder(owners, 1)
+        return joined(pieces, order, {"id": order.rows(all_ids)})[0]
 
     def described(self) -> list[dict[str, Any]]:
         """Figures of each shard."""

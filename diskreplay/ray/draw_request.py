@@ -13,7 +13,8 @@ from diskreplay.ray.actors import Call, wait
 from diskreplay.ray.calls import LOST, answer
 from diskreplay.ray.draw_graph import DrawGraph, Execution
 from diskreplay.ray.global_draw import Allotment
-from diskreplay.ray.packed_batch import PackedBatch, joined
+from diskreplay.ray.joined_batches import BatchOrder, joined
+from diskreplay.ray.packed_batch import PackedBatch
 from diskreplay.ray.shard import ShardState
 from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
@@ -187,35 +188,25 @@ class DrawRequest:
         floor = None
         if client.options["buffer"]["weight_normalization"] == "buffer":
             floor = global_draw.least_probability(least, sums, totals)
-        beta, batches = client.beta(), []
-        for number in range(len(self.uniform)):
-            pieces, shards, generations = [], [], []
-            for part in parts:
-                low, high = np.searchsorted(part.owners, [number, number + 1]).tolist()
-                if low < high:
-                    assert part.packed is not None
-                    assert part.state is not None
-                    pieces.append(part.packed.part(low, high))
-                    shards.append(np.full(high - low, part.handle.number))
-                    generations.append(np.full(high - low, part.state.generation))
-            owners = np.concatenate(shards)
-            within = np.concatenate([piece.arrays["probability"] for piece in pieces])
-            probability = global_draw.probabilities(owners, within, totals)
-            weight = global_draw.weights(
-                probability, beta, min(floor, probability.min()) if floor else None
-            )
-            ids = [
-                global_ids(int(shard[0]), piece.arrays["id"])
-                for shard, piece in zip(shards, pieces, strict=True)
-            ]
-            more = {
-                "id": np.concatenate(ids),
-                "weight": weight,
-                "probability": probability,
-                "generation": np.concatenate(generations),
-            }
-            batches.append(joined(pieces, more))
-        return batches
+        order = BatchOrder([part.owners for part in parts], len(self.uniform))
+        packed = [part.packed for part in parts if part.packed is not None]
+        numbers = [part.handle.number for part in parts]
+        runs = [part.state.generation for part in parts if part.state is not None]
+        lengths = [len(part.owners) for part in parts]
+        shards = order.rows([np.repeat(numbers, lengths)])
+        within = order.rows([part.arrays["probability"] for part in packed])
+        probability = global_draw.probabilities(shards, within, totals)
+        rarest = np.minimum.reduceat(probability, order.starts[:-1])
+        rarest = np.minimum(rarest, floor) if floor else rarest
+        weight = global_draw.weights(probability, client.beta(), np.repeat(rarest, order.sizes))
+        ids = order.rows([part.arrays["id"] for part in packed])
+        more = {
+            "id": global_ids(shards, ids),
+            "weight": weight,
+            "probability": probability,
+            "generation": order.rows([np.repeat(runs, lengths)]),
+        }
+        return joined(packed, order, more)
 
 
 def no_totals(lost: int, count: int, waited: float) -> Exception:

@@ -6,9 +6,9 @@ _BITS = 48
 MOST_SHARDS = 1 << 14
 
 
-def global_ids(shard: int, ids: np.ndarray) -> np.ndarray:
+def global_ids(shard: int | np.ndarray, ids: np.ndarray) -> np.ndarray:
     """``shard << 48 | id``, int64."""
-    return ids | (np.int64(shard) << _BITS)
+    return ids | (np.asarray(shard, np.int64) << _BITS)
 
 
 def split(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,176 @@
+"""Parts of batches, as shards send them, put together into the batches."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diskreplay.batch import Batch, FollowingStacks, WindowView
+from diskreplay.ray.packed_batch import PackedBatch
+
+_SMALL = 256  # bytes of a row that are joined for all batches at once
+
+
+class BatchOrder:
+    """Where the transitions of some parts stand in some batches: of each batch those of the first
+    part, then those of the second one.
+
+    Parameters
+    ----------
+    owners : sequence of ndarray of int64
+        Of each part, which batch each transition is of; they never fall. No batch is empty.
+    count : int
+        Of batches.
+
+    Attributes
+    ----------
+    bounds : ndarray of int64, shape (parts, count + 1)
+        Where each batch begins and ends in each part.
+    starts : ndarray of int64, shape (count + 1,)
+        Where each batch begins and ends, one behind the other.
+    """
+
+    def __init__(self, owners: Sequence[np.ndarray], count: int) -> None:
+        self.count, batches = count, np.arange(count + 1)
+        self.bounds = np.stack([np.searchsorted(each, batches) for each in owners])
+        self.starts = self.bounds.sum(axis=0)
+        self._order = np.argsort(np.concatenate(owners), kind="stable")
+        self._places = np.empty_like(self._order)
+        self._places[self._order] = np.arange(len(self._order))
+        self._parts = np.cumsum([0, *map(len, owners)])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Transitions of each batch."""
+        return np.diff(self.starts)
+
+    def rows(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Of each part an array: all batches, one behind the other; a copy."""
+        return np.concatenate(parts)[self._order]
+
+    def places(self, part: int, rows: np.ndarray) -> np.ndarray:
+        """Where these of a part stand, in all batches one behind the other."""
+        return self._places[self._parts[part] + rows]
+
+    def cut(self, array: np.ndarray) -> list[np.ndarray]:
+        """What `rows` gave, by batch; views."""
+        starts = self.starts.tolist()
+        return [array[low:high] for low, high in pairwise(starts)]
+
+    def joined(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Of each part an array: those of each batch, copied, each in memory of its own."""
+        bounds, found = self.bounds.T.tolist(), []
+        for lows, highs in pairwise(bounds):
+            found.append(
+                np.concatenate([
+                    array[low:high]
+                    for array, low, high in zip(parts, lows, highs, strict=True) if low < high
+                ])
+            )  # fmt: skip
+        return found
+
+
+class _Place(NamedTuple):
+    """Where in each window the frames are that an array shows."""
+
+    window: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+
+    def of(self, window: np.ndarray) -> np.ndarray:
+        return np.ndarray(
+            (len(window), *self.shape), self.dtype, window, self.offset, self.strides
+        )  # fmt: skip
+
+
+def joined(
+    parts: Sequence[PackedBatch], order: BatchOrder, more: dict[str, np.ndarray]
+) -> list[Batch]:
+    """The batches of the transitions of some parts; copies.
+
+    Small arrays are put together once for all batches, which are views of them: to do so a batch
+    and field takes longer than to copy 32 frames.
+
+    Parameters
+    ----------
+    parts : sequence of PackedBatch
+        At least one.
+    order : BatchOrder
+    more : dict of str to ndarray
+        Arrays of all batches, one behind the other, in the place of those of the parts.
+    """
+    names = set.intersection(*(set(part.windows) for part in parts))
+    windows = {name: order.joined([part.windows[name] for part in parts]) for name in names}
+    fields = {
+        name: _joined([part.arrays[name] for part in parts], parts, order, windows)
+        for name in parts[0].arrays if name not in more
+    } | {name: order.cut(array) for name, array in more.items()}  # fmt: skip
+    return [
+        Batch(
+            {name: found[number] for name, found in fields.items()},
+            {name: found[number] for name, found in windows.items()},
+        )
+        for number in range(order.count)
+    ]
+
+
+def _joined(
+    leaves: list[Any], parts: Sequence[PackedBatch], order: BatchOrder,
+    windows: dict[str, list[np.ndarray]],
+) -> list[Any]:  # fmt: skip
+    """One field of each batch."""
+    first = leaves[0]
+    if isinstance(first, dict):
+        named = {
+            key: _joined([leaf[key] for leaf in leaves], parts, order, windows) for key in first
+        }
+        return [{key: found[k] for key, found in named.items()} for k in range(order.count)]
+    if isinstance(first, tuple):
+        inner = [_joined(list(each), parts, order, windows) for each in zip(*leaves, strict=True)]
+        return [tuple(found[k] for found in inner) for k in range(order.count)]
+    shown = {_place(leaf, part.windows) for leaf, part in zip(leaves, parts, strict=True)}
+    place = shown.pop()
+    if place is not None and not shown and place.window in windows:
+        return _of_windows(place, leaves, order, windows[place.window])
+    arrays = [
+        leaf.of(part.windows) if isinstance(leaf, WindowView | FollowingStacks) else leaf
+        for leaf, part in zip(leaves, parts, strict=True)
+    ]
+    if arrays[0][:1].nbytes <= _SMALL:
+        return order.cut(order.rows(arrays))
+    return order.joined(arrays)
+
+
+def _place(leaf: Any, windows: dict[str, np.ndarray]) -> _Place | None:
+    """None of an array that is in no window. The stacks that follow are the end of it, but for
+    some."""
+    if isinstance(leaf, WindowView):
+        return _Place(leaf.window, leaf.offset, leaf.shape[1:], leaf.strides, leaf.dtype)
+    if isinstance(leaf, FollowingStacks):
+        window, shape = windows[leaf.window], leaf.stacks.shape[1:]
+        offset = (window.shape[1] - shape[0]) * window.strides[1]
+        return _Place(leaf.window, offset, shape, window.strides, window.dtype)
+    return None
+
+
+def _of_windows(
+    place: _Place, leaves: list[Any], order: BatchOrder, windows: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Views of the windows; a copy of each batch in which some stacks are not in their window."""
+    found = [place.of(window) for window in windows]
+    apart = [
+        (order.places(part, leaf.apart), leaf.stacks)
+        for part, leaf in enumerate(leaves) if isinstance(leaf, FollowingStacks)
+    ]  # fmt: skip
+    if not apart:
+        return found
+    places, stacks = map(np.concatenate, zip(*apart, strict=True))
+    owners = np.searchsorted(order.starts, places, side="right") - 1
+    for number in np.unique(owners).tolist():
+        mine = owners == number
+        found[number] = found[number].copy()
+        found[number][places[mine] - order.starts[number]] = stacks[mine]
+    return found
