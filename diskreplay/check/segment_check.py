@@ -94,18 +94,18 @@ def check_raw(of: Field, path: Path, counted: np.ndarray) -> Checked:
         checked = Checked(Seal(size, 0), nothing(of))
         if size != of.segment_bytes:
             checked.lose("length", f"{size} bytes found, {of.segment_bytes} expected")
-        crc, at, step = 0, 0, codec.piece_bytes(of)
-        sums = [0] * -(-size // step)
-        for piece in pieces(fd, size):
+        # What is behind is no row, and may be a hole of gigabytes.
+        read, step = min(size, of.segment_bytes), codec.piece_bytes(of)
+        crc, at, sums = 0, 0, [0] * -(-read // step)
+        for piece in pieces(fd, read):
             crc, start = codec.crc32c(piece, start=crc), 0
             while start < len(piece):  # what is read at once and what has a checksum differ
                 number, done = divmod(at + start, step)
                 part = piece[start : start + step - done]
                 sums[number] = codec.crc32c(part, start=sums[number])
                 start += len(part)
-            if of.dtype == np.bool_ and at < of.segment_bytes:
-                places = (at + np.flatnonzero(piece > 1)) // of.row_bytes
-                odd[places[places < len(odd)]] = True
+            if of.dtype == np.bool_:
+                odd[(at + np.flatnonzero(piece > 1)) // of.row_bytes] = True
             at += len(piece)
         checked.seal = Seal(size, crc, codec.packed_sums(sums))
         if (odd & flat).any():

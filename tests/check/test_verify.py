@@ -378,6 +378,16 @@ def test_truncated_and_removed_files_are_named(store):
     assert verify(store).findings == ()
 
 
+def test_a_raw_file_with_a_hole_behind_its_rows(store):
+    """Of which no more than its rows is read: the hole alone would take minutes."""
+    path = segments(store, "reward")[0]
+    path.chmod(0o644)
+    os.truncate(path, 1 << 40)
+    found = [finding for finding in verify(store).findings if finding.path == path]
+    assert [finding.kind for finding in found] == ["length"]
+    assert f"{1 << 40} bytes found" in found[0].meaning
+
+
 def test_swapped_and_doubled_segments_are_named(store):
     for name in ("observation", "hidden"):
         one, other = segments(store, name)[1:3]

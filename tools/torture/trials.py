@@ -209,6 +209,8 @@ def _is_as_listed(directory: Path) -> bool:
         )
     except (diskreplay.DiskReplayError, ValueError, LookupError, TypeError, AttributeError):
         return False
+    except RecursionError:  # of lists in lists
+        return False
 
 
 def _go_on(buffer: diskreplay.PrioritizedReplayBuffer, scratch: Path) -> None:
