@@ -84,8 +84,19 @@ class Client:
                 except LOST:
                     handle.lose()
 
-    def totals(self) -> np.ndarray:
-        """The sum of the leaves of each shard, as far as it is known; one is positive.
+    def _known(self) -> np.ndarray:
+        with self.lock:
+            for handle in self.handles:
+                handle.look()
+            return np.array([handle.state.mass.total for handle in self.handles])
+
+    def wait_for_totals(self, until: float) -> np.ndarray:
+        """The sum of the leaves of each shard, as far as it is known, once one is positive. Without
+        the client's lock: priorities are set meanwhile.
+
+        Waits for shards that do not answer. And for rows where there is a limiter: it counts
+        transitions before they are sent, so the first ones that it lets be sampled may still be on
+        their way.
 
         Raises
         ------
@@ -94,35 +105,17 @@ class Client:
         ShardsLostError
             There may be, and who has it does not answer.
         """
-        found = self._known()
-        if not (found > 0).any():
-            self.refresh()
-            found = self._known()
-        if not (found > 0).any():
-            found = self.wait_for_totals(time.monotonic() + self.timeout)
-        return found
-
-    def _known(self) -> np.ndarray:
-        with self.lock:
-            for handle in self.handles:
-                handle.look()
-            return np.array([handle.state.mass.total for handle in self.handles])
-
-    def wait_for_totals(self, until: float) -> np.ndarray:
-        """The sums, once a shard that did not answer is back, or another one has got rows."""
-        begun = time.monotonic()
-        while True:
-            found = self._known()
-            lost = [handle for handle in self.handles if handle.is_lost]
+        begun, has_looked = time.monotonic(), False
+        while not ((found := self._known()) > 0).any():
+            lost = sum(handle.is_lost for handle in self.handles)
             now = time.monotonic()
-            if (found > 0).any():
-                return found
-            if not lost or now >= until:
-                raise no_totals(len(lost), len(self.handles), round(now - begun, 1))
-            with self.lock:
-                for handle in lost:
-                    handle.look(0.05)
+            if has_looked:
+                if now >= until or (not lost and self.limiter is None):
+                    raise no_totals(lost, len(self.handles), round(now - begun, 1))
+                time.sleep(_LOOK_S)
             self.refresh()
+            has_looked = True
+        return found
 
     def note_largest(self, priority: float) -> None:
         """A priority that was seen somewhere."""
@@ -143,28 +136,20 @@ class Client:
         """Ask for batches."""
         self.acquire("acquire_sample", batches * size)
         try:
-            self._await_inserted()
-            with self.lock:
-                self.totals()  # before numbers are taken
-                self.rng.taken()
-                numbers = [self.rng.random(size) for _ in range(batches)]
-                self.rng.taken()
-                return DrawRequest(self, numbers)
+            until = time.monotonic() + self.timeout
+            while True:
+                self.wait_for_totals(until)  # before numbers are taken
+                with self.lock:
+                    totals = self._known()
+                    if not (totals > 0).any():
+                        continue  # lost since
+                    self.rng.taken()
+                    numbers = [self.rng.random(size) for _ in range(batches)]
+                    self.rng.taken()
+                    return DrawRequest(self, numbers, totals)
         except BaseException:
             self.give_back(batches * size)
             raise
-
-    def _await_inserted(self) -> None:
-        """Wait until a shard has something. The limiter counts transitions before they are sent:
-        the first ones that it lets be sampled may still be on their way."""
-        if self.limiter is None:
-            return
-        until = time.monotonic() + self.timeout
-        while not (self._known() > 0).any() and time.monotonic() < until:
-            self.refresh()
-            if any(handle.is_lost for handle in self.handles):
-                return  # `totals` waits for those
-            time.sleep(_LOOK_S)
 
     def acquire(self, what: str, count: int) -> None:
         """Wait for the rate limiter."""

@@ -34,7 +34,6 @@ class Drawing(Protocol):
 
     @property
     def lock(self) -> AbstractContextManager: ...
-    def totals(self) -> np.ndarray: ...
     def wait_for_totals(self, until: float) -> np.ndarray: ...
     def note_largest(self, priority: float) -> None: ...
     def beta(self) -> float: ...
@@ -66,11 +65,12 @@ class DrawRequest:
     client : Client
     uniform : list of ndarray, each of shape (batch,)
         The random numbers of each batch.
+    totals : ndarray of float64, shape (shards,)
+        The sum of the leaves of each shard; one is positive.
     """
 
-    def __init__(self, client: Drawing, uniform: list[np.ndarray]) -> None:
-        self._client, self.uniform = client, uniform
-        self._totals = client.totals()
+    def __init__(self, client: Drawing, uniform: list[np.ndarray], totals: np.ndarray) -> None:
+        self._client, self.uniform, self._totals = client, uniform, totals
         self._parts: list[_Part] = []
         self._execution: Execution | None = None
         drawn = [global_draw.stratified(numbers, self._totals) for numbers in uniform]
@@ -117,10 +117,11 @@ class DrawRequest:
                 )
                 lost += [part for part in self._parts if part.handle.number in gone]
                 self._parts = [part for part in self._parts if part.handle.number not in gone]
-                if not (self._totals > 0).any():
-                    self._totals = client.wait_for_totals(until)
-                    lost += self._parts  # all of it is drawn anew
-                    self._parts = []
+            if not (self._totals > 0).any():
+                self._totals = client.wait_for_totals(until)
+                lost += self._parts  # all of it is drawn anew
+                self._parts = []
+            with client.lock:
                 self._send(self._redrawn(lost))
         try:
             return self._batches()

@@ -52,10 +52,10 @@ class Updates(NamedTuple):
     priorities: np.ndarray
 
     @classmethod
-    def none(cls, client: str, first: int = 0) -> Self:
+    def none(cls, client: str) -> Self:
         """None at all."""
         nothing = np.empty(0, np.int64)
-        return cls(client, first, nothing, nothing, np.empty(0))
+        return cls(client, 0, nothing, nothing, np.empty(0))
 
     @property
     def stop(self) -> int:

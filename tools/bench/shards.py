@@ -1,19 +1,21 @@
 """`diskreplay.ray` beside Reverb, torchrl's `RayReplayBuffer` and RLlib's prioritized episodes.
 
-    python tools/bench/shards.py [--rows 20000] [--seconds 4] [--rounds 3] [--shards 1 2]
-        [--transport call graph] [--reverb PYTHON] [--only NAME ...] [--json FILE]
+    python tools/bench/shards.py [--rows 20000] [--seconds 4] [--warm 0] [--rounds 3]
+        [--shards 1 2] [--transport call graph] [--reverb PYTHON] [--only NAME ...] [--json FILE]
 
 Frames of 84x84, moving squares, stacks of 4, prioritized where that is to be had. All have the same
 frames, and each has processes of its own; they take turns, and medians of the rounds count.
 Processor time is of all processes together: of the learner, the shards and Ray's own. Reverb
 needs TensorFlow, which wants an interpreter of its own: without ``--reverb`` it is left out, and so
-is whatever cannot be imported, with the reason.
+is whatever cannot be imported, with the reason. Each process of Ray maps the pages of Ray's memory
+as it first writes to them, which takes longer than to fill them: ``--warm`` leaves that out.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -77,12 +79,15 @@ def adding(add: Callable[[], int], rows: int) -> dict[str, float]:
     }
 
 
-def sampling(take: Callable[[], None], size: int, seconds: float) -> dict[str, float]:
+def sampling(take: Callable[[], None], size: int, options: argparse.Namespace) -> dict[str, float]:
     """The same of batches, which are drawn, looked at and given priorities."""
-    for _ in range(5):
+    began = time.monotonic()
+    for number in itertools.count():
+        if number >= 5 and time.monotonic() >= began + options.warm:
+            break
         take()
     began, spent, done = time.monotonic(), processor_seconds(), 0
-    while time.monotonic() < began + seconds:
+    while time.monotonic() < began + options.seconds:
         take()
         done += size
     seconds = time.monotonic() - began
@@ -149,7 +154,7 @@ def _shards(options: argparse.Namespace, shards: int, transport: Any) -> dict[st
                     look_at(batch.next_observation)
                     replay.update_priorities(batch.id, batch.weight, batch.generation)
 
-                found |= sampling(take, size, options.seconds)
+                found |= sampling(take, size, options)
         waits = []
         with replay.prefetch(2, 2 * shards, 512) as batches:
             for _ in range(int(options.seconds / STEP_S)):
@@ -203,7 +208,7 @@ def engine_alone(options: argparse.Namespace) -> dict[str, float]:
             look_at(batch.next_observation)
             buffer.update_priorities(batch.id, batch.weight)
 
-        found |= sampling(take, 1024, options.seconds)
+        found |= sampling(take, 1024, options)
     return found
 
 
@@ -243,7 +248,7 @@ def torchrl_actor(options: argparse.Namespace) -> dict[str, float]:
                 look_at(got["observation"].numpy())
                 look_at(got["next", "observation"].numpy())
 
-            found |= sampling(take, size, options.seconds)
+            found |= sampling(take, size, options)
     return found
 
 
@@ -277,7 +282,7 @@ def rllib_actor(options: argparse.Namespace) -> dict[str, float]:
                 look_at(np.stack([episode.get_observations(-1) for episode in got]))
                 buffer.update_priorities.remote(np.ones(size))  # noqa: B023
 
-            found |= sampling(take, size, options.seconds)
+            found |= sampling(take, size, options)
     return found
 
 
@@ -332,7 +337,7 @@ def reverb_server(options: argparse.Namespace) -> dict[str, float]:
             keys = got.info.key.tolist()
             client.mutate_priorities("replay", dict.fromkeys(keys, 1.0))
 
-        found |= sampling(take, size, options.seconds)
+        found |= sampling(take, size, options)
     server.stop()
     return found
 
@@ -370,6 +375,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=4.0, help="for each size of batches")
+    parser.add_argument("--warm", type=float, default=0.0, help="seconds of sampling before those")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--transport", nargs="+", default=["call", "graph"])
@@ -421,8 +427,9 @@ def measured(label: str, options: argparse.Namespace) -> dict[str, Any]:
     more = {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [*command, f"--seconds={options.seconds}"], capture_output=True, text=True,
-            check=False, timeout=options.limit, env=os.environ | more,
+            [*command, f"--seconds={options.seconds}", f"--warm={options.warm}"],
+            capture_output=True, text=True, check=False, timeout=options.limit,
+            env=os.environ | more,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"left out": f"not done in {options.limit:.0f} s"}

@@ -1,0 +1,92 @@
+"""Who waits for something to draw from; without a cluster."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from diskreplay.errors import EmptyBufferError, ShardsLostError
+from diskreplay.ray.client import Client
+from diskreplay.ray.rate_limiter import MinSize
+from diskreplay.ray.shard import ShardState
+from diskreplay.sampling.prioritized import PriorityMass
+
+OPTIONS = {"timeout": 60.0, "shard_timeout": 2.0, "buffer": {"beta": 0.4, "alpha": 0.6}}
+HAS_ROWS = ShardState(PriorityMass(3.0, 1.0, 3, 1.0), 1, 3)
+
+
+class ActorThatIsNotThere:
+    def call(self, *_arguments, again=False):
+        return None
+
+
+@pytest.fixture
+def client(monkeypatch):
+    """One of a shard that has nothing, and two that are asked in vain."""
+    actors = [ActorThatIsNotThere() for _ in range(3)]
+    made = Client(ActorThatIsNotThere(), OPTIONS, None, actors, np.random.default_rng(0))
+    made.looks = threading.Semaphore(0)
+    monkeypatch.setattr(made, "refresh", made.looks.release)
+    return made
+
+
+def lose(handle):
+    handle.is_lost, handle.look = True, lambda seconds=0.0: None
+
+
+@pytest.mark.parametrize("of_a_request", [False, True])
+def test_priorities_are_set_while_a_draw_waits_for_shards_that_are_lost(client, of_a_request):
+    with ThreadPoolExecutor(2) as pool:
+        if of_a_request:  # its shards are lost when it asks for what they answer
+            client.handles[0].learn(HAS_ROWS)
+            request = client.begin(1, 4)
+            request._collect = lambda parts=list(request._parts): [parts.pop()] if parts else []
+            client.handles[0].state = client.handles[1].state
+            request._batches = lambda: "drawn"
+        for handle in client.handles:
+            lose(handle)
+        drawn = pool.submit(request.finish if of_a_request else lambda: client.begin(1, 4))
+        try:
+            for _ in range(3):
+                assert client.looks.acquire(timeout=30)
+            ones = np.ones(2, np.int64)
+            told = pool.submit(client.add_updates, ones, ones, np.ones(2), ones)
+            told.result(20)
+            assert not drawn.done()
+            assert client.handles[1].waiting == 2
+        finally:
+            client.handles[2].learn(HAS_ROWS)
+        asked = drawn.result(20)
+        if not of_a_request:
+            assert [part.handle.number for part in asked._parts] == [2]
+
+
+def test_nothing_is_waited_for_where_all_shards_answer_that_they_have_nothing(client):
+    began = time.monotonic()
+    with pytest.raises(EmptyBufferError):
+        client.begin(1, 4)
+    assert time.monotonic() - began < 30
+    assert client.looks.acquire(blocking=False)  # they were asked
+
+
+def test_rows_that_the_limiter_has_counted_are_waited_for(client, monkeypatch):
+    client.limiter = MinSize(1)
+    monkeypatch.setattr(client, "acquire", lambda what, count: None)
+    with ThreadPoolExecutor(1) as pool:
+        drawn = pool.submit(client.begin, 1, 4)
+        for _ in range(3):
+            assert client.looks.acquire(timeout=30)
+        client.handles[1].learn(HAS_ROWS)
+        assert [part.handle.number for part in drawn.result(20)._parts] == [1]
+
+
+@pytest.mark.parametrize(("lost", "error"), [(1, ShardsLostError), (0, EmptyBufferError)])
+def test_the_wait_ends(client, monkeypatch, lost, error):
+    client.limiter, client.timeout = MinSize(1), 0.3
+    monkeypatch.setattr(client, "acquire", lambda what, count: None)
+    for handle in client.handles[:lost]:
+        lose(handle)
+    with pytest.raises(error):
+        client.begin(1, 4)
