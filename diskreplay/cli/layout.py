@@ -1,19 +1,18 @@
 """Tables and lists for a terminal of any width: nothing is cut, and no value is broken in two."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from rich import box
 from rich.bar import Bar
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 _GAP = 2  # blanks between columns
-_NARROWEST = 14  # columns that a folded name needs to be read
-_FOLDS = 3  # lines of one
-_WORD = re.compile(r"[^/_.\- ]*[/_.\- ]*")
+_HEAD_LINES = 3  # an empty one, the heads, a rule
 _BAR = 40  # columns of the longest bar, where there is room
 
 
@@ -23,9 +22,9 @@ class Listing:
     Parameters
     ----------
     *columns : str
-        Heads. A column whose name starts with ``>`` is aligned to the right. Values of the first
-        column, names, are folded between words where room is scarce; all others stay in one
-        piece.
+        Heads. A column whose name starts with ``>`` is aligned to the right. A value of the first
+        column, a name, stands on a line of its own, above the others, where its column has no room
+        for it. All values stay in one piece.
     bar : bool
         Whether a bar follows each row, as long as `add` is told.
     """
@@ -56,28 +55,33 @@ class Listing:
             for at, head in enumerate(self._heads)
         ]
         needed = sum(widths[1:]) + _GAP * len(widths[1:])
-        left = options.max_width - needed - 1  # the box begins with a blank
-        names = [_folded(row[0], left) for row in self._rows]
-        if left < min(widths[0], _NARROWEST) or any(len(name) > _FOLDS for name in names):
+        left = options.max_width - needed - 2  # the box has a blank at both ends
+        fitting = [row[0].cell_len for row in self._rows if row[0].cell_len <= left]
+        name = max(cell_len(self._heads[0]), *fitting, 0)
+        if left < name:
             yield from self._blocks()
             return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-        for at, head in enumerate(self._heads):
-            table.add_column(
-                head, justify="right" if self._right[at] else "left", no_wrap=at > 0,
-                overflow="fold", max_width=left if at == 0 else None,
-            )  # fmt: skip
-        room = min(_BAR, options.max_width - needed - widths[0] - _GAP)
+        for head, right in zip(self._heads, self._right, strict=True):
+            table.add_column(head, justify="right" if right else "left", no_wrap=True)
+        room = min(_BAR, left - name - _GAP)
         if self._bars is not None and room > 3:
             table.add_column("")
         for at, row in enumerate(self._rows):
             if at in self._sections:
                 table.add_section()
-            cells: list[Text | Bar] = [Text("\n").join(names[at]), *row[1:]]
+            cells: list[Text | Bar] = [row[0] if row[0].cell_len <= left else Text(), *row[1:]]
             if self._bars is not None and len(table.columns) > len(row):
                 cells.append(Bar(1, 0, self._bars[at], width=room))
             table.add_row(*cells)
-        yield table
+        lines = iter(console.render_lines(table, options, pad=False))
+        yield from _lines(lines, _HEAD_LINES)
+        for at, row in enumerate(self._rows):
+            yield from _lines(lines, int(at > 0 and at in self._sections))
+            if row[0].cell_len > left:
+                yield Text.assemble(" ", row[0])
+            yield from _lines(lines, 1)
+        yield from _lines(lines, None)
 
     def _blocks(self) -> RenderResult:
         yield Text()
@@ -88,16 +92,11 @@ class Listing:
         yield Text()
 
 
-def _folded(name: Text, width: int) -> list[Text]:
-    """Lines of whole words of a name; too many of them if a word is too long."""
-    ends, begin = [], 0
-    for word in _WORD.finditer(name.plain):
-        if cell_len(name.plain[begin : word.end()]) > width and word.start() > begin:
-            ends.append(word.start())
-            begin = word.start()
-        if cell_len(word[0]) > width:
-            return [name] * (_FOLDS + 1)
-    return list(name.divide(ends))
+def _lines(lines: Iterator[list[Segment]], count: int | None) -> RenderResult:
+    """The next lines; all that are left if `count` is None."""
+    for line in islice(lines, count):
+        yield from line
+        yield Segment.line()
 
 
 def facts(lines: Mapping[str, str | Sequence[str]]) -> Table:
