@@ -120,3 +120,11 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+
+
+@pytest.fixture
+def no_upkeep(monkeypatch):
+    """Stores whose maintenance thread never runs: the test says when its work is done."""
+    from diskreplay.store.maintenance import Maintenance
+
+    monkeypatch.setattr(Maintenance, "wake", lambda self: None)

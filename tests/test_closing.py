@@ -3,23 +3,18 @@
 import shutil
 import signal
 
-import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.errors import StorageError
 from diskreplay.store import files, private
 from diskreplay.store.commit_page import CommitPage
-from diskreplay.store.maintenance import Maintenance
+from tests.numbered import ROWS, add, check, make, upkeep
 
-ROWS, MORE, FRAME = 256, 40, (64, 64)  # a segment of so many rows has a spare
+pytestmark = pytest.mark.usefixtures("no_upkeep")
 
-
-@pytest.fixture(autouse=True)
-def no_thread(monkeypatch):
-    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
+MORE = 40
 
 
 @pytest.fixture(autouse=True)
@@ -33,31 +28,15 @@ def ctrl_c_raises():
 def buffer(request, tmp_path):
     made = make(tmp_path / "store", request.param)
     add(made, ROWS - 1)
-    made._rows.store.maintenance.run(spares=True)
+    upkeep(made)
     yield made
     made.close()
 
 
-def make(path, compressor):
-    return diskreplay.ReplayBuffer(
-        path, observation_space=Box(0, 255, FRAME, np.uint8), action_space=Discrete(4),
-        capacity=None, segment_rows=ROWS, compressor=compressor,
-    )  # fmt: skip
-
-
-def add(buffer, rows):
-    for number in range(buffer.add_count, buffer.add_count + rows):
-        frame = np.full(FRAME, number % 251, np.uint8)
-        buffer.add(frame, number % 4, float(number), False, False)
-
-
-def check(path, rows):
+def check_store(path, rows):
     assert not verify(path).findings
     with diskreplay.open(path, mode="a") as buffer:
-        assert buffer.add_count == rows
-        found = buffer.take("observation", np.arange(rows))
-        np.testing.assert_array_equal(found[:, 0, 0], np.arange(rows) % 251)
-        np.testing.assert_array_equal(found[:, -1, -1], np.arange(rows) % 251)
+        check(buffer, rows)
 
 
 def check_that_it_goes_on(buffer, tmp_path):
@@ -65,9 +44,9 @@ def check_that_it_goes_on(buffer, tmp_path):
     assert not buffer.closed
     add(buffer, MORE)
     shutil.copytree(buffer.path, tmp_path / "killed")
-    check(tmp_path / "killed", ROWS - 1 + MORE)
+    check_store(tmp_path / "killed", ROWS - 1 + MORE)
     buffer.close()
-    check(buffer.path, ROWS - 1 + MORE)
+    check_store(buffer.path, ROWS - 1 + MORE)
 
 
 def test_the_commit_page_cannot_be_synced(buffer, tmp_path, monkeypatch):
@@ -130,4 +109,4 @@ def test_a_store_that_says_that_it_is_closed_gets_no_more_rows(
         buffer.close()
     monkeypatch.setattr(private, "clear", clear)
     assert buffer.closed
-    check(buffer.path, ROWS - 1)
+    check_store(buffer.path, ROWS - 1)

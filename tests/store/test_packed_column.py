@@ -11,17 +11,13 @@ import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.errors import StoreError
 from diskreplay.store import codec
-from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.packed_column import PackedColumn
 
 ENVS, BLOCK, TAIL = 2, 8, 16  # rows; frames are so large that a tail has two blocks of each env
 FRAME = (1024, 1024)
 
 
-@pytest.fixture(autouse=True)
-def no_thread(monkeypatch):
-    """Each test says what is done, and on which thread."""
-    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
+pytestmark = pytest.mark.usefixtures("no_upkeep")  # each test says what is done, and where
 
 
 def make(path, **options):

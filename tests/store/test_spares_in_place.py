@@ -4,44 +4,13 @@ import shutil
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 
-import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.store import files
-from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.store import Store
+from tests.numbered import ROWS, add, check, make, upkeep
 
-ROWS, FRAME = 256, (64, 64)  # of a segment: 1 MiB
-
-
-@pytest.fixture(autouse=True)
-def no_thread(monkeypatch):
-    monkeypatch.setattr(Maintenance, "wake", lambda self: None)
-
-
-def make(path):
-    return diskreplay.ReplayBuffer(
-        path, observation_space=Box(0, 255, FRAME, np.uint8), action_space=Discrete(4),
-        compressor="raw", capacity=None, segment_rows=ROWS,
-    )  # fmt: skip
-
-
-def add(buffer, rows):
-    for number in range(buffer.add_count, buffer.add_count + rows):
-        frame = np.full(FRAME, number % 251, np.uint8)
-        buffer.add(frame, number % 4, float(number), False, False)
-
-
-def check(buffer, rows):
-    assert buffer.add_count == rows
-    found = buffer.take("observation", np.arange(rows))
-    np.testing.assert_array_equal(found[:, 0, 0], np.arange(rows) % 251)
-    np.testing.assert_array_equal(found[:, -1, -1], np.arange(rows) % 251)
-
-
-def upkeep(buffer):
-    buffer._rows.store.maintenance.run(spares=True)
+pytestmark = pytest.mark.usefixtures("no_upkeep")
 
 
 def chunks(path):
