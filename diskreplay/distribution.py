@@ -12,7 +12,7 @@ from diskreplay.statistics import PriorityStatistics
 from diskreplay.store import numbers
 from diskreplay.store.priorities import LARGEST
 from diskreplay.store.store import Store
-from diskreplay.validation import asked_exponent, exponent
+from diskreplay.validation import asked_exponent, exponent, one_of
 
 if TYPE_CHECKING:
     from diskreplay.indexed_store import IndexedStore
@@ -99,11 +99,7 @@ class PrioritizedDistribution:
     def __init__(self, alpha: float, beta: Beta, weight_normalization: str) -> None:
         if not isinstance(alpha, int | float | np.number) or not 0 <= alpha < np.inf:
             raise InvalidInputError(f"alpha: a finite number from 0 on expected, found {alpha!r}")
-        if weight_normalization not in ("batch", "buffer"):
-            raise InvalidInputError(
-                f"weight_normalization: 'batch' or 'buffer' expected, found "
-                f"{weight_normalization!r:.60}"
-            )
+        one_of("weight_normalization", weight_normalization, ("batch", "buffer"))
         self.alpha, self.weight_normalization = float(alpha), weight_normalization
         self.beta = beta
 

@@ -15,6 +15,7 @@ from diskreplay.store.manifest import ATTACHMENTS
 from diskreplay.store.paths import resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
+from diskreplay.validation import one_of
 
 __all__ = ["attachment", "checkpoints", "open"]
 
@@ -61,8 +62,7 @@ def open(
     LockedError
         With ``"a"``: another writer has it.
     """
-    if mode not in ("r", "a"):
-        raise InvalidInputError(f"mode: 'r' or 'a' expected, found {mode!r}")
+    one_of("mode", mode, ("r", "a"))
     store = Store.open(Path(path), mode=mode)
     store.follower.follows = follow
     try:

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
 from diskreplay.transition_source import TransitionSource
-from diskreplay.validation import whole
+from diskreplay.validation import one_of, whole
 
 if TYPE_CHECKING:
     from diskreplay.sampling.row_index import RowIndex
@@ -51,10 +51,7 @@ class Relabelling:
         finished: bool,
         terminated: ComputeReward | None,
     ) -> None:
-        if strategy not in STRATEGIES:
-            raise InvalidInputError(
-                f"strategy: one of {', '.join(STRATEGIES)} expected, found {strategy!r:.60}"
-            )
+        one_of("strategy", strategy, STRATEGIES)
         for what, given in (("compute_reward", compute_reward), ("terminated", terminated)):
             if not callable(given) and not (what == "terminated" and given is None):
                 raise InvalidInputError(f"{what}: a function expected, found {given!r:.60}")

@@ -7,7 +7,7 @@ import numpy as np
 
 from diskreplay.errors import CapacityError, InvalidInputError
 from diskreplay.sampling.window import ENDS, Window
-from diskreplay.validation import exponent, whole
+from diskreplay.validation import exponent, one_of, whole
 
 _MOST_POSITIONS = 1 << 20  # each has memory in every batch: more is a slip of the finger
 
@@ -68,18 +68,13 @@ class SequenceOptions(NamedTuple):
         burn_in = _from_zero("burn_in", burn_in)
         n_step = buffer.update_horizon if n_step is None else whole("n_step", n_step, most=most)
         ahead = n_step if ahead is None else _from_zero("ahead", ahead)
-        if ends not in ENDS:
-            raise InvalidInputError(f"ends: one of {', '.join(ENDS)} expected, found {ends!r:.60}")
+        one_of("ends", ends, ENDS)
         if ahead < n_step and ends != "cross":
             raise InvalidInputError(
                 f"ahead: {ahead} rows behind the learning part, and its last rows are bootstrapped "
                 f"from {n_step} rows on; give ahead={n_step} or more, or a smaller n_step"
             )
-        if weight_normalization not in ("batch", "buffer"):
-            raise InvalidInputError(
-                f"weight_normalization: 'batch' or 'buffer' expected, found "
-                f"{weight_normalization!r:.60}"
-            )
+        one_of("weight_normalization", weight_normalization, ("batch", "buffer"))
         window = Window(length, burn_in, ahead, stride, ends, n_step, bool(arrival), bool(finished))
         kept = None if buffer.capacity is None else buffer.capacity // buffer.num_envs
         if kept is not None and window.positions + buffer.stack_size - 1 > kept:

@@ -22,10 +22,10 @@ from diskreplay.statistics import Statistics
 from diskreplay.store import files
 from diskreplay.union_member import member_of, opened_member
 from diskreplay.union_members import UnionMembers
-from diskreplay.union_options import check_normalization, checked_mixture
+from diskreplay.union_options import checked_mixture
 from diskreplay.union_prefetchers import UnionPrefetchers
 from diskreplay.union_state import UnionState, packed
-from diskreplay.validation import asked_exponent, checked_ids, exponent, whole
+from diskreplay.validation import asked_exponent, checked_ids, exponent, one_of, whole
 
 
 class ReplayUnion:
@@ -96,7 +96,7 @@ class ReplayUnion:
         shares = checked_mixture(mixture, len(members))
         size = whole("batch_size", batch_size, optional=True)
         self.beta: Beta = beta if callable(beta) else exponent(beta)
-        check_normalization(weight_normalization)
+        one_of("weight_normalization", weight_normalization, ("batch", "buffer"))
         self._mixture, self._normalization = mixture, weight_normalization
         with contextlib.ExitStack() as opened:  # closes them, unless all goes well
             there = [opened_member(member, opened) for member in members]

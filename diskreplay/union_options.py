@@ -22,12 +22,3 @@ def checked_mixture(mixture: Any, members: int) -> np.ndarray | None:
     if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
         raise InvalidInputError(f"mixture: shares from 0 on expected, found {mixture!r:.60}")
     return shares / shares.sum()
-
-
-def check_normalization(weight_normalization: Any) -> None:
-    """Refuse what is no way to normalise weights."""
-    if weight_normalization not in ("batch", "buffer"):
-        raise InvalidInputError(
-            f"weight_normalization: 'batch' or 'buffer' expected, found "
-            f"{weight_normalization!r:.60}"
-        )

@@ -53,6 +53,15 @@ def whole(name: str, value: Any, *, optional: bool = False, most: int = 1 << 30)
     return int(value)
 
 
+def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Refuse a value that is none of these, with an `InvalidInputError`."""
+    if value not in choices:
+        *some, last = map(repr, choices)
+        raise InvalidInputError(
+            f"{name}: {', '.join(some)} or {last} expected, found {value!r:.60}"
+        )
+
+
 def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | int:
     """`value` as an array of the field's dtype and of shape ``lead + field.shape``.
 

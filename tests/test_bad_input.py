@@ -17,6 +17,7 @@ import diskreplay
 from diskreplay import errors, naming
 from diskreplay.store import files
 from diskreplay.store.system_errors import translated
+from diskreplay.validation import one_of
 from tests import processes
 from tests.disks import alone, can_mount
 
@@ -1192,3 +1193,10 @@ def test_a_file_of_the_store_is_gone(tmp_path, gone, rows):
             call()
         assert str(caught.value).startswith(f"{tmp_path / 'store' / gone}: missing")
         assert f"diskreplay verify {tmp_path / 'store'} --repair" in str(caught.value)
+
+
+def test_a_value_that_is_none_of_the_choices_is_said_with_all_of_them():
+    one_of("axis", None, ("auto", None, -1))
+    with pytest.raises(errors.InvalidInputError) as caught:
+        one_of("axis", "x" * 90, ("auto", None, -1))
+    assert str(caught.value) == f"axis: 'auto', None or -1 expected, found '{'x' * 59}"

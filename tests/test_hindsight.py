@@ -223,7 +223,7 @@ def test_stacks_have_the_goal_in_each_frame(tmp_path):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"strategy": "past"}, "future, final, episode"),
+        ({"strategy": "past"}, "'future', 'final' or 'episode'"),
         ({"n_goals": 0}, "n_goals"),
         ({"achieved": "goal"}, "achieved_goal, desired_goal, seen"),
         ({"info": ["nothing"]}, "weight_of"),

@@ -17,6 +17,7 @@ from diskreplay.errors import InvalidInputError
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import resolved
+from diskreplay.validation import one_of
 
 _BYTES_AT_ONCE = 4 << 20
 
@@ -70,8 +71,7 @@ def write(
     ``sum_tree``, where ``priority ** alpha`` is what ReAgent calls a priority; a row whose window
     is not whole yet gets the largest. Discrete actions become int32, as both have them.
     """
-    if flavour not in ("reagent", "dopamine"):
-        raise InvalidInputError(f"flavour: 'reagent' or 'dopamine' expected, found {flavour!r}")
+    one_of("flavour", flavour, ("reagent", "dopamine"))
     if buffer.num_envs != 1 or not {"observation", "action"} <= buffer.fields.keys():
         raise InvalidInputError(
             "such files hold one env, one observation array and one action array; write each env "

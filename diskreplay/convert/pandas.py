@@ -47,6 +47,7 @@ from diskreplay.convert.timeline import Timeline, flat, take_retained, timeline_
 from diskreplay.errors import InvalidInputError, NotSampleableError, UnknownIdError
 from diskreplay.extensions import needed
 from diskreplay.inspection.identity import metadata_of
+from diskreplay.validation import one_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -228,8 +229,8 @@ class _Plan:
         vectors: Vectors,
     ) -> None:
         _pandas()
-        _check_choice("observations", observations, Observations)
-        _check_choice("vectors", vectors, Vectors)
+        one_of("observations", observations, get_args(Observations))
+        one_of("vectors", vectors, get_args(Vectors))
         self._buffer, self._observations = buffer, observations
         self._metadata = metadata_of(buffer.path)
         actions = [name for name, *_ in spaces.leaves(buffer.action_space, "action")]
@@ -360,11 +361,6 @@ def _objects(count: int, values: Any) -> np.ndarray:
 
 def _name(column: str | _Column) -> str:
     return column if isinstance(column, str) else column.name
-
-
-def _check_choice(name: str, value: Any, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise InvalidInputError(f"{name}: one of {get_args(choices)} expected, found {value!r}")
 
 
 def _pandas() -> Any:

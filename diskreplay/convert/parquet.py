@@ -63,6 +63,7 @@ from diskreplay.convert.timeline import (
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.opening import open as open_buffer
 from diskreplay.store.system_errors import explained
+from diskreplay.validation import one_of
 
 __all__ = ["from_parquet", "to_parquet"]
 
@@ -136,19 +137,13 @@ def to_parquet(
 
 
 def _check_arguments(partition: Any, episodes_per_file: Any, compression: Any) -> None:
-    if partition not in (None, "env", "episodes"):
-        raise InvalidInputError(
-            f"partition: None, 'env' or 'episodes' expected, found {partition!r}"
-        )
+    one_of("partition", partition, (None, "env", "episodes"))
     is_count = isinstance(episodes_per_file, int) and not isinstance(episodes_per_file, bool)
     if not is_count or episodes_per_file < 1:
         raise InvalidInputError(
             f"episodes_per_file: a positive integer expected, found {episodes_per_file!r}"
         )
-    if compression not in get_args(Compression):
-        raise InvalidInputError(
-            f"compression: one of {get_args(Compression)} expected, found {compression!r}"
-        )
+    one_of("compression", compression, get_args(Compression))
 
 
 def _parts(

@@ -26,7 +26,7 @@ from diskreplay.integrations.step_layout import StepLayout, row_ids, step_ids
 from diskreplay.opening import checkpoints
 from diskreplay.opening import open as open_buffer
 from diskreplay.sequence_batch import SequenceBatch
-from diskreplay.validation import whole
+from diskreplay.validation import one_of, whole
 
 __all__ = ["Replay"]
 
@@ -246,8 +246,7 @@ class Replay:
             The keys of the steps, and ``stepid``, for `update`. ``is_first`` is True at the
             beginning of each sequence, ``is_last`` also before an episode begins.
         """
-        if mode not in ("train", "report", "eval"):
-            raise InvalidInputError(f"mode: 'train', 'report' or 'eval' expected, found {mode!r}")
+        one_of("mode", mode, ("train", "report", "eval"))
         while not self._items:
             time.sleep(_WAIT)
         if mode == "train":

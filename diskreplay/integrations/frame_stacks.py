@@ -15,6 +15,7 @@ from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.integrations.environments import attribute
+from diskreplay.validation import one_of
 
 _NEVER_SEEN = "the agent would learn from stacks that it never saw"
 _WHOLE = (
@@ -131,8 +132,7 @@ def _frame_axes(
     found: gym_spaces.Space, expected: gym_spaces.Space, frame_axis: str | int | None
 ) -> list[int | None]:
     """For each leaf of `expected` the axis of `found` that has its frames; None: it is one."""
-    if frame_axis not in ("auto", None, 0, -1):
-        raise InvalidInputError(f"frame_axis: 'auto', None, 0 or -1 expected, found {frame_axis!r}")
+    one_of("frame_axis", frame_axis, ("auto", None, 0, -1))
     where = f"the environment's observation space is {found}, the buffer's {expected}"
     leaves, frames = (
         {name: (shape, dtype) for name, shape, dtype in spaces.leaves(space, "observation")}

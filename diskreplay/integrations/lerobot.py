@@ -104,8 +104,7 @@ class ReplayBuffer(LeRobotDatasets):
         pixels: Literal["float32", "uint8"] = "float32",
         compressor: str | Mapping[str, str] = "auto",
     ) -> None:
-        if pixels not in ("float32", "uint8"):
-            raise InvalidInputError(f"pixels: 'float32' or 'uint8' expected, found {pixels!r:.60}")
+        validation.one_of("pixels", pixels, ("float32", "uint8"))
         self.capacity = validation.whole("capacity", capacity)
         self.device, self.storage_device = device, storage_device
         self.state_keys = list(state_keys or [])

@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from diskreplay.errors import InvalidInputError
 from diskreplay.naming import extra_name
+from diskreplay.spaces import box
 
 SLOT, BACK = "slot", "back"
 NO_SLOT = -1  # of rows that hold only frames
@@ -158,7 +159,7 @@ class RecordLayout:
         for name, (shape, dtype) in self.fields.items():
             _, is_observation, key = name.partition("observation/")
             if is_observation:
-                boxes[key] = _box(shape, dtype)
+                boxes[key] = box(shape, dtype)
             else:
                 extras[name] = shape, dtype
         return {
@@ -303,12 +304,3 @@ def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8) for part in (one, other)
     )
     return (a == b).all(axis=1)
-
-
-def _box(shape: tuple[int, ...], dtype: np.dtype) -> spaces.Box:
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
-    if dtype.kind == "b":
-        return spaces.Box(0, 1, shape, np.bool_)  # type: ignore[arg-type]
-    limits = np.iinfo(dtype)
-    return spaces.Box(limits.min, limits.max, shape, dtype.type)

@@ -30,6 +30,7 @@ from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.integrations.transition_rows import rows_for
 from diskreplay.shared_buffer import shared
 from diskreplay.store.format import read_attributes
+from diskreplay.validation import one_of
 
 
 class DiskOptions(NamedTuple):
@@ -67,12 +68,8 @@ class DiskTransitions(Checkpointed):
         self._disk = options = options._replace(
             path=None if options.path is None else os.path.abspath(options.path)
         )
-        for name, value, known in (
-            ("pickle", options.pickle, ("reference", "embed")),
-            ("stack_padding", options.stack_padding, ("auto", "zero", "reset")),
-        ):
-            if value not in known:
-                raise InvalidInputError(f"{name}: one of {known} expected, found {value!r:.60}")
+        one_of("pickle", options.pickle, ("reference", "embed"))
+        one_of("stack_padding", options.stack_padding, ("auto", "zero", "reset"))
         whole = isinstance(options.prefetch, int | np.integer)
         if not whole or not 0 <= options.prefetch <= 1024:
             raise InvalidInputError(f"prefetch: 0 to 1024 expected, found {options.prefetch!r:.60}")

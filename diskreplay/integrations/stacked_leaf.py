@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.validation import one_of
 
 Padding = Literal["zero", "reset"]
 
@@ -71,8 +72,7 @@ class StackedLeaf:
 
     def _frame_axis(self, axis: Any) -> int:
         where = f"frame_stack={self.stack}: {self.name or 'the observation'} of shape {self.shape}"
-        if axis not in ("auto", 0, -1):
-            raise InvalidInputError(f"frame_axis: 'auto', 0 or -1 expected, found {axis!r:.60}")
+        one_of("frame_axis", axis, ("auto", 0, -1))
         candidates = [a for a in (0, -1) if self.shape and self.shape[a] % self.stack == 0]
         if axis != "auto":
             candidates = [a for a in candidates if a == axis]

@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 from diskreplay.errors import DtypeError, InvalidInputError, ShapeError
 from diskreplay.sequence_batch import SequenceBatch
+from diskreplay.spaces import box
 
 STEP_BYTES = 20
 
@@ -147,14 +148,9 @@ def row_ids(steps: Any) -> np.ndarray:
 
 
 def _box(shape: tuple[int, ...], dtype: np.dtype) -> spaces.Box:
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
-    if dtype.kind == "b":
-        return spaces.Box(0, 1, shape, np.bool_)  # type: ignore[arg-type]
-    if dtype.kind not in "iu":
+    if dtype.kind not in "fbiu":
         raise DtypeError(f"numbers expected, found {dtype} of shape {shape}")
-    limits = np.iinfo(dtype)
-    return spaces.Box(limits.min, limits.max, shape, dtype.type)
+    return box(shape, dtype)
 
 
 def _dict(nested: dict[str, Any]) -> spaces.Dict:

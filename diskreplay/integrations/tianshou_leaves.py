@@ -15,6 +15,7 @@ from diskreplay.integrations.disk_batch import LeafRows, field_names, fields_of,
 from diskreplay.slot_fields import SlotFields
 from diskreplay.slots import Slots
 from diskreplay.store.format import read_attributes
+from diskreplay.validation import one_of
 
 NOTE = "tianshou"  # among the notes of the slots
 _LEAST_BYTES = 2  # flags are in memory: compiled code of Tianshou's walks them
@@ -53,10 +54,7 @@ class LeavesOnDisk(ReplayBuffer):
         return self._rows
 
     def _set_up(self, options: DiskOptions) -> None:
-        if options.pickle not in ("reference", "embed"):
-            raise InvalidInputError(
-                f"pickle: 'reference' or 'embed' expected, found {options.pickle!r:.60}"
-            )
+        one_of("pickle", options.pickle, ("reference", "embed"))
         if options.path is not None:
             options = options._replace(path=Path(os.path.realpath(options.path)))
         self._options, self._rows = options, None

@@ -87,9 +87,9 @@ def checksum(path: Path) -> Seal:
         return Seal(size, crc)
 
 
-def bytes_of(path: Path, size: int | None = None) -> np.ndarray:
-    """The first bytes of a file, all of them by default; or `Unreadable`."""
-    with plain_file(path) as (fd, found):
-        data = np.empty(found if size is None else size, np.uint8)
+def bytes_of(path: Path) -> np.ndarray:
+    """The bytes of a file, or `Unreadable`."""
+    with plain_file(path) as (fd, size):
+        data = np.empty(size, np.uint8)
         read_at(fd, 0, data)
     return data

@@ -275,7 +275,7 @@ def _open_packed(
             index[behind] = codec.MISSING
             column.segments.replace(segment, column.copied(segment, index, segment.path))
         else:
-            segment.write_index()
+            segment.write_index(segment.index)
     _forget_seals(column)
 
 

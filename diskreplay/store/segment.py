@@ -380,18 +380,15 @@ class Shard(Segment):
             self.write(more)
         if os.fstat(self._fd).st_size != self.end + len(more):
             files.truncate(self._fd, self.path, self.end + len(more))
-        self._write_index(index)
+        self.write_index(index)
 
     def became(self, index: np.ndarray, more: np.ndarray) -> None:
         """It is in its place as `finish` has made it. Cannot fail."""
         self.index[:] = index
         self.end += len(more)
 
-    def write_index(self) -> None:
-        """Let the file have the index that is in memory, and its checksum."""
-        self._write_index(self.index)
-
-    def _write_index(self, index: np.ndarray) -> None:
+    def write_index(self, index: np.ndarray) -> None:
+        """Let the file have this index, and its checksum."""
         head = codec.index_bytes(index)
         self.mapping.array[: len(head)] = np.frombuffer(head, np.uint8)
 

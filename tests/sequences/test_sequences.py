@@ -396,7 +396,7 @@ def test_an_empty_view(buffer):
         ({"length": 2.5}, InvalidInputError, "length"),
         ({"burn_in": -1}, InvalidInputError, "burn_in"),
         ({"stride": 0}, InvalidInputError, "stride"),
-        ({"ends": "wrap"}, InvalidInputError, "inside, shift, pad, cross"),
+        ({"ends": "wrap"}, InvalidInputError, "'inside', 'shift', 'pad' or 'cross'"),
         ({"n_step": 3, "ahead": 2}, InvalidInputError, "ahead=3"),
         ({"n_step": 0}, InvalidInputError, "n_step"),
         ({"length": 195, "ahead": 9}, CapacityError, "larger capacity"),
