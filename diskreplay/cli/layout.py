@@ -56,8 +56,8 @@ class Listing:
         ]
         needed = sum(widths[1:]) + _GAP * len(widths[1:])
         left = options.max_width - needed - 2  # the box has a blank at both ends
-        fitting = [row[0].cell_len for row in self._rows if row[0].cell_len <= left]
-        name = max(cell_len(self._heads[0]), *fitting, 0)
+        short = [row[0].cell_len for row in self._rows if row[0].cell_len <= left]
+        name = max(cell_len(self._heads[0]), *short, 0)
         if left < name:
             yield from self._blocks()
             return
