@@ -78,6 +78,41 @@ class RowReader(Session):
         self._fetch(names, results, lambda rows: rows.retained(ids))
         return results[0] if isinstance(field, str) else results
 
+    def take_both(self, field: str, ids: np.ndarray, out: np.ndarray) -> None:
+        """`take` for adapters: of windows of rows what was seen, and what it led to, in one go.
+
+        Parameters
+        ----------
+        field : str
+        ids : ndarray of int64, shape (n, width)
+            As for `take`, C-contiguous; at least two in a window.
+        out : ndarray, shape (2, n, width - 1, *shape)
+            C-contiguous, of the field's dtype. Its first half gets the rows of ``ids[:, :-1]``, the
+            second one those of ``ids[:, 1:]``. What both get is read once.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such field, or `ids` or `out` do not fit.
+        UnknownIdError, NotSampleableError, CorruptSegmentError, ClosedError, ForkedError
+            As for `take`.
+        """
+        if ids.dtype != np.int64 or ids.ndim != 2 or ids.shape[1] < 2 or not ids.flags.c_contiguous:
+            raise InvalidInputError(
+                "ids: a contiguous array of int64 with two axes expected, at least two ids in a "
+                f"window; found {ids.dtype} of shape {ids.shape}"
+            )
+        shape, dtype = self._shape(field, (2, len(ids), ids.shape[1] - 1))
+        if out.shape != shape or out.dtype != dtype or not out.flags.carray:
+            raise InvalidInputError(
+                f"out: a contiguous array of {dtype} and shape {shape} expected, found {out.dtype} "
+                f"of shape {out.shape}"
+            )
+        self._read_rows(
+            lambda rows: rows.retained(ids),
+            lambda store, ids: store.columns[field].take_both(ids, out),
+        )
+
     def _fetch(
         self, names: Sequence[str], results: Sequence[np.ndarray],
         ids_in: Callable[[Any], np.ndarray],

@@ -37,6 +37,10 @@ def fill_and_use(kind, path, space, envs, **options):
             add(buffer, space, envs, terminated=i % 7 == 6, truncated=i % 11 == 10)
         batch = buffer.sample(32)
         buffer.gather(batch.id)  # before rows are added: the oldest leave then
+        field = next(iter(buffer.fields))
+        one = buffer.take(field, batch.id)
+        pairs = np.stack([batch.id, batch.id], axis=1)
+        buffer.take_both(field, pairs, np.stack([one, one])[:, :, None])
         if prioritized:
             buffer.update_priorities(batch.id, np.ones(32))
             buffer.extend(

@@ -183,16 +183,21 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
 
     def _read_at_once(self, slots: np.ndarray) -> ReplayBufferSamples:
         """As `ReplayBuffer._get_samples`: of the same draws the same tensors, with fewer copies."""
-        envs = np.random.randint(0, high=self.n_envs, size=(len(slots),))  # noqa: NPY002
+        envs = np.zeros(len(slots), np.int64)
+        if self.n_envs > 1:  # else the draw has one outcome, and leaves the generator as it was
+            envs = np.random.randint(0, high=self.n_envs, size=(len(slots),))  # noqa: NPY002
         leaf = self._leaves[0]
         room = np.empty((2, len(slots), *leaf.shape), leaf.dtype)
         self._ring.both_observations(slots, envs, room)
         # Not the two parts of one tensor: a change of one counts as a change of the other there.
         seen, led = map(torch.from_numpy, room)
-        done = self.dones[slots, envs] * (1 - self.timeouts[slots, envs])
-        actions, done, rewards = map(
-            torch.from_numpy, (self.actions[slots, envs], done, self.rewards[slots, envs])
+        at = slots * self.n_envs + envs  # with two indexes NumPy takes twice as long
+        done, timeout, rewards = (
+            values.reshape(-1).take(at) for values in (self.dones, self.timeouts, self.rewards)
         )
+        done *= 1 - timeout
+        actions = self.actions.reshape(-1, self.action_dim).take(at, axis=0)
+        actions, done, rewards = map(torch.from_numpy, (actions, done, rewards))
         return ReplayBufferSamples(seen, actions, led, done[:, None], rewards[:, None])
 
 

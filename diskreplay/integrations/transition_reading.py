@@ -74,18 +74,11 @@ class TransitionReading:
         """
         leaf = self.leaves[0]
         stacks = room.reshape(2, len(slots), leaf.stack, *leaf.frame_shape)
-        if (
-            leaf.stack > 1 and self.buffer._rows.store.columns[leaf.field].field.packed
-        ):  # frames of both are decoded once
-            with self.both.reading():
-                windows, blind = self._windows(0, slots, envs, 1 - leaf.stack, 1)
-            stacks[0], stacks[1] = windows[:, :-1], windows[:, 1:]
-        else:  # and copied once
-            ids, tips, blind = self._ids(leaf, slots, envs, 1 - leaf.stack, 1)
-            self.buffer.take(leaf.field, np.stack((ids[:, :-1], ids[:, 1:])), out=stacks)
-            if tips:
-                at = np.flatnonzero(ids[:, -1] == TIP)
-                stacks[1, at, -1] = self._tips[0].newest[envs[at]]
+        ids, tips, blind = self._ids(leaf, slots, envs, 1 - leaf.stack, 1)
+        self.buffer.take_both(leaf.field, ids, stacks)
+        if tips:
+            at = np.flatnonzero(ids[:, -1] == TIP)
+            stacks[1, at, -1] = self._tips[0].newest[envs[at]]
         if blind:
             stacks[1, self._blind[slots, envs]] = 0
 

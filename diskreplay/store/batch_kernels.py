@@ -111,6 +111,49 @@ def take(table, ids, out, scratch):
     )
 
 
+@kernel("int64[::1], int64[:, ::1], uint8[::1], int64[::1]")
+def take_both(table, windows, out, scratch):
+    """Of each window of ids (``row * num_envs + env``) the rows of all but the last into
+    ``out[0, i]``, and of all but the first into ``out[1, i]``; zeros for negative ones.
+
+    What both get is read once: `reads` that say so, see `read_job`.
+    """
+    envs, row_bytes = table[ENVS], table[ROW_BYTES]
+    count, width = windows.shape
+    stack = width - 1
+    reads, read, end = int64s_at(address(scratch)), int64(0), address(scratch) + 8 * len(scratch)
+    for i in range(count):
+        first = address(out) + i * stack * row_bytes
+        second = first + (count * stack - 1) * row_bytes  # a row further, so that places agree
+        at = 0
+        while at < width:
+            stop, row = at + 1, windows[i, at]
+            if row < 0:
+                if at < stack:
+                    memset(first + at * row_bytes, 0, row_bytes)
+                if at:
+                    memset(second + at * row_bytes, 0, row_bytes)
+                at = stop
+                continue
+            while stop < width and windows[i, stop] == windows[i, stop - 1] + envs:
+                stop += 1
+            env = int64(0)
+            if envs > 1:  # a division takes as long as copying a short row
+                env, row = row % envs, row // envs
+            split = smaller(stop, stack)  # places from here on are those of the second only
+            new = READ * read
+            read = add_read(reads, read, env, row, row + stop - at, first + at * row_bytes)
+            reads[new + SPLIT], reads[new + SECOND] = row + split - at, second + split * row_bytes
+            reads[new + SHARED] = larger(split - larger(at, 1), 0)
+            at = stop
+            if read == READS:
+                failed = fetch(pointer(table), reads, read, end)
+                if failed:
+                    return failed
+                read = int64(0)
+    return fetch(pointer(table), reads, read, end)
+
+
 @kernel("int64[::1], int64[:, ::1]")
 def advise(table, plan):
     """Ask the system for the pages of all windows of a plan, without waiting for them. Pages that

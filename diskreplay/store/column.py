@@ -135,6 +135,25 @@ class Column(Generic[AnySegment]):
         if failed:
             self.complain(*divmod(-(1 + failed), self.num_envs))
 
+    def take_both(self, windows: np.ndarray, out: np.ndarray) -> None:
+        """As `take`, of windows of ids: all but the last of each into ``out[0]``, all but the first
+        into ``out[1]``.
+
+        Parameters
+        ----------
+        windows : ndarray of int64, shape (n, width)
+        out : ndarray
+            C-contiguous, of the field's dtype, with room for ``2 * n * (width - 1)`` of its values.
+        """
+        from diskreplay.store import batch_kernels
+
+        scratch = self.scratch(min(windows.size, READS))
+        failed = batch_kernels.take_both(
+            self.table.array, windows, out.reshape(-1).view(np.uint8), scratch
+        )
+        if failed:
+            self.complain(*divmod(-(1 + failed), self.num_envs))
+
     def missing(self, env: int, start: int, stop: int) -> CorruptSegmentError:
         """The error for rows whose segment is not there."""
         number, group = start // self.field.segment_rows, env // self.field.env_group

@@ -247,8 +247,8 @@ def fetch(table, reads, count, scratch_end):
             failed = _copy(table, reads, read, scratch_end)
             if failed:
                 return failed * envs + envs - 1 - reads[read + ENV]
-        if split < stop:
-            shared = reads[read + SHARED] * row_bytes
+        shared = reads[read + SHARED] * row_bytes
+        if shared:
             end = reads[read + TARGET] + (split - start) * row_bytes
             memcpy(reads[read + SECOND] - shared, end - shared, shared)
     return 0
@@ -260,5 +260,5 @@ def add_read(reads, count, env, start, stop, target):
     read = READ * count
     reads[read + ENV], reads[read + START] = env, start
     reads[read + STOP], reads[read + TARGET] = stop, target
-    reads[read + SPLIT] = stop
+    reads[read + SPLIT], reads[read + SHARED] = stop, 0
     return count + 1
