@@ -71,3 +71,17 @@ def test_rows_of_many_envs_are_those_that_a_list_has(tmp_path):
     apart = found.finals_apart()
     assert set(found.id) - set(apart.id) == set(found.final_id[found.final_id >= 0])
     assert not found.transitions().is_final.any()
+
+
+def test_a_frame_that_begins_the_next_episode_is_no_final_row_of_the_one_before(tmp_path):
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=Box(-1, 1, (1,)), action_space=Discrete(2),
+        capacity=None,
+    ) as buffer:  # fmt: skip
+        buffer.add([0.0], 0, 1.0, True, False)
+        buffer.add_frame([0.5])
+        buffer.add([0.0], 0, 1.0, True, False, [0.1])
+        found = timeline_of(buffer)
+    assert found.is_final.tolist() == [False, True, False, True]
+    assert found.final_id.tolist() == [-1, -1, 3, -1]
+    assert found.episode.tolist() == [0, 1, 1, 1]
