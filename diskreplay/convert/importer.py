@@ -178,9 +178,8 @@ class Importer:
             return
         some = next((ids[:1] for ids, _ in self._priorities if len(ids)), None)
         if some is not None and largest is not None:
-            self.buffer.update_priorities(
-                some, np.array([largest])
-            )  # what counts is that it was seen
+            # What counts is that it was seen.
+            self.buffer.update_priorities(some, np.array([largest]))
         for ids, priorities in self._priorities:
             self.buffer.update_priorities(ids, priorities)
 

@@ -36,9 +36,8 @@ class Follower:
         self._mapped_epoch = 0  # of what is mapped
         self._mapped_count = np.zeros(store.num_envs, np.int64)  # the rows that it has
         self._mapped_packed: dict[str, np.ndarray] = {}  # of each packed field, those in shards
-        self._opened_epoch: int | None = (
-            None  # a writer raises it when it opens, and behind closing
-        )
+        # A writer raises it when it opens, and behind closing.
+        self._opened_epoch: int | None = None
         self._limited_epoch: int | None = None  # at which the record had our limits
         self.follows = True
         self.looks = 0
