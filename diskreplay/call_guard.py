@@ -61,10 +61,14 @@ class CallGuard:
 
         Raises
         ------
+        ClosedError, ForkedError
+            A child of the process that opened it: no other thread is there to let go of the lock.
         ReentryError
             This thread is amid one already. An RLock would let it pass, into what is half done;
             and a batch that is read, or one that is waited for, would be waited for for ever.
         """
+        if fork.pid != self._pid:
+            self._check_open()  # here: in a child the lock may be held for ever
         lock = self._lock
         if lock._is_owned() or get_ident() in self._busy:  # type: ignore[attr-defined]
             self._refuse()
@@ -72,6 +76,8 @@ class CallGuard:
 
     def _turn_when_drawn(self) -> Any:
         """As `_turn`, for a call that changes or draws something."""
+        if fork.pid != self._pid:
+            self._check_open()
         lock, me = self._lock, get_ident()
         if lock._is_owned() or me in self._busy:  # type: ignore[attr-defined]
             self._refuse()

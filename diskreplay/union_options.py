@@ -19,6 +19,8 @@ def checked_mixture(mixture: Any, members: int) -> np.ndarray | None:
         raise InvalidInputError(
             f"mixture: one share for each of {members} members expected, found {mixture!r:.60}"
         )
-    if not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
+    with np.errstate(over="ignore"):
+        total = shares.sum()  # finite, and so are all of them
+    if not ((shares >= 0).all() and 0 < total < np.inf):
         raise InvalidInputError(f"mixture: shares from 0 on expected, found {mixture!r:.60}")
-    return shares / shares.sum()
+    return shares / total

@@ -2,6 +2,8 @@
 
 import io
 import json
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,8 @@ class UnionState:
 
     def __init__(self, path: Path, members: UnionMembers) -> None:
         try:
-            with np.load(path, allow_pickle=False) as found:
+            # np.load does not close what it opened itself where it is no archive.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
                 arrays = {name: found[name] for name in found.files}
             state = json.loads(arrays["state"].tobytes())
             says, self._rng = state["members"], parse_rng(state["rng"])
@@ -63,7 +66,10 @@ class UnionState:
                     if not 0 < largest < np.inf:
                         raise ValueError(f"largest: {largest} found")
                     self._restored.append((member, int(said["start"]), leaves, largest))
-        except (LookupError, ValueError, TypeError, OSError, EOFError) as error:
+        except (
+            LookupError, ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error,
+            RuntimeError,  # flags of the archive that rotted: encrypted, packed in another way
+        ) as error:  # fmt: skip
             raise FormatError(f"{path}: no saved state of this union ({error})") from error
 
     def restore(self, rng: ReplayableRng) -> None:

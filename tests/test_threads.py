@@ -4,6 +4,8 @@ Each row carries a checksum of its own observation, and of its own id, as extras
 stale or mixed up shows.
 """
 
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -220,3 +222,54 @@ def test_processes(tmp_path, compressor):
             assert batches > 60
             assert followed > 3 * CAPACITY, "the ring should have wrapped"
         check(buffer.sample(32))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_that_was_forked_amid_a_call_of_another_thread_is_refused(tmp_path):
+    """It has the lock as it was, and no thread that would let go of it."""
+    with make(tmp_path / "store", "raw") as buffer:
+        for i in range(60):
+            buffer.add(frame(i), 0, 1.0, False, False, checksum=0, number=i)
+        view, union = buffer.sequences(4, prioritized=True), diskreplay.ReplayUnion([buffer])
+        ids, anchors = buffer.sample(4).id, view.sample(4).anchor
+        calls = [
+            lambda: buffer.sample(4), lambda: buffer.gather(ids), lambda: buffer.take("step", ids),
+            lambda: buffer.update_priorities(ids, np.ones(4)), buffer.priority_mass,
+            lambda: len(buffer), lambda: buffer.bounds, lambda: buffer.add_count,
+            buffer.sampleable_ids, buffer.statistics, buffer.episodes, buffer.to_pandas,
+            buffer.flush, buffer.clear, lambda: buffer.save(tmp_path / "saved", 1),
+            lambda: buffer.sequences(3), buffer.prefetch, lambda: view.sample(4), view.prefetch,
+            lambda: view.gather(anchors), lambda: view.update_priorities(anchors, np.ones(4)),
+            lambda: union.sample(4), lambda: union.gather(ids), union.prefetch,
+        ]  # fmt: skip
+        held, done = threading.Event(), threading.Event()
+
+        def amid_a_call():
+            with buffer._lock:
+                held.set()
+                done.wait(PATIENCE_S)
+
+        thread = threading.Thread(target=amid_a_call)
+        thread.start()
+        held.wait(PATIENCE_S)
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # ends it where it waits
+            status = 100
+            try:
+                for number, call in enumerate(calls):
+                    status = number + 1
+                    with pytest.raises(diskreplay.ForkedError):
+                        call()
+                status = 0
+            finally:
+                os._exit(status)
+        try:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        finally:
+            done.set()
+            thread.join()
+        union.close()
+        assert len(buffer.sample(4)) == 4

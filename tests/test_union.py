@@ -386,6 +386,7 @@ def test_what_is_refused(stores, tmp_path):
             ([live, old], [1], errors.InvalidInputError, "2 members"),
             ([live, old], [1, -1], errors.InvalidInputError, "from 0 on"),
             ([live, old], [0, 0], errors.InvalidInputError, "from 0 on"),
+            ([live, old], [1e308, 1e308], errors.InvalidInputError, "from 0 on"),
             ([live, old], ["a", 1], errors.InvalidInputError, "numbers"),
             (
                 [live.sequences(4), other.sequences(5)], None, errors.SchemaError, "windows",
@@ -412,6 +413,31 @@ def test_what_is_refused(stores, tmp_path):
             union.sample()
         assert not live.closed
         assert union.members[1].closed
+
+
+def test_a_damaged_state_is_refused(stores, tmp_path):
+    with diskreplay.ReplayUnion(stores, seed=0) as union:
+        union.save(tmp_path / "whole")
+        whole = (tmp_path / "whole").read_bytes()
+        ids = union.sample(8).id
+        central = whole.index(b"PK\x01\x02")
+        for at, bits in (
+            (central - 1, 1),  # a value: the checksum differs
+            (central + 6, 64),  # a version of the format that is yet to come
+            (central + 8, 1),  # encrypted, and in the other header too
+        ):
+            damaged = bytearray(whole)
+            damaged[at] ^= bits
+            if at == central + 8:
+                damaged[6] ^= bits
+            (tmp_path / "damaged").write_bytes(damaged)
+            with pytest.raises(errors.FormatError, match="no saved state"):
+                union.load(tmp_path / "damaged")
+        (tmp_path / "damaged").write_bytes(whole[:200])
+        with pytest.raises(errors.FormatError, match="no saved state"):
+            union.load(tmp_path / "damaged")
+        union.load(tmp_path / "whole")
+        assert union.sample(8).id.tolist() == ids.tolist()
 
 
 class _Joined:
