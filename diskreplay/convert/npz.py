@@ -27,7 +27,7 @@ from diskreplay.convert.buffer_options import options_of, parse_description
 from diskreplay.convert.importer import Importer, Progress, importing
 from diskreplay.convert.output import new_file
 from diskreplay.convert.timeline import Priorities, rows_within
-from diskreplay.errors import FormatError, NotSampleableError, StorageError
+from diskreplay.errors import FormatError, NotSampleableError, StorageError, UsageError
 from diskreplay.opening import open as open_buffer
 
 __all__ = ["from_npz", "to_npz"]
@@ -179,9 +179,9 @@ def from_npz(
                 document, store_path, path, overwrite=overwrite, progress=progress, options=options
             ) as importer:
                 _read_npz(archive, document["members"], importer)
-    except StorageError:
+    except (StorageError, UsageError):
         raise
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error, OSError) as error:
+    except (zipfile.BadZipFile, EOFError, RuntimeError, zlib.error, OSError) as error:
         # EINVAL: a member is to be read from before the file's beginning.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise

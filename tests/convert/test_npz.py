@@ -1,6 +1,7 @@
 """The .npz file against what was recorded, and back."""
 
 import json
+import re
 import zipfile
 
 import numpy as np
@@ -101,6 +102,12 @@ def test_what_is_refused(tmp_path, recorded):
     whole = out.read_bytes()
     out.write_bytes(whole[: len(whole) // 2])
     refused("no .npz file")
+    flags = bytearray(whole)
+    for header, at in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        for found_at in re.finditer(header, whole):
+            flags[found_at.start() + at] |= 1
+    out.write_bytes(flags)
+    refused("encrypted")
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("diskreplay.npy", b"nonsense")
     refused("to_npz did not write it")
