@@ -26,6 +26,7 @@ from numba.core import caching, ccallback, cgutils, event, sigutils
 from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic as numba_intrinsic
 
+from diskreplay import kernel_sources
 from diskreplay.errors import StorageError
 
 void, int64, float64 = types.void, types.int64, types.float64
@@ -269,7 +270,7 @@ class KernelCache(caching.NullCache):
         _make_parts(self._function)
         for place in self._places():
             try:
-                found = place.load_overload(_key(sig), target_context)
+                found = place.load_overload(self._key(sig), target_context)
             except Exception as error:  # rotten bytes are unpickled into any error
                 self.trouble = error
                 self._empty(place)
@@ -284,7 +285,7 @@ class KernelCache(caching.NullCache):
         self.kept = False
         if self._writable is not None:
             try:
-                self._writable.save_overload(_key(sig), data)
+                self._writable.save_overload(self._key(sig), data)
             except OSError as error:
                 self.trouble = error
                 # The index may name a file by now that an older version of the kernel has left.
@@ -293,6 +294,14 @@ class KernelCache(caching.NullCache):
                 self.kept, self.directory = True, self._writable.cache_path
         if not self.kept:
             _warn(self.trouble, _remedy(self.cache_path))
+
+    def _key(self, signature: Any) -> Any:
+        """What an entry of an index is found by: the types, the same whether `warm_up` names them
+        in a text or a call has them, and what else is in the machine code. Numba itself takes a
+        text as it stands, which no call finds."""
+        arguments, returns = sigutils.normalize_signature(signature)
+        types_ = arguments if returns is None else returns(*arguments)
+        return types_, kernel_sources.digest(self._function.__module__)
 
     def _places(self) -> list[caching.FunctionCache]:
         if self._opened is None:
@@ -327,13 +336,6 @@ class _Place(caching.FunctionCache):
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
         return None
-
-
-def _key(signature: Any) -> Any:
-    """What an entry of an index is found by: the same whether `warm_up` names the types in a text
-    or a call has them. Numba itself takes a text as it stands, which no call finds."""
-    arguments, returns = sigutils.normalize_signature(signature)
-    return arguments if returns is None else returns(*arguments)
 
 
 def _readable(function: Callable) -> Iterator[caching.FunctionCache]:

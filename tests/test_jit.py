@@ -265,6 +265,48 @@ def on_terminal(directory, environment, code):
         os.close(theirs)
 
 
+@pytest.mark.parametrize("changed", ["inlined", "numbers", "parts"])
+def test_what_a_kernel_takes_from_another_file_is_not_taken_from_an_older_one(tmp_path, changed):
+    """Numba looks at the file of the kernel only."""
+    files = {
+        "__init__": "",
+        "numbers": "FACTOR = 2\n",
+        "parts": (
+            "from diskreplay.jit import int64, part\n"
+            "@part(int64, int64)\ndef more(number):\n    return number + 2\n"
+        ),
+        "inlined": (
+            "from diskreplay.jit import inner\n@inner\ndef less(number):\n    return number - 2\n"
+        ),
+        "kernels": (
+            "from diskreplay.jit import kernel\n"
+            "from layers.inlined import less\n"
+            "from layers.numbers import FACTOR\n"
+            "from layers.parts import more\n"
+            "@kernel('int64')\ndef of(number):\n    return more(less(number) * FACTOR)\n"
+        ),
+    }
+    package = tmp_path / "layers"
+    package.mkdir()
+    for name, source in files.items():
+        (package / f"{name}.py").write_text(source)
+
+    def run():
+        return subprocess.run(
+            [sys.executable, "-B", "-c", "from layers.kernels import of; print(of(10))"],
+            cwd=tmp_path,
+            env=os.environ | {
+                "PYTHONPATH": f"{tmp_path}:{ROOT}", "NUMBA_CACHE_DIR": str(tmp_path / "kept"),
+            },
+            check=True, capture_output=True, text=True,
+        ).stdout.strip()  # fmt: skip
+
+    assert run() == str((10 - 2) * 2 + 2)
+    path = package / f"{changed}.py"
+    path.write_text(path.read_text().replace("2", "3"))
+    assert run() == {"inlined": "16", "numbers": "26", "parts": "19"}[changed]
+
+
 def test_a_terminal_is_told_while_kernels_are_compiled(tmp_path):
     (tmp_path / "doubling.py").write_text(SOURCE)
     environment = os.environ | {

@@ -58,7 +58,16 @@ LEVELS = [
     ["episode_parts"],
     ["sampling"],
     ["store"],
-    ["errors", "extensions", "fork", "signals", "cache_line", "row_commit", "jit"],
+    [
+        "errors",
+        "extensions",
+        "fork",
+        "signals",
+        "cache_line",
+        "row_commit",
+        "jit",
+        "kernel_sources",
+    ],
 ]
 HEAVY = ["numba", "zarr", "pandas", "matplotlib", "torch", "obstore", "ray", "starlette"]
 
