@@ -253,6 +253,8 @@ class KernelCache(caching.NullCache):
 
     def __init__(self, function: Callable) -> None:
         self._function = function
+        # Now: a process that becomes another user's may not be able to read them later.
+        self._sources = kernel_sources.digest(function.__module__)
         self._opened: list[caching.FunctionCache] | None = None
         self._writable: caching.FunctionCache | None = None
         self.trouble: object = None
@@ -301,7 +303,7 @@ class KernelCache(caching.NullCache):
         text as it stands, which no call finds."""
         arguments, returns = sigutils.normalize_signature(signature)
         types_ = arguments if returns is None else returns(*arguments)
-        return types_, kernel_sources.digest(self._function.__module__)
+        return types_, self._sources
 
     def _places(self) -> list[caching.FunctionCache]:
         if self._opened is None:

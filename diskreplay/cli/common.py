@@ -28,7 +28,7 @@ from diskreplay.errors import (
 )
 from diskreplay.inspection.harmless import harmless
 from diskreplay.inspection.plain import plain
-from diskreplay.store import format, manifest
+from diskreplay.store import files, format, manifest
 
 _PIPE_WIDTH = 120  # columns, where no terminal says how many there are
 _TRAILING = re.compile(r" +$", re.MULTILINE)
@@ -216,7 +216,7 @@ def check_directory(directory: Path) -> None:
     CheckpointNotFoundError
     """
     if not directory.is_dir():
-        what = "a file" if directory.exists() else "no such directory"
+        what = "a file" if files.is_there(directory) else "no such directory"
         raise CheckpointNotFoundError(
             f"{directory}: {what}; the directory that checkpoints are saved in expected"
         )

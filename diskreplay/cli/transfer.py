@@ -26,6 +26,7 @@ from diskreplay.cli.output_options import (
     say_written,
 )
 from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.store import files
 
 commands = typer.Typer()
 
@@ -323,7 +324,7 @@ def _told_from(path: Path) -> Format:
 
 def _found_at(path: Path) -> Format:
     """The format of what is to be imported."""
-    if not path.exists():
+    if not files.is_there(path):
         raise FormatError(
             f"{path}: no such file or directory; for the id of a Minari data set give "
             f"--format {Format.MINARI.value}"

@@ -41,7 +41,7 @@ class GzFiles:
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
-        return self.path(name).is_file()
+        return files.is_file(self.path(name))
 
     def columns(self) -> list[str]:
         """Names of the stored columns, in alphabetical order."""

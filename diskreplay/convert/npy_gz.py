@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 
 from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError, InvalidInputError
+from diskreplay.store import files
 from diskreplay.store.system_errors import explained, translated
 
 _MOST_ROW_BYTES = 1 << 28
@@ -44,7 +45,7 @@ class NpyGzReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not path.exists():
+        if not files.is_there(path):
             raise IncompleteCheckpointError(f"{path}: the file is missing")
         with explained(path, "cannot open the file"):
             self._file = gzip.open(path, "rb")  # noqa: SIM115 - closed by close()
@@ -148,7 +149,7 @@ def _check_length(path: Path, size: int) -> None:
 
 def read_gz(path: Path, most: int) -> bytes:
     """What is in a gzip file, if it is at most so many bytes; errors as `NpyGzReader`."""
-    if not path.exists():
+    if not files.is_there(path):
         raise IncompleteCheckpointError(f"{path}: the file is missing")
     _check_length(path, most)
     with _told(path), gzip.open(path, "rb") as file:

@@ -29,6 +29,7 @@ from diskreplay.convert.output import new_file
 from diskreplay.convert.timeline import Priorities, rows_within
 from diskreplay.errors import FormatError, NotSampleableError, StorageError, UsageError
 from diskreplay.opening import open as open_buffer
+from diskreplay.store import files
 
 __all__ = ["from_npz", "to_npz"]
 
@@ -169,7 +170,7 @@ def from_npz(
     The arrays are read side by side, a piece of 16 MiB at a time.
     """
     path = Path(path)
-    if not path.is_file():
+    if not files.is_file(path):
         what = "a directory; a file expected" if path.is_dir() else "no such file"
         raise FormatError(f"{path}: {what}")
     try:

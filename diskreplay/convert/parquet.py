@@ -62,6 +62,7 @@ from diskreplay.convert.timeline import (
 )
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.opening import open as open_buffer
+from diskreplay.store import files
 from diskreplay.store.system_errors import explained
 from diskreplay.validation import one_of
 
@@ -308,23 +309,23 @@ def from_parquet(
     """
     _pa, pq = pyarrow_modules()
     paths = _paths(Path(path))
-    files = [_parquet_file(pq, each) for each in paths]
+    opened = [_parquet_file(pq, each) for each in paths]
     try:
-        document = _document(paths[0], files[0])
-        for each, file in zip(paths[1:], files[1:], strict=True):
+        document = _document(paths[0], opened[0])
+        for each, file in zip(paths[1:], opened[1:], strict=True):
             if _document(each, file)["buffer"] != document["buffer"]:
                 raise FormatError(f"{each}: of another buffer than {paths[0].name} beside it")
-        total = sum(file.metadata.num_rows for file in files)
+        total = sum(file.metadata.num_rows for file in opened)
         with importing(
             document, store_path, path, overwrite=overwrite, progress=progress, options=options
         ) as importer:
             size = min(_GROUP_ROWS, rows_within(importer.buffer, _GROUP_BYTES))
-            for each, file in zip(paths, files, strict=True):
+            for each, file in zip(paths, opened, strict=True):
                 for batch in _batches(each, file, size):
                     _take_in(each, batch, importer)
                     importer.progress(batch.num_rows, total)
     finally:
-        for file in files:
+        for file in opened:
             file.close()
     return open_buffer(store_path, mode="a")
 
@@ -367,7 +368,7 @@ def _paths(path: Path) -> list[Path]:
         with explained(path, "cannot list the directory"):
             os.listdir(path)  # `glob` finds nothing in one that may not be read
     found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not found or not found[0].is_file():
+    if not found or not files.is_file(found[0]):
         what = "no .parquet file in it" if path.is_dir() else "no such file"
         raise FormatError(f"{path}: {what}")
     return found

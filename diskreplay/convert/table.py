@@ -29,6 +29,7 @@ from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timelin
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.extensions import needed
 from diskreplay.opening import open as open_buffer
+from diskreplay.store import files
 
 __all__ = ["from_csv", "to_csv"]
 
@@ -158,7 +159,7 @@ def _description_of(path: Path) -> Path:
 def _csv_document(path: Path) -> dict[str, Any]:
     described = _description_of(path)
     for file in (path, described):
-        if not file.is_file():
+        if not files.is_file(file):
             what = "a directory" if file.is_dir() else "no such file"
             raise FormatError(f"{file}: {what}; `to_csv` writes a table and its description")
     document = parse_description(

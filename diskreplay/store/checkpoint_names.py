@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
-from diskreplay.store import manifest, tempfiles
+from diskreplay.store import files, manifest, tempfiles
 from diskreplay.store.paths import resolved
 
 CHECKPOINT_DURATION = 4
@@ -74,7 +74,7 @@ def pattern_of(name: str) -> str:
 
 def _instead(directory: Path, name: str) -> str:
     """What is there where no checkpoint of a buffer is, as the end of a sentence."""
-    if not directory.exists():
+    if not files.is_there(directory):
         return "; there is no such directory"
     matches = (_CHECKPOINT.fullmatch(path.name) for path in _directories(directory))
     others = sorted({match[1] for match in matches if match} - {name})

@@ -109,6 +109,21 @@ def promise(fd: int, size: int) -> None:
             os.pwrite(fd, os.pread(fd, min(step, size - start), start), start)
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a file or a directory. From Python 3.14 on `Path.exists` says no of one that
+    may not be looked at; this raises what the system says of it."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def is_file(path: Path) -> bool:
+    """As `Path.is_file`, but as `is_there` where it may not be looked at."""
+    return is_there(path) and path.is_file()
+
+
 def open_plain(path: Path, flags: int) -> int:
     """Open a regular file of a store; return its descriptor.
 

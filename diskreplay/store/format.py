@@ -214,8 +214,8 @@ def _finite(text: str) -> float:
 def read_attributes(path: Path) -> dict[str, Any]:
     """The ``diskreplay`` object of a store's group, its version checked."""
     metadata = path / "zarr.json"
-    if not metadata.is_file():
-        what = "no such directory" if not path.exists() else "it has no zarr.json"
+    if not files.is_file(metadata):
+        what = "it has no zarr.json" if files.is_there(path) else "no such directory"
         raise FormatError(f"{path}: not a diskreplay store ({what})")
     document = read_document(metadata)
     attributes = document.get("attributes")

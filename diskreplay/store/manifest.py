@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError
-from diskreplay.store import format
+from diskreplay.store import files, format
 from diskreplay.store.segment import Seal
 
 PLACE = Path("is_final", "saved")  # what a checkpoint has besides its rows
@@ -103,7 +103,7 @@ def read(path: Path) -> Manifest:
         It is damaged.
     """
     listing = path / NAME
-    if not listing.is_file():
+    if not files.is_file(listing):
         raise IncompleteCheckpointError(
             f"{listing}: missing, so this is no whole checkpoint; load another one"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.inspection.store_activity import checkpoints_beside
-from diskreplay.store import format, manifest
+from diskreplay.store import files, format, manifest
 from diskreplay.store.system_errors import explained
 
 _DEPTH = 4  # directories below one that was given
@@ -58,7 +58,7 @@ class ShownStores:
         self.paths = [Path(os.path.abspath(path)) for path in paths]
         for path in self.paths:
             if not path.is_dir():
-                what = "a file" if path.exists() else "no such directory"
+                what = "a file" if files.is_there(path) else "no such directory"
                 raise FormatError(
                     f"{path}: {what}; a store, a checkpoint or a directory of them expected"
                 )

@@ -42,8 +42,9 @@ def test_it_serves_until_it_is_interrupted(tmp_path):
         address, _mark, token = url.partition("/?token=")
         assert address.startswith("http://127.0.0.1:")
         assert len(token) >= 32
-        with pytest.raises(urllib.error.HTTPError, match="403"):
+        with pytest.raises(urllib.error.HTTPError, match="403") as refused:
             urllib.request.urlopen(f"{address}/api/stores")
+        refused.value.close()
         request = urllib.request.Request(
             f"{address}/api/stores", headers={"Authorization": f"Bearer {token}"}
         )

@@ -148,7 +148,7 @@ def test_arguments_that_are_no_json(odd):
     assert "env_spec" not in found  # its entry point is a class, the argument a function
     wrapped = TransformReward(odd(second="x"), lambda reward: reward)
     assert noted(wrapped)["env_kwargs"] == {"second": "x"}
-    envs = AsyncVectorEnv([lambda: odd(first=lambda: 3)] * 2)
+    envs = AsyncVectorEnv([lambda: odd(first=lambda: 3)] * 2, context="fork")
     assert noted(envs, 2)["env_id"] == "diskreplay/Odd-v0"
     envs.close()
 

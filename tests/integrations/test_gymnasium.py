@@ -73,7 +73,9 @@ def make_envs(kind, mode, num_envs=3, wrap=None, **options):
     def maker(env):
         return lambda: (wrap or (lambda e: e))(Counting(env, **options))
 
-    return kind([maker(env) for env in range(num_envs)], autoreset_mode=mode)
+    # From Python 3.14 on workers are not forked unasked, and do not find these tests' modules.
+    how = {"context": "fork"} if kind is AsyncVectorEnv else {}
+    return kind([maker(env) for env in range(num_envs)], autoreset_mode=mode, **how)
 
 
 def actions_of(env):
