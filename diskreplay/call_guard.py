@@ -109,6 +109,7 @@ class CallGuard:
                 try:
                     read = attempt(guard)
                     if read is not None:
+                        guard.release()  # here too: Ctrl-C may come as `finally` begins
                         return read
                 except CorruptSegmentError:
                     if not guard.has_moved_on():
@@ -117,7 +118,7 @@ class CallGuard:
                 guard = ReadGuard()  # the old one knows what the follower had seen before
         finally:
             try:
-                guard.release()  # Ctrl-C may have come before whoever read did it
+                guard.release()  # Ctrl-C may have come before it was
             finally:
                 self._busy.discard(me)
 
