@@ -27,7 +27,7 @@ from diskreplay.convert.buffer_options import options_of, parse_description
 from diskreplay.convert.importer import Importer, Progress, importing
 from diskreplay.convert.output import new_file
 from diskreplay.convert.timeline import Priorities, rows_within
-from diskreplay.errors import FormatError, NotSampleableError, StorageError, UsageError
+from diskreplay.errors import FormatError, NotSampleableError, StorageError
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 
@@ -180,9 +180,9 @@ def from_npz(
                 document, store_path, path, overwrite=overwrite, progress=progress, options=options
             ) as importer:
                 _read_npz(archive, document["members"], importer)
-    except (StorageError, UsageError):
+    except StorageError:
         raise
-    except (zipfile.BadZipFile, EOFError, RuntimeError, zlib.error, OSError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error, OSError) as error:
         # EINVAL: a member is to be read from before the file's beginning.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
@@ -194,7 +194,7 @@ def _document(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     try:
         if archive.getinfo("diskreplay.npy").file_size > _MOST_DESCRIPTION:
             raise ValueError("it is longer than any such text")
-        with archive.open("diskreplay.npy") as member:
+        with _opened(archive, "diskreplay") as member:
             text = str(np.lib.format.read_array(member, allow_pickle=False))
     except (KeyError, *_NO_ARRAY) as error:
         raise FormatError(
@@ -203,13 +203,22 @@ def _document(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     return parse_description(path, text, "npz_version", _VERSION, {"members": dict})
 
 
+def _opened(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    try:
+        return archive.open(f"{name}.npy")
+    except RuntimeError as error:  # it is encrypted, or packed in another way
+        raise FormatError(
+            f"{archive.filename}: no .npz file, or a damaged one ({error})"
+        ) from error
+
+
 def _read_npz(archive: zipfile.ZipFile, members: dict[str, str], importer: Importer) -> None:
     buffer = importer.buffer
     with contextlib.ExitStack() as opened:
 
         def member(name: str, shape: tuple[int, ...], dtype: np.dtype) -> "_Member":
             try:
-                file = opened.enter_context(archive.open(f"{name}.npy"))
+                file = opened.enter_context(_opened(archive, name))
             except KeyError as error:
                 raise FormatError(f"{archive.filename}: the array {name!r} is missing") from error
             return _Member(f"{archive.filename}: {name}", file, shape, dtype)

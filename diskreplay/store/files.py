@@ -114,7 +114,7 @@ def is_there(path: Path) -> bool:
     may not be looked at; this raises what the system says of it."""
     try:
         os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # no path has a NUL in it
         return False
     return True
 

@@ -115,6 +115,17 @@ def test_what_is_refused(tmp_path, recorded):
     refused("no such file")
 
 
+def test_an_error_of_the_callers_own_function_is_passed_on(tmp_path, recorded):
+    to_npz(recorded.buffer, tmp_path / "all.npz")
+
+    def stop(amount, total):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough") as raised:
+        from_npz(tmp_path / "all.npz", tmp_path / "back", progress=stop)
+    assert type(raised.value) is RuntimeError
+
+
 def test_extras_named_like_other_arrays(tmp_path):
     names = ["env", "env_", "row", "row__", "diskreplay", "diskreplay_"]
     with diskreplay.ReplayBuffer(

@@ -247,3 +247,13 @@ def test_copy_seal_rename(tmp_path):
 def test_boot_id():
     assert commit_page.boot_id() == commit_page.boot_id()
     assert 0 < len(commit_page.boot_id()) <= 48
+
+
+def test_what_is_there(tmp_path):
+    """As `Path.exists` and `Path.is_file` have it, where these agree from version to version."""
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to(tmp_path / "nothing")
+    for path in (tmp_path, file, link, file / "below", tmp_path / "no", tmp_path / "a\0b"):
+        assert files.is_there(path) == path.exists()
+        assert files.is_file(path) == path.is_file()
