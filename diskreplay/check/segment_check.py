@@ -139,8 +139,9 @@ def pieces_of_rows(of: Field, rows: np.ndarray) -> np.ndarray:
 def raw_rows(of: Field, path: Path) -> np.ndarray:
     """The rows of a raw segment as far as its file goes, uint8 of shape (segment_rows, env_group,
     row_bytes)."""
-    data, found = np.zeros(of.segment_bytes, np.uint8), bytes_of(path)[: of.segment_bytes]
-    data[: len(found)] = found
+    data = np.zeros(of.segment_bytes, np.uint8)
+    with plain_file(path) as (fd, size):
+        read_at(fd, 0, data[:size])
     return from_order(of, data.reshape(-1, of.row_bytes))
 
 

@@ -386,6 +386,8 @@ def test_a_raw_file_with_a_hole_behind_its_rows(store):
     found = [finding for finding in verify(store).findings if finding.path == path]
     assert [finding.kind for finding in found] == ["length"]
     assert f"{1 << 40} bytes found" in found[0].meaning
+    assert path in named(repair(store))
+    assert verify(store).clean
 
 
 def test_swapped_and_doubled_segments_are_named(store):
