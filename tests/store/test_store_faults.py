@@ -31,6 +31,8 @@ NOT_DURABLE = {
     "open_plain",
     "read",
     "is_at",
+    "is_file",
+    "is_there",
 }
 
 
