@@ -1,21 +1,24 @@
-"""`docs/design/locks.md` names every lock, and locks are taken in the order that it gives."""
+"""`docs/design/locks.md` names every lock, and locks are taken in the order that it gives. Signals
+leave none of them held."""
 
 import ast
+import signal
 import threading
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import session
+from diskreplay import call_guard
+from diskreplay.locks import Lock, busy_in, holding, wait_for
 from diskreplay.store import column_files, maintenance, rwlock
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "design" / "locks.md").read_text()
-MAKERS = ("threading.Lock", "threading.RLock", "threading.Condition", "threading.Semaphore",
+MAKERS = ("Lock", "locks.Lock", "threading.Lock", "threading.Condition", "threading.Semaphore",
           "RWLock")  # fmt: skip
 
 
@@ -109,18 +112,14 @@ class WatchedRWLock(rwlock.RWLock):
         super().__exit__(*exception)
 
 
-def threads_with(**locks):
-    return SimpleNamespace(**{**vars(threading), **locks})
-
-
 @pytest.fixture
 def watched(monkeypatch):
-    monkeypatch.setattr(session, "threading", threads_with(
-        RLock=lambda: Watched(threading.RLock(), BUFFER)))  # fmt: skip
-    monkeypatch.setattr(maintenance, "threading", threads_with(
-        RLock=lambda: Watched(threading.RLock(), MAINTENANCE)))  # fmt: skip
-    monkeypatch.setattr(column_files, "threading", threads_with(
-        Lock=lambda: Watched(threading.Lock(), CHANGING)))  # fmt: skip
+    def made(rank):
+        return lambda: Watched(threading.RLock(), rank)
+
+    monkeypatch.setattr(call_guard, "Lock", made(BUFFER))
+    monkeypatch.setattr(maintenance, "Lock", made(MAINTENANCE))
+    monkeypatch.setattr(column_files, "Lock", made(CHANGING))
     monkeypatch.setattr("diskreplay.store.open_store.RWLock", WatchedRWLock)
     monkeypatch.setattr(Watched, "wrong", [])
     monkeypatch.setattr(Watched, "seen", set())
@@ -165,3 +164,147 @@ def test_locks_are_taken_in_order(tmp_path, watched):
     assert watched.seen >= {
         (BUFFER, MAINTENANCE), (BUFFER, CHANGING), (MAINTENANCE, CHANGING), (CHANGING, RWLOCK),
     }  # fmt: skip
+
+
+class Cut(Exception):
+    """What the handler raises."""
+
+
+def cut(call, check):
+    """Cut `call` by a signal again and again, and `check` behind each; how often it was."""
+    cuts, end = 0, time.monotonic() + 0.5
+
+    def handler(*_):
+        raise Cut
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        while time.monotonic() < end or cuts < 50:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 3e-5)
+                while True:
+                    call()
+            except Cut:
+                cuts += 1
+            check()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("made", [Lock, rwlock.RWLock])
+def test_a_signal_leaves_no_lock_held(made):
+    lock = made()
+
+    def call():
+        with lock:
+            pass
+
+    def check():
+        assert not lock._is_owned()
+        guard = rwlock.ReadGuard()
+        if made is rwlock.RWLock:
+            lock.acquire_read(guard)  # waits where a changer is still expected
+            guard.release()
+
+    cut(call, check)
+
+
+def test_a_signal_leaves_no_reader_inside():
+    lock, guards = rwlock.RWLock(), []
+
+    def call():
+        guards[:] = [rwlock.ReadGuard()]
+        lock.acquire_read(guards[0])
+        guards[0].release()
+
+    def check():
+        assert not lock._is_owned()
+        for guard in guards:
+            guard.release()
+        with lock:  # waits for readers
+            pass
+
+    cut(call, check)
+
+
+def test_who_waits_gets_on_where_a_signal_cut_who_was_to_tell_it(monkeypatch):
+    """A signal before the first line of `notify_all`: who waits for the reader is never told."""
+    lock, guard, changed = rwlock.RWLock(), rwlock.ReadGuard(), threading.Event()
+    lock.acquire_read(guard)
+
+    def change():
+        with lock:
+            changed.set()
+
+    changing = threading.Thread(target=change, daemon=True)
+    changing.start()
+    while not lock._changed._waiters:
+        time.sleep(0.001)
+    notify_all = lock._changed.notify_all
+
+    def interrupted():
+        if threading.current_thread() is threading.main_thread():
+            raise Cut
+        notify_all()
+
+    monkeypatch.setattr(lock._changed, "notify_all", interrupted)
+    with pytest.raises(Cut):
+        guard.release()
+    assert not guard.is_held
+    assert changed.wait(60)
+    changing.join()
+
+
+@pytest.mark.parametrize("many", [1, 7, 8, 20])
+def test_a_signal_leaves_none_of_many_locks_held_and_no_thread_busy(many):
+    locks, sets = [Lock() for _ in range(many)], [set() for _ in range(many)]
+
+    def check():
+        assert not any(lock._is_owned() for lock in locks)
+        assert not any(sets)
+
+    cut(lambda: busy_in(sets, lambda: holding(locks, int)), check)
+
+
+def test_so_many_locks_are_held_as_there_are():
+    locks, sets = [Lock() for _ in range(3000)], [set() for _ in range(3000)]
+
+    def look():
+        assert all(lock._is_owned() for lock in locks)
+        assert sets == [{threading.get_ident()}] * len(sets)
+        return 7
+
+    assert busy_in(sets, lambda: holding(locks, look)) == 7
+    assert not any(lock._is_owned() for lock in locks)
+    assert not any(sets)
+
+
+def test_a_signal_leaves_no_other_lock_held():
+    lock = threading.Lock()
+
+    def check():
+        assert not lock.locked()
+
+    cut(lambda: wait_for(lock), check)
+
+
+def test_a_lock_lets_its_own_thread_pass_and_keeps_others_out():
+    lock, got = Lock(), []
+    with lock, lock:
+        other = threading.Thread(target=lambda: got.append(lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+    assert got == [False]
+    assert not lock._is_owned()
+
+
+def test_a_lock_of_another_thread_is_waited_for():
+    lock, passed = threading.Lock(), threading.Event()
+    lock.acquire()
+    waiting = threading.Thread(target=lambda: (wait_for(lock), passed.set()))
+    waiting.start()
+    assert not passed.wait(0.05)
+    lock.release()
+    waiting.join()
+    assert passed.is_set()
+    assert not lock.locked()

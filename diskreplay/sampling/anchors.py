@@ -12,6 +12,7 @@ from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.signals import undisturbed
 
 _PATIENCE = 8  # rounds of picking rows blindly before listing the anchors
+_NOTHING = np.empty(0)
 
 
 class Anchors:
@@ -166,10 +167,11 @@ class Anchors:
     # -- drawing
 
     def draw(
-        self, rng: ReplayableRng, size: int, beta: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Anchors, probabilities (float64) and importance weights (float32) of `size` windows;
-        with `online` those that are new first.
+        self, plan: WindowPlan, rng: ReplayableRng, beta: float, powers: np.ndarray,
+        to_go: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Put anchors, their probabilities and importance weights into a plan, with `online` those
+        that are new first; and what their windows consist of, see `fill`.
 
         Raises
         ------
@@ -181,36 +183,54 @@ class Anchors:
                 f"no window of {self._window.length} rows with ends={self._window.ends!r} to "
                 "sample yet: add more steps"
             )
-        new = None if self.cursor is None else self._take_new(self.cursor, size)
-        if new is not None and len(new) == size:
-            return new, self.probability(new), self._weights(self.probability(new), beta)
-        rest = size - (0 if new is None else len(new))
-        if self.tree is None:
-            drawn, probability, weight = self._pick(rng, rest)
-        else:
-            drawn, probability, weight = self.tree.draw(self._index, rng, rest, beta)
-        if new is None or not len(new):
-            return drawn, probability, weight
-        probability = np.concatenate([self.probability(new), probability])
-        return np.concatenate([new, drawn]), probability, self._weights(probability, beta)
+        known, size, share = 0, plan.size, 1 / self.count
+        if self.tree is not None or self.cursor is not None:
+            known = self._draw_first(plan, rng, beta)
+        for _ in range(_PATIENCE):
+            known = rng.draw(
+                size - known, self._kernels.window_plan, self._index.table, self.figures,
+                self._marks, powers, to_go, share, plan.table,
+            )  # fmt: skip
+            if known == size:
+                return
+        there = self.ids()  # nearly no row is an anchor
+        numbers = rng.random(size - known)
+        plan.anchor[known:] = there[(numbers * len(there)).astype(np.int64)]
+        plan.probability[known:], plan.weight[known:] = share, 1.0
+        self.fill(plan, powers, to_go)
 
-    def _pick(self, rng: ReplayableRng, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        index, ids = self._index, np.empty(size, np.int64)
-        found = rounds = 0
-        while found < size:
-            uniform = rng.random(size - found)
-            if rounds == _PATIENCE:  # nearly no row is an anchor
-                there = self.ids()
-                ids[found:] = there[(uniform * len(there)).astype(np.int64)]
-                break
-            found += self._kernels.draw_marked(
-                self._marks, index.bounds, index.figures, index.ends, uniform, ids[found:]
-            )
-            rounds += 1
-        probability, weight = np.empty(size), np.empty(size, np.float32)
-        probability.fill(1 / self.count)  # np.full and np.ones take a microsecond longer
-        weight.fill(1.0)
-        return ids, probability, weight
+    def _draw_first(self, plan: WindowPlan, rng: ReplayableRng, beta: float) -> int:
+        """Put those that are new into a plan, then some by priority; returns how many there are.
+        The others are drawn evenly."""
+        known = new = 0 if self.cursor is None else self._take_new(self.cursor, plan.anchor)
+        if self.tree is not None:
+            if new < plan.size:
+                self.tree.draw_into(
+                    plan.anchor[new:], plan.probability[new:], plan.weight[new:], self._index, rng,
+                    beta,
+                )  # fmt: skip
+            known = plan.size
+        if new:
+            plan.probability[:new] = self.probability(plan.anchor[:new])
+            plan.weight[:] = self._weights(plan.probability, beta)
+        return known
+
+    def fill(self, plan: WindowPlan, powers: np.ndarray, to_go: np.ndarray) -> None:
+        """Have a plan say what the windows of its anchors consist of.
+
+        Parameters
+        ----------
+        plan : WindowPlan
+            With anchors that were checked, or drawn.
+        powers : ndarray of float64, shape (n_step + 1,)
+            Of gamma.
+        to_go : ndarray of float32
+            Returns to go by place, or empty.
+        """
+        self._kernels.window_plan(
+            self._index.table, self.figures, self._marks, powers, to_go, 0.0, plan.table, _NOTHING,
+            0, 0,
+        )  # fmt: skip
 
     def _weights(self, probability: np.ndarray, beta: float) -> np.ndarray:
         """Importance weights of windows of which some were not drawn, as `tree_draw` makes them; a
@@ -234,39 +254,18 @@ class Anchors:
         if self.cursor is not None:
             self.cursor[:] = np.where(cursor < count + self._apart, cursor, count)
 
-    def _take_new(self, cursor: np.ndarray, size: int) -> np.ndarray:
-        """Windows that nobody was given yet, at most so many, oldest first."""
-        index, ids = self._index, np.empty(size, np.int64)
-        found = self._kernels.take_new(
+    def _take_new(self, cursor: np.ndarray, ids: np.ndarray) -> int:
+        """Put windows that nobody was given yet into `ids`, oldest first; returns how many there
+        were."""
+        index = self._index
+        return self._kernels.take_new(
             self._marks, index.bounds, index.figures, cursor, self._settled(), self._apart, ids
         )
-        return ids[:found]
 
     def _settled(self) -> np.ndarray:
         out = np.empty(self._index.num_envs, np.int64)
         self._kernels.settled_rows(*self._index.state, self.figures, out)
         return out
-
-    def fill(
-        self, plan: WindowPlan, anchors: np.ndarray, powers: np.ndarray, to_go: np.ndarray
-    ) -> None:
-        """Have a plan say what the windows of these anchors consist of.
-
-        Parameters
-        ----------
-        plan : WindowPlan
-            Of so many windows.
-        anchors : ndarray of int64, shape (N,)
-            Checked, or drawn.
-        powers : ndarray of float64, shape (n_step + 1,)
-            Of gamma.
-        to_go : ndarray of float32
-            Returns to go by place, or empty.
-        """
-        index = self._index
-        self._kernels.window_plan(
-            *index.state, self.figures, powers, to_go, anchors, plan.offsets, plan.block
-        )
 
     # -- priorities
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import PriorityError, ShapeError
+from diskreplay.given_numbers import as_reals
 from diskreplay.sampling.row_index import RowIndex
 
 
@@ -46,10 +47,7 @@ def checked(
     ------
     PriorityError, ShapeError
     """
-    try:
-        numbers = np.asarray(priorities, np.float64)
-    except (TypeError, ValueError) as error:
-        raise PriorityError(f"priority: numbers expected ({error})") from error
+    numbers = as_reals("priority", priorities, PriorityError)
     if numbers.shape != shape:
         raise ShapeError(f"priority: shape {shape} expected, found {numbers.shape}")
     numbers = numbers.reshape(-1) if among is None else numbers[among]

@@ -96,6 +96,16 @@ class PrioritizedSampler:
         """Priorities that rows are to be added with, see `initial_priorities.checked`."""
         return checked(self._kernels, priorities, shape, self.alpha, **how)
 
+    def given_by_actors(self, priorities: np.ndarray) -> Given | None:
+        """Priorities that actors gave, NaN for none. They go by the buffer that made their writers,
+        whose alpha may have been another one: what is too large with this one is the largest."""
+        if np.isnan(priorities).all():
+            return None
+        kernels: Any = self._kernels
+        with np.errstate(over="ignore", divide="ignore"):  # with an alpha of 0 any will do
+            most = np.float64(kernels.LARGEST_LEAF / 2) ** (1 / np.float64(self.alpha))
+        return self.given(np.minimum(priorities, most), priorities.shape, partly=True)
+
     def note(self, envs: np.ndarray, given: Given | None) -> None:
         """Rows of these envs are about to be added, with these priorities or without. Has to be
         called before each row if one is `given`, and from the first one on that was."""

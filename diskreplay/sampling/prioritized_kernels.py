@@ -2,6 +2,7 @@
 
 from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import address, float64s_at, inner, int64, int64s_at, kernel, pointer
+from diskreplay.sampling.rng_kernels import draw_uniform
 from diskreplay.sampling.row_index_kernels import (
     CHANGED,
     COUNT,
@@ -132,15 +133,19 @@ def leaves_of(priorities, alpha, leaves):
 
 
 @kernel(
-    "float64[::1], int64[::1], float64[::1], float64, float64, int64[:, ::1], int64[::1], "
-    "int64[::1], float64[::1], float32[::1]"
+    "float64[::1], int64[::1], float64, float64, int64[:, ::1], int64[::1], int64[::1], "
+    "float64[::1], float32[::1], float64[::1], int64, int64"
 )
-def tree_draw(nodes, starts, uniform, beta, whole, bounds, figures, ids, probability, weight):
-    """A stratified draw: ids, probabilities and importance weights of ``len(uniform)`` rows.
+def tree_draw(
+    nodes, starts, beta, whole, bounds, figures, ids, probability, weight, uniform, known, generator
+):  # fmt: skip
+    """A stratified draw: ids, probabilities and importance weights of ``len(uniform)`` rows, by
+    numbers as `draw_uniform` takes them.
 
     ``whole`` is the smallest probability to normalise the weights by, or 0 to normalise by the
     batch's largest weight.
     """
+    draw_uniform(uniform, known, generator)
     size = len(uniform)
     rows, envs = figures[ROWS], figures[ENVS]
     total = nodes[starts[len(starts) - 2]]

@@ -63,15 +63,21 @@ class PriorityTree(SumTree):
         EmptyBufferError
             All priorities are 0.
         """
+        drawn = np.empty(size, np.int64), np.empty(size), np.empty(size, np.float32)
+        self.draw_into(*drawn, index, rng, beta)
+        return drawn
+
+    def draw_into(
+        self, ids: np.ndarray, probability: np.ndarray, weight: np.ndarray, index: RowIndex,
+        rng: ReplayableRng, beta: float,
+    ) -> None:  # fmt: skip
+        """As `draw`, into arrays of these."""
         if not self.total > 0:
             raise EmptyBufferError("nothing to sample: all priorities are 0")
-        ids = np.empty(size, np.int64)
-        probability, weight = np.empty(size), np.empty(size, np.float32)
-        self.row_kernels.tree_draw(
-            self.nodes, self.starts, rng.random(size), float(beta), self.least_probability,
-            index.bounds, index.figures, ids, probability, weight,
+        rng.draw(
+            len(ids), self.row_kernels.tree_draw, self.nodes, self.starts, float(beta),
+            self.least_probability, index.bounds, index.figures, ids, probability, weight,
         )  # fmt: skip
-        return ids, probability, weight
 
     def places(self, ids: np.ndarray) -> np.ndarray:
         """Memory of a kernel that updates as many priorities."""

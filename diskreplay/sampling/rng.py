@@ -1,14 +1,23 @@
 """The one generator of random numbers, with the possibility to put some back."""
 
+import ctypes
 import hashlib
 import json
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import FormatError, InvalidInputError
+
+Drawn = TypeVar("Drawn")
 
 _MT19937_WORDS = 624
+
+_REENTRANT = type(threading.RLock())
+_address_in = ctypes.pythonapi.PyCapsule_GetPointer
+_address_in.restype, _address_in.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
 class ReplayableRng:
@@ -22,12 +31,55 @@ class ReplayableRng:
     ----------
     rng : numpy.random.Generator
         Injected, or made from a seed.
+    numbers : list of ndarray
+        All since `taken` was last asked.
+
+    Raises
+    ------
+    InvalidInputError
+        Its state, once saved, could not be read again.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
+        self._use(rng)
         self._returned = np.empty(0)
-        self._taken: list[np.ndarray] = []
+        self.numbers: list[np.ndarray] = []
+        try:
+            parse(json.loads(json.dumps(self.state())))
+        except (FormatError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+            raise InvalidInputError(
+                "seed: a Generator of one of NumPy's own bit generators expected, PCG64 say, found "
+                f"one of {type(rng.bit_generator).__name__}: what is saved of it could not be read"
+            ) from error
+
+    def _use(self, rng: np.random.Generator) -> None:
+        self.rng, self._lock = rng, rng.bit_generator.lock
+        self._taken_lock = iter(self._lock.acquire, None)  # see `locks.Lock`
+        self._is_reentrant = isinstance(self._lock, _REENTRANT)  # of NumPy 1.26 it is not
+        self._address = _address_in(rng.bit_generator.capsule, b"BitGenerator")
+
+    def draw(self, size: int, kernel: Callable[..., Drawn], *arguments: Any) -> Drawn:
+        """What a kernel returns that draws by the next `size` numbers of ``[0, 1)``: these are its
+        last three arguments, as `rng_kernels.draw_uniform` takes them.
+
+        Where other work runs between two batches, `Generator.random` takes as long as reading some
+        windows.
+        """
+        numbers, known = np.empty(size), 0
+        if len(self._returned):
+            returned, self._returned = self._returned[:size], self._returned[size:]
+            known = len(returned)
+            numbers[:known] = returned
+        self.numbers.append(numbers)
+        if not self._is_reentrant:  # a signal handler that draws would wait for itself for ever
+            self.rng.random(out=numbers[known:])
+            return kernel(*arguments, numbers, size, 0)
+        for _ in self._taken_lock:
+            try:
+                return kernel(*arguments, numbers, known, self._address)
+            finally:
+                self._lock.release()
+        raise AssertionError
 
     def random(self, size: int) -> np.ndarray:
         """The next `size` numbers of ``[0, 1)``."""
@@ -37,12 +89,12 @@ class ReplayableRng:
                 numbers = np.concatenate([numbers, self.rng.random(size - len(numbers))])
         else:
             numbers = self.rng.random(size)
-        self._taken.append(numbers)
+        self.numbers.append(numbers)
         return numbers
 
     def taken(self) -> list[np.ndarray]:
         """All numbers since this was last asked, as `put_back` wants them."""
-        taken, self._taken = self._taken, []
+        taken, self.numbers = self.numbers, []
         return taken
 
     def put_back(self, numbers: list[np.ndarray]) -> None:
@@ -72,7 +124,7 @@ class ReplayableRng:
         if type(bit_generator) is type(self.rng.bit_generator):
             self.rng.bit_generator.state = bit_generator.state
         else:
-            self.rng = np.random.Generator(bit_generator)
+            self._use(np.random.Generator(bit_generator))
         self._returned = returned
 
 

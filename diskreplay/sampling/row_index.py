@@ -90,6 +90,7 @@ class RowIndex:
         self.table = np.zeros(row_index_kernels.LEVELS + 1, np.int64)
         self.table[row_index_kernels.BOUNDS] = self.bounds.ctypes.data
         self.table[row_index_kernels.FIGURES] = self.figures.ctypes.data
+        self.table[row_index_kernels.ENDS_AT] = self.ends.ctypes.data
         self._allocate()
         self._make_room(2 * num_envs)
 
@@ -244,6 +245,18 @@ class RowIndex:
             there[: max(self.first[env] - start, 0), env] = False
             there[max(self.count[env] - start, 0) :, env] = False
         return there
+
+    def episodes(self) -> int:
+        """Episodes with at least one retained row. O(rows)."""
+        numbers = self.ring[:, self._kernels.EPISODE].reshape(-1, self.num_envs)
+        found = 0
+        for env, (first, count) in enumerate(self.bounds.tolist()):
+            last = None  # the number of the row before, with which any row begins one
+            for _at, place, rows in self.runs(first, count):
+                run = numbers[place : place + rows, env]
+                found += int(run[0] != last) + int(np.count_nonzero(run[1:] != run[:-1]))
+                last = run[-1]
+        return found
 
     def newest_at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The env in each of these places of the ring, and the newest row of it that sits there."""

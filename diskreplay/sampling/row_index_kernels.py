@@ -18,6 +18,7 @@ from diskreplay.jit import (
     void,
 )
 from diskreplay.row_commit import commit
+from diskreplay.sampling.rng_kernels import draw_uniform
 
 # Flags of a row. `BEGINS`: it begins an episode though its step counts on from the row before;
 # `CLOSES`: a final row behind the row that ended its episode.
@@ -218,7 +219,7 @@ def index_evict(ring, bounds, figures, env, first, places):
 # What `RowIndex.table` has: addresses of the index's arrays, and how long one list of what has
 # changed is; then those of a sum tree's arrays and how long two of them are, see
 # `PrioritizedSampler`. One array is handed to a kernel in a fraction of the time of seven.
-RING, BOUNDS, FIGURES, CHANGED, ROOM, NODES, LEAST, LEASTS, STARTS, LEVELS = range(10)
+RING, BOUNDS, FIGURES, ENDS_AT, CHANGED, ROOM, NODES, LEAST, LEASTS, STARTS, LEVELS = range(11)
 
 
 @part(int64, int64s, int64, int64, int64, float64)
@@ -343,13 +344,17 @@ def pick_retained(bounds, figures, ends, uniform, ids, count):
         ids[i] = (bounds[2 * low + COUNT] - (ends[low] - at)) * envs + low
 
 
-@kernel("int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64[::1]")
-def index_draw(ring, bounds, figures, ends, uniform, ids):
-    """Ids of sampleable rows for as many numbers of ``[0, 1)`` as hit one; returns how many.
+@kernel(
+    "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1], int64, int64"
+)
+def index_draw(ring, bounds, figures, ends, ids, uniform, known, generator):
+    """Ids of sampleable rows for as many numbers of ``[0, 1)``, as `draw_uniform` takes them, as
+    hit one; returns how many.
 
     Each number picks one retained row of all envs; rows that cannot be sampled are passed over,
     so the rest are drawn evenly. `ends` is for a number for each env.
     """
+    draw_uniform(uniform, known, generator)
     size, count = figures[ROWS] * figures[ENVS], len(uniform)
     pick_retained(
         pointer(bounds), pointer(figures), pointer(ends), pointer(uniform), pointer(ids), count

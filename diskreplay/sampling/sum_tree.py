@@ -3,7 +3,9 @@
 import numpy as np
 
 from diskreplay.errors import EmptyBufferError, InvalidInputError, PriorityError
+from diskreplay.given_numbers import as_reals, whole
 
+_MOST_LEAVES = 1 << 40
 _FANOUT = 16  # as in `sum_tree_kernels`, which is not imported before it is needed
 
 
@@ -38,12 +40,11 @@ class SumTree:
     """
 
     def __init__(self, capacity: int, *, track_min: bool = False) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
-            raise InvalidInputError(f"capacity: a positive integer expected, found {capacity!r}")
+        capacity = whole("capacity", capacity, most=_MOST_LEAVES)
         from diskreplay.sampling import sum_tree_kernels  # Numba: loaded with the first tree
 
         self._kernels = sum_tree_kernels
-        self.capacity = int(capacity)
+        self.capacity = capacity
         sizes = [self.capacity]
         while sizes[-1] > 1 or len(sizes) == 1:
             sizes.append(-(-sizes[-1] // _FANOUT))
@@ -97,7 +98,7 @@ class SumTree:
             A value is negative, NaN, infinite or beyond 1e297. Nothing is changed.
         """
         indices = self._checked(indices)
-        values = np.asarray(values, np.float64)
+        values = as_reals("values", values, PriorityError)
         if values.ndim == 0:
             values = np.full(len(indices), values)
         values = _for_kernels(values)
@@ -187,7 +188,7 @@ class SumTree:
         """
         if not self.total > 0:
             raise EmptyBufferError("every leaf is zero: nothing can be drawn")
-        masses = np.asarray(masses, np.float64)
+        masses = as_reals("masses", masses, InvalidInputError)
         flat = masses.flatten()  # a copy: the kernel uses it up
         if not ((flat >= 0) & (flat <= self.total)).all():  # NaN too
             raise InvalidInputError(f"masses: numbers from 0 to {self.total} expected")

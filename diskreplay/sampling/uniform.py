@@ -35,6 +35,9 @@ class UniformSampler:
             "PrioritizedReplayBuffer"
         )
 
+    def given_by_actors(self, *_arguments: Any) -> None:
+        """Priorities that actors gave, for a buffer that had some: nobody draws by them."""
+
     def make_room(self) -> None:
         """No row has a leaf that is saved."""
 
@@ -66,13 +69,14 @@ class UniformSampler:
         ids = np.empty(size, np.int64)
         found = rounds = 0
         while found < size:
-            uniform = rng.random(size - found)
             if rounds < _PATIENCE:
-                found += self._kernels.index_draw(*index.state, index.ends, uniform, ids[found:])
+                found += rng.draw(
+                    size - found, self._kernels.index_draw, *index.state, index.ends, ids[found:]
+                )
                 rounds += 1
             else:  # nearly no row can be sampled
                 there = index.sampleable_ids()
-                ids[found:] = there[(uniform * len(there)).astype(np.int64)]
+                ids[found:] = there[(rng.random(size - found) * len(there)).astype(np.int64)]
                 break
         probability, weight = np.empty(size), np.empty(size, np.float32)
         probability.fill(1 / index.sampleable)  # np.full and np.ones take a microsecond longer

@@ -5,6 +5,7 @@ from diskreplay.jit import (
     address,
     bytes_at,
     float32s_at,
+    float64s_at,
     int32s,
     int32s_at,
     int64,
@@ -16,15 +17,20 @@ from diskreplay.jit import (
     pointer,
     smaller,
 )
+from diskreplay.sampling.rng_kernels import draw_uniform
 from diskreplay.sampling.row_index_kernels import (
+    BOUNDS,
     COUNT,
     ENDED,
+    ENDS_AT,
     ENVS,
     EPISODE,
+    FIGURES,
     FINAL,
     FIRST,
     FLAGS,
     REWARD,
+    RING,
     ROWS,
     STACK,
     STEP,
@@ -41,9 +47,10 @@ INSIDE, SHIFT, PAD, CROSS = 0, 1, 2, 3
 # The masks of a window's positions, in the order of `window_plan`.
 OBSERVED, TRANSITION, IS_FIRST, IS_LAST, BEGIN, LEARN, IS_TERMINATED, IS_TRUNCATED = range(8)
 MASKS = 8
-# The parts of the block of a `WindowPlan`; the first are the ids.
-TRANSITIONS_AT, FRAMES_AT, STATE_AT, STEPS_AT, REWARDS_AT, TO_GO_AT = 1, 2, 3, 4, 5, 6
-RETURNS_AT, DISCOUNTS_AT, TARGETS_AT, MASKS_AT = 7, 8, 9, 10
+# What `WindowPlan.table` has: the addresses of its parts, and how many windows it is of.
+IDS_AT, TRANSITIONS_AT, FRAMES_AT, STATE_AT, ANCHORS_AT, PROBABILITIES_AT, STEPS_AT = range(7)
+REWARDS_AT, TO_GO_AT, RETURNS_AT, DISCOUNTS_AT, TARGETS_AT, WEIGHTS_AT, MASKS_AT = range(7, 14)
+WINDOWS = 14
 
 ROWS_OF_A_LINE = 4  # of the caches
 
@@ -172,22 +179,6 @@ def count_changes(ring, bounds, figures, shape, seen):
     return total
 
 
-@kernel("uint8[::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], int64[::1]")
-def draw_marked(marks, bounds, figures, ends, uniform, ids):
-    """Ids of marked rows for as many numbers of ``[0, 1)`` as hit one, as `index_draw` finds
-    sampleable ones; returns how many."""
-    size, count = figures[ROWS] * figures[ENVS], len(uniform)
-    pick_retained(
-        pointer(bounds), pointer(figures), pointer(ends), pointer(uniform), pointer(ids), count
-    )
-    found = 0
-    for i in range(count):
-        if marks[ids[i] % size]:
-            ids[found] = ids[i]
-            found += 1
-    return found
-
-
 @kernel("uint8[::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64, int64[::1]")
 def take_new(marks, bounds, figures, cursor, settled, apart, ids):
     """The oldest anchors that no one was given yet, row by row and env by env; returns how many
@@ -233,43 +224,60 @@ def settled_rows(ring, bounds, figures, shape, out):
 
 
 @kernel(
-    "int32[:, ::1], int64[:, ::1], int64[::1], int64[::1], float64[::1], float32[::1], "
-    "int64[::1], int64[::1], uint8[::1]"
+    "int64[::1], int64[::1], uint8[::1], float64[::1], float32[::1], float64, int64[::1], "
+    "float64[::1], int64, int64"
 )
-def window_plan(ring, bounds, figures, shape, powers, to_go, anchors, offsets, block):
-    """What the windows of these anchors consist of; each has to be an anchor.
+def window_plan(table, shape, marks, powers, to_go, share, plan, uniform, known, generator):
+    """Draw the last windows of a plan, one for each number of ``[0, 1)`` that hits a marked row, as
+    `index_draw` finds sampleable ones. Returns how many of all places have one then; if all, the
+    plan says what the windows consist of. The first ones are anchors that are known.
 
-    It is put into the parts of `block`, as `WindowPlan` has them. The ids of frames are those of
-    ``positions + stack - 1`` rows a window, or of ``positions * stack`` where windows go over the
-    ends of episodes; there are none for a stack of 1, where they would be the rows themselves.
-    `to_go` is what `fill_to_go` found, or empty.
+    `table` is that of the index, `plan` that of a `WindowPlan`, `share` the probability of each
+    window that is drawn here. The ids of frames are those of ``positions + stack - 1`` rows a
+    window, or of ``positions * stack`` where windows go over the ends of episodes; there are none
+    for a stack of 1, where they would be the rows themselves. `to_go` is what `fill_to_go` found,
+    or empty.
     """
-    envs, stack = figures[ENVS], figures[STACK]
-    size = figures[ROWS] * envs
-    flat, limits, sizes = pointer(ring), pointer(bounds), pointer(figures)
-    pay = float32s_at(address(ring))
+    ring, limits, sizes = table[RING], int64s_at(table[BOUNDS]), int64s_at(table[FIGURES])
+    envs, stack, count = sizes[ENVS], sizes[STACK], plan[WINDOWS]
+    size = sizes[ROWS] * envs
+    # Flat memory: of arrays each index is looked at, whether it is negative.
+    flat, pay, anchors = int32s_at(ring), float32s_at(ring), int64s_at(plan[ANCHORS_AT])
+    if len(uniform):
+        draw_uniform(uniform, known, generator)
+        probability = float64s_at(plan[PROBABILITIES_AT])
+        weight = float32s_at(plan[WEIGHTS_AT])
+        found = count - len(uniform)
+        pick_retained(
+            limits, sizes, int64s_at(table[ENDS_AT]), pointer(uniform),
+            int64s_at(plan[ANCHORS_AT] + 8 * found), len(uniform),
+        )  # fmt: skip
+        for i in range(found, count):
+            if marks[anchors[i] % size]:
+                anchors[found], probability[found], weight[found] = anchors[i], share, 1.0
+                found += 1
+        if found < count:
+            return found
     burn_in, length, cross = shape[BURN_IN], shape[LENGTH], shape[ENDS] == CROSS
     n_step, arrival = shape[N_STEP], shape[ARRIVAL]
     positions = burn_in + length + shape[AHEAD]
-    # Flat memory: of arrays each index is looked at, whether it is negative.
-    begin, plane = address(block), len(anchors) * positions
-    all_ids, all_transitions = int64s_at(begin), int64s_at(begin + offsets[TRANSITIONS_AT])
-    frames, state = int64s_at(begin + offsets[FRAMES_AT]), int64s_at(begin + offsets[STATE_AT])
-    all_steps = int32s_at(begin + offsets[STEPS_AT])
-    all_rewards = float32s_at(begin + offsets[REWARDS_AT])
-    all_to_go = float32s_at(begin + offsets[TO_GO_AT])
-    all_returns = float32s_at(begin + offsets[RETURNS_AT])
-    all_discounts = float32s_at(begin + offsets[DISCOUNTS_AT])
-    all_targets = int32s_at(begin + offsets[TARGETS_AT])
-    all_masks = bytes_at(begin + offsets[MASKS_AT])
+    plane = count * positions
+    all_ids, all_transitions = int64s_at(plan[IDS_AT]), int64s_at(plan[TRANSITIONS_AT])
+    frames, state = int64s_at(plan[FRAMES_AT]), int64s_at(plan[STATE_AT])
+    all_steps, all_rewards = int32s_at(plan[STEPS_AT]), float32s_at(plan[REWARDS_AT])
+    all_to_go, all_returns = float32s_at(plan[TO_GO_AT]), float32s_at(plan[RETURNS_AT])
+    all_discounts, all_targets = float32s_at(plan[DISCOUNTS_AT]), int32s_at(plan[TARGETS_AT])
+    all_masks = bytes_at(plan[MASKS_AT])
     # Apart from the rest, so that the cache misses of all windows are under way together.
     stride = ROWS_OF_A_LINE if envs == 1 else 1
-    for i in range(len(anchors)):
+    for i in range(count):
         place = (anchors[i] - burn_in * envs) % size
         state[i] = place  # of the first position, until its turn comes: divisions take their time
         place -= envs if place >= envs else 0  # the row before is looked at, too
         for _ in range(0, positions + 1, stride):
-            prefetch_line(address(ring) + 4 * WIDTH * place)
+            prefetch_line(ring + 4 * WIDTH * place)
+            if len(to_go):
+                prefetch_line(address(to_go) + 4 * place)
             place += stride * envs
             if place >= size:
                 place -= size
@@ -278,11 +286,11 @@ def window_plan(ring, bounds, figures, shape, powers, to_go, anchors, offsets, b
         all_masks[at] = True  # OBSERVED and TRANSITION
     for at in range(2 * plane, MASKS * plane):
         all_masks[at] = False
-    for i in range(len(anchors)):
+    for i in range(count):
         env, anchor, place = int64(0), anchors[i], state[i]
         if envs > 1:
             env, anchor = anchor % envs, anchor // envs
-        first, count = limits[2 * env + FIRST], limits[2 * env + COUNT]
+        first, behind_last = limits[2 * env + FIRST], limits[2 * env + COUNT]
         named = place + burn_in * envs  # the place of the anchor
         if named >= size:
             named %= size
@@ -292,12 +300,12 @@ def window_plan(ring, bounds, figures, shape, powers, to_go, anchors, offsets, b
         row = anchor - burn_in
         # Of the position before: whether its row is usable, and where it is.
         before = place - envs if place >= envs else place - envs + size
-        follows = first <= row - 1 < count
+        follows = first <= row - 1 < behind_last
         if follows and stack > 1:
             follows = stack_is_whole(flat, limits, sizes, env, row - 1) != 0
         # Whether all rows are there and of one episode, as most windows are: its first row and its
         # last one say so, and whether stacks are whole the first one.
-        whole = first <= row and row + positions <= count
+        whole = first <= row and row + positions <= behind_last
         if whole:
             last = place + (positions - 1) * envs
             last -= size if last >= size else 0
@@ -346,7 +354,7 @@ def window_plan(ring, bounds, figures, shape, powers, to_go, anchors, offsets, b
                 if place >= size:
                     place -= size
                 here = WIDTH * place
-                usable = whole or first <= row < count
+                usable = whole or first <= row < behind_last
                 if usable and not whole and stack > 1:
                     usable = stack_is_whole(flat, limits, sizes, env, row) != 0
                 is_first = not follows or flat[WIDTH * before + EPISODE] != flat[here + EPISODE]
@@ -403,7 +411,7 @@ def window_plan(ring, bounds, figures, shape, powers, to_go, anchors, offsets, b
                     if behind & TERMINATED:
                         ended = known = True
                         break
-                    if row + ahead >= count:
+                    if row + ahead >= behind_last:
                         break
                     last += envs
                     if last >= size:
@@ -429,8 +437,8 @@ def window_plan(ring, bounds, figures, shape, powers, to_go, anchors, offsets, b
                 row = anchor - burn_in - (stack - 1) + k
                 if row < start and shape[REPEAT_FIRST]:
                     row = start
-                there = first <= row < count
+                there = first <= row < behind_last
                 if there:
                     there = flat[WIDTH * ((row * envs + env) % size) + EPISODE] == episode
                 frames[i * width + k] = row * envs + env if there else -1
-    return 0
+    return count

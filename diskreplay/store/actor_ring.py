@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, SchemaError
+from diskreplay.store import files, private
 from diskreplay.store.commit_page import boot_id
 from diskreplay.store.field import Field
 from diskreplay.store.mapping import Mapping
@@ -72,7 +73,7 @@ class ActorRing:
     def __init__(self, path: Path, fields: Sequence[Field]) -> None:
         self.path, self._mapping = path, Mapping.open(path, writable=True)
         head = self._check(fields)
-        self.id, self._boot = head["id"].decode(), head["boot"].decode(errors="replace")
+        self.id, self._boot = (head[name].decode(errors="replace") for name in ("id", "boot"))
         rows = self.rows = int(head["rows"])
         mapping, (starts, _) = self._mapping, _layout(fields, rows)
         self.words = mapping.array[:_DATA_AT].data.cast("q")
@@ -117,13 +118,17 @@ class ActorRing:
 
     @staticmethod
     def create(path: Path, fields: Sequence[Field], rows: int) -> "ActorRing":
-        """A new one, empty, at a path where nothing is."""
-        mapping = Mapping.create(path, _layout(fields, rows)[1])
+        """A new one, empty. It gets its name when it is whole: a kill before that leaves a file
+        that the next opening removes."""
+        made = private.ring_that_is_made(path)
+        files.remove(made)  # an earlier call may have been refused amid it
+        mapping = Mapping.create(made, _layout(fields, rows)[1])
         head = mapping.array[: _HEADER.itemsize].view(_HEADER)
         head["boot"], head["id"] = boot_id().encode(), os.urandom(16).hex().encode()
         head["schema"], head["rows"] = schema_digest(fields).encode(), rows
         mapping.array[:_DATA_AT].view("<i8")[BEHIND] = -1
-        head["magic"] = _MAGIC  # last: a kill leaves what is known as none
+        head["magic"] = _MAGIC
+        files.rename(made, path)
         return ActorRing(path, fields)
 
     @property
@@ -192,6 +197,37 @@ class ActorRing:
         words[TAKEN] = stop  # first: beyond `UNTIL` it says that nothing is under way
         words[UNTIL] = stop
         return dropped
+
+
+def lost_by_a_power_cut(path: Path) -> str | None:
+    """What a power cut took with a ring, and nothing ("") where that is not worth a word; None of a
+    ring of this boot, or a damaged one. Such a file is to be removed.
+
+    Nothing of a ring is synced, so there may be anything of it: its length with zeros, say.
+    """
+    head = files.read(path, _DATA_AT)[:_DATA_AT]
+    if not head.strip(b"\0"):
+        return f"{path}: an actor's ring of which a power cut has left nothing; it was removed"
+    found = np.frombuffer(head.ljust(_DATA_AT, b"\0"), _HEADER, 1)[0]
+    if found["magic"] != _MAGIC or found["boot"] == boot_id().encode():
+        return None
+    waiting = waiting_in(path)
+    if not waiting:
+        return ""
+    return (
+        f"{path}: rows that an actor had added are lost ({waiting}): they are of before this "
+        "machine was started, or of another machine"
+    )
+
+
+def waiting_in(path: Path) -> int:
+    """How many rows a file says are not taken yet; 0 of one that is no ring, or is damaged."""
+    head = files.read(path, _DATA_AT)[:_DATA_AT]
+    if len(head) < _DATA_AT or np.frombuffer(head, _HEADER, 1)[0]["magic"] != _MAGIC:
+        return 0
+    words = np.frombuffer(head, "<i8")
+    waiting = int(words[WRITTEN]) - int(words[TAKEN])
+    return waiting if 0 <= waiting <= np.frombuffer(head, _HEADER, 1)[0]["rows"] else 0
 
 
 def schema_digest(fields: Sequence[Field]) -> str:

@@ -7,22 +7,27 @@ like any other file. So they are there together with the rows, or not at all.
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from diskreplay.errors import (
     AttachmentError,
+    DiskFullError,
     InvalidInputError,
+    StorageError,
 )
 from diskreplay.store import files, plain_file
 from diskreplay.store.manifest import ATTACHMENTS, Manifest
 from diskreplay.store.segment import Seal
+from diskreplay.store.system_errors import errno_if_full, translated
 
 Source = bytes | bytearray | memoryview | os.PathLike | Callable[[Path], Any]
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- +=]{0,99}")
 _LONGEST = 400  # characters: with the checkpoint's own path, less than what systems take
+_PROBED = 1 << 16  # bytes; a disk with less is full
 
 
 def checked(given: Mapping[str, Source] | None) -> dict[str, Source]:
@@ -69,8 +74,8 @@ def _check_source(name: str, source: Any) -> None:
         return
     if isinstance(source, os.PathLike):
         path = Path(source)
-        if not path.is_file():
-            what = "no regular file" if path.exists() else "no such file"
+        if not files.is_file(path):
+            what = "no regular file" if files.is_there(path) else "no such file"
             raise InvalidInputError(f"attachment {name!r}: {path}: {what}")
     elif not callable(source):
         hint = "; a str may be either: say Path(...), or .encode()" * isinstance(source, str)
@@ -96,6 +101,7 @@ def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
     AttachmentError
         A writer raised, or left something else than one file at its path.
     StorageError
+        Also where a writer raised since the disk is full: a `DiskFullError`.
     """
     written: dict[str, Path] = {}
     for name, source in sources.items():
@@ -115,13 +121,33 @@ def write(sources: Mapping[str, Source], build: Path) -> dict[str, Seal]:
 
 
 def _call(name: str, writer: Callable[[Path], Any], path: Path) -> None:
+    before = sys.exception()  # the caller may be about to mend that one
     try:
         writer(path)
     except Exception as error:
+        code = errno_if_full(error, before) or _errno_if_full(path)
+        if code is not None:
+            plain = OSError(code, os.strerror(code))
+            doing = f"cannot write attachment {name!r} ({type(error).__name__}: {error})"
+            raise translated(plain, path, doing) from error
         raise AttachmentError(
             f"attachment {name!r}: its writer raised {type(error).__name__}: {error}; no "
             "checkpoint was written"
         ) from error
+
+
+def _errno_if_full(path: Path) -> int | None:
+    """What the system says if there is no room beside a file: its writer may not say why it failed.
+    Tried, for a quota is seen in no other way."""
+    probe = path.with_name(f".{path.name}.room")  # no attachment has such a name
+    try:
+        os.close(files.allocate(probe, _PROBED))
+        files.remove(probe)
+    except DiskFullError as full:
+        return full.errno
+    except StorageError:
+        return None
+    return None
 
 
 def _check_tree(name: str, build: Path, expected: set[Path]) -> None:

@@ -8,9 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diskreplay.errors import FormatError
+from diskreplay.store import files
 from diskreplay.store.field import Field
 from diskreplay.store.field_paths import FieldPaths
 from diskreplay.store.segment import Seal
+
+_MOST_SEGMENTS = 1 << 26  # of one field and all envs: more than a disk has files
 
 Key = tuple[str, int, int]  # name of a field, number, group
 
@@ -168,7 +172,7 @@ class Catalog:
         if self.is_settled or not os.path.lexists(begun):
             return [chunk]
         # After a power cut blocks may be missing that were not synced; a flush had them.
-        return [begun] if self.is_live or not chunk.exists() else [begun, chunk]
+        return [begun] if self.is_live or not files.is_there(chunk) else [begun, chunk]
 
 
 def is_still_sealed(
@@ -215,10 +219,20 @@ def segments_of(
     list of ((number, group), envs)
         The oldest first, each with the envs that have rows in it, in order. Costs some bytes of
         memory for each segment and env.
+
+    Raises
+    ------
+    FormatError
+        They are more than a disk can have: the numbers are damaged.
     """
     rows = field.segment_rows
     low, high = first // rows, -(-count // rows)
     sizes = np.where(count > first, high - low, 0)
+    if sizes.sum(dtype=np.float64) > _MOST_SEGMENTS:  # memory for them would be asked for
+        raise FormatError(
+            f"field {field.name!r}: rows {first.min()} to {count.max()} are counted, which no "
+            "store can have: damaged; restore it, or load a checkpoint"
+        )
     envs = np.repeat(np.arange(len(first)), sizes)
     if not len(envs):
         return []

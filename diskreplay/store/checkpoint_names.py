@@ -9,6 +9,7 @@ import numpy as np
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
 from diskreplay.store import files, manifest, tempfiles
 from diskreplay.store.paths import resolved
+from diskreplay.store.system_errors import explained
 
 CHECKPOINT_DURATION = 4
 """So many numbered checkpoints `save` keeps by default, as ReAgent and Dopamine do."""
@@ -64,7 +65,10 @@ def retired(directory: Path, name: str, keep: int) -> list[Path]:
 
 
 def _directories(inside: Path) -> list[Path]:
-    return [path for path in inside.iterdir() if path.is_dir()] if inside.is_dir() else []
+    if not files.is_dir(inside):
+        return []
+    with explained(inside, "cannot list the directory"):
+        return [path for path in inside.iterdir() if files.is_dir(path)]
 
 
 def pattern_of(name: str) -> str:

@@ -1,8 +1,8 @@
 """What is made, made durable and deleted of the files of one field."""
 
-import threading
 from pathlib import Path
 
+from diskreplay.locks import Lock
 from diskreplay.store import files
 from diskreplay.store.field import Field
 from diskreplay.store.field_paths import FieldPaths
@@ -20,7 +20,7 @@ class ColumnFiles:
         Of opened segments, whose names are not durable yet.
     pending_deletes : list of Path
         To be deleted after the next record.
-    changing : threading.Lock
+    changing : Lock
         Held by who makes, closes, puts in its place or deletes the file of a segment: the
         maintenance thread and adding threads. Taken before `rwlock`, never after it.
     """
@@ -29,7 +29,7 @@ class ColumnFiles:
         self.place, self._number, self._field = place, number, field
         self.new: list[Path] = []
         self.pending_deletes: list[Path] = []
-        self.changing = threading.Lock()
+        self.changing = Lock()
 
     @property
     def root(self) -> Path:

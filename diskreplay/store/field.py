@@ -40,6 +40,7 @@ _LONGEST_NAME = 1000
 _CHUNK_KEY = re.compile(r"c\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:\.0)*")
 _LARGEST_SEGMENT = 1 << 40
 MOST_ENVS = 1 << 17
+_MOST_AXES = 28  # NumPy 1 has 32, of which batches of stacks in windows take three
 _LARGEST_BLOCK = (1 << 31) - 64
 
 
@@ -106,6 +107,16 @@ class Field:
         if not self.row_bytes:
             raise InvalidInputError(
                 f"field {self.name!r}: a row of shape {self.shape} holds nothing"
+            )
+        if min(self.shape, default=1) < 0 or len(self.shape) > _MOST_AXES:
+            raise InvalidInputError(
+                f"field {self.name!r:.120}: shape {self.shape!s:.120} found; at most {_MOST_AXES} "
+                "axes expected, each of 1 or more"
+            )
+        if self.row_bytes > _LARGEST_SEGMENT:
+            raise InvalidInputError(
+                f"field {self.name!r:.120}: a row of shape {self.shape} has {self.row_bytes:,} "
+                f"bytes; at most {_LARGEST_SEGMENT:,} expected"
             )
 
     @property

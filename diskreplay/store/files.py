@@ -73,7 +73,7 @@ def make_named_dirs(path: Path) -> set[Path]:
     The directory may be there already: made by a process that was killed before it could sync.
     """
     missing = [path]
-    while not missing[-1].parent.exists():
+    while not is_there(missing[-1].parent):
         missing.append(missing[-1].parent)
     make_dirs(path)
     return {one.parent for one in missing if os.access(one.parent, os.R_OK)}
@@ -110,18 +110,33 @@ def promise(fd: int, size: int) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file or a directory. From Python 3.14 on `Path.exists` says no of one that
-    may not be looked at; this raises what the system says of it."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # no path has a NUL in it
-        return False
-    return True
+    """Whether there is a file or a directory; a link that leads to itself leads to none. From
+    Python 3.14 on `Path.exists` says no of one that may not be looked at; this raises, as all here
+    does, a `StorageError`."""
+    return _mode(path) != 0
 
 
 def is_file(path: Path) -> bool:
     """As `Path.is_file`, but as `is_there` where it may not be looked at."""
-    return is_there(path) and path.is_file()
+    return stat.S_ISREG(_mode(path))
+
+
+def is_dir(path: Path) -> bool:
+    """As `Path.is_dir`, but as `is_there` where it may not be looked at."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: Path) -> int:
+    """The type and mode of what a path leads to; 0 if nothing is there."""
+    with explained(path, "cannot look at it"):
+        try:
+            return os.stat(path).st_mode
+        except ValueError:  # no path has a NUL in it
+            return 0
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
+            return 0
 
 
 def open_plain(path: Path, flags: int) -> int:
@@ -205,14 +220,21 @@ def replace(contents: dict[Path, bytes], *, build: Path | None = None) -> None:
 
     One file is replaced or not; of several, any may be when a crash comes between. They are
     written in the directory `build`, if it is given, where a half written one is in nobody's way.
+    Where it fails, none is left.
     """
     beside = {path: (build or path.parent) / (path.name + ".tmp") for path in contents}
-    for path, data in contents.items():
-        make_dirs(path.parent)
-        write(beside[path], [data])
-    sync(beside.values())
-    for path in contents:
-        rename(beside[path], path)
+    try:
+        for path, data in contents.items():
+            make_dirs(path.parent)
+            write(beside[path], [data])
+        sync(beside.values())
+        for path in contents:
+            rename(beside[path], path)
+    except BaseException:
+        for path in beside.values():
+            with contextlib.suppress(OSError):  # not written, renamed already, or the disk refuses
+                os.unlink(path)
+        raise
     sync_dirs({path.parent for path in contents})
 
 

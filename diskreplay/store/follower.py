@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError, DiskReplayError, FormatError, StorageError
+from diskreplay.errors import CorruptSegmentError, FormatError, StorageError
 from diskreplay.store import format
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.mapping import Mapping
@@ -93,7 +93,9 @@ class Follower:
         it was opened, but one had its rows in a tail, or values that change, and has left since.
         Files are deleted after a record without them."""
         store = self._store
-        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError, DiskReplayError):
+        with contextlib.suppress(
+            KeyError, TypeError, ValueError, OverflowError, FormatError, StorageError
+        ):
             attributes = format.read_attributes(store.path)
             first = format.parse_rows(attributes, store.num_envs)[1]
             store.first = np.maximum(store.first, np.minimum(first, store.count))

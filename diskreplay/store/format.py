@@ -190,15 +190,20 @@ def encode(document: dict[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(members) + "\n}").encode()
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size, or a `FormatError`."""
+def read_json(path: Path, **how: Any) -> Any:
+    """JSON of bounded size, read as `json.loads` is told, or a `FormatError`."""
     data = files.read(path, _LARGEST_JSON)
     if len(data) > _LARGEST_JSON:
         raise FormatError(f"{path}: larger than any metadata of this format")
     try:
-        document = json.loads(data, parse_constant=_finite, parse_float=_finite)
+        return json.loads(data, **how)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not valid JSON ({error})") from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A JSON object of bounded size, or a `FormatError`."""
+    document = read_json(path, parse_constant=_finite, parse_float=_finite)
     if not isinstance(document, dict):
         raise FormatError(f"{path}: a JSON object was expected, found {type(document).__name__}")
     return document

@@ -31,7 +31,7 @@ def finish(path: Path) -> None:
         beside, built = room.path / path.name, room.path / _BUILT
         room.put_back()
         room.end_exchange(beside)
-        if beside.is_dir() and built.is_file():
+        if files.is_dir(beside) and files.is_file(built):
             if files.read(built, 20) != str(os.lstat(beside).st_ino).encode():
                 files.rename(beside, aside_of(path))
                 files.sync_dirs([path.parent])
@@ -41,6 +41,6 @@ def finish(path: Path) -> None:
 def aside_of(path: Path) -> Path:
     """A name beside the store that is free, for what a repair has replaced."""
     number = 1
-    while (aside := path.with_name(f"{path.name}.repair-{number}")).exists():
+    while files.is_there(aside := path.with_name(f"{path.name}.repair-{number}")):
         number += 1
     return aside

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from diskreplay.errors import DiskReplayError, InvalidInputError, StorageError
-from diskreplay.store import attachments, format, manifest, tempfiles
+from diskreplay.store import attachments, files, format, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.paths import resolved
 from diskreplay.store.system_errors import explained
@@ -112,6 +112,8 @@ def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> li
 
     Raises
     ------
+    InvalidInputError
+        `directory` is no path.
     StorageError
         The directory cannot be read, or its path leads over a link to what is not there.
 
@@ -120,11 +122,11 @@ def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> li
     A look at each file's length; none is read but the metadata. Saving and removing may go on
     meanwhile.
     """
-    resolved(directory)  # an error where a link leads nowhere: nobody should begin anew then
+    resolved(directory, "directory")  # not where a link leads nowhere: nobody should begin anew
     directory = Path(directory)
     try:
         with explained(directory, "cannot list the directory"):
-            entries = [path for path in directory.iterdir() if path.is_dir()]
+            entries = [path for path in directory.iterdir() if files.is_dir(path)]
     except StorageError as error:
         if error.errno == errno.ENOENT:
             return []
@@ -135,7 +137,8 @@ def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> li
         for path, match in matches
         if name in (None, match[1])
     ]
-    there = [one for one in found if one.whole or one.path.is_dir()]  # else it was just removed
+    # Else it was just removed.
+    there = [one for one in found if one.whole or files.is_dir(one.path)]
     return sorted(there, key=lambda c: (c.name, c.number is not None, c.number or 0, c.suffix))
 
 

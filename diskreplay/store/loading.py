@@ -89,7 +89,7 @@ def _needed(saved: Store) -> tuple[set[str], set[str]]:
         if field.packed:
             shards |= chunks
     needed.update(_priorities(saved.path))
-    if not (saved.path / "priority").is_dir() and saved.meta.get("kind") == "prioritized":
+    if not files.is_dir(saved.path / "priority") and saved.meta.get("kind") == "prioritized":
         raise IncompleteCheckpointError(
             f"{saved.path / 'priority'}: missing; nothing was loaded: restore it, or load another "
             "checkpoint"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diskreplay.errors import DiskReplayError, StorageError
+from diskreplay.locks import Lock
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
 from diskreplay.store.open_store import OpenStore
@@ -49,7 +50,7 @@ class Maintenance:
 
     Attributes
     ----------
-    lock : threading.RLock
+    lock : Lock
         Held by whoever touches files of segments that are there.
     busy : set of int
         The buffer's: threads on which no call of it may begin. A ``__del__`` that runs on the
@@ -57,7 +58,7 @@ class Maintenance:
     """
 
     def __init__(self, store: OpenStore, record: Record) -> None:
-        self.lock = threading.RLock()
+        self.lock = Lock()
         self._pauses = 0
         self.busy: set[int] = set()
         self._store, self._record = store, record
@@ -72,11 +73,13 @@ class Maintenance:
     # -- the maintenance thread
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """There may be something to do. Where the system allows no more threads, whoever adds,
+        flushes or saves does what cannot wait, and the next call tries to start one again."""
         if self._thread is None:
             name = f"diskreplay maintenance {self._store.path.name}"
             thread = threading.Thread(target=self._keep, name=name, daemon=True)
-            with undisturbed():  # the new thread would wait for ever for a lock of `start`
+            # Undisturbed: else the new thread would wait for ever for a lock of `start`.
+            with undisturbed(), contextlib.suppress(RuntimeError):
                 thread.start()
                 self._thread = thread
         if self._woken.empty():
@@ -220,9 +223,12 @@ class Maintenance:
     def _durable(self, count: np.ndarray) -> np.ndarray:
         """The rows of each env that a record may name after `_seal`: what is in shards, in sealed
         segments of large raw columns, or in any of small ones; or what was named before."""
-        for column in self._store.columns.values():
-            count = column.durable(count)
-        return np.maximum(count, self._store.durable_count)
+        store, named = self._store, count
+        for column in store.columns.values():
+            named = column.durable(named)
+        # Rows that have left need not be durable. Were fewer named, an opening would ask which of
+        # them were final ones, of segments that are gone.
+        return np.maximum.reduce([named, store.durable_count, np.minimum(store.first, count)])
 
     def _make_record(self, count: np.ndarray) -> None:
         """Make sealed segments and open shards durable, name their rows, and delete those that have
@@ -274,7 +280,7 @@ class Maintenance:
 
     def unsynced(self) -> list[Path]:
         """Files that were sealed since the last record, and are not known to be durable."""
-        return [path for path in self._unsynced if path.exists()]
+        return [path for path in self._unsynced if files.is_there(path)]
 
     def all_recorded(self) -> None:
         """A record has named all rows."""
@@ -288,7 +294,8 @@ class Maintenance:
         store, columns = self._store, self._store.columns.values()
         first = store.durable_first
         if any(len(column.table.left(first)[0]) for column in columns):
-            with contextlib.ExitStack() as held:
+            # In a save Ctrl-C may come, and a segment would be forgotten whose file nobody deletes.
+            with undisturbed(), contextlib.ExitStack() as held:
                 # A shard is not closed while a block is written to it, and no segment goes that an
                 # env is just coming to.
                 for column in columns:

@@ -21,12 +21,12 @@ ATTACHMENTS = PLACE / "attachments"
 
 def is_checkpoint(path: Path) -> bool:
     """Whether there is a manifest, sound or not."""
-    return (path / NAME).exists()
+    return files.is_there(path / NAME)
 
 
 def was_checkpoint(path: Path) -> bool:
     """Whether it is a checkpoint, or one whose manifest is gone."""
-    return (path / NAME).parent.is_dir()
+    return files.is_dir((path / NAME).parent)
 
 
 class Manifest(NamedTuple):

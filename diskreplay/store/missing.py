@@ -37,7 +37,7 @@ class all_there:
             return
         env, start = int(envs[0]), number * column.field.segment_rows
         stop = min(start + column.field.segment_rows, int(count[env]))
-        more = f" and of {len(envs) - 1} more envs" if len(envs) > 1 else ""
+        more = _and_of(len(envs) - 1)
         if manifest.is_checkpoint(root):
             remedy = "or load another checkpoint"
         else:
@@ -65,8 +65,13 @@ def check_used(column: PackedColumn, shard: Shard, first: np.ndarray, stop: np.n
         env = int(lacking[0])
         raise CorruptSegmentError(
             f"{column.files.paths.open_segment(*shard.key)}: missing, and with it "
-            f"rows {begin[env]} to {end[env] - 1} of env {shard.envs.start + env}, and of "
-            f"{len(lacking) - 1} more envs, which the shard in its place does not have; "
+            f"rows {begin[env]} to {end[env] - 1} of env {shard.envs.start + env}"
+            f"{_and_of(len(lacking) - 1)}, which the shard in its place does not have; "
             "restore the file, load a checkpoint, or go on without these rows after "
             f"`diskreplay verify {column.files.root} --repair`"
         )
+
+
+def _and_of(others: int) -> str:
+    """What a message says of envs beside the one that it names."""
+    return f" and of {others} more env{'s' * (others > 1)}" if others else ""

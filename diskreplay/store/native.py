@@ -56,10 +56,6 @@ memset = _register(_libc, "memset", _pointer, _pointer, _int, _size)
 madvise = _register(_libc, "madvise", _int, _pointer, _size, _int)
 getrusage = _register(_libc, "getrusage", _int, _int, _pointer)
 sched_yield = _register(_libc, "sched_yield", _int)
-lz4_decode = _register(_blosc, "LZ4_decompress_safe", _int, _pointer, _pointer, _int, _int)
-lz4_decode_partly = _register(
-    _blosc, "LZ4_decompress_safe_partial", _int, _pointer, _pointer, _int, _int, _int
-)
 blosc_decode = _register(_blosc, "blosc_decompress_ctx", _int, _pointer, _pointer, _size, _int)
 blosc_encode = _register(
     _blosc, "blosc_compress_ctx",
@@ -80,6 +76,8 @@ def _loader(kind: types.Type) -> Any:
     return load
 
 
+load_u8 = _loader(types.uint8)
+load_u16 = _loader(types.uint16)
 load_u32 = _loader(types.uint32)
 load_i64 = _loader(types.int64)
 
@@ -132,5 +130,6 @@ def fence(_typing):
     return types.intp(), emit
 
 
+store_u8 = _storer(types.uint8)
 store_u32 = _storer(types.uint32)
 store_i64 = _storer(types.int64)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.errors import FormatError
 from diskreplay.store import format, private
 from diskreplay.store.commit_page import CommitPage, finals_in, rows_behind
 from diskreplay.store.field import Field
@@ -83,7 +83,8 @@ class OpenStore:
         attributes = format.read_attributes(path)
         try:
             self._parse(attributes, capacity)
-        except (KeyError, TypeError, ValueError, OverflowError, DiskReplayError) as error:
+        # Not all errors of ours: a signal handler's call may raise one here.
+        except (KeyError, TypeError, ValueError, OverflowError, FormatError) as error:
             raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
         self.meta = {k: v for k, v in attributes.items() if k not in OWN_KEYS}
         self.count: np.ndarray = self.durable_count.copy()

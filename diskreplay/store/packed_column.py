@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from diskreplay.errors import CorruptSegmentError, StorageError
+from diskreplay.locks import Lock, wait_for
 from diskreplay.store import codec, files
 from diskreplay.store.column import Column
 from diskreplay.store.mapping import Mapping
@@ -37,7 +38,7 @@ class PackedColumn(Column[Shard]):
         self._under_way: dict[int, threading.Lock] = {}
         self._calls = itertools.count(1)
         self._next: dict[tuple[int, int], Shard] = {}  # that no block has come to
-        self._making = threading.Lock()
+        self._making = Lock()
 
     # -- writing
 
@@ -51,8 +52,8 @@ class PackedColumn(Column[Shard]):
             # Else the maintenance thread has just done it, or is about to.
             if not self._pack(envs[short], count):
                 for call, done in list(self._under_way.items()):
-                    with done:
-                        self._end(call)  # a second Ctrl-C may have come before it could
+                    wait_for(done)
+                    self._end(call)  # a second Ctrl-C may have come before it could
 
     def write(self, env: int, start: int, values: np.ndarray) -> None:
         """Write consecutive rows of one env from `start` on; there is room for them."""
@@ -79,26 +80,29 @@ class PackedColumn(Column[Shard]):
         """
         field, size, call = self.field, self.field.block_rows, next(self._calls)
         done = threading.Lock()
-        with done:
+        done.acquire()
+        try:
+            with self.files.changing:
+                which, starts = self.tail.oldest(envs[self._packing[envs] == 0], count)
+                if not len(which):
+                    return False
+                self._under_way[call] = done
+                self._packing[which] = call
+            sources = self.tail.addresses(which, starts)
+            data, lengths = codec.encode(field, sources, np.full(len(which), size))
+            with self.files.changing:
+                # Not before: meanwhile it may have been sealed for slow envs.
+                key = int(starts[0]) // field.segment_rows, int(which[0]) // field.env_group
+                segment = self._shard(*key, which)
+                segment.write(data)
+                places, packed = segment.places_of(which, starts), self.tail.packed
+                segment.enter(places, lengths, packed.ctypes.data, which, starts + size)
+            return True
+        finally:
             try:
-                with self.files.changing:
-                    which, starts = self.tail.oldest(envs[self._packing[envs] == 0], count)
-                    if not len(which):
-                        return False
-                    self._under_way[call] = done
-                    self._packing[which] = call
-                sources = self.tail.addresses(which, starts)
-                data, lengths = codec.encode(field, sources, np.full(len(which), size))
-                with self.files.changing:
-                    # Not before: meanwhile it may have been sealed for slow envs.
-                    key = int(starts[0]) // field.segment_rows, int(which[0]) // field.env_group
-                    segment = self._shard(*key, which)
-                    segment.write(data)
-                    places, packed = segment.places_of(which, starts), self.tail.packed
-                    segment.enter(places, lengths, packed.ctypes.data, which, starts + size)
-                return True
-            finally:
                 self._end(call)
+            finally:
+                done.release()
 
     def _end(self, call: int) -> None:
         """No block is compressed by this call of `_pack` any more."""

@@ -10,10 +10,11 @@ import stat
 import sys
 from pathlib import Path
 
-from diskreplay.errors import StorageError
+from diskreplay.errors import InvalidInputError, StorageError
 from diskreplay.store.system_errors import explained
 
 _MEMORY = {0x01021994, 0x858458F6}  # Linux: a tmpfs, a ramfs
+_URL_AS_PATH = re.compile("([A-Za-z][A-Za-z0-9+.-]+:)/")  # what `Path` makes of one
 _libc = ctypes.CDLL(None)
 
 
@@ -22,19 +23,64 @@ def is_remote(place: object) -> bool:
     return "://" in place if isinstance(place, str) else hasattr(place, "push")
 
 
-def resolved(path: str | os.PathLike) -> Path:
+def local(path: str | os.PathLike, argument: str) -> Path:
+    """A path that somebody gave: what can be one. Links are not followed.
+
+    Parameters
+    ----------
+    path : path
+    argument : str
+        What it was given as.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no path: of another type, a URL, or with what no name can have.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise InvalidInputError(
+            f"{argument}: a str or a Path expected, found {type(path).__name__} ({path!r:.80})"
+        )
+    try:
+        is_name = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise InvalidInputError(
+            f"{argument}: {text!r:.200}: no path, for no file can have such a name; choose another"
+        )
+    was_url = None if isinstance(path, str) else _URL_AS_PATH.match(text)
+    if is_remote(text) or (was_url and not os.path.lexists(was_url[1])):
+        raise InvalidInputError(
+            f"{argument}: {text!r:.200}: a URL, and a local path expected: live stores are on a "
+            "local disk. Checkpoints can be pushed to a URL, save('s3://...', n), and loaded from "
+            "there, load('s3://...')"
+        )
+    return Path(text)
+
+
+def resolved(path: str | os.PathLike, argument: str = "path") -> Path:
     """The absolute path without links; what it leads to need not be there yet.
 
     All that is done beside a store or a checkpoint is done beside the real directory: a link to it
     may be on another file system, and what is exchanged with it would be the link.
 
+    Parameters
+    ----------
+    path, argument
+        As for `local`, by which it is checked.
+
     Raises
     ------
+    InvalidInputError
+        As `local` says.
     StorageError
         The links go round in a circle, or one leads to what is not there, `path` itself included.
         Also where `path` is relative and the working directory is gone, and where this user may not
         look into a directory on the way.
     """
+    path = local(path, argument)
     try:
         real = Path(os.path.realpath(path))
     except FileNotFoundError as error:
@@ -48,7 +94,7 @@ def resolved(path: str | os.PathLike) -> Path:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             if stat.S_ISLNK(os.lstat(real).st_mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        _check_links(Path(path), real)
+        _check_links(path, real)
     return real
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from diskreplay.errors import DiskReplayError, StoreMovedError
+from diskreplay.store.held_file import Held
 from diskreplay.store.paths import identity
 from diskreplay.store.system_errors import explained
 
@@ -15,7 +16,7 @@ Found = TypeVar("Found")
 _TRIES = 20
 
 
-class Place:
+class Place(Held):
     """A directory that is held open, so that it can be told whether it is still at its path.
 
     Files of a store are named by path. Somebody may move the directory, and another store may come
@@ -31,8 +32,6 @@ class Place:
     ------
     StorageError
     """
-
-    _fd: int | None = None  # of the class: a signal may come before `__init__` has set anything
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,15 +93,6 @@ class Place:
             return os.readlink(f"/proc/self/fd/{self._fd}")
         except OSError:
             return None
-
-    def close(self) -> None:
-        """Let go of the directory. Twice is fine."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def read_steadily(path: Path, read: Callable[[], Found]) -> Found:

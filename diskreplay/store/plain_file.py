@@ -87,9 +87,9 @@ def checksum(path: Path) -> Seal:
         return Seal(size, crc)
 
 
-def bytes_of(path: Path) -> np.ndarray:
-    """The bytes of a file, or `Unreadable`."""
+def bytes_of(path: Path, most: int | None = None) -> np.ndarray:
+    """The bytes of a file, or of a longer one `most` and one more; or `Unreadable`."""
     with plain_file(path) as (fd, size):
-        data = np.empty(size, np.uint8)
+        data = np.empty(size if most is None else min(size, most + 1), np.uint8)
         read_at(fd, 0, data)
     return data

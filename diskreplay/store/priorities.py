@@ -96,7 +96,7 @@ def chunk_rows(rows: int, num_envs: int) -> int:
 def _has(path: Path, block: np.ndarray) -> bool:
     """Whether a file has these bytes and no others. One that cannot be read has not."""
     try:
-        there = files.read(path, block.nbytes + 1) if path.exists() else b""
+        there = files.read(path, block.nbytes + 1) if files.is_there(path) else b""
     except StorageError:
         return False
     # As integers: NaN is no number, and bytes one by one would take ten times as long.
@@ -140,7 +140,7 @@ def read(directory: Path, num_envs: int) -> Saved | None:
     StorageError
     """
     metadata = directory / "zarr.json"
-    if not metadata.exists():
+    if not files.is_there(metadata):
         return None
     document = format.read_document(metadata)
     try:
@@ -219,7 +219,7 @@ def finish_exchanges(root: Path) -> None:
     """Finish exchanges that were cut, on a file system that cannot swap two directories."""
     for aside in private.all_old_priorities(root):
         target = root / aside.name.removesuffix(private.ASIDE)
-        if target.exists():
+        if files.is_there(target):
             files.remove_tree(aside)
         else:
             files.rename(aside, target)
@@ -230,7 +230,7 @@ def put_in_place(root: Path, name: str) -> None:
     """Put what `share` made, or another set that is there durably, in the place of the saved one,
     durably."""
     target, beside = root / name, private.new_priorities(root, name)
-    if target.exists():
+    if files.is_there(target):
         files.exchange(beside, target, private.old_priorities(root, name))
         files.sync_dirs([root])  # else the old ones may come back, and their files be gone
         files.remove_tree(beside)

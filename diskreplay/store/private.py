@@ -25,6 +25,12 @@ def directory(root: Path) -> Path:
     return root / PLACE
 
 
+def _named(root: Path, pattern: str) -> list[Path]:
+    """Those whose names match. Asked first whether they may be looked at: `Path.glob` says that in
+    its own way in each version of Python."""
+    return list(directory(root).glob(pattern)) if files.is_dir(directory(root)) else []
+
+
 def lock_file(root: Path) -> Path:
     """Held by the one writer."""
     return root / PLACE / "lock"
@@ -47,7 +53,7 @@ def old_priorities(root: Path, name: str) -> Path:
 
 def all_old_priorities(root: Path) -> list[Path]:
     """Those of every set that are there."""
-    return [path for path in directory(root).glob(f"priority*{ASIDE}") if path.is_dir()]
+    return [path for path in _named(root, f"priority*{ASIDE}") if files.is_dir(path)]
 
 
 def ring(root: Path, env: int) -> Path:
@@ -55,9 +61,14 @@ def ring(root: Path, env: int) -> Path:
     return root / PLACE / f"ring.{env}"
 
 
+def ring_that_is_made(ring: Path) -> Path:
+    """A ring before it is whole; among the spares, which the next opening removes."""
+    return ring.with_name(f"spare.{ring.name}")
+
+
 def rings(root: Path) -> list[Path]:
     """All that are there."""
-    return sorted(path for path in directory(root).glob("ring.*") if path.suffix[1:].isdigit())
+    return sorted(path for path in _named(root, "ring.*") if path.suffix[1:].isdecimal())
 
 
 def taker(root: Path) -> Path:
@@ -70,7 +81,7 @@ def take_place_of(root: Path, build: Path) -> None:
     same files, since actors have them mapped."""
     files.make_dirs(directory(build))
     for path in [*rings(root), taker(root)]:
-        if path.exists() and not files.link(path, directory(build) / path.name):
+        if files.is_there(path) and not files.link(path, directory(build) / path.name):
             raise StorageError(
                 errno.ENOTSUP,
                 "the file system cannot link files, which this needs while actors write to the "
@@ -90,15 +101,15 @@ def check_no_rings(root: Path, name: str) -> None:
 
 def begun(root: Path) -> list[Path]:
     """Spares, and copies that are not whole: of no use to the next writer."""
-    return [*directory(root).glob("unsealed*"), *directory(root).glob("spare.*")]
+    return [*_named(root, "unsealed*"), *_named(root, "spare.*")]
 
 
 def clear(root: Path) -> None:
     """Remove what is of use only while rows come: of a store that was closed, whose shards are all
     in their places."""
-    for path in [*directory(root).glob("tail.*"), *directory(root).glob("open.*/*"), *begun(root)]:
+    for path in [*_named(root, "tail.*"), *_named(root, "open.*/*"), *begun(root)]:
         files.remove(path)
-    for path in directory(root).glob("open.*"):
+    for path in _named(root, "open.*"):
         files.remove_empty_dir(path)
 
 

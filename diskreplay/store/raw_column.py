@@ -1,7 +1,6 @@
 """A field whose rows are in the files as they are in memory."""
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import StorageError
+from diskreplay.locks import Lock
 from diskreplay.store import files
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.column import Column
@@ -45,7 +45,7 @@ class RawColumn(Column[RawSegment]):
         self._is_even = self._by_moment  # the last rows were one of each env, of one moment
         self.most_at_once = self.field.segment_rows
         self.spares = SpareFiles(self.files, self.field.segment_bytes)
-        self._making = threading.Lock()
+        self._making = Lock()
 
     # -- writing
 

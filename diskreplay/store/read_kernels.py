@@ -6,6 +6,7 @@ Each returns 0, or a negative number that says which row could not be read: ``-(
 
 from diskreplay.cache_line import prefetch_line
 from diskreplay.jit import inner, int64, int64s, larger, part, smaller
+from diskreplay.store.lz4_kernels import lz4_decode
 from diskreplay.store.native import (
     blosc_decode,
     crc32c_extend,
@@ -13,8 +14,6 @@ from diskreplay.store.native import (
     load_acquire,
     load_i64,
     load_u32,
-    lz4_decode,
-    lz4_decode_partly,
     memcpy,
 )
 from diskreplay.store.read_job import (
@@ -47,9 +46,6 @@ from diskreplay.store.segment_table import (
 _HEADER = 16  # of a Blosc chunk; then the start of its one block, then the length of its stream
 _ONE_STREAM = _HEADER + 8
 _STORED, _LZ4, _SHUFFLES = 0x2, 1, 0x5
-# A stream so much shorter than its rows is a few long runs. LZ4 repeats one that it has to stop in
-# byte by byte, and is three times as fast when it need not stop.
-_LONG_RUNS = 64
 _LINE = 64
 PAGE = 4096
 _AHEAD = 1 << 16  # bytes that are expected before they are copied
@@ -70,7 +66,7 @@ def segment_at(table, env, row):
 def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
     """Where rows low..high of one Blosc chunk are, decoded or as they were stored; -1 if it is no
     such chunk. They may go to `target`, if that is not 0. LZ4 is stopped after the last row that is
-    wanted, if that pays."""
+    wanted."""
     whole = block_rows * row_bytes
     if size < _HEADER:
         return -1
@@ -86,19 +82,11 @@ def _decode(source, size, low, high, row_bytes, block_rows, target, scratch):
         if load_u32(source + _HEADER) == _HEADER + 4 and stream <= size - _ONE_STREAM:
             if stream == whole:  # did not compress
                 return source + _ONE_STREAM + low * row_bytes
-            end = high * row_bytes
-            straight = low == 0 and target
-            if end == whole or stream < whole // _LONG_RUNS:
-                room = target if straight and end == whole else scratch
-                if lz4_decode(source + _ONE_STREAM, room, stream, whole) != whole:
-                    return -1
-                return room + low * row_bytes
-            if straight:
-                got = lz4_decode_partly(source + _ONE_STREAM, target, stream, end, end)
-                return target if got == end else -1
-            if lz4_decode_partly(source + _ONE_STREAM, scratch, stream, end, whole) < end:
+            room = target if low == 0 and target else scratch
+            wanted = high * row_bytes
+            if lz4_decode(source + _ONE_STREAM, stream, room, wanted, whole) < 0:
                 return -1
-            return scratch + low * row_bytes
+            return room + low * row_bytes
     if blosc_decode(source, scratch, whole, 1) != whole:
         return -1
     return scratch + low * row_bytes

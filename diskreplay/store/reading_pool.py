@@ -65,9 +65,14 @@ class ReadingPool:
         while len(self._threads) < helpers:
             thread = threading.Thread(target=_help, args=(self._jobs,), name="diskreplay reading")
             thread.daemon = True
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more are to be had: those that there are do
+                if type(error) is not RuntimeError:
+                    raise  # of a signal handler
+                break
             self._threads.append(thread)
-        for _ in range(helpers):
+        for _ in range(min(helpers, len(self._threads))):
             self._jobs.put(job)
 
 

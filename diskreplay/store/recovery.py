@@ -312,7 +312,7 @@ def _open_shard(
     begun = Shard(field, *key, mapping, index)
     if salvage:
         index[begun.rotten()] = codec.MISSING
-        if paths.chunk(*key).exists():
+        if files.is_there(paths.chunk(*key)):
             whole = Shard.open_whole(field, *key, paths.chunk(*key))
             return _combined(column, begun, whole, count)
     if not salvage:
@@ -397,13 +397,13 @@ def _sort_pending_deletes(
 
 
 def _pairs(directory: Path) -> list[tuple[int, int]]:
-    names = os.listdir(directory) if directory.is_dir() else []
+    names = os.listdir(directory) if files.is_dir(directory) else []
     matches = (re.fullmatch(r"(\d+)\.(\d+)", name) for name in names)
     return [(int(match[1]), int(match[2])) for match in matches if match]
 
 
 def _numbered(directory: Path) -> list[tuple[int, int]]:
     """Segment and group of every chunk file."""
-    names = os.listdir(directory) if directory.is_dir() else []
+    names = os.listdir(directory) if files.is_dir(directory) else []
     keys = (parse_chunk_key(name) for name in names)
     return [key for key in keys if key is not None]

@@ -3,22 +3,30 @@
 import threading
 from typing import Any
 
+from diskreplay.locks import LOOK_AGAIN_S, Lock
+from diskreplay.signals import undisturbed
 
-class RWLock:
+
+class RWLock(Lock):  # type: ignore[misc]
     """Many readers or one changer of the segment table.
 
     Readers copy windows without the buffer's lock; a segment may be unmapped or swapped for its
     packed form only while none of them is inside. Passing is not tied to a thread: a batch can be
-    planned (entered) on one thread and copied (left) on another.
+    planned (entered) on one thread and copied (left) on another. The changer has it as a `Lock`.
     """
 
+    __slots__ = ("_changed", "_inside", "_waiting")
+
     def __init__(self) -> None:
-        # Taken by itself: a signal that comes in `Condition.__enter__`, which is Python, would
-        # leave it taken.
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        super().__init__()
+        self._changed = threading.Condition(self)
         self._inside = 0
         self._waiting = 0
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether somebody is inside."""
+        return self._inside > 0
 
     def acquire_read(self, guard: "ReadGuard", follower: Any = None) -> None:
         """Come in; waits while a changer is waiting, so that changers are never starved.
@@ -28,49 +36,46 @@ class RWLock:
         guard.rwlock = self
         if follower is not None:
             guard.follower, guard.looks = follower, follower.looks
-        with self._lock:
-            while self._waiting:
-                self._changed.wait()
-            self._inside, guard.is_held = self._inside + 1, True  # both, or Ctrl-C came before
-
-    def release_read(self, guard: "ReadGuard") -> None:
-        """Go; the last one out lets a changer work."""
-        with self._lock:
-            self._inside, guard.is_held = self._inside - 1, False
-            if not self._inside and self._waiting:
-                self._changed.notify_all()
-
-    def __enter__(self) -> "RWLock":
-        """The changer's side: wait until nobody is inside, and keep everybody out."""
-        self._changed.acquire()
-        try:
-            self._waiting += 1
+        for _ in self.taken:
             try:
-                while self._inside:
-                    self._changed.wait()
+                while self._waiting:
+                    self._wait()
+                self._inside, guard.is_held = self._inside + 1, True  # both, or Ctrl-C came before
             finally:
-                self._waiting -= 1
-                self._changed.notify_all()  # they come in when this one is done
-        except BaseException:
-            self._changed.release()
-            raise
-        return self
+                self.release()
+            return
 
-    def __exit__(self, *_exception: object) -> None:
-        self._changed.release()
+    def __enter__(self) -> bool:  # type: ignore[override]
+        """The changer's side: wait until nobody is inside, and keep everybody out."""
+        for taken in self.taken:
+            try:
+                self._waiting += 1
+                try:
+                    while self._inside:
+                        self._wait()
+                finally:
+                    self._waiting -= 1
+                    self._changed.notify_all()  # they come in when this one is done
+            except BaseException:
+                self.release()
+                raise
+            return taken
+        raise AssertionError
+
+    def _wait(self) -> None:
+        with undisturbed():  # a condition that is cut lets go of the lock, or keeps it: who knows
+            self._changed.wait(LOOK_AGAIN_S)
 
 
 class ReadGuard:
     """A reader's stay inside. It is made before the lock is taken, so that whoever makes it can
     release it whatever happens in between: Ctrl-C, say."""
 
-    __slots__ = ("follower", "is_held", "looks", "rwlock")
-
-    def __init__(self) -> None:
-        self.rwlock: RWLock | None = None
-        self.is_held = False
-        self.follower: Any = None
-        self.looks = 0
+    # Not set by `__init__`: where other work runs between two batches, a call takes its time.
+    rwlock: RWLock
+    is_held = False
+    follower: Any = None
+    looks = 0
 
     def has_moved_on(self) -> bool:
         """Whether what could not be read may be found now: a writer has moved it, or let it go,
@@ -78,6 +83,15 @@ class ReadGuard:
         return self.follower is not None and bool(self.follower.has_moved_on(self.looks))
 
     def release(self) -> None:
-        """Release the lock if it is held. Twice is fine."""
-        if self.rwlock is not None and self.is_held:
-            self.rwlock.release_read(self)
+        """Go, if it is inside; the last one out lets a changer work. Twice is fine."""
+        if not self.is_held:
+            return
+        rwlock = self.rwlock
+        for _ in rwlock.taken:
+            try:
+                rwlock._inside, self.is_held = rwlock._inside - 1, False
+                if not rwlock._inside and rwlock._waiting:
+                    rwlock._changed.notify_all()
+            finally:
+                rwlock.release()
+            return

@@ -43,6 +43,7 @@ from diskreplay.store import (
 from diskreplay.store.commit_page import CommitPage
 from diskreplay.store.field import Field
 from diskreplay.store.follower import Follower
+from diskreplay.store.held_file import HeldFile
 from diskreplay.store.maintenance import Maintenance
 from diskreplay.store.open_store import OpenStore, head
 from diskreplay.store.outside import check_outside
@@ -70,6 +71,8 @@ class Store(OpenStore):
     was_closed : bool
         Of a writer: whether the one before closed the store in good order.
     maintenance : Maintenance
+    seen_record : HeldFile or None
+        Of a reader: the record that it read last, when it followed the writer.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Store(OpenStore):
         self.maintenance = Maintenance(self, self._record)
         self.writer = RowWriter(self, self.maintenance)
         self.follower = Follower(self)
+        self.seen_record: HeldFile | None = None
         if check is not None:
             check(self)
         if mode == "r":
@@ -150,14 +154,14 @@ class Store(OpenStore):
         foreign = [p.name for p in path.iterdir() if p.name not in ours]
         if manifest.is_checkpoint(path):  # one whose own metadata are gone
             foreign = [manifest.NAME.as_posix()]
-        if foreign and not (path / "zarr.json").exists():
+        if foreign and not cls.is_at(path):
             raise FormatError(
                 f"{path}: holds {foreign[0]!r} and no store; choose an empty or a new directory"
             )
         files.make_dirs(private.directory(path))
         lock = private.hold(path)
         try:
-            if (path / "zarr.json").exists():
+            if cls.is_at(path):
                 raise LockedError(
                     f"{path}: another process has just created a store here; try again"
                 )
@@ -237,6 +241,11 @@ class Store(OpenStore):
         return store
 
     @staticmethod
+    def is_at(path: Path) -> bool:
+        """Whether there is a store, or what is left of one."""
+        return files.is_there(path / "zarr.json")
+
+    @staticmethod
     def sweep(path: Path) -> None:
         """Before a store is opened to be written to, and before it is found out whether there is
         one: refuse a place inside another, and finish or remove what a killed process left."""
@@ -262,6 +271,8 @@ class Store(OpenStore):
             for column in self.columns.values():
                 column.close()
             self.place.close()
+            if self.seen_record is not None:
+                self.seen_record.close()
         self.page = None
         if self.lock is not None:
             file_locks.unlock(self.lock)

@@ -16,6 +16,8 @@ _LOST = frozenset(
     if hasattr(errno, name)
 )  # fmt: skip
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 def says_lost(error: BaseException) -> bool:
     """Whether an error says that a file is lost, or damaged; else nothing is known of it.
@@ -24,6 +26,19 @@ def says_lost(error: BaseException) -> bool:
     would set all rows aside.
     """
     return not isinstance(error, OSError) or error.errno is None or error.errno in _LOST
+
+
+def errno_if_full(error: BaseException, before: BaseException | None = None) -> int | None:
+    """What the system said if the disk, or a quota, is full and an error came of that; else None.
+    Of what led to it, `before` and what is behind that count for nothing."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and found is not before and id(found) not in seen:
+        if isinstance(found, OSError) and found.errno in _FULL:
+            return found.errno
+        seen.add(id(found))
+        found = found.__cause__ or found.__context__
+    return None
 
 
 class explained:
@@ -50,7 +65,7 @@ def translated(error: OSError, path: str | os.PathLike, doing: str) -> StorageEr
     """`error` as one of ours, with the same errno."""
     reason = error.strerror or str(error)
     kind: type[StorageError]
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in _FULL:
         kind, hint = DiskFullError, "free some space and call again; nothing was lost"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         kind, hint = StorePermissionError, "check the owner and mode of the directory"

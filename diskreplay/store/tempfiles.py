@@ -141,14 +141,14 @@ class Workspace:
         place, aside = self.place, self.path / _ASIDE
         for last in [False] * _TRIES + [True]:
             try:
-                if place.is_dir() or place.is_symlink():
+                if files.is_dir(place) or place.is_symlink():
                     self.exchange(made)
                 else:
                     files.rename(made, place)
                 break
             except StorageError as error:
-                overtaken = error.errno in _OVERTAKEN and made.is_dir() and not last
-                if not overtaken or place.is_file():
+                overtaken = error.errno in _OVERTAKEN and files.is_dir(made) and not last
+                if not overtaken or files.is_file(place):
                     raise
                 if os.path.lexists(aside):  # and another's is at `place`: so this one is replaced
                     _remove(aside)
@@ -218,7 +218,7 @@ def _check_no_mount(place: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Remove whatever is there; of a link not what it points to."""
-    if path.is_dir() and not path.is_symlink():
+    if files.is_dir(path) and not path.is_symlink():
         files.remove_tree(path)
     else:
         files.remove(path)
@@ -325,7 +325,7 @@ def places(directory: Path, names: str) -> dict[Path, Path]:
     for place, asides in exchanged.items():
         # In this order: what is put aside after the first look was at its place until then, and
         # what has left it again before has been replaced there.
-        there = None if place in found else next(filter(Path.is_dir, (*asides, place)), None)
+        there = None if place in found else next(filter(files.is_dir, (*asides, place)), None)
         if there is not None:
             found[place] = there
     return found

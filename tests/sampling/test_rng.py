@@ -1,18 +1,33 @@
 """The generator whose numbers can be put back, beside a plain list of them."""
 
 import json
+import threading
 
+import numba
 import numpy as np
 import pytest
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sampling.rng_kernels import draw_uniform
 
 KINDS = [np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937]
 
 
 def made(kind=np.random.PCG64):
     return ReplayableRng(np.random.Generator(kind(7)))
+
+
+class Another:
+    """A bit generator that is not NumPy's, with a lock of its own."""
+
+    def __init__(self, lock, kind=np.random.PCG64):
+        self._numpys, self.lock = kind(7), lock
+        self.capsule = self._numpys.capsule
+
+    @property
+    def state(self):
+        return self._numpys.state
 
 
 def test_numbers_are_those_of_the_generator_however_they_are_asked_for():
@@ -31,6 +46,98 @@ def test_numbers_are_those_of_the_generator_however_they_are_asked_for():
             rng.put_back(taken[kept:])
             given -= sum(map(len, taken[kept:]))
             found = []
+
+
+@numba.njit
+def take(shift, out, numbers, known, generator):
+    draw_uniform(numbers, known, generator)
+    out[:] = numbers + shift
+    return known
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kernel_draws_the_same_numbers(kind):
+    expected = made(kind).random(400)
+    rng, chance, given = made(kind), np.random.default_rng(2), 0
+    while given < 300:
+        rng.taken()
+        size = int(chance.integers(0, 30))
+        if chance.random() < 0.3:
+            np.testing.assert_array_equal(rng.random(size), expected[given : given + size])
+        else:
+            out = np.empty(size)
+            known = rng.draw(size, take, 0.0, out)
+            np.testing.assert_array_equal(out, expected[given : given + size])
+            assert 0 <= known <= size
+        given += size
+        (numbers,) = rng.taken()
+        kept = int(chance.integers(0, size + 1)) if chance.random() < 0.5 else size
+        rng.put_back([numbers[kept:]])
+        given -= size - kept
+
+
+def test_a_kernel_has_the_generator_to_itself():
+    """NumPy's functions wait for the same lock, on other threads."""
+    rng, seen = ReplayableRng(np.random.Generator(Another(threading.RLock()))), []
+
+    def look():
+        seen.append(rng.rng.bit_generator.lock.acquire(blocking=False))
+        if seen[-1]:
+            rng.rng.bit_generator.lock.release()
+
+    def failing(_numbers, _known, _generator):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rng.draw(3, failing)
+    look()
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize("lock", [threading.Lock, threading.RLock])
+def test_a_signal_handler_may_draw_from_the_same_generator(lock):
+    """It runs amid all that is Python, and NumPy 1.26 has a lock that is taken once only."""
+    rng, free = ReplayableRng(np.random.Generator(Another(lock()))), []
+
+    def disturbed(out, *numbers):
+        free.append(rng.rng.bit_generator.lock.acquire(blocking=False))
+        if free[-1]:
+            rng.rng.bit_generator.lock.release()
+        return take(0.0, out, *numbers)
+
+    first, second, out = rng.random(2), np.empty(3), np.empty(4)
+    rng.put_back([first])
+    rng.draw(3, disturbed, second)
+    rng.draw(4, disturbed, out)
+    assert free == [True, True]
+    np.testing.assert_array_equal(np.concatenate([second, out]), made().random(7))
+
+
+class Derived(np.random.PCG64):
+    pass
+
+
+class Unreadable(Another):
+    @property
+    def state(self):
+        return {"bit_generator": "PCG64", "state": object()}
+
+
+@pytest.mark.parametrize("unknown", [Derived(7), Unreadable(threading.Lock())])
+def test_a_generator_that_could_not_be_read_again_is_refused(unknown):
+    with pytest.raises(InvalidInputError, match=f"found one of {type(unknown).__name__}"):
+        ReplayableRng(np.random.Generator(unknown))
+
+
+def test_a_kernel_draws_from_the_generator_that_was_taken_over():
+    rng, other = made(np.random.PCG64), made(np.random.MT19937)
+    rng.restore(other.state())
+    out = np.empty(9)
+    rng.draw(9, take, 0.0, out)
+    np.testing.assert_array_equal(out, other.random(9))
 
 
 def test_what_is_put_back_twice_comes_in_its_order():

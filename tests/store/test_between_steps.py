@@ -1,14 +1,12 @@
-"""What comes between two steps of a save, a commit or a kill, and what is there then."""
+"""What comes between two commits or before a kill, and what is there then."""
 
 import shutil
-import threading
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import checkpoint_saver
 from diskreplay.check.verify import verify
 from diskreplay.store import private
 
@@ -140,75 +138,3 @@ def test_a_kill_between_the_rows_and_the_count_of_final_ones(tmp_path, behind):
     with make(copy) as again:
         assert again.add_count == count
     assert verify(copy).findings == ()
-
-
-@pytest.fixture
-def between(monkeypatch):
-    """Have something done when a save has linked what is sealed, and not yet taken the rows."""
-    calls = []
-    prepare = checkpoint_saver.checkpoint.prepare
-
-    def prepared(*arguments):
-        prepare(*arguments)
-        while calls:  # on a thread of its own, as what adds while another one saves
-            thread = threading.Thread(target=calls.pop())
-            thread.start()
-            thread.join(60)
-            assert not thread.is_alive()
-
-    monkeypatch.setattr(checkpoint_saver.checkpoint, "prepare", prepared)
-    return calls.append
-
-
-@pytest.mark.parametrize("compressor", ["raw", "lz4"])
-def test_rows_that_leave_amid_a_save_are_not_in_it(tmp_path, between, compressor):
-    with make(tmp_path / "r", capacity=64, compressor=compressor) as buffer:
-        add(buffer, 64)
-        between(lambda: add(buffer, 41))
-        saved = buffer.save(tmp_path / "c", 1)
-        assert verify(saved).findings == ()
-        numbers = {int(path.name.split(".")[1]) for path in (saved / "observation").glob("c.*")}
-        assert numbers == set(range(41 // 8, 105 // 8 + 1))
-        with diskreplay.open(saved) as reader:
-            assert reader.bounds.tolist() == [[41, 105]]
-
-
-@pytest.mark.parametrize("compressor", ["raw", "lz4"])
-def test_an_env_that_comes_back_amid_a_save_harms_no_file_that_is_shared(
-    tmp_path, between, compressor
-):
-    def step(buffer, envs):
-        rows = buffer.bounds[:, 1]
-        frames = np.array([np.full((64, 64), (row + 100 * env) % 251, np.uint8)
-                           for env, row in enumerate(rows)])  # fmt: skip
-        zeros = np.zeros(2)
-        buffer.add(frames, zeros.astype(int), zeros, zeros > 0, zeros > 0, mask=np.array(envs))
-
-    def right(it):
-        for env, (first, count) in enumerate(it.bounds.tolist()):
-            rows = np.arange(first, count)
-            found = it.take("observation", rows * 2 + env)[:, 7, 7]
-            assert found.tolist() == ((rows + 100 * env) % 251).tolist()
-
-    with make(tmp_path / "r", num_envs=2, compressor=compressor, env_group=2) as buffer:
-        for _ in range(3):
-            step(buffer, [True, True])
-        for _ in range(60):
-            step(buffer, [True, False])  # the first segments are sealed without the slow one
-        buffer.flush()
-        first = buffer.save(tmp_path / "c", 1)
-        between(lambda: [step(buffer, [False, True]) for _ in range(3)])
-        second = buffer.save(tmp_path / "c", 2)
-        for path, rows in ((first, 3), (second, 6)):
-            assert verify(path).findings == ()
-            with diskreplay.open(path) as reader:
-                assert reader.bounds[:, 1].tolist() == [63, rows]
-                right(reader)
-        right(buffer)
-        between(lambda: [step(buffer, [False, True]) for _ in range(30)])
-        third = buffer.save(tmp_path / "c", 3)
-        assert [verify(path).findings for path in (first, second, third)] == [()] * 3
-        right(buffer)
-        copy = killed(buffer, tmp_path / "killed")
-    for path in (tmp_path / "r", copy):
-        assert verify(path).findings == ()

@@ -56,7 +56,7 @@ def test_what_cannot_be_deleted_is_tried_again(of, monkeypatch):
     left = [path for path in paths if path.exists()]
     assert sorted(of.pending_deletes) == left
     assert len(left) == 2
-    assert not of.changing.locked()
+    assert not of.changing._is_owned()
     of.delete_pending()
     assert not any(path.exists() for path in paths)
 

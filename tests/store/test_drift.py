@@ -195,7 +195,7 @@ def test_an_env_that_comes_to_a_segment_just_when_it_has_left(tmp_path, monkeypa
             threads.append(threading.Thread(target=add))
             threads[-1].start()
             # Where the lock is held it waits for that, and else for nothing.
-            if not store.columns["observation"].files.changing.locked():
+            if not store.columns["observation"].files.changing._is_owned():
                 threads[-1].join()
         return of_segment(self, number, group)
 

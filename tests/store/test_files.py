@@ -10,37 +10,7 @@ import pytest
 
 from diskreplay import errors
 from diskreplay.store import commit_page, files
-from diskreplay.store.system_errors import explained
 from tests.disks import alone, can_mount
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (errno.ENOSPC, errors.DiskFullError),
-        (errno.EDQUOT, errors.DiskFullError),
-        (errno.EACCES, errors.StorePermissionError),
-        (errno.EPERM, errors.StorePermissionError),
-        (errno.EROFS, errors.StorePermissionError),
-        (errno.EIO, errors.StorageError),
-    ],
-)
-def test_translated(tmp_path, code, kind):
-    with pytest.raises(kind) as caught, explained(tmp_path / "x", "cannot do it"):
-        raise OSError(code, os.strerror(code))
-    assert type(caught.value) is kind
-    assert caught.value.errno == code
-    assert caught.value.filename == str(tmp_path / "x")
-    assert "cannot do it" in str(caught.value)
-    assert isinstance(caught.value.__cause__, OSError)
-
-
-def test_explained_leaves_other_errors_alone(tmp_path):
-    ours = errors.DiskFullError(errno.ENOSPC, "said already", "elsewhere")
-    for error in (ours, ValueError("x"), KeyboardInterrupt()):
-        with pytest.raises(type(error)) as caught, explained(tmp_path, "cannot"):
-            raise error
-        assert caught.value is error
 
 
 def test_allocate(tmp_path):
@@ -90,6 +60,7 @@ def test_replace_is_all_or_nothing_for_each_file(tmp_path, monkeypatch):
             with pytest.raises(errors.StorageError):
                 files.replace({target: b"new"})
         assert target.read_bytes() == b"old"
+        assert [p.name for p in target.parent.iterdir()] == ["a"]
     files.replace({target: b"new", tmp_path / "b": b"b"})
     assert target.read_bytes() == b"new"
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "b", "below"]
@@ -254,6 +225,18 @@ def test_what_is_there(tmp_path):
     file, link = tmp_path / "file", tmp_path / "link"
     file.touch()
     link.symlink_to(tmp_path / "nothing")
-    for path in (tmp_path, file, link, file / "below", tmp_path / "no", tmp_path / "a\0b"):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in (
+        tmp_path,
+        file,
+        link,
+        loop,
+        loop / "below",
+        file / "below",
+        tmp_path / "no",
+        tmp_path / "a\0b",
+    ):
         assert files.is_there(path) == path.exists()
         assert files.is_file(path) == path.is_file()
+        assert files.is_dir(path) == path.is_dir()

@@ -31,6 +31,7 @@ NOT_DURABLE = {
     "open_plain",
     "read",
     "is_at",
+    "is_dir",
     "is_file",
     "is_there",
 }

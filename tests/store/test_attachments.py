@@ -2,6 +2,7 @@
 there are."""
 
 import datetime
+import errno
 import json
 import os
 import shutil
@@ -295,6 +296,50 @@ def test_a_disk_that_is_full_leaves_no_checkpoint(tmp_path, buffer, monkeypatch)
     assert contents(directory) == before
 
 
+def out_of_space(path):
+    path.write_bytes(b"half")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def over_quota(path):
+    try:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    except OSError as error:
+        raise RuntimeError("cannot save the network") from error
+
+
+def says_nothing_of_it(path):
+    try:
+        out_of_space(path)
+    except OSError:
+        raise RuntimeError("unexpected pos 832 vs 726")  # noqa: B904
+
+
+@pytest.mark.parametrize("writer", [out_of_space, over_quota, says_nothing_of_it])
+def test_a_writer_that_meets_a_full_disk(tmp_path, buffer, writer):
+    directory = tmp_path / "ckpt"
+    buffer.save(directory, 1)
+    before = contents(directory)
+    with pytest.raises(errors.DiskFullError, match=r"agent\.pt.*free some space") as caught:
+        buffer.save(directory, 2, attachments={"agent.pt": writer})
+    assert caught.value.errno in (errno.ENOSPC, errno.EDQUOT)
+    assert type(caught.value.__cause__) in (OSError, RuntimeError)
+    assert contents(directory) == before
+
+
+def test_a_writer_that_fails_after_a_disk_was_full(tmp_path, buffer):
+    """Who answers a full disk by a save learns of what is wrong now."""
+    try:
+        out_of_space(tmp_path / "file")
+    except OSError:
+        with pytest.raises(errors.AttachmentError, match="ValueError"):
+            buffer.save(tmp_path / "ckpt", 1, attachments={"agent.pt": raising_late})
+
+
+def raising_late(_path):
+    raise ValueError("no network")
+
+
 def test_ctrl_c_in_a_writer_leaves_no_checkpoint(tmp_path, buffer):
     def interrupted(path):
         path.write_bytes(b"half")
@@ -310,7 +355,7 @@ def test_ctrl_c_in_a_writer_leaves_no_checkpoint(tmp_path, buffer):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.test_attachments import add, make
+from tests.store.test_attachments import add, make
 buffer = make(Path(sys.argv[1]) / "killed")
 add(buffer, 40)
 def writer(path):

@@ -1,0 +1,161 @@
+"""Numbers that somebody gives, single ones and arrays. A flag, a text and a complex one is none."""
+
+import numbers
+import sys
+from decimal import Decimal
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from diskreplay.errors import DtypeError, InvalidInputError, ShapeError
+
+_REAL = (int, float, np.integer, np.floating)
+_FINITE = sys.float_info.max
+_Masked = np.ma.MaskedArray
+# By these names, since each update of priorities asks: that is what is measured of it.
+_Array, _FLOAT64, _contiguous = np.ndarray, np.dtype(np.float64), np.ascontiguousarray
+
+
+def is_real(value: Any) -> bool:
+    """Whether it is a real number of Python or NumPy. True and False are flags."""
+    return isinstance(value, _REAL) and not isinstance(value, bool)
+
+
+@overload
+def whole(
+    name: str, value: Any, *, optional: Literal[False] = False, least: int = 1, most: int = 1 << 30
+) -> int: ...
+@overload
+def whole(
+    name: str, value: Any, *, optional: bool, least: int = 1, most: int = 1 << 30
+) -> int | None: ...
+def whole(
+    name: str, value: Any, *, optional: bool = False, least: int = 1, most: int = 1 << 30
+) -> int | None:
+    """An option that has to be a whole number from `least` to `most`; None if it is `optional`.
+
+    Floats that are whole numbers are taken too, as ``1e6`` is often written for a capacity.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if value is None and optional:
+        return None
+    is_whole = is_real(value)
+    if is_whole and isinstance(value, float | np.floating):
+        is_whole = float(value).is_integer()
+    number = int(value) if is_whole else least - 1  # Python's: a float16 is below every `most`
+    if number < least:
+        what = "a positive integer" if least == 1 else f"a whole number from {least} on"
+        raise InvalidInputError(f"{name}: {what} expected, found {value!r:.60}")
+    if number > most:
+        raise InvalidInputError(f"{name}: at most {most} expected, found {value!r:.60}")
+    return number
+
+
+def real(
+    name: str, value: Any, least: float = 0.0, most: float = _FINITE, *, what: str = ""
+) -> float:
+    """An option that has to be a number from `least` to `most`, both included.
+
+    Parameters
+    ----------
+    what : str
+        What the message says was expected.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    if is_real(value):
+        try:
+            number = float(value)
+        except OverflowError:  # an int that no float can be
+            number = np.nan
+        if least <= number <= most:
+            return number
+    if not what and most == _FINITE:
+        what = f"a finite number from {least:g} on"
+    what = what or f"a number from {least:g} to {most:g}"
+    raise InvalidInputError(f"{name}: {what} expected, found {value!r:.60}")
+
+
+def positive(name: str, value: Any) -> float:
+    """An option that has to be a finite number above 0, or an `InvalidInputError`."""
+    return real(name, value, least=sys.float_info.min, what="a finite number above 0")
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time to wait, which may be infinite, or an `InvalidInputError`."""
+    return real(name, value, most=np.inf, what="seconds from 0 on")
+
+
+def exponent(beta: Any) -> float:
+    """The exponent of importance weights, or an `InvalidInputError`."""
+    return real("beta", beta)
+
+
+def asked_exponent(beta: Any) -> None:
+    """Refuse what is no exponent, no schedule that gives one later, and not None."""
+    if beta is not None and not callable(beta):
+        exponent(beta)
+
+
+def as_array(name: str, value: Any, error: type[InvalidInputError] | None = None) -> np.ndarray:
+    """`value` as an array.
+
+    Parameters
+    ----------
+    error : type, optional
+        What is raised in place of the two below.
+
+    Raises
+    ------
+    ShapeError
+        Its parts differ in length.
+    DtypeError
+        Some of its values are masked: NumPy would take what is below the mask.
+    """
+    if isinstance(value, _Masked) and (masked := np.count_nonzero(value.mask)):
+        raise (error or DtypeError)(
+            f"{name}: a value for each expected, found {masked} masked ones; replace them first, "
+            "by filled() say"
+        )
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as found:
+        raise (error or ShapeError)(f"{name}: not an array ({found})") from found
+
+
+def as_reals(
+    name: str, value: Any, error: type[InvalidInputError] | None = None, *, flags: bool = False
+) -> np.ndarray:
+    """The same as float64, C-contiguous; a `DtypeError` too where they are no real numbers.
+
+    Parameters
+    ----------
+    flags : bool
+        Take True and False for 1 and 0, as rewards may be.
+    """
+    if type(value) is not _Array:
+        value = as_array(name, value, error)
+    if value.dtype.kind == "O":
+        value = _of_objects(value)
+    if value.dtype.kind not in ("fiub" if flags else "fiu"):
+        raise (error or DtypeError)(f"{name}: numbers expected, found dtype {value.dtype}")
+    if not value.ndim:
+        return value.astype(np.float64)
+    return _contiguous(value, _FLOAT64)  # which would give a single one an axis
+
+
+def _of_objects(array: np.ndarray) -> np.ndarray:
+    """As float64 where each object is a real number: a `Fraction`, a `Decimal`, an int that NumPy
+    has no integer for. Else as it is."""
+    for each in array.flat:
+        if not isinstance(each, numbers.Real | Decimal) or isinstance(each, bool):
+            return array
+    try:
+        return array.astype(np.float64)
+    except (ValueError, OverflowError):  # of an int that no float can be
+        return array

@@ -1,0 +1,83 @@
+"""Locks that Ctrl-C cannot leave held."""
+
+import _thread
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Protocol, TypeVar
+
+Found = TypeVar("Found")
+
+# Who waits for a condition looks again so often: a signal may cut `notify_all`, which is Python,
+# before it has told anybody.
+LOOK_AGAIN_S = 0.1
+
+
+class AnyLock(Protocol):
+    """A lock of any kind."""
+
+    def acquire(self) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Lock(_thread.RLock):  # type: ignore[misc]
+    """As `threading.RLock`, in a ``with`` statement that a signal cannot cut behind its beginning.
+
+    Python looks for signals when a call of a C function has ended. From Python 3.14 on the
+    beginning of ``with lock:`` is such a call: if a handler raises an exception then, as that of
+    Ctrl-C does, the lock stays held for ever. Python does not look for them when an iterator has
+    given its next item, nor when a Python function has returned.
+
+    Attributes
+    ----------
+    taken : iterator of bool
+        Takes the lock at each step. It has no end.
+    """
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        self.taken: Iterator[bool] = iter(self.acquire, None)
+
+    def __enter__(self) -> bool:  # type: ignore[override]
+        for taken in self.taken:
+            return taken
+        raise AssertionError
+
+    # `__exit__` is that of the RLock, in C: before the first line of a Python function a signal
+    # could come, and the lock would not be released.
+
+
+def holding(locks: Sequence[Lock], call: Callable[[], Found]) -> Found:
+    """What `call` returns, called with all of these locks held, which are taken in their order.
+
+    Not a context manager: before the first line of its `__exit__` a signal could come, and the
+    locks would stay held as long as somebody keeps the traceback, as a notebook does.
+    """
+    if len(locks) >= 8:  # at once, since Python limits how deep calls may go
+        a, b, c, d, e, f, g, h = locks[:8]
+        with a, b, c, d, e, f, g, h:
+            return holding(locks[8:], call)
+    if not locks:
+        return call()
+    with locks[0]:
+        return holding(locks[1:], call)
+
+
+def busy_in(sets: Sequence[set[int]], call: Callable[[], Found]) -> Found:
+    """What `call` returns, called while this thread is in all of these sets, which hold the threads
+    that are amid a call."""
+    me = repeat(_thread.get_ident())
+    # Python looks for signals neither within `any` nor, since these are made here, before the last.
+    enter, leave = map(set.add, sets, me), map(set.discard, sets, me)
+    try:
+        any(enter)
+        return call()
+    finally:
+        any(leave)
+
+
+def wait_for(lock: AnyLock) -> None:
+    """Wait until nobody holds a lock. A signal cannot leave it held."""
+    for _ in iter(lock.acquire, None):
+        lock.release()  # nothing looks for signals before that: see `Lock`
+        return

@@ -1,0 +1,210 @@
+"""A reader that keeps up with a writer, step by step, beside lists of rows."""
+
+import shutil
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.errors import FormatError, StorageError
+from diskreplay.store import commit_page, private
+from diskreplay.store.store import Store
+
+ROWS = 8
+
+
+def make(path, **options):
+    return diskreplay.ReplayBuffer(
+        path, observation_space=Box(0, 255, (64,), np.uint8), action_space=Discrete(4),
+        extras={"state": ((), "int64", "mutable")},
+        **{"capacity": None, "compressor": {"observation": "lz4"}, "segment_rows": ROWS, **options},
+    )  # fmt: skip
+
+
+def add(buffer, rows):
+    for _ in range(rows):
+        n = int(buffer.bounds[0, 1])
+        buffer.add(np.full(64, n % 251, np.uint8), n % 4, float(n), False, False, state=n)
+
+
+def check(store, first, count):
+    assert (store.first.tolist(), store.count.tolist()) == ([first], [count])
+    rows = np.arange(first, count)
+    with store.rwlock:
+        for name, expected in (("reward", rows), ("state", rows)):
+            assert store.columns[name].read(0, first, count).tolist() == expected.tolist()
+        shown = store.columns["observation"].read(0, first, count)
+    np.testing.assert_array_equal(shown[:, -1], rows % 251)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A writer, and a reader of its store."""
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 3)
+        store = Store.open(tmp_path / "store", mode="r")
+        yield buffer, store
+        store.close()
+
+
+def test_rows_are_seen_when_it_looks(pair):
+    buffer, store = pair
+    check(store, 0, 3)
+    assert store.follower.is_live
+    assert store.follower.refresh() is False
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        count = int(store.count[0])
+        more = int(rng.integers(0, 9))
+        add(buffer, more)
+        if rng.random() < 0.4:
+            buffer._rows.store.maintenance.run()
+        if rng.random() < 0.2:
+            buffer.flush()
+        assert store.count.tolist() == [count]
+        looks = store.follower.looks
+        assert store.follower.refresh() == (more > 0)
+        if more:
+            assert store.follower.looks > looks
+        check(store, 0, count + more)
+
+
+def test_rows_that_leave_are_seen_to_leave(pair):
+    buffer, store = pair
+    add(buffer, 40)
+    store.follower.refresh()
+    buffer.evict([21])
+    assert store.follower.refresh()
+    check(store, 21, 43)
+    buffer.flush()
+    store.follower.refresh()
+    check(store, 21, 43)
+
+
+def test_one_that_does_not_follow_keeps_its_rows(pair):
+    buffer, store = pair
+    add(buffer, 20)
+    store.follower.catch_up()
+    store.follower.follows = False
+    add(buffer, 30)
+    buffer.flush()
+    store.follower.refresh()
+    check(store, 0, 23)
+    assert not store.follower.is_over()
+    buffer.evict([40])
+    buffer.flush()  # their files are deleted
+    store.follower.refresh()
+    assert store.count.tolist() == [23]
+
+
+def test_it_is_behind_when_files_were_replaced(pair):
+    buffer, store = pair
+    follower = store.follower
+    assert not follower.is_behind()
+    epoch = follower.epoch()
+    add(buffer, 4 * ROWS)
+    buffer._rows.store.maintenance.run()  # seals, and packs
+    assert follower.is_behind()
+    assert follower.epoch() == epoch  # what it has mapped is still there
+    looks = follower.looks
+    assert follower.has_moved_on(looks)
+    follower.catch_up()
+    assert not follower.is_behind()
+    assert follower.has_moved_on(looks)
+    assert not follower.has_moved_on(follower.looks)
+
+
+def test_it_is_over_when_another_store_is_in_its_place_or_it_was_closed_with_more_rows(
+    pair, tmp_path
+):
+    buffer, store = pair
+    buffer.save(tmp_path / "ck", 1)
+    assert not store.follower.is_over()
+    buffer.load(tmp_path / "ck", 1)
+    assert store.follower.replaced()
+    assert store.follower.is_over()
+    assert store.follower.outdated()
+    again = Store.open(tmp_path / "store", mode="r")
+    add(buffer, 2)
+    buffer.close()
+    assert again.follower.is_over()
+    assert not again.follower.is_live
+    last = Store.open(tmp_path / "store", mode="r")
+    assert not last.follower.is_over()
+    check(last, 0, 5)
+    assert last.follower.unrecorded() == ""
+    for each in (again, last):
+        each.close()
+
+
+@pytest.mark.parametrize("option", ["capacity", "max_transitions"])
+def test_it_is_over_when_a_writer_keeps_other_rows(tmp_path, option):
+    with make(tmp_path / "store", **{option: 100}) as buffer:
+        add(buffer, 10)
+    store = Store.open(tmp_path / "store", mode="r")
+    assert not store.follower.is_over()
+    assert not store.follower.outdated()
+    with make(tmp_path / "store", **{option: 200}):
+        assert store.follower.is_over()
+        assert store.follower.outdated()
+    store.close()
+
+
+def test_a_closed_store_whose_page_counts_more_than_the_record_is_refused(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 10)
+    page = commit_page.CommitPage(
+        private.commit_page(tmp_path / "store"), 1, 1, writable=True
+    )  # fmt: skip
+    page.count[0] = 11
+    del page
+    with pytest.raises(FormatError, match=r"closed with \[11\] rows of each env, and \[10\]"):
+        Store.open(tmp_path / "store", mode="r")
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "message"),
+    [
+        ("count", 2, "2. rows are counted and .10. recorded"),
+        ("count", (1 << 62) + 1, "rows are counted"),
+        ("count", 1 << 61, "which no store can have"),
+        ("count", 1 << 40, "which no store can have"),
+        ("first", 99, "rows are kept from"),
+        ("first", -1, "rows are kept from"),
+    ],
+)
+def test_a_page_that_cannot_be_is_refused(tmp_path, figure, value, message):
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 10)
+        buffer.flush()
+        with buffer._rows.store.maintenance.lock:
+            copy = shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    page = commit_page.CommitPage(private.commit_page(copy), 1, 1, writable=True)
+    getattr(page, figure)[0] = value
+    del page
+    with pytest.raises(FormatError, match=message):
+        Store.open(copy, mode="r")
+
+
+def test_a_writer_that_is_always_faster_is_given_up(pair, monkeypatch):
+    _buffer, store = pair
+    epochs = iter(range(10_000))
+    monkeypatch.setattr(type(store.follower), "epoch", lambda self: next(epochs))
+    with pytest.raises(StorageError, match="too fast to follow"):
+        store.follower.catch_up()
+    monkeypatch.undo()
+    store.follower.catch_up()
+    check(store, 0, 3)
+
+
+def test_a_checkpoint_has_nobody_to_follow(pair, tmp_path):
+    buffer, _store = pair
+    path = buffer.save(tmp_path / "ck", 1)
+    store = Store.open(path, mode="r")
+    follower = store.follower
+    assert (follower.is_live, follower.replaced(), follower.epoch()) == (False, False, 0)
+    assert (follower.is_behind(), follower.is_over(), follower.refresh()) == (False, False, False)
+    assert follower.unrecorded() == ""
+    check(store, 0, 3)
+    store.close()

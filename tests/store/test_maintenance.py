@@ -1,0 +1,46 @@
+"""The maintenance thread, and a process that can have none."""
+
+import threading
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import diskreplay
+from diskreplay.check.verify import verify
+
+
+@pytest.mark.parametrize("compressor", ["lz4", "raw"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_rows_are_added_where_no_more_threads_are_to_be_had(
+    tmp_path, monkeypatch, compressor, num_envs
+):
+    start, refused = threading.Thread.start, []
+
+    def full(thread):
+        if thread.name.startswith("diskreplay maintenance") and len(refused) < 200:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    shape = (num_envs,) if num_envs > 1 else ()
+    with diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=Box(0, 255, (16, 16), "uint8"),
+        action_space=Discrete(2), capacity=300 * num_envs, num_envs=num_envs, segment_rows=32,
+        compressor=compressor,
+    ) as buffer:  # fmt: skip
+        for i in range(1000):
+            seen, no = np.full((*shape, 16, 16), i % 256, np.uint8), np.zeros(shape, bool)
+            buffer.add(seen, np.zeros(shape, int), np.zeros(shape), no, no)
+            if i % 200 == 50:
+                newest = np.arange(i * num_envs, (i + 1) * num_envs)
+                assert (buffer.take("observation", newest) == i % 256).all()
+                buffer.save(tmp_path, i, keep=2)
+        assert refused
+        first, stop = buffer.bounds[0]
+        for row in range(first, stop):
+            assert (buffer.take("observation", [row * num_envs]) == row % 256).all()
+    assert verify(tmp_path / "replay").clean
+    with diskreplay.open(tmp_path / "replay") as reader:
+        assert reader.bounds[0][1] == 1000

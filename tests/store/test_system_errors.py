@@ -1,0 +1,107 @@
+"""Errors of the operating system, as ours."""
+
+import errno
+import itertools
+import os
+
+import pytest
+
+from diskreplay import errors
+from diskreplay.store.system_errors import errno_if_full, explained, says_lost, translated
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.ENOSPC, errors.DiskFullError),
+        (errno.EDQUOT, errors.DiskFullError),
+        (errno.EACCES, errors.StorePermissionError),
+        (errno.EPERM, errors.StorePermissionError),
+        (errno.EROFS, errors.StorePermissionError),
+        (errno.EIO, errors.StorageError),
+    ],
+)
+def test_translated(tmp_path, code, kind):
+    with pytest.raises(kind) as caught, explained(tmp_path / "x", "cannot do it"):
+        raise OSError(code, os.strerror(code))
+    assert type(caught.value) is kind
+    assert caught.value.errno == code
+    assert caught.value.filename == str(tmp_path / "x")
+    assert "cannot do it" in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+    hint = "call again" if code in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else "check the owner"
+    assert hint in str(caught.value)
+
+
+def test_explained_leaves_other_errors_alone(tmp_path):
+    ours = errors.DiskFullError(errno.ENOSPC, "said already", "elsewhere")
+    for error in (ours, ValueError("x"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught, explained(tmp_path, "cannot"):
+            raise error
+        assert caught.value is error
+
+
+def test_a_busy_directory_is_named_as_a_mount_point():
+    error = translated(OSError(errno.EBUSY, "busy"), "/x", "cannot rename")
+    assert type(error) is errors.StorageError
+    assert "mounted at this very directory" in str(error)
+
+
+def test_an_error_without_words_has_its_own():
+    error = translated(OSError("no number, no words"), "/x", "cannot do it")
+    assert error.errno is None
+    assert "cannot do it: no number, no words" in str(error)
+
+
+def test_nothing_is_raised_where_nothing_was():
+    with explained("/x", "cannot do it"):
+        pass
+
+
+LOST = [errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.EBADMSG]
+UNKNOWN = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM, errno.ENOSPC,
+           errno.EINTR, errno.ETIMEDOUT, errno.ESTALE]  # fmt: skip
+
+
+def test_which_errors_say_that_a_file_is_lost():
+    for code in LOST:
+        assert says_lost(OSError(code, "x"))
+        assert says_lost(errors.StorageError(code, "x", "/x"))
+    for code in UNKNOWN:
+        assert not says_lost(OSError(code, "x"))
+    assert says_lost(OSError("without a number"))
+    assert says_lost(errors.CorruptSegmentError("x"))
+
+
+def chain(*found, context=False):
+    """Errors of which each comes of the one before it."""
+    for error, cause in itertools.pairwise(found):
+        if context:
+            error.__context__ = cause
+        else:
+            error.__cause__ = cause
+    return found[0]
+
+
+@pytest.mark.parametrize("context", [False, True])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_found_behind_other_errors(code, context):
+    full = OSError(code, "full")
+    assert errno_if_full(full) == code
+    assert errno_if_full(chain(ValueError(), KeyError(), full, context=context)) == code
+
+
+def test_what_does_not_come_of_a_full_disk():
+    full, other = OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "broken")
+    assert errno_if_full(other) is None
+    assert errno_if_full(ValueError()) is None
+    error = chain(ValueError(), other, full)
+    assert errno_if_full(error, before=other) is None  # and what is behind it
+    assert errno_if_full(error, before=full) is None
+    assert errno_if_full(error, before=KeyError()) == errno.ENOSPC
+
+
+def test_errors_in_a_circle_come_to_an_end():
+    one, two = ValueError(), KeyError()
+    one.__cause__, two.__cause__ = two, one
+    assert errno_if_full(one) is None

@@ -1,0 +1,113 @@
+"""Ctrl-C and handlers of signals, put off till what must not stop is done."""
+
+import signal
+import threading
+
+import pytest
+
+import diskreplay
+from diskreplay.signals import undisturbed
+
+
+def test_a_second_ctrl_c_is_heard_at_once():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = []
+
+        def twice():
+            with undisturbed():
+                signal.raise_signal(signal.SIGINT)
+                done.append(1)
+                signal.raise_signal(signal.SIGINT)
+                done.append(2)
+
+        with pytest.raises(KeyboardInterrupt):
+            twice()
+        assert done == [1]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_handlers_wait_for_what_must_not_stop():
+    """Each that came is called once, in the end, also if one raises; nested blocks are one."""
+    heard, numbers = [], (signal.SIGTERM, signal.SIGUSR1)
+
+    def handler(number, frame):
+        heard.append(number)
+        raise diskreplay.ReentryError(str(number))
+
+    def twice():
+        with undisturbed():
+            with undisturbed():
+                for number in numbers * 3:
+                    signal.raise_signal(number)
+            assert heard == []
+
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        with pytest.raises(diskreplay.ReentryError):
+            twice()
+        assert heard == list(numbers)
+        assert [signal.getsignal(number) for number in numbers] == [handler, handler]
+        with pytest.raises(diskreplay.ReentryError):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)
+
+
+def test_one_ctrl_c_is_heard_behind_the_block():
+    before, done = signal.signal(signal.SIGINT, signal.default_int_handler), []
+
+    def once():
+        with undisturbed():
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            once()
+        assert done == [1]
+        with pytest.raises(KeyboardInterrupt):  # and the next one at once
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_what_nobody_handles_is_left_alone():
+    before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    try:
+        with undisturbed():
+            assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGUSR2)
+        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_other_threads_change_no_handlers():
+    heard, seen = [], []
+
+    def handler(number, frame):
+        heard.append(number)
+
+    def elsewhere():
+        with undisturbed():
+            seen.append(signal.getsignal(signal.SIGUSR1))
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        assert seen == [handler]
+        with undisturbed():  # the block of the other thread has ended nothing of this one
+            signal.raise_signal(signal.SIGUSR1)
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+            assert not heard
+        assert heard == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
