@@ -7,7 +7,7 @@ replaced is kept, in ``<store>.repair-<n>``.
 A row of which any field is lost becomes a final row, which is never sampled, and reads as zeros.
 The rows behind it count their steps from 0, so that no stack and no n-step window reaches across;
 of these, as many as a stack shows besides its newest frame become final rows too, so that no stack
-is sampled with less in it than was recorded.
+is sampled with less in it than was recorded. So do rows of slots that have frames in lost rows.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import numpy as np
 
 from diskreplay.check import excused, segment_check
 from diskreplay.check.content import Content
+from diskreplay.check.lost_rows import lost_rows, showing
 from diskreplay.check.report import Loss, Report, Span, spans
 from diskreplay.check.restoring import Source, restore_all, saved_priorities
 from diskreplay.check.row_check import FIELD_OF, RULES, SmallColumns, faults, set_aside
@@ -240,17 +241,18 @@ class _Repair:
         wrong: dict[str, list[Span]] = {}
         behind: list[Span] = []
         for env, (rows, known) in self._read(group, envs).items():
-            first, bad = int(catalog.first[env]), ~known | self._lost_rows(env)
+            first, bad = int(catalog.first[env]), ~known | lost_rows(self.check, env)
             parts = excused.excused_rows(snapshot.parts, env, rows, known, first)
             for rule, where in faults(rows, known, parts).items():
                 wrong.setdefault(rule, []).extend(spans(where[:, None], first, env))
                 bad |= where
+            shown = showing(self.check, env) & ~bad
             durable = int(catalog.durable_count[env])
             before = np.count_nonzero(rows.is_final[: max(durable - first, 0)])
             evicted = max(durable - int(snapshot.transitions[env]) - int(before), 0)
             if bad.any():
                 stack, was_final = snapshot.attributes.get("stack_size", 1), rows.is_final.copy()
-                set_aside(rows, bad, stack if isinstance(stack, int) else 1)
+                set_aside(rows, bad | shown, stack if isinstance(stack, int) else 1)
                 self._rows[env] = rows
                 cut_off = (rows.is_final > was_final) & ~bad
                 self.lost[env] = np.count_nonzero(bad | cut_off)
@@ -260,19 +262,6 @@ class _Repair:
             self.losses.append(Loss(tuple(rotten), FIELD_OF[rule], f"{RULES[rule]}; {_UNSURE}"))
         if behind:
             self.losses.append(Loss(tuple(behind), None, _BEHIND))
-
-    def _lost_rows(self, env: int) -> np.ndarray:
-        """Which retained rows of an env are lost in any field."""
-        first, count = int(self.catalog.first[env]), int(self.catalog.count[env])
-        bad = np.zeros(count - first, np.bool_)
-        for (name, number, group), lost in self.check.damaged.items():
-            field = self.check.fields[name]
-            if env // field.env_group == group and (name, number, group) not in self.check.sources:
-                of_env, start = lost[:, env % field.env_group], number * field.segment_rows - first
-                low, high = max(start, 0), min(start + len(of_env), count - first)
-                if low < high:
-                    bad[low:high] |= of_env[low - start : high - start]
-        return bad
 
     def _note_losses(self) -> None:
         """Say of each damaged segment why rows of it are set aside."""

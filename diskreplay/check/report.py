@@ -114,7 +114,7 @@ def shown(rows: Iterable[Span]) -> str:
         for its, envs in list(alike.items())[:_SHOWN]
     ]
     rest = sum(map(len, list(alike.values())[_SHOWN:]))
-    return "; ".join(parts) + f"; and rows of {rest} more envs" * (rest > 0)
+    return "; ".join(parts) + f"; and rows of {rest} more env{'s' * (rest > 1)}" * (rest > 0)
 
 
 def _listed(its: tuple[tuple[int, int], ...]) -> str:

@@ -270,7 +270,7 @@ def salvaged(of: Field, path: Path, counted: np.ndarray, seal: Seal | None) -> n
     """
     from diskreplay.store.checking_kernels import check_blocks
 
-    data, head = bytes_of(path), of.index_bytes + 4
+    data, head = bytes_of(path, of.shard_bytes), of.index_bytes + 4  # it may have grown by a hole
     if len(data) < head:
         return None
     index = data[: of.index_bytes].copy().view("<i8").reshape(-1, 2)

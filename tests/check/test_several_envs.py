@@ -12,7 +12,6 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.check.repair import repair
-from diskreplay.check.report import Span, shown
 from diskreplay.check.verify import verify
 
 ENVS, STEPS, KEPT, SEGMENT, BLOCK = 3, 700, 500, 64, 8
@@ -300,7 +299,9 @@ def test_rotten_small_columns_are_set_aside_env_by_env(case):
 
 
 def open_shards(case):
-    return sorted((case.path / LIVE / "open.0").iterdir(), key=lambda p: int(p.name.split(".")[0]))
+    """Those with blocks: the maintenance thread may have made the next one by then, or not."""
+    paths = (p for p in (case.path / LIVE / "open.0").iterdir() if (index_of(p)[:, 0] >= 0).any())
+    return sorted(paths, key=lambda p: int(p.name.split(".")[0]))
 
 
 @every(["packed"], ["killed"])
@@ -424,15 +425,3 @@ def test_an_index_of_which_nothing_is_left(case):
 
 
 # -- in a sentence
-
-
-def test_rows_of_envs_in_a_sentence():
-    assert shown([Span(3, 24, 32)]) == "env 3, rows 24 to 31"
-    assert shown([Span(0, 5, 6), Span(0, 8, 10), Span(1, 5, 6), Span(1, 8, 10)]) == (
-        "envs 0 to 1, rows 5, 8 to 9"
-    )
-    some = [Span(env, env, env + 1) for env in range(9)]
-    assert shown(some) == (
-        "env 0, rows 0; env 1, rows 1; env 2, rows 2; env 3, rows 3; env 4, rows 4; and rows of 4 "
-        "more envs"
-    )
