@@ -12,6 +12,7 @@
     catalog.py       which checkpoints are published, and by whom
     document.py      one checkpoint: where the bytes of its files are
     bucket.py        the requests
+    refusals.py      what the client's errors say, without secrets
 
 `docs/remote.md` says how to use it, `docs/design/0014-remote-checkpoints.md` why it is as it is.
 """

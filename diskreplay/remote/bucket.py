@@ -9,12 +9,10 @@ import datetime
 import errno
 import fcntl
 import os
-import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from diskreplay.errors import (
     InvalidInputError,
@@ -23,9 +21,13 @@ from diskreplay.errors import (
     UnsupportedStoreError,
 )
 from diskreplay.extensions import needed
+from diskreplay.locks import Lock
+from diskreplay.remote import refusals
 from diskreplay.store.outside import check_outside
 
-SCHEMES = ("s3", "gs", "az", "file", "memory")
+SCHEMES = ("s3", "gs", "az", "azure", "abfs", "abfss", "file", "memory")
+_WITH_ACCOUNT = ("abfs", "abfss", "https")  # a URL that may name the storage account: by its host
+_ACCOUNTS = (".blob.core.windows.net", ".dfs.core.windows.net")
 _TRIES = 4  # of a body that is cut; the client itself repeats requests that get no answer
 _RETRY = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=60)}
 _DELETED_AT_ONCE = 500
@@ -95,9 +97,9 @@ class Bucket:
         with needed("object stores are reached with obstore", "cloud"):
             import obstore
         self._obstore, self.requests = obstore, 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._local: Path | None = None
-        self._secrets = sorted(_texts(options or {}), key=len, reverse=True)
+        self._secrets = refusals.secrets_of(options or {})
         if isinstance(url, str):
             self.url = url.rstrip("/")
             self._store = self._made(url, dict(options or {}))
@@ -114,13 +116,16 @@ class Bucket:
                 self._local = Path(str(url.prefix))
 
     def _made(self, url: str, options: dict[str, Any]) -> Any:
-        parts = urlsplit(url)
-        if parts.scheme not in SCHEMES:
+        parts = _split(url)
+        has_account = parts.scheme in _WITH_ACCOUNT and (parts.hostname or "").endswith(_ACCOUNTS)
+        if parts.scheme not in SCHEMES and not has_account:
             raise InvalidInputError(
-                f"url: {parts.scheme or 'no scheme'} found, one of {', '.join(SCHEMES)} expected: "
-                "s3://bucket/runs/pong"
+                f"url: {parts.scheme or 'no scheme'} found, one of {', '.join(SCHEMES)} expected, "
+                f"or https://ACCOUNT{_ACCOUNTS[0]}/CONTAINER/...: s3://bucket/runs/pong"
             )
-        if parts.username or parts.password or parts.query or parts.fragment:
+        is_container = has_account and parts.scheme != "https"  # what is before the @
+        credentials = parts.password or (parts.username and not is_container)
+        if credentials or parts.query or parts.fragment:
             raise InvalidInputError(
                 "url: credentials and queries do not belong into it; give them by the environment, "
                 "a profile or storage_options"
@@ -134,8 +139,14 @@ class Bucket:
             return store.LocalStore(self._local, mkdir=True)
         if not parts.netloc:
             raise InvalidInputError(f"url: {parts.scheme}:// and no bucket; s3://bucket/runs/pong")
-        with self._explained("", "the store cannot be reached with these options"):
+        try:
             return store.from_url(url, **{"retry_config": _RETRY} | options)
+        except (self._obstore.exceptions.BaseError, TypeError, ValueError) as error:
+            text = self._says(error)
+            raise InvalidInputError(
+                f"{self.url}: no store can be made with these options: {text} "
+                f"({refusals.of_options(text)})"
+            ) from error
 
     # -- errors
 
@@ -144,22 +155,25 @@ class Bucket:
         return f"{self.url}/{key}" if key else self.url
 
     def _says(self, error: BaseException) -> str:
-        """The client's message: its first line, without secrets."""
-        text = str(error).split("\n\nDebug source")[0]
-        text = re.sub(r"\?[^\s\"')]+", "?...", " ".join(text.split()))
-        for secret in self._secrets:
-            text = text.replace(secret, "...")
-        return text[:300]
+        return refusals.line(error, self._secrets)
 
-    def _explained(self, key: str, doing: str, *, conditional: bool = False) -> "_Explained":
-        return _Explained(lambda error: self._explain(error, key, doing, conditional))
+    def _explained(
+        self, key: str, doing: str, *, conditional: bool = False, makes: bool = False
+    ) -> "_Explained":
+        """`conditional`: the request may find that somebody was faster. `makes`: it needs no object
+        to be there, so that only a bucket can be missing."""
+        return _Explained(lambda error: self._explain(error, key, doing, conditional, makes))
 
-    def _explain(self, error: Exception, key: str, doing: str, conditional: bool) -> None:
+    def _explain(
+        self, error: Exception, key: str, doing: str, conditional: bool, makes: bool
+    ) -> None:
         """Raise one of ours for it, if it is none."""
         known = self._obstore.exceptions
         if isinstance(error, (Overtaken, Missing, RemoteError)):
             return
         if isinstance(error, FileNotFoundError):
+            if makes or refusals.of_bucket(error):
+                raise self._refused(key, doing, error, refusals.NO_BUCKET) from error
             raise Missing(key) from error
         if isinstance(error, (known.PreconditionError, known.AlreadyExistsError)):
             if conditional:
@@ -169,19 +183,23 @@ class Bucket:
             raise UnsupportedStoreError(
                 errno.ENOTSUP, f"{doing}: {self._says(error)}", self.where(key)
             ) from error
-        if isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
-            raise RemoteError(
-                errno.EACCES,
-                f"{doing}: {self._says(error)} (check the credentials and what they may do there)",
-                self.where(key),
-            ) from error
-        if isinstance(error, (known.InvalidPathError, known.UnknownConfigurationKeyError)):
+        if isinstance(error, known.InvalidPathError):
             raise InvalidInputError(f"{self.where(key)}: {doing}: {self._says(error)}") from error
         if isinstance(error, (known.BaseError, OSError, RuntimeError, ValueError)):
+            denied = isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError))
+            why = refusals.DENIED if denied else refusals.reason(error)
+            if why is not None:
+                raise self._refused(key, doing, error, why) from error
             raise self._unavailable(key, doing, error) from error
 
+    def _refused(
+        self, key: str, doing: str, error: BaseException, why: tuple[int, str]
+    ) -> RemoteError:
+        code, remedy = why
+        return RemoteError(code, f"{doing}: {self._says(error)} ({remedy})", self.where(key))
+
     def _unavailable(self, key: str, doing: str, error: BaseException) -> RemoteUnavailableError:
-        says = f"{doing}: {self._says(error)} (call again later)"
+        says = f"{doing}: {self._says(error)} ({refusals.later(error)})"
         return RemoteUnavailableError(errno.EIO, says, self.where(key))
 
     def _count(self) -> None:
@@ -193,27 +211,32 @@ class Bucket:
     def create(self, key: str, data: bytes | memoryview) -> str:
         """Put an object that must not be there; its tag. `Overtaken` if it is."""
         self._count()
-        with self._explained(key, "cannot put it", conditional=True):
+        with self._explained(key, "cannot put it", conditional=True, makes=True):
             return str(self._obstore.put(self._store, key, data, mode="create")["e_tag"])
 
     def swap(self, key: str, data: bytes, tag: str) -> str:
-        """Replace an object that has still this tag; its new one. `Overtaken` if it has not."""
+        """Replace an object that has still this tag; its new one. `Overtaken` if it has not, or is
+        gone."""
         self._count()
-        with self._explained(key, "cannot replace it", conditional=True):
-            if self._local is None:
-                put = self._obstore.put(self._store, key, data, mode={"e_tag": tag})
-                return str(put["e_tag"])
-            # A directory has no such request, but a lock.
-            with open(self._local / f".{os.path.basename(key)}.lock", "w") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
-                if self._obstore.head(self._store, key)["e_tag"] != tag:
-                    raise Overtaken(key)
-                return str(self._obstore.put(self._store, key, data, mode="overwrite")["e_tag"])
+        try:
+            with self._explained(key, "cannot replace it", conditional=True):
+                if self._local is None:
+                    put = self._obstore.put(self._store, key, data, mode={"e_tag": tag})
+                    return str(put["e_tag"])
+                # A directory has no such request, but a lock.
+                with open(self._local / f".{os.path.basename(key)}.lock", "w") as held:
+                    fcntl.flock(held, fcntl.LOCK_EX)
+                    if self._obstore.head(self._store, key)["e_tag"] != tag:
+                        raise Overtaken(key)
+                    put = self._obstore.put(self._store, key, data, mode="overwrite")
+                    return str(put["e_tag"])
+        except Missing as error:  # some stores say so, others that the tag is not that
+            raise Overtaken(key) from error
 
     def put(self, key: str, data: bytes | memoryview) -> str:
         """Put an object over whatever is there; its tag. For stores without conditions only."""
         self._count()
-        with self._explained(key, "cannot put it"):
+        with self._explained(key, "cannot put it", makes=True):
             return str(self._obstore.put(self._store, key, data, mode="overwrite")["e_tag"])
 
     def get(self, key: str, most: int) -> tuple[bytes, str]:
@@ -299,10 +322,8 @@ class Bucket:
                         self._obstore.delete(self._store, key)
 
 
-def _texts(options: Mapping[str, Any]) -> Iterator[str]:
-    """Values of options that may be secrets: all texts that are no addresses or switches."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _texts(value)
-        elif isinstance(value, str) and re.search("key|secret|token|pass|sas|cred", str(key), re.I):
-            yield value
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # not with its text: it may have a credential in it
+        raise InvalidInputError("url: no URL; s3://bucket/runs/pong") from None

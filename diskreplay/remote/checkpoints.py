@@ -5,15 +5,14 @@ import errno
 import hashlib
 import os
 import secrets
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ClosedError, FormatError, InvalidInputError, StorageError
+from diskreplay.given_numbers import whole
+from diskreplay.locks import Lock
 from diskreplay.opening import open as open_buffer
 from diskreplay.remote import catalog
 from diskreplay.remote.bucket import Bucket
@@ -39,8 +38,9 @@ class RemoteCheckpoints:
     Parameters
     ----------
     url : str or obstore store
-        ``s3://bucket/runs/pong``, ``gs://``, ``az://``, ``file:///directory``, ``memory://name``
-        (of this process), or a store that obstore made. For one buffer only.
+        ``s3://bucket/runs/pong``, ``gs://``, ``az://container/runs/pong`` (or with the account,
+        ``abfss://container@account.dfs.core.windows.net/runs/pong``), ``file:///directory``,
+        ``memory://name`` (of this process), or a store that obstore made. For one buffer only.
     run : str, optional
         Who publishes. By default random, and kept in ``remote.json`` in the directory that the
         checkpoints are pushed from: a run that goes on there is the same run.
@@ -92,9 +92,8 @@ class RemoteCheckpoints:
         storage_options: Mapping[str, Any] | None = None,
         unsafe_single_writer: bool = False,
     ) -> None:
-        for name, value, least in (("concurrency", concurrency, 1), ("pack_bytes", pack_bytes, 1)):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
+        concurrency = whole("concurrency", concurrency)
+        pack_bytes = whole("pack_bytes", pack_bytes, most=1 << 62)
         try:
             self._given_run = None if run is None else text("run", run)
         except ValueError as error:
@@ -110,7 +109,7 @@ class RemoteCheckpoints:
         self._concurrency, self._pack_bytes = int(concurrency), int(pack_bytes)
         self._own_run = secrets.token_hex(8)
         self._registries: dict[str, tuple[Registry, Publisher]] = {}
-        self._turn = threading.RLock()
+        self._turn = Lock()
         self._closed = False
 
         self.has_url = isinstance(url, str)
@@ -271,7 +270,8 @@ class RemoteCheckpoints:
         with self._turn:
             self._check_open()
             if self._takeover:
-                with self._writing(place if place.is_dir() else None) as (registry, _publisher):
+                beside = place if files.is_dir(place) else None
+                with self._writing(beside) as (registry, _publisher):
                     registry.claim()
             return self._pull(suffix, place)
 
@@ -421,7 +421,7 @@ def _in_directory(directory: Path, suffix: int | str | None) -> Path:
 def _run_of(directory: Path) -> str:
     """Who publishes the checkpoints of a directory; a random name at first."""
     path = directory / RUN_FILE
-    if not path.exists():
+    if not files.is_there(path):
         new = path.with_name(f".{RUN_FILE}.{secrets.token_hex(8)}")
         files.write(new, [format.encode({"run": secrets.token_hex(8)})])
         files.sync([new])

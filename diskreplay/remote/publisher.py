@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.locks import Lock
 from diskreplay.remote import document
 from diskreplay.remote.catalog import Catalog, RemoteCheckpoint
 from diskreplay.remote.document import Document, Part
@@ -60,18 +61,19 @@ class _Budget:
 
     def __init__(self, size: int) -> None:
         self._left = self._size = size
-        self._changed = threading.Condition()
+        self._lock = Lock()
+        self._changed = threading.Condition(self._lock)
 
     @contextlib.contextmanager
     def of(self, size: int) -> Iterator[None]:
         size = min(size, self._size)
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._left >= size)
             self._left -= size
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._left += size
                 self._changed.notify_all()
 

@@ -1,8 +1,7 @@
 """The catalog of a URL as one run reads and writes it."""
 
-import threading
-
 from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError
+from diskreplay.locks import Lock
 from diskreplay.remote import catalog, document
 from diskreplay.remote.bucket import Bucket, Missing
 from diskreplay.remote.catalog import Catalog, RemoteCheckpoint
@@ -28,7 +27,7 @@ class Registry(FencedObject[Catalog]):
             unsafe=unsafe,
         )  # fmt: skip
         self._documents: dict[str, Document] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def find(self, suffix: int | str | None) -> RemoteCheckpoint:
         """A published checkpoint, by default the one of the highest number.

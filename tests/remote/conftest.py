@@ -14,6 +14,8 @@ from tests.remote import servers
 
 if importlib.util.find_spec("obstore") is None:  # tests/test_remote_guide.py says so
     collect_ignore_glob = ["test_*.py"]
+elif not servers.AZURITE:  # tools/azurite says so
+    collect_ignore_glob = ["test_azure.py"]
 
 _numbers = itertools.count()
 
@@ -65,6 +67,50 @@ def seaweedfs():
         yield endpoint
 
 
+@pytest.fixture(scope="session")
+def azurite():
+    with servers.azurite() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def faulty_azurite(azurite):
+    pytest.importorskip("werkzeug", reason="needs moto: pip install diskreplay[servers]")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with servers.behind_faults(servers.Forward(azurite)) as (address, faults):
+        yield f"{address}/{servers.ACCOUNT}", faults
+
+
+@pytest.fixture(params=["moto", *servers.AZURITE])
+def faulty(request):
+    """A bucket behind `Faults`, and these."""
+    place = {"moto": "moto", "azurite": "faulty_azurite"}[request.param]
+    endpoint, faults = request.getfixturevalue(place)
+    faults.reset()
+    return servers.served(request.param, endpoint), faults
+
+
+@pytest.fixture(params=["seaweedfs", *servers.AZURITE])
+def racing(request):
+    """A bucket of a server that is right also in races."""
+    return servers.served(request.param, request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def urls(request, tmp_path, monkeypatch):
+    """Makes URLs by their names, in the kind of store that a test is parametrized with; how it is
+    reached is in the environment, of other processes too."""
+    if request.param == "memory":
+        return lambda name: f"memory://{tmp_path.name}-{name}"
+    if request.param == "directory":
+        return lambda name: f"file://{tmp_path}/{name}"
+    endpoint = request.getfixturevalue("azurite")
+    for name, value in servers.azure_environment(endpoint).items():
+        monkeypatch.setenv(name, value)
+    number = next(_numbers)
+    return lambda name: f"az://bucket/{number}/{name}"
+
+
 @pytest.fixture
 def remote(tmp_path):
     """Makes `RemoteCheckpoints` of one place in memory, which nobody else has."""
@@ -72,14 +118,18 @@ def remote(tmp_path):
     return lambda **how: RemoteCheckpoints(url, **how)
 
 
-@pytest.fixture(params=["memory", "directory", "moto"])
+@pytest.fixture(params=["memory", "directory", "moto", *servers.AZURITE])
 def anywhere(request, tmp_path, remote):
     """As `remote`, in each kind of store."""
     if request.param == "memory":
         return remote
     if request.param == "directory":
         return lambda **how: RemoteCheckpoints(f"file://{tmp_path}/bucket/pong", **how)
-    endpoint, faults = request.getfixturevalue("moto")
-    faults.reset()
-    url = f"s3://bucket/run-{next(_numbers)}"
-    return lambda **how: RemoteCheckpoints(url, storage_options=servers.options(endpoint), **how)
+    if request.param == "azurite":
+        endpoint = request.getfixturevalue("azurite")
+    else:
+        endpoint, faults = request.getfixturevalue("moto")
+        faults.reset()
+    place = servers.served(request.param, endpoint)
+    url = f"{place.url}/run-{next(_numbers)}"
+    return lambda **how: RemoteCheckpoints(url, storage_options=place.options, **how)

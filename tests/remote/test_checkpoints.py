@@ -43,13 +43,13 @@ def test_what_is_pushed_comes_back(run, anywhere, tmp_path):
     assert anywhere().verify(2, deep=True).clean
 
 
-def test_the_next_batches_are_those_of_the_saved_run(run, remote, tmp_path):
+def test_the_next_batches_are_those_of_the_saved_run(run, anywhere, tmp_path):
     run.add(900)
     batch = run.buffer.sample(64)
     run.buffer.update_priorities(batch.id, np.arange(64.0))
-    remote().push(run.save(3))
+    anywhere().push(run.save(3))
     expected = [run.buffer.sample(32) for _ in range(100)]
-    pulled = remote().pull(directory=tmp_path / "elsewhere")
+    pulled = anywhere().pull(directory=tmp_path / "elsewhere")
     with run.open(tmp_path / "other") as other:
         other.load(pulled)
         for one in expected:
@@ -228,9 +228,9 @@ def test_a_store_without_conditions_is_refused(run, tmp_path):
         assert same(path, trusting.pull(1, tmp_path / "pulled"))
 
 
-def test_seaweedfs(run, seaweedfs, tmp_path):
+def test_servers_that_are_right_in_races(run, racing, tmp_path):
     run.add(2000)
-    remote = RemoteCheckpoints("s3://bucket/all", storage_options=servers.options(seaweedfs))
+    remote = RemoteCheckpoints(f"{racing.url}/all", storage_options=racing.options)
     remote.push(run.save(1))
     run.add(400)
     path = run.save(2)

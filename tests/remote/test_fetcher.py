@@ -14,6 +14,7 @@ import pytest
 import diskreplay
 from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
+from tests.remote import servers
 from tests.remote.conftest import Run
 from tests.remote.test_checkpoints import same
 
@@ -21,10 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("DISKREPLAY_KILLS", "6")) // 2
 
 
-def test_a_flipped_bit_in_any_object_is_named(run, remote, tmp_path):
+def test_a_flipped_bit_in_any_object_is_named(run, anywhere, tmp_path):
     run.add(900)
     path = run.save(1)
-    one = remote(pack_bytes=5000)
+    one = anywhere(pack_bytes=5000)
     one.push(path)
     objects = [found.key for found in one._bucket.list("packs/")]
     assert len(objects) > 2
@@ -111,10 +112,11 @@ def test_what_a_kill_left_goes_also_where_the_checkpoint_is_there(tmp_path):
     run.buffer.close()
 
 
-def test_kills_amid_pull(tmp_path, record_property):
+@pytest.mark.parametrize("urls", ["directory", *servers.AZURITE], indirect=True)
+def test_kills_amid_pull(tmp_path, urls, record_property):
     """A checkpoint is there whole or not; the next pull goes on, and leaves nothing behind."""
     run = Run(tmp_path, diskreplay.ReplayBuffer)
-    url = f"file://{tmp_path}/bucket"
+    url = urls("bucket")
     with RemoteCheckpoints(url, pack_bytes=3000) as remote:
         for number in range(4):
             run.add(500)

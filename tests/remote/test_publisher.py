@@ -21,6 +21,7 @@ from tests.remote.test_checkpoints import same
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("DISKREPLAY_KILLS", "6"))
+RACES = max(5, KILLS // 4)
 
 
 def damaged(path):
@@ -87,12 +88,12 @@ def test_packs_do_not_pile_up(tmp_path, remote):
     run.buffer.close()
 
 
-def test_large_files_are_objects_of_their_own(tmp_path, remote, monkeypatch):
+def test_large_files_are_objects_of_their_own(tmp_path, anywhere, monkeypatch):
     monkeypatch.setattr("diskreplay.remote.publisher._ALONE", 2000)
     run = Run(tmp_path, diskreplay.ReplayBuffer)
     run.add(2000)
     path = run.save(1)
-    one = remote(pack_bytes=4000)
+    one = anywhere(pack_bytes=4000)
     one.push(path)
     kinds = {found.key.split("/")[0] for found in one._bucket.list("")}
     assert {"objects", "packs", "checkpoints"} <= kinds
@@ -113,7 +114,8 @@ for number in numbers:
 """
 
 
-def test_kills_amid_push(tmp_path, record_property):
+@pytest.mark.parametrize("urls", ["directory", *servers.AZURITE], indirect=True)
+def test_kills_amid_push(tmp_path, urls, record_property):
     """Every checkpoint that is listed pulls and verifies, and each acknowledged one is there."""
     run = Run(tmp_path, diskreplay.ReplayBuffer)
     numbers = []
@@ -122,7 +124,7 @@ def test_kills_amid_push(tmp_path, record_property):
         run.save(number, keep=None)
         numbers.append(str(number))
     run.buffer.close()
-    url = f"file://{tmp_path}/bucket"
+    url = urls("bucket")
     rng = random.Random(0)
     acknowledged = set()
     saved = run.place / "checkpoints"
@@ -148,19 +150,19 @@ def test_kills_amid_push(tmp_path, record_property):
                 assert same(saved / f"replay_ckpt.{suffix}", pulled)
         shutil.rmtree(tmp_path / f"pulled-{kill}", ignore_errors=True)  # none, if none is listed
         if kill % 3 == 2:  # and once more from nothing
-            url = f"file://{tmp_path}/bucket-{kill}"
+            url = urls(f"bucket-{kill}")
             command[3], acknowledged = url, set()
     record_property("killed", killed)
 
 
-def test_two_runs_beside_each_other(tmp_path, seaweedfs):
+def test_two_runs_beside_each_other(tmp_path, racing):
     """One goes on, the other raises TakenOverError; all that is listed verifies."""
     run = Run(tmp_path, diskreplay.ReplayBuffer)
     run.add(500)
     path = run.save(1)
-    options = servers.options(seaweedfs)
-    for number in range(5):
-        url = f"s3://bucket/race-{number}"
+    options = racing.options
+    for number in range(RACES):
+        url = f"{racing.url}/race-{number}"
         results = {}
         barrier = threading.Barrier(3)
 

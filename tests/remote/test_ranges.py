@@ -9,11 +9,11 @@ from tests.remote.conftest import Run
 
 
 @pytest.fixture
-def published(tmp_path, remote):
+def published(tmp_path, anywhere):
     run = Run(tmp_path, diskreplay.ReplayBuffer)
     run.add(1500)
     path = run.save(1)
-    one = remote()
+    one = anywhere()
     one.push(path)
     run.buffer.close()
     return one, path

@@ -1,9 +1,10 @@
 """What a push and a pull of a million frames cost: requests, bytes, processor time.
 
-    python tools/bench/remote.py [--rows 1000000] [--envs 1 256] [--servers moto seaweedfs]
+    python tools/bench/remote.py [--rows 1000000] [--envs 1 256] [--servers moto seaweedfs azurite]
 
 A full buffer of 84x84 lz4 frames is pushed to a server on this machine; with a tenth of its rows
-more again; then pulled. Needs moto or SeaweedFS: pip install "diskreplay[servers]".
+more again; then pulled. Needs moto or SeaweedFS, pip install "diskreplay[servers]", or Azurite,
+tools/azurite.
 """
 
 from __future__ import annotations
@@ -82,10 +83,11 @@ def record(directory: Path, envs: int, rows: int):
 
 
 def measure(endpoint: str, server: str, envs: int, rows: int) -> None:
-    url = f"s3://bucket/{envs}-{time.time_ns()}"
+    bucket = servers.served(server, endpoint)
+    url = f"{bucket.url}/{envs}-{time.time_ns()}"
     with tempfile.TemporaryDirectory(prefix="remote-") as place:
         directory = Path(place)
-        remote = RemoteCheckpoints(url, storage_options=servers.options(endpoint))
+        remote = RemoteCheckpoints(url, storage_options=bucket.options)
         requests = Requests(remote)
         for number, buffer in enumerate(record(directory, envs, rows)):
             path = buffer.save(directory / "checkpoints", number)

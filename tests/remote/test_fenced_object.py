@@ -1,0 +1,211 @@
+"""One object that several runs want to write, in a store that says who was first."""
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+
+from diskreplay.errors import (
+    RemoteError,
+    RemoteUnavailableError,
+    TakenOverError,
+    UnsupportedStoreError,
+)
+from diskreplay.remote import fenced_object as module
+from diskreplay.remote.bucket import Missing, Overtaken
+from diskreplay.remote.fenced_object import FencedObject
+
+_nonces = itertools.count(1)
+
+
+class Found(NamedTuple):
+    run: str | None
+    epoch: int
+    nonce: int
+    value: int
+
+    def replaced(self, **changes):
+        return self._replace(**changes, nonce=next(_nonces))
+
+    def encode(self):
+        return repr(tuple(self)).encode()
+
+
+class Store:
+    """Objects in a dictionary; each time that one is put it has another tag."""
+
+    url = "memory://store"
+    knows_conditions, fails = True, None
+
+    def __init__(self):
+        self.objects, self.tags, self.asked = {}, 0, []
+
+    def where(self, key):
+        return f"{self.url}/{key}"
+
+    def put(self, key, data):
+        self.asked.append("put")
+        self.tags += 1
+        self.objects[key] = bytes(data), str(self.tags)
+        if self.fails:
+            raise self.fails
+        return str(self.tags)
+
+    def create(self, key, data):
+        self.asked.append("create")
+        if key in self.objects and self.knows_conditions:
+            raise Overtaken(key)
+        return self.put(key, data)
+
+    def swap(self, key, data, tag):
+        self.asked.append("swap")
+        if self.objects.get(key, (b"", ""))[1] != tag:
+            raise Overtaken(key)
+        return self.put(key, data)
+
+    def get(self, key, most):
+        if key not in self.objects:
+            raise Missing(key)
+        return self.objects[key]
+
+    def size(self, key):
+        return len(self.objects[key][0]) if key in self.objects else None
+
+
+@pytest.fixture
+def store(monkeypatch):
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    return Store()
+
+
+def parse(data, where):
+    return Found(*eval(data.decode()))  # of this test's own making
+
+
+def of(store, run, *, takeover=False, unsafe=False):
+    return FencedObject(
+        store, "key", parse, lambda: Found(None, 0, 0, 0), run=run, takeover=takeover, unsafe=unsafe
+    )
+
+
+def add(fenced, amount=1):
+    for _ in fenced.tries():
+        found, tag = fenced.read_to_write()
+        if fenced.write(found.replaced(value=found.value + amount), tag) is not None:
+            return
+
+
+def test_who_was_first_publishes_and_others_are_refused(store):
+    one = of(store, "one")
+    assert one.read() == (Found(None, 0, 0, 0), "")
+    add(one)
+    add(one, 2)
+    found, _tag = of(store, "other").read()
+    assert (found.run, found.epoch, found.value) == ("one", 0, 3)
+    with pytest.raises(TakenOverError, match="run one publishes"):
+        add(of(store, "other"))
+    add(of(store, "one"))  # the same run, started again
+    assert of(store, "x").read()[0].value == 4
+
+
+def test_a_run_takes_over_once(store):
+    one, two = of(store, "one", takeover=True), of(store, "two", takeover=True)
+    one.claim()
+    assert store.objects == {}  # nobody else publishes
+    add(one)
+    two.claim()
+    assert two.read()[0][:2] == ("two", 1)
+    two.claim()
+    assert two.read()[0].epoch == 1
+    add(two)
+    with pytest.raises(TakenOverError):
+        add(one)
+    with pytest.raises(TakenOverError):
+        add(one)
+    assert two.read()[0].value == 2
+
+
+def test_a_write_that_is_overtaken_is_tried_again(store):
+    one, again = of(store, "one"), of(store, "one")
+    add(one)
+    found, tag = one.read_to_write()
+    add(again, 10)
+    assert one.write(found.replaced(value=99), tag) is None
+    assert one.read()[0].value == 11
+    add(one)
+    assert one.read()[0].value == 12
+
+
+def test_a_swap_that_was_done_is_known_whatever_the_answer(store):
+    one = of(store, "one")
+    add(one)
+    found, tag = one.read_to_write()
+    store.fails = RemoteUnavailableError(5, "no answer", "key")
+    assert one.write(found.replaced(value=5), tag) == store.objects["key"][1]
+    store.fails = None
+    assert one.read()[0].value == 5
+    found, tag = one.read_to_write()
+    wanted = found.replaced(value=6)
+    store.swap("key", wanted.encode(), tag)
+    assert one.write(wanted, tag) is not None  # the client has asked twice
+    real = store.swap
+
+    def refuse(*arguments):
+        raise RemoteUnavailableError(5, "not done", "key")
+
+    store.swap = refuse
+    found, tag = one.read_to_write()
+    with pytest.raises(RemoteUnavailableError):
+        one.write(found.replaced(value=7), tag)
+    store.swap = real
+    assert one.read()[0].value == 6
+
+
+def test_a_store_that_knows_no_conditions_is_found_out_or_trusted(store):
+    store.knows_conditions = False
+    with pytest.raises(UnsupportedStoreError, match="unsafe_single_writer=True"):
+        add(of(store, "one"))
+    store.objects.clear()
+    trusting = of(store, "one", unsafe=True)
+    add(trusting)
+    add(trusting)
+    assert trusting.read()[0].value == 2
+    trusting.put_object("a", b"xy")
+    assert store.objects["a"][0] == b"xy"
+    assert "create" not in store.asked[-3:]
+
+
+def test_the_store_is_probed_once(store):
+    one = of(store, "one")
+    add(one)
+    assert store.asked == ["create", "put", "create"]
+    store.asked.clear()
+    add(one)
+    assert store.asked == ["swap", "put"]
+    store.asked.clear()
+    add(of(store, "one"))
+    assert store.asked == ["create", "swap", "put"]
+
+
+def test_somebody_who_always_writes_is_given_up(store, monkeypatch):
+    one = of(store, "one")
+    add(one)
+    monkeypatch.setattr(one, "write", lambda *arguments: None)
+    with pytest.raises(RemoteUnavailableError, match="somebody else has written"):
+        add(one)
+
+
+def test_an_object_of_its_contents_is_put_once(store):
+    one = of(store, "one")
+    one.put_object("a", b"xyz")
+    one.put_object("a", b"xyz")
+    assert store.asked.count("put") == 1
+    store.put("b", b"half")
+    with pytest.raises(RemoteError, match="4 bytes found, 5 expected"):
+        one.put_object("b", b"whole")
+    sizes = iter([None, 3])
+    store.size = lambda key: next(sizes)
+    one.put_object("a", b"xyz")  # it was deleted in between, and somebody has put it again
+    store.size = lambda key: None
+    with pytest.raises(RemoteUnavailableError, match="that it is there, and that it is not"):
+        one.put_object("a", b"xyz")
