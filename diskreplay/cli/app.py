@@ -125,8 +125,7 @@ def _failing_well(*, debug: bool) -> Iterator[None]:
     except (KeyboardInterrupt, typer.Abort):  # the latter at a question
         raise typer.Exit(Code.INTERRUPTED) from None
     except BrokenPipeError:
-        # `diskreplay episodes ... | head`: nobody reads on, and Python's last flush shall not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _lead_nowhere(sys.stdout)  # `diskreplay episodes ... | head`
         raise typer.Exit(Code.FINE) from None
     except tuple(kind for kind, _code in _CODES) as error:
         if isinstance(error, ImportError) and "pip install" not in str(error):
@@ -134,9 +133,22 @@ def _failing_well(*, debug: bool) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         says = " ".join(_text(error).split())
-        error_console.print(Text.assemble(("error: ", "bold red"), says), soft_wrap=True)
+        _say(Text.assemble(("error: ", "bold red"), says))
         code = next(code for kind, code in _CODES if isinstance(error, kind))
         raise typer.Exit(code) from None
+
+
+def _say(text: Text) -> None:
+    """To the standard error; if it takes nothing, the exit code says what can be said."""
+    try:
+        error_console.print(text, soft_wrap=True)
+    except OSError:
+        _lead_nowhere(sys.stderr)
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    """Nobody reads what is printed, and Python's last flush shall not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _text(error: BaseException) -> str:
@@ -198,7 +210,7 @@ def _say_warning(
     file: TextIO | None = None, line: str | None = None,
 ) -> None:  # fmt: skip
     """One line, as an error is; not where in the source somebody warned."""
-    error_console.print(Text.assemble(("warning: ", "bold yellow"), str(message)), soft_wrap=True)
+    _say(Text.assemble(("warning: ", "bold yellow"), str(message)))
 
 
 def main() -> None:
@@ -207,7 +219,10 @@ def main() -> None:
     try:
         app(prog_name="diskreplay")  # also as `python -m diskreplay`, for completion
     except Exception:  # nothing is hidden; but 1 would say that `verify` found something
-        traceback.print_exc()
+        try:
+            traceback.print_exc()
+        except OSError:
+            _lead_nowhere(sys.stderr)
         sys.exit(Code.DEFECT)
 
 

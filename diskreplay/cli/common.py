@@ -36,7 +36,7 @@ _DEEPEST = 8  # directories above one that is asked for, in which its store is l
 _NAMED = 5  # stores that are named where a directory of stores was given
 # As a Path, which completes names in a shell, a URL has lost one of its slashes.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.IGNORECASE)
-_OBJECT_STORES = ("s3", "gs", "az", "file", "memory")
+_OBJECT_STORES = ("s3", "gs", "az", "azure", "abfs", "abfss", "https", "file", "memory")
 
 
 class Code(IntEnum):
@@ -180,12 +180,12 @@ def explained(path: Path) -> Iterator[None]:
     StorageError
         The operating system refused.
     """
-    if path.is_file():
+    if files.is_file(path):
         raise FormatError(f"{path}: a file; the directory of a store or a checkpoint expected")
     try:
         yield
     except FormatError as error:
-        if (path / "zarr.json").exists() and (above := _store_above(path)) is not None:
+        if files.is_there(path / "zarr.json") and (above := _store_above(path)) is not None:
             raise FormatError(
                 f"{path}: an array or a group of the store {above}; give the path of the store"
             ) from error
@@ -215,7 +215,7 @@ def check_directory(directory: Path) -> None:
     ------
     CheckpointNotFoundError
     """
-    if not directory.is_dir():
+    if not files.is_dir(directory):
         what = "a file" if files.is_there(directory) else "no such directory"
         raise CheckpointNotFoundError(
             f"{directory}: {what}; the directory that checkpoints are saved in expected"
@@ -245,7 +245,7 @@ def _store_above(path: Path) -> Path | None:
 
 def _stores_in(path: Path) -> list[str]:
     """Stores and checkpoints in a directory that is none itself."""
-    if not path.is_dir() or (path / "zarr.json").exists():
+    if not files.is_dir(path) or files.is_there(path / "zarr.json"):
         return []
     parents = sorted(metadata.parent for metadata in path.glob("[!.]*/zarr.json"))
     return [parent.name for parent in parents if is_store(parent)]
@@ -259,7 +259,7 @@ def check_target(out: Path, buffer: ReplayBuffer, force: bool) -> None:
     ------
     InvalidInputError
     """
-    if out.exists() and not out.is_file():
+    if files.is_there(out) and not files.is_file(out):
         raise InvalidInputError(f"{out}: is there already and no file; choose another path")
     if out.resolve().is_relative_to(buffer.path.resolve()):
         raise InvalidInputError(f"{out}: inside the store; choose a path outside of it")

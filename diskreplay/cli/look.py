@@ -114,6 +114,7 @@ def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
         "actions": space_text(found.action_space),
         "options": [f"{name} {value}" for name, value in found.options.items()],
         "rows": [f"{found.rows:,} in {count_text(found.num_envs, 'env')}", fill],
+        **_waiting_line(found),
         "transitions": [f"{found.retained:,} retained", f"{found.transitions:,} ever recorded"],
         "episodes": f"{found.episodes:,} retained",
         "last write": _last_write(found),
@@ -121,6 +122,13 @@ def _info_lines(found: "Overview") -> dict[str, str | list[str]]:
         **({"metadata": metadata_texts(found.metadata)} if found.metadata else {}),
         **_missing_lines(found),
     }
+
+
+def _waiting_line(found: "Overview") -> dict[str, str]:
+    if not found.waiting:
+        return {}
+    rows = count_text(found.waiting, "row")
+    return {"waiting": f"{rows} of actors, which the next to open the store to write takes"}
 
 
 def _missing_lines(found: "Overview") -> dict[str, list[str]]:

@@ -311,11 +311,11 @@ def _told_from(path: Path) -> Format:
     endings = {".parquet": Format.PARQUET, ".csv": Format.CSV, ".npz": Format.NPZ}
     if path.suffix in endings:
         return endings[path.suffix]
-    if path.is_dir() and any(path.glob("*.parquet")):
+    if files.is_dir(path) and any(path.glob("*.parquet")):
         return Format.PARQUET
-    if (path / "meta" / "info.json").is_file():
+    if files.is_file(path / "meta" / "info.json"):
         return Format.LEROBOT
-    if path.is_dir() and any(path.glob("*_ckpt.*.gz")):
+    if files.is_dir(path) and any(path.glob("*_ckpt.*.gz")):
         return Format.DOPAMINE
     raise InvalidInputError(
         f"{path}: its name does not say which format; give --format {'|'.join(Format)}"

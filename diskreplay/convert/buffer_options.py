@@ -113,7 +113,7 @@ def parse_description(
     try:
         document = json.loads(text)
         found = document[version_key]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FormatError(
             f"{path}: the description of the buffer it came from is damaged ({error})"
         ) from error

@@ -26,7 +26,9 @@ from diskreplay.convert.importer import Importer, Progress
 from diskreplay.convert.output import new_store
 from diskreplay.convert.timeline import Priorities, rows_within, take_retained
 from diskreplay.errors import InvalidInputError, SchemaError
+from diskreplay.given_numbers import whole
 from diskreplay.opening import open as open_buffer
+from diskreplay.store.numbers import MOST_ROWS
 
 __all__ = ["convert", "merge", "trim"]
 
@@ -148,9 +150,8 @@ def trim(
     InvalidInputError, LockedError, FormatError, CorruptSegmentError, StorageError
         As `convert`.
     """
-    if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
-        raise InvalidInputError(f"capacity: a positive integer expected, found {capacity!r}")
-    return _copied([source], out, overwrite, progress, capacity=int(capacity))
+    capacity = whole("capacity", capacity, most=MOST_ROWS)
+    return _copied([source], out, overwrite, progress, capacity=capacity)
 
 
 def _copied(

@@ -26,6 +26,8 @@ from diskreplay.naming import extra_names
 from diskreplay.opening import open as open_buffer
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.spaces import box
+from diskreplay.store import files
+from diskreplay.store.paths import local
 
 __all__ = ["newest", "read", "write"]
 
@@ -35,7 +37,7 @@ _MOST_SLOTS = 1 << 40
 
 def found(directory: str | os.PathLike, suffix: int | str) -> bool:
     """Whether `directory` holds such a checkpoint with this suffix, whole or not."""
-    there = GzFiles(Path(directory), suffix)
+    there = GzFiles(directory, suffix)
     return there.has("add_count") or bool(there.columns())
 
 
@@ -52,8 +54,8 @@ def newest(directory: str | os.PathLike) -> int | None:
         None if there is none.
     """
     pattern = re.compile(r"add_count_ckpt\.(\d+)\.gz")
-    directory = Path(directory)
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    directory = local(directory, "directory")
+    names = [path.name for path in directory.iterdir()] if files.is_dir(directory) else []
     return max((int(m[1]) for m in map(pattern.fullmatch, names) if m), default=None)
 
 
@@ -154,7 +156,7 @@ def read(
     their size. Rows are put into time order, padding is dropped, and what can be sampled is found
     out again by the rules of diskreplay. Nothing is unpickled but by `unpickling.unpickled`.
     """
-    files = GzFiles(Path(directory), suffix)
+    files = GzFiles(directory, suffix)
     files.check_present((*(STORE_PREFIX + name for name in _OWN), "add_count"))
     names = [*_OWN, *(name for name in files.columns() if name not in _OWN)]
     add_count, specs = files.add_count(), {name: files.spec(name) for name in names}

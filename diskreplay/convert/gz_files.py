@@ -1,5 +1,6 @@
 """The files of one checkpoint of ReAgent or Dopamine."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from diskreplay.convert.npy_gz import NpyGzReader, gzipped, read_gz
 from diskreplay.convert.unpickling import MOST_PICKLED, unpickled
 from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError
 from diskreplay.store import checkpoint_names, files
+from diskreplay.store.paths import local
 
 STORE_PREFIX = "$store$_"
 """Of the names of files of elements, as in Dopamine."""
@@ -31,8 +33,8 @@ class GzFiles:
         The suffix is no plain name.
     """
 
-    def __init__(self, directory: Path, suffix: int | str) -> None:
-        self.directory = Path(directory)
+    def __init__(self, directory: str | os.PathLike, suffix: int | str) -> None:
+        self.directory = local(directory, "directory")
         self.suffix = checkpoint_names.checked_suffix(suffix)
 
     def path(self, name: str) -> Path:
@@ -48,7 +50,7 @@ class GzFiles:
         pattern = re.compile(
             re.escape(STORE_PREFIX) + r"(.+)_ckpt\." + re.escape(self.suffix) + r"\.gz"
         )
-        if not self.directory.is_dir():
+        if not files.is_dir(self.directory):
             return []
         found = (pattern.fullmatch(path.name) for path in self.directory.iterdir())
         return sorted(match[1] for match in found if match)

@@ -43,7 +43,11 @@ class Importer:
 
     def next_source(self) -> None:
         """Whatever comes now follows nothing that is here."""
-        self._fragment = [last is not None for last in self._last]
+        # Also where the source before had no rows of an env: an older one may have.
+        self._fragment = [
+            fragment or last is not None
+            for fragment, last in zip(self._fragment, self._last, strict=True)
+        ]
         self._last = [None] * len(self._last)
 
     def add(

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay import spaces, validation
+from diskreplay import given_numbers, spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of
 from diskreplay.convert.importer import Progress, importing
@@ -35,7 +35,7 @@ from diskreplay.convert.lerobot_features import features_of
 from diskreplay.convert.lerobot_reader import LeRobotFiles
 from diskreplay.convert.lerobot_videos import Pictures, check
 from diskreplay.convert.lerobot_writer import LeRobotWriter
-from diskreplay.convert.output import check_wanted, new_directory
+from diskreplay.convert.output import check_wanted, new_directory, written
 from diskreplay.convert.timeline import rows_within, take_retained
 from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.episodes import episodes_of, unbroken
@@ -99,13 +99,13 @@ def to_lerobot(
     Memory for 16 MiB of rows at a time, and for the numbers of one episode. Rows that the writer of
     a live store evicts meanwhile are left out.
     """
-    fps = validation.whole("fps", fps)
+    fps = given_numbers.whole("fps", fps)
     if task is None:
         task = str(buffer.metadata.get("env_id", buffer.path.name))
     out = resolved(path)
-    if out.exists():
+    if files.is_there(out):
         check_wanted(out, overwrite)
-        if not (out / "meta" / "info.json").is_file():
+        if not files.is_file(out / "meta" / "info.json"):
             raise InvalidInputError(
                 f"{out}: no LeRobot data set, so it is not replaced; choose another path, or "
                 "remove it yourself"
@@ -117,7 +117,7 @@ def to_lerobot(
     retained, advance = episodes_of(buffer), progress or (lambda amount, total: None)
     episodes = [piece for number in range(len(retained)) for piece in unbroken(retained, number)]
     total = sum(len(ids) for ids, _final in episodes)
-    with new_directory(out) as root:
+    with new_directory(out) as root, written(out):
         with contextlib.closing(LeRobotWriter(root, features, fps, task, pictures)) as writer:
             for ids, final in episodes:
                 _write_episode(writer, buffer, ids, final)

@@ -23,10 +23,14 @@ from diskreplay.convert.lerobot_features import (
 )
 from diskreplay.convert.lerobot_videos import VideoReader, from_png
 from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.store import files
+from diskreplay.store.paths import local
 from diskreplay.store.system_errors import translated
 
 FINAL = Path("diskreplay", "final.parquet")
 VERSION = 1
+# What reading its JSON raises where it is none, or says something else.
+_DAMAGED = (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class LeRobotFiles:
@@ -51,7 +55,7 @@ class LeRobotFiles:
 
     def __init__(self, path: str | os.PathLike) -> None:
         self._pa, self._pq = pyarrow_modules()
-        self.path = Path(path)
+        self.path = local(path, "path")
         self._info = info = self._read_info()
         self._described: Mapping[str, Mapping[str, Any]] = info["features"]
         self._episodes = self._read_episodes()
@@ -75,7 +79,7 @@ class LeRobotFiles:
             raise FormatError(f"{self.path}: no LeRobot data set: {path} is missing") from error
         except PermissionError as error:
             raise translated(error, path, "cannot read the file") from error
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except _DAMAGED as error:
             raise FormatError(f"{path}: damaged ({error})") from error
         return info
 
@@ -94,19 +98,19 @@ class LeRobotFiles:
     def _schema(self, path: Path) -> Any:
         try:
             return self._pq.read_schema(path)
-        except (OSError, self._pa.ArrowException) as error:
+        except (OSError, self._pa.ArrowException, UnicodeDecodeError) as error:
             raise FormatError(f"{path}: no Parquet file that can be read ({error})") from error
 
     def _read_parquet(self, path: Path, columns: list[str] | None = None) -> Any:
         try:
-            return self._pq.ParquetFile(path).read(columns)
-        except (OSError, self._pa.ArrowException) as error:
+            return self._pq.ParquetFile(path, page_checksum_verification=True).read(columns)
+        except (OSError, self._pa.ArrowException, UnicodeDecodeError) as error:
             raise FormatError(f"{path}: no Parquet file that can be read ({error})") from error
 
     def _read_finals(self) -> tuple[dict[str, Any] | None, Any]:
         """What `to_lerobot` noted, if it wrote the data set."""
         path = self.path / FINAL
-        if not path.exists():
+        if not files.is_there(path):
             return None, None
         table = self._read_parquet(path)
         text = (table.schema.metadata or {}).get(b"diskreplay", b"")

@@ -90,7 +90,9 @@ class LeRobotWriter:
         if self._data is None or self._data_path.stat().st_size > _DATA_BYTES:
             self._close_data()
             self._data_path = self._data_files.next()
-            self._data = self._pq.ParquetWriter(self._data_path, self._schema())
+            self._data = self._pq.ParquetWriter(
+                self._data_path, self._schema(), write_page_checksum=True
+            )
         for feature in self._filmed:
             video = self._videos.get(feature.key)
             if video is None or video.size > _VIDEO_BYTES:
@@ -240,7 +242,7 @@ class LeRobotWriter:
         chunk, file = self._about_files.place
         place = {"meta/episodes/chunk_index": chunk, "meta/episodes/file_index": file}
         table = self._pa.Table.from_pylist([{**each, **place} for each in self._about])
-        self._pq.write_table(table, path)
+        self._pq.write_table(table, path, write_page_checksum=True)
         self._about = []
 
     def finish(self, options: dict[str, Any], robot_type: str | None, source: Path) -> None:
@@ -311,7 +313,9 @@ class LeRobotWriter:
             metadata={"diskreplay": json.dumps(document)},
         )
         (self._root / FINAL).parent.mkdir()
-        with self._pq.ParquetWriter(self._root / FINAL, schema, compression="zstd") as writer:
+        with self._pq.ParquetWriter(
+            self._root / FINAL, schema, compression="zstd", write_page_checksum=True
+        ) as writer:
             for episode, columns in self._finals:
                 arrays = [to_arrow(pa, types[f.field], columns[f.field]) for f in seen]
                 writer.write_table(pa.table([pa.array([episode]), *arrays], schema=schema))

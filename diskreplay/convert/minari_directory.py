@@ -5,18 +5,18 @@ import errno
 import math
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.output import new_directory
 from diskreplay.errors import DiskFullError, InvalidInputError
+from diskreplay.locks import Lock
 from diskreplay.store import files
 
 _ROOT = "MINARI_DATASETS_PATH"
 _NAMESPACE = "namespace_metadata.json"
-_root_lock = threading.Lock()
+_root_lock = Lock()
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
 
     path, root = _new_path(dataset_id), get_dataset_path()
     levels = [level for level in path.relative_to(root).parents if level.name]
-    new = [root / level for level in levels if not (root / level).exists()]
+    new = [root / level for level in levels if not files.is_there(root / level)]
     try:
         # No id has a "+" in it, so no two ids share a name.
         with new_directory(path, instead=root / dataset_id.replace("/", "+")) as beside:
@@ -84,7 +84,7 @@ def _new_path(dataset_id: str) -> Path:
 
 
 def _check_free(dataset_id: str, path: Path) -> None:
-    if path.exists():
+    if files.is_there(path):
         raise InvalidInputError(
             f"dataset_id: {dataset_id} is there already, in {path}; choose another version or name"
         )

@@ -30,6 +30,7 @@ from diskreplay.convert.timeline import Priorities, rows_within
 from diskreplay.errors import FormatError, NotSampleableError, StorageError
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
+from diskreplay.store.paths import local
 
 __all__ = ["from_npz", "to_npz"]
 
@@ -169,9 +170,9 @@ def from_npz(
     -----
     The arrays are read side by side, a piece of 16 MiB at a time.
     """
-    path = Path(path)
+    path = local(path, "path")
     if not files.is_file(path):
-        what = "a directory; a file expected" if path.is_dir() else "no such file"
+        what = "a directory; a file expected" if files.is_dir(path) else "no such file"
         raise FormatError(f"{path}: {what}")
     try:
         with zipfile.ZipFile(path) as archive:

@@ -10,6 +10,7 @@ from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.store import files, format, manifest, private, tempfiles
 from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import resolved
+from diskreplay.store.system_errors import explained
 
 
 @contextlib.contextmanager
@@ -24,11 +25,12 @@ def new_file(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pat
     """
     out = resolved(out)
     check_wanted(out, overwrite)
-    if out.exists() and not out.is_file():
+    if files.is_there(out) and not files.is_file(out):
         raise InvalidInputError(f"{out}: a directory, where a file is to be written")
     with _workspace(out) as room:
         beside = room.path / out.name
-        yield beside
+        with written(out):
+            yield beside
         files.sync([beside])
         files.rename(beside, out)
         files.sync_dirs([out.parent])
@@ -38,16 +40,17 @@ def new_file(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pat
 def new_files(out: str | os.PathLike, suffix: str, *, overwrite: bool = False) -> Iterator[Path]:
     """The same for a directory of files; one that holds anything else is never replaced."""
     out = resolved(out)
-    if out.exists():
+    if files.is_there(out):
         check_wanted(out, overwrite)
-        if not out.is_dir() or any(path.suffix != suffix for path in out.iterdir()):
+        if not files.is_dir(out) or any(path.suffix != suffix for path in out.iterdir()):
             raise InvalidInputError(
                 f"{out}: holds other things than {suffix} files, so it is not replaced; choose "
                 "another path, or remove it yourself"
             )
     with new_directory(out) as beside:
         files.make_dirs(beside)
-        yield beside
+        with written(out):
+            yield beside
         files.sync([*beside.iterdir(), beside])
 
 
@@ -62,7 +65,7 @@ def new_store(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pa
     """
     out = resolved(out)
     with contextlib.ExitStack() as held:
-        if out.exists():
+        if files.is_there(out):
             check_wanted(out, overwrite)
             try:
                 format.read_attributes(out)
@@ -93,6 +96,12 @@ def new_directory(out: Path, *, instead: Path | None = None) -> Iterator[Path]:
             files.sync_dirs([out.parent])
 
 
+def written(out: Path) -> explained:
+    """What other packages raise of a disk that is full, or refuses something, as ours: for a block
+    that writes to `out` and opens nothing else."""
+    return explained(out, "cannot write it")
+
+
 def check_wanted(out: Path, overwrite: bool) -> None:
     """Refuse to replace what is at `out` unasked.
 
@@ -100,7 +109,7 @@ def check_wanted(out: Path, overwrite: bool) -> None:
     ------
     InvalidInputError
     """
-    if out.exists() and not overwrite:
+    if files.is_there(out) and not overwrite:
         raise InvalidInputError(
             f"{out}: is there already; choose another path, or ask for it to be replaced "
             "(overwrite=True)"

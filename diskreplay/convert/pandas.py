@@ -46,6 +46,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.timeline import Timeline, flat, take_retained, timeline_of
 from diskreplay.errors import InvalidInputError, NotSampleableError, UnknownIdError
 from diskreplay.extensions import needed
+from diskreplay.given_numbers import whole
 from diskreplay.inspection.identity import metadata_of
 from diskreplay.validation import one_of
 
@@ -172,9 +173,8 @@ def iter_frames(
     -----
     Takes a few times `chunk_bytes`, and besides about 60 bytes for each row of the buffer.
     """
-    for name, value in (("chunk_rows", chunk_rows), ("chunk_bytes", chunk_bytes)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
+    chunk_rows = whole("chunk_rows", chunk_rows, most=1 << 62)
+    chunk_bytes = whole("chunk_bytes", chunk_bytes, most=1 << 62)
     plan = _Plan(buffer, columns, observations, vectors)
     rows = _selected(buffer, episodes, ids, gamma)
     size = min(chunk_rows, plan.rows_within(chunk_bytes))

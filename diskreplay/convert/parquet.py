@@ -60,9 +60,11 @@ from diskreplay.convert.timeline import (
     rows_within,
     timeline_of,
 )
-from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.errors import FormatError
+from diskreplay.given_numbers import whole
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
+from diskreplay.store.paths import local
 from diskreplay.store.system_errors import explained
 from diskreplay.validation import one_of
 
@@ -123,7 +125,8 @@ def to_parquet(
     megabytes of memory and 60 bytes a row whatever the store's size. Rows that the writer of a live
     store evicts meanwhile are left out.
     """
-    _check_arguments(partition, episodes_per_file, compression)
+    episodes_per_file = whole("episodes_per_file", episodes_per_file)
+    _check_arguments(partition, compression)
     rows = timeline_of(buffer).finals_apart()
     table = _Table(buffer, compression, has_frames=bool(rows.is_final.any()))
     advance = progress or (lambda amount, total: None)
@@ -137,13 +140,8 @@ def to_parquet(
     return Path(path)
 
 
-def _check_arguments(partition: Any, episodes_per_file: Any, compression: Any) -> None:
+def _check_arguments(partition: Any, compression: Any) -> None:
     one_of("partition", partition, (None, "env", "episodes"))
-    is_count = isinstance(episodes_per_file, int) and not isinstance(episodes_per_file, bool)
-    if not is_count or episodes_per_file < 1:
-        raise InvalidInputError(
-            f"episodes_per_file: a positive integer expected, found {episodes_per_file!r}"
-        )
     one_of("compression", compression, get_args(Compression))
 
 
@@ -308,7 +306,7 @@ def from_parquet(
     would not be theirs. A ``RuntimeWarning`` says how many.
     """
     _pa, pq = pyarrow_modules()
-    paths = _paths(Path(path))
+    paths = _paths(local(path, "path"))
     opened = [_parquet_file(pq, each) for each in paths]
     try:
         document = _document(paths[0], opened[0])
@@ -364,12 +362,12 @@ def _take_in(path: Path, batch: Any, importer: Importer) -> None:
 
 
 def _paths(path: Path) -> list[Path]:
-    if path.is_dir():
+    if files.is_dir(path):
         with explained(path, "cannot list the directory"):
             os.listdir(path)  # `glob` finds nothing in one that may not be read
-    found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    found = sorted(path.glob("*.parquet")) if files.is_dir(path) else [path]
     if not found or not files.is_file(found[0]):
-        what = "no .parquet file in it" if path.is_dir() else "no such file"
+        what = "no .parquet file in it" if files.is_dir(path) else "no such file"
         raise FormatError(f"{path}: {what}")
     return found
 
@@ -379,7 +377,7 @@ def _parquet_file(pq: Any, path: Path) -> Any:
 
     try:
         return pq.ParquetFile(path, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: no Parquet file ({error})") from error
 
 
@@ -389,7 +387,7 @@ def _batches(path: Path, file: Any, size: int) -> Iterator[Any]:
 
     try:
         yield from file.iter_batches(size)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: a damaged Parquet file ({error})") from error
 
 

@@ -30,6 +30,7 @@ from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.extensions import needed
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
+from diskreplay.store.paths import local
 
 __all__ = ["from_csv", "to_csv"]
 
@@ -70,7 +71,7 @@ def to_csv(
     second and column; memory for 20,000 rows.
     """
     _pandas()
-    path = Path(path)
+    path = local(path, "path")
     rows = timeline_of(buffer).finals_apart()
     observations = [name for name, *_ in spaces.leaves(buffer.observation_space, "observation")]
     numbers = sum(math.prod(buffer.fields[name][0]) for name in observations)
@@ -134,7 +135,7 @@ def from_csv(
         There is no pandas.
     """
     pandas = _pandas()
-    path = Path(path)
+    path = local(path, "path")
     document = _csv_document(path)
     with importing(
         document, store_path, path, overwrite=overwrite, progress=progress, options=options
@@ -160,7 +161,7 @@ def _csv_document(path: Path) -> dict[str, Any]:
     described = _description_of(path)
     for file in (path, described):
         if not files.is_file(file):
-            what = "a directory" if file.is_dir() else "no such file"
+            what = "a directory" if files.is_dir(file) else "no such file"
             raise FormatError(f"{file}: {what}; `to_csv` writes a table and its description")
     document = parse_description(
         described, described.read_bytes(), "csv_version", _VERSION,

@@ -10,7 +10,8 @@ import numpy as np
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
-from diskreplay.errors import InvalidInputError, NotSampleableError
+from diskreplay.errors import NotSampleableError
+from diskreplay.given_numbers import real
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
 
@@ -79,8 +80,7 @@ def timeline_of(buffer: ReplayBuffer, gamma: float = 1.0) -> Timeline:
     Reads the small columns, 11 bytes a row, and no frames; takes some 60 bytes a row while it
     lasts. Of a store that another process writes to, rows that leave meanwhile are left out.
     """
-    if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
-        raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
+    gamma = real("gamma", gamma, most=1.0)
     num_envs = buffer.num_envs
     stop = buffer.bounds[:, 1]  # before the episodes are: so each row below it belongs to one
     episodes = episodes_of(buffer)
@@ -96,7 +96,7 @@ def timeline_of(buffer: ReplayBuffer, gamma: float = 1.0) -> Timeline:
         has_final = ended[:-1] & small["is_final"][1:] & (np.diff(small["step"]) == 1)
         final_id = np.full(len(id_), -1)
         final_id[:-1][has_final] = id_[1:][has_final]
-        to_go = returns_to_go(small["reward"], episode, float(gamma))
+        to_go = returns_to_go(small["reward"], episode, gamma)
         parts.append({"id": id_, "episode": episode, "return_to_go": to_go, "final_id": final_id}
                      | small)  # fmt: skip
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

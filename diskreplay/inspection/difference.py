@@ -93,8 +93,10 @@ def differences(
         if values[0] != values[1] and not (newest and _are_close(*values)):
             yield Difference("option", name, values[0], values[1])
     if not newest and about[0].get("rng") != about[1].get("rng"):
-        states = [_generator(a.get("rng")) for a in about]
-        yield Difference("generator", "rng", states[0], states[1])
+        kind, others = (_generator(a.get("rng")) for a in about)
+        yield Difference(
+            "generator", "rng", kind, others if others != kind else f"{kind} in another state"
+        )
     if one.num_envs != other.num_envs:
         return
     bounds = np.stack([one.bounds, other.bounds])
@@ -202,5 +204,11 @@ def _spec(spec: tuple | None) -> str:
     return "missing" if spec is None else f"{spec[1]} of shape {spec[0]}"
 
 
-def _generator(state: Any) -> str:
-    return str(state.get("bit_generator", "unknown")) if isinstance(state, dict) else "none"
+def _generator(saved: Any) -> str:
+    """What kind of one it is, of what `ReplayableRng` saves."""
+    if saved is None:
+        return "none"
+    try:
+        return str(saved["bit_generator"]["bit_generator"])
+    except (LookupError, TypeError):
+        return "unknown"

@@ -1,5 +1,6 @@
 """What a store is, at a glance: its metadata, the sizes of its files, and four small columns."""
 
+import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.errors import DiskReplayError, FormatError, StorageError
 from diskreplay.inspection.episodes import starts_of
 from diskreplay.inspection.identity import metadata_of, title_of
 from diskreplay.inspection.store_activity import (
@@ -20,7 +21,7 @@ from diskreplay.inspection.store_activity import (
 )
 from diskreplay.open_episodes import parse_begins
 from diskreplay.schema import Schema
-from diskreplay.store import format, manifest, private
+from diskreplay.store import actor_ring, files, format, manifest, private
 from diskreplay.store.catalog import segments_of
 from diskreplay.store.field import Field
 from diskreplay.store.field_paths import FieldPaths
@@ -91,6 +92,8 @@ class Overview:
     """Ever recorded."""
     retained: int
     """Of these; the other rows are final rows and rows that a repair has set aside."""
+    waiting: int
+    """Rows that actors have added and that no writer has taken into the store yet."""
     episodes: int
     """With a retained transition."""
     bounds: list[list[int]]
@@ -174,6 +177,7 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
         fill=_fill(store, rows, retained, attributes.get("max_transitions")),
         transitions=transitions,
         retained=retained,
+        waiting=_waiting(path),
         episodes=episodes,
         bounds=bounds.tolist(),
         fields=fields,
@@ -224,10 +228,20 @@ def _described(
         raise FormatError(f"{path / 'zarr.json'}: damaged attributes ({error})") from error
 
 
+def _waiting(path: Path) -> int:
+    waiting = 0
+    for ring in private.rings(path):
+        with contextlib.suppress(StorageError):  # just removed, or no file: a writer will say so
+            waiting += actor_ring.waiting_in(ring)
+    return waiting
+
+
 def _what_is(path: Path) -> str:
     if manifest.is_checkpoint(path):
         return "checkpoint"
-    return "live store" if private.commit_page(path).exists() else "checkpoint without its manifest"
+    if files.is_there(private.commit_page(path)):
+        return "live store"
+    return "checkpoint without its manifest"
 
 
 def _fill(store: Store, rows: int, retained: int, most: int | None) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diskreplay.errors import DiskReplayError, StorageError
-from diskreplay.store import listing, manifest, private
+from diskreplay.store import files, listing, manifest, private
 from diskreplay.store.field import Field
 
 _LOCKS = Path("/proc/locks")
@@ -81,12 +81,12 @@ def last_write(path: Path) -> float | None:
     later.
     """
     of_checkpoint = path / manifest.NAME
-    if of_checkpoint.exists():
+    if files.is_there(of_checkpoint):
         with contextlib.suppress(DiskReplayError):  # damaged: the file's own time has to do
             if (saved_at := manifest.read(path).saved_at) is not None:
                 return saved_at.timestamp()
     of_store = [private.commit_page(path), path / "zarr.json"]
-    candidates = [of_checkpoint] if of_checkpoint.exists() else of_store
+    candidates = [of_checkpoint] if files.is_there(of_checkpoint) else of_store
     times = []
     for candidate in candidates:
         with contextlib.suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ def time_of(checkpoint: listing.Checkpoint) -> float:
 def checkpoints_elsewhere(path: Path) -> dict[Path, int]:
     """Where checkpoints are that somebody looks for in `path`, and finds none: in a directory in
     it, or, if it is a store or a checkpoint itself, in one beside it; and how many there are."""
-    is_store = (path / "zarr.json").exists()
+    is_store = files.is_there(path / "zarr.json")
     around = path.absolute().parent if is_store else path
     candidates = [*([around] if is_store else []), *_directories(around, re.compile(".*"))]
     counts = {place: len(_directories(place, _CHECKPOINT)) for place in sorted(candidates)}

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import real
 from diskreplay.pictures.pixels import images, in_colour, pictures
 from diskreplay.store import files
+from diskreplay.store.paths import local
 
 _SIDE = 252  # pixels of the longer side, about; small frames are enlarged by whole steps
 
@@ -56,11 +58,10 @@ def save_gif(
     A frame of up to 256 colours is exact. The encoder holds the frames of the whole animation, at a
     byte a pixel, and of a run of equal frames only the first.
     """
-    path = Path(path)
+    path = local(path, "path")
     if path.suffix.lower() != ".gif":
         raise InvalidInputError(f"{path}: a name that ends with .gif expected")
-    if not 0.02 <= fps <= 50:
-        raise InvalidInputError(f"fps: a number from 0.02 to 50 expected, found {fps!r}")
+    fps = real("fps", fps, 0.02, 50.0)
     parts = frames if isinstance(frames, Iterator) else iter([frames])
     drawn = _indexed(parts, scale)
     first = next(drawn, None)

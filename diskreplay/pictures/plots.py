@@ -15,6 +15,7 @@ from diskreplay.extensions import needed
 from diskreplay.inspection.humanize import size_text
 from diskreplay.pictures.figures import Bars, Chart, Sizes, Trend
 from diskreplay.store import files
+from diskreplay.store.paths import local
 
 _ENDINGS = (".pdf", ".png", ".svg")
 _INK, _SOFT, _LINE = "#1c1c1e", "#6b6b70", "#d8d8dc"
@@ -60,7 +61,7 @@ def save_plot(charts: list[Chart], path: str | os.PathLike, title: str, subtitle
     ImportError
         Matplotlib is missing.
     """
-    path = Path(path)
+    path = local(path, "path")
     if path.suffix.lower() not in _ENDINGS:
         raise InvalidInputError(f"{path}: a name that ends with {', '.join(_ENDINGS)} expected")
     with needed("charts are drawn with Matplotlib", "plot"):

@@ -26,6 +26,7 @@ from diskreplay.pictures.vectors import vectors_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.statistics import Statistics
 from diskreplay.store import files
+from diskreplay.store.paths import local
 
 _REEL_BYTES = 6 << 20  # of all PNG strips together; base64 makes a third more of them
 _EACH_BYTES = 256 << 10  # of each episode at least, where many are asked for
@@ -74,7 +75,7 @@ def save_report(
     Reads the small fields of every row, part by part, a sample of the vectors, and the frames that
     are shown. Memory: what the index of the buffer needs, and the page.
     """
-    path = Path(path)
+    path = local(path, "path")
     named = FrameField.choose(buffer, field) if field is not None else None
     cameras = [named] if named is not None else FrameField.every(buffer)
     episodes = episodes_of(buffer)

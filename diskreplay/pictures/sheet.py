@@ -12,6 +12,7 @@ import numpy as np
 from diskreplay.errors import InvalidInputError
 from diskreplay.pictures.pixels import images, pictures, pillow, some
 from diskreplay.store import files
+from diskreplay.store.paths import local
 
 _PAPER, _INK, _SOFT = (250, 250, 249), (28, 28, 30), (110, 110, 115)
 _MARGIN, _GAP, _LINE = 24, 12, 18
@@ -58,7 +59,7 @@ def save_sheet(
     ImportError
         Pillow is missing.
     """
-    path = Path(path)
+    path = local(path, "path")
     kind = format_of(path)
     frames = some(pictures(frames))
     if captions is not None and len(captions) != len(frames):

@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -33,6 +34,16 @@ from diskreplay.view.shown_stores import ShownStore, ShownStores
 _SWEEP = 15.0  # seconds
 
 Answer = Callable[[Readers, Request], Any]
+
+
+class Id(IntegerConvertor):
+    """A row's or an episode's number in an address: Starlette's own takes any number of digits, and
+    fails with thousands."""
+
+    regex = "[0-9]{1,1000}"
+
+
+register_url_convertor("id", Id())
 
 
 class Json(Response):
@@ -183,12 +194,12 @@ _ANSWERS: list[tuple[str, Answer]] = [
     ("stores/{key}/pulse", _pulse),
     ("stores/{key}/look", _look),
     ("stores/{key}/episodes", episode_answers.episodes),
-    ("stores/{key}/episodes/{id:int}", episode_answers.episode),
-    ("stores/{key}/episodes/{id:int}/steps", episode_answers.steps),
-    ("stores/{key}/episodes/{id:int}/frames", episode_answers.frames),
+    ("stores/{key}/episodes/{id:id}", episode_answers.episode),
+    ("stores/{key}/episodes/{id:id}/steps", episode_answers.steps),
+    ("stores/{key}/episodes/{id:id}/frames", episode_answers.frames),
     ("stores/{key}/rows", row_answers.newest),
-    ("stores/{key}/rows/{id:int}", row_answers.row),
-    ("stores/{key}/rows/{id:int}/picture", row_answers.picture),
+    ("stores/{key}/rows/{id:id}", row_answers.row),
+    ("stores/{key}/rows/{id:id}/picture", row_answers.picture),
     ("stores/{key}/vectors", _vectors),
     ("compare/{left}/{right}", _compare),
 ]

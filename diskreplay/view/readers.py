@@ -1,9 +1,9 @@
 """The readers of all stores that the page asks for, and for no longer."""
 
-import threading
 import time
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.locks import Lock
 from diskreplay.view.shown_stores import ShownStores
 from diskreplay.view.store_reader import StoreReader
 
@@ -22,7 +22,7 @@ class Readers:
 
     def __init__(self, stores: ShownStores) -> None:
         self.stores = stores
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._readers: dict[str, StoreReader] = {}
 
     def of(self, key: str) -> StoreReader:

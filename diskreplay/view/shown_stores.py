@@ -2,14 +2,14 @@
 
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.errors import DiskReplayError, FormatError, StorageError
 from diskreplay.inspection.store_activity import checkpoints_beside
+from diskreplay.locks import Lock
 from diskreplay.store import files, format, manifest
 from diskreplay.store.system_errors import explained
 
@@ -57,16 +57,16 @@ class ShownStores:
     def __init__(self, paths: Iterable[Path]) -> None:
         self.paths = [Path(os.path.abspath(path)) for path in paths]
         for path in self.paths:
-            if not path.is_dir():
+            if not files.is_dir(path):
                 what = "a file" if files.is_there(path) else "no such directory"
                 raise FormatError(
                     f"{path}: {what}; a store, a checkpoint or a directory of them expected"
                 )
             with explained(path, "cannot list the directory"):
                 os.listdir(path)
-            if (path / "zarr.json").exists():
+            if files.is_there(path / "zarr.json"):
                 format.read_attributes(path)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._seen: dict[str, ShownStore] = {}
         self._current: dict[str, ShownStore] = {}
         self._looked = float("-inf")
@@ -103,7 +103,11 @@ class ShownStores:
         while waiting and looked < _MOST_DIRECTORIES:
             path, depth = waiting.pop()
             looked += 1
-            if (path / "zarr.json").exists():
+            try:
+                is_group = files.is_there(path / "zarr.json")
+            except StorageError:  # not ours to look into: there is nothing to show in it
+                continue
+            if is_group:
                 if _is_ours(path):
                     yield path
             elif depth < _DEPTH:

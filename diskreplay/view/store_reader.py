@@ -12,8 +12,10 @@ from typing import Any
 
 import diskreplay
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.errors import DiskReplayError, FormatError, StorageError
 from diskreplay.inspection.store_activity import last_write, writer_of
+from diskreplay.locks import Lock
+from diskreplay.store import files
 from diskreplay.view.shown_stores import ShownStore
 from diskreplay.view.store_look import StoreLook, look_at
 
@@ -52,7 +54,7 @@ class StoreReader:
     def __init__(self, store: ShownStore) -> None:
         self.store = store
         self.used = time.monotonic()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._looking = threading.Lock()
         self._handle: _Handle | None = None
         self._history: deque[tuple[float, int]] = deque(maxlen=_HISTORY)
@@ -164,7 +166,7 @@ class StoreReader:
                 written = max(written or 0.0, self._grew)
             document["last_write"] = written
         except DiskReplayError as error:
-            is_gone = not (path / "zarr.json").exists()
+            is_gone = _is_gone(path)
             document["state"] = "gone" if is_gone else "unreadable"
             document["message"] = str(error)
             if is_gone and not self._is_gone:
@@ -260,3 +262,10 @@ class StoreReader:
                 self._take()
         finally:
             self._looking.release()
+
+
+def _is_gone(path: Path) -> bool:
+    try:
+        return not files.is_there(path / "zarr.json")
+    except StorageError:  # who may not look cannot say so
+        return False

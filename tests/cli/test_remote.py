@@ -1,5 +1,7 @@
 """The commands push, pull and collect, and what others say of a URL."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("obstore")
@@ -32,6 +34,15 @@ def test_there_and_back(cli, cli_json, saved, url, tmp_path):
     assert cli_json("pull", url, "--suffix", 7, "--out", tmp_path / "again")["path"] == str(
         tmp_path / "again" / "replay_ckpt.7"
     )
+
+
+def test_urls_are_those_of_the_library():
+    from diskreplay.cli.common import _OBJECT_STORES, absolute_or_url
+    from diskreplay.remote.bucket import SCHEMES
+
+    assert set(_OBJECT_STORES) == {*SCHEMES, "https"}
+    for url in ("az://box/x", "abfss://box@a.dfs.core.windows.net/x", "https://a/box"):
+        assert absolute_or_url(Path(url)) == url  # as Typer gives it
 
 
 def test_another_run(cli, saved, url, tmp_path):

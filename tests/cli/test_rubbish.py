@@ -142,13 +142,28 @@ def test_a_newer_format_is_3(rubbish, give, name):
     assert "format version 99; this diskreplay reads up to 2: upgrade it" in said
 
 
+TAKE_URLS = ("verify", "verify --repair", "checkpoints")
+
+
+@pytest.mark.parametrize("name", TAKE_URLS)
+def test_a_url_of_no_object_store(rubbish, monkeypatch, give, name):
+    """Commands that take URLs say which; the URL is not repeated, since it may hold a password."""
+    pytest.importorskip("obstore")
+    monkeypatch.chdir(rubbish)
+    code, said = give(name, "https://me:secret@example.com/replay")
+    assert code == 2, said
+    assert said.startswith("error: url: https found, one of s3, ")
+    assert "secret" not in said
+    assert not (rubbish / "https:").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "url"),
     [
         (name, url)
         for name in COMMANDS
         for url in ("s3://bucket/run", "https://example.com/replay", "file:///tmp/x")
-        if name not in ("verify", "verify --repair", "checkpoints") or url.startswith("https")
+        if name not in TAKE_URLS
     ],
 )
 def test_a_url_is_no_path(rubbish, monkeypatch, give, name, url):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import diskreplay
 from diskreplay.convert import gz_checkpoint
-from diskreplay.convert.unpickling import unpickled
 from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -23,82 +22,12 @@ from diskreplay.errors import (
     SchemaError,
     SuffixError,
 )
+from tests.convert.gz_rings import Ring, load_array, play, save_array
 
 SLOW = settings(
     max_examples=25, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
-
-
-def save_array(directory, name, array, suffix=1):
-    with gzip.open(directory / f"{name}_ckpt.{suffix}.gz", "wb") as file:
-        np.save(file, array, allow_pickle=False)
-
-
-def load_array(directory, name, suffix=1):
-    with gzip.open(directory / f"{name}_ckpt.{suffix}.gz", "rb") as file:
-        return np.load(file, allow_pickle=False)
-
-
-class Ring:
-    """The original's ring as a list: `rows` are (observation, action, reward, terminal, q, ended,
-    episode, step), None for padding."""
-
-    def __init__(self, capacity, stack):
-        self.capacity, self.stack, self.rows = capacity, stack, []
-
-    def add(self, row):
-        if row[7] == 0:
-            self.rows += [None] * (self.stack - 1)
-        self.rows.append(row)
-
-    def slots(self):
-        """What is in each slot."""
-        found = [None] * self.capacity
-        for number, row in enumerate(self.rows):
-            found[number % self.capacity] = row
-        return found
-
-    def retained(self):
-        """Rows but padding, oldest first."""
-        return [row for row in self.rows[-self.capacity :] if row is not None]
-
-    def save(self, directory, *, horizon=None):
-        """As Dopamine with a horizon, else as ReAgent."""
-        slots = self.slots()
-        for at, (name, shape, dtype) in enumerate(COLUMNS):
-            zero = np.zeros(shape, dtype)
-            column = [zero if row is None else np.asarray(row[at], dtype) for row in slots]
-            save_array(directory, f"$store$_{name}", np.stack(column))
-        save_array(directory, "add_count", np.array(len(self.rows)))
-        if horizon:
-            first = len(self.rows) - horizon
-            listed = [(first + i) % self.capacity for i in range(self.stack + horizon)]
-            save_array(directory, "invalid_range", np.array(listed))
-            ended = {i for i, row in enumerate(slots) if row is not None and row[5]}
-            with gzip.open(directory / "episode_end_indices_ckpt.1.gz", "wb") as file:
-                pickle.dump(ended, file)
-
-
-COLUMNS = [
-    ("observation", (2, 2), np.uint8), ("action", (), np.int32), ("reward", (), np.float32),
-    ("terminal", (), np.uint8), ("q", (2,), np.float32),
-]  # fmt: skip
-
-
-def play(ring, rng, rows, *, truncations=False):
-    """Fill a ring; observations are never zero, so that padding can be told by its content."""
-    episode, step = 0, 0
-    for _ in range(rows):
-        terminal = rng.random() < 0.15
-        ended = truncations and (terminal or rng.random() < 0.15)
-        ring.add((
-            rng.integers(1, 255, (2, 2)), int(rng.integers(0, 4)), float(rng.integers(-3, 4)),
-            int(terminal), rng.integers(0, 9, 2), bool(ended), episode, step,
-        ))  # fmt: skip
-        step += 1
-        if terminal or ended:
-            episode, step = episode + 1, 0
 
 
 @SLOW
@@ -165,62 +94,6 @@ def test_rows_come_in_time_order_without_padding(
         if sampleable:
             batch = buffer.gather(sampleable)
             assert batch.action.tolist() == [expected[i - first][1] for i in sampleable]
-
-
-@SLOW
-@given(
-    stack=st.integers(1, 4), capacity=st.integers(8, 40), rows=st.integers(1, 50),
-    flavour=st.sampled_from(["reagent", "dopamine"]), seed=st.integers(0, 9999),
-)  # fmt: skip
-def test_a_store_is_written_as_the_originals_have_it(
-    tmp_path_factory, stack, capacity, rows, flavour, seed
-):
-    directory = tmp_path_factory.mktemp("files")
-    rng = np.random.default_rng(seed)
-    ring, step = Ring(1000, stack), 0
-    with diskreplay.ReplayBuffer(
-        None, observation_space=spaces.Box(0, 255, (2, 2), np.uint8), stack_size=stack,
-        action_space=spaces.Discrete(4), capacity=None, extras={"q": ((2,), np.float32)},
-        update_horizon=2,
-    ) as buffer:  # fmt: skip
-        for _ in range(rows):
-            terminated, truncated = rng.random() < 0.2, rng.random() < 0.2
-            row = (rng.integers(1, 255, (2, 2)).astype(np.uint8), int(rng.integers(4)),
-                   float(rng.integers(5)))  # fmt: skip
-            q = rng.integers(0, 9, 2).astype(np.float32)
-            after = rng.integers(1, 255, (2, 2)).astype(np.uint8) if rng.random() < 0.5 else None
-            buffer.add(*row, terminated, truncated, after, q=q)
-            is_last = terminated or truncated
-            terminal = terminated or (flavour == "reagent" and is_last)
-            ring.add((*row, int(terminal), q, is_last, 0, step))
-            step = 0 if is_last else step + 1
-        gz_checkpoint.write(buffer, directory, 1, flavour=flavour, capacity=capacity)
-    kept = ring.rows[-capacity:]
-    ring.rows, ring.capacity = kept, capacity
-    slots = ring.slots()
-    for at, (name, shape, dtype) in enumerate(COLUMNS):
-        found = load_array(directory, f"$store$_{name}")
-        assert (found.shape, found.dtype) == ((capacity, *shape), dtype)
-        zero = np.zeros(shape, dtype)
-        expected = [zero if row is None else np.asarray(row[at], dtype) for row in slots]
-        np.testing.assert_array_equal(found, np.stack(expected))
-    assert load_array(directory, "add_count") == len(kept)
-    names = {name.split("_ckpt.")[0] for name in os.listdir(directory)}
-    if flavour == "dopamine":
-        expected = [(len(kept) - 2 + i) % capacity for i in range(stack + 2)]
-        assert load_array(directory, "invalid_range").tolist() == expected
-        with gzip.open(directory / "episode_end_indices_ckpt.1.gz", "rb") as file:
-            ended = {i for i, row in enumerate(slots) if row is not None and row[5]}
-            assert pickle.load(file) == ended
-        assert "episode_end_indices" in names
-    else:
-        assert names == {"add_count", *(f"$store$_{name}" for name, *_ in COLUMNS)}
-    # And back.
-    path = gz_checkpoint.read(directory, 1, directory / "back", stack_size=stack)
-    with diskreplay.open(path) as back:
-        ids = np.arange(*back.bounds[0])
-        rows = [row for row in kept if row is not None]
-        assert back.take("reward", ids).tolist() == [row[2] for row in rows]
 
 
 def test_priorities_both_ways(tmp_path):
@@ -402,42 +275,6 @@ def test_arguments_that_make_no_sense(tmp_path):
         pytest.raises(InvalidInputError, match="one env"),
     ):
         gz_checkpoint.write(two, tmp_path, 1)
-
-
-def test_unpickling_takes_plain_values_and_nothing_else():
-    taken = [
-        1, -(2**70), 1.5, "text", b"bytes", None, True, [1, (2, {"a": {3}})], frozenset({1}),
-        np.float64(2.5), np.int32(7),
-    ]  # fmt: skip
-    for value in taken:
-        for protocol in range(2, 6):
-            assert unpickled(pickle.dumps(value, protocol), "here") == value
-    for array in (
-        np.arange(6.0).reshape(2, 3),
-        np.arange(3, dtype=">i4"),
-        np.zeros(0),
-        np.ones(()),
-    ):
-        for protocol in range(2, 6):
-            found = unpickled(pickle.dumps(array, protocol), "here")
-            np.testing.assert_array_equal(found, array)
-    refused = [
-        pickle.dumps(os.system),
-        pickle.dumps(np.array([{}], object)),
-        b"cos\nsystem\n(S'true'\ntR.",
-        b"c__builtin__\neval\n(S'1'\ntR.",
-        b"\x80\x04\x8c\x08builtins\x8c\x04exec\x93.",
-        b"(ios\nsystem\n.",
-        b"\x80\x02\x82\x01.",  # an extension code
-        b"\x80\x02K\x01r\xff\xff\xff\x7f.",  # a memo of two thousand million places
-        b"\x80\x04\x8e\xff\xff\xff\xff\xff\x00\x00\x00abc.",  # more bytes than there are
-        b"",
-        b".",
-        pickle.dumps([1, 2, 3])[:-3],
-    ]
-    for data in refused:
-        with pytest.raises(CorruptCheckpointError):
-            unpickled(data, "here")
 
 
 # -- by way of a buffer

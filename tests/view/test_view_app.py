@@ -85,3 +85,14 @@ def test_a_path_that_is_no_utf8(tmp_path):
     with serving(tmp_path) as client:
         (found,) = asked(client, "stores")["stores"]
         assert asked(client, f"stores/{found['key']}/look")["episodes"]["count"] == 1
+
+
+@pytest.mark.parametrize("digits", [19, 5000])
+def test_an_address_with_a_number_of_many_digits(tmp_path, digits):
+    record(tmp_path / "store", (3,))
+    with serving(tmp_path) as client:
+        for what in ("episodes/{}", "episodes/{}/steps", "rows/{}", "rows/{}/picture"):
+            answered = client.get(f"/api/{of(tmp_path / 'store', what.format('1' * digits))}")
+            assert answered.status_code == 404
+        last = of(tmp_path / "store", f"rows/{'9' * 18}")
+        assert "error" in client.get(f"/api/{last}").json()

@@ -1,0 +1,126 @@
+"""The files of one checkpoint beside gzip, NumPy and lists."""
+
+import gzip
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from diskreplay.convert import gz_files
+from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
+from diskreplay.convert.npy_gz import npy_pieces
+from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError, SuffixError
+from diskreplay.store import files as file_calls
+from tests.convert.gz_rings import load_array, save_array
+
+
+def test_names_are_those_of_the_suffix(tmp_path):
+    found = GzFiles(tmp_path, 3)
+    assert found.path("add_count") == tmp_path / "add_count_ckpt.3.gz"
+    assert GzFiles(tmp_path / "nothing", 3).columns() == []
+    for name, suffix in (("b", 3), ("a.b", 3), ("c", 13), ("d", 30), ("e", "3.gz")):
+        save_array(tmp_path, STORE_PREFIX + name, np.zeros(2), suffix)
+    save_array(tmp_path, "add_count", np.array(7), 3)
+    (tmp_path / f"{STORE_PREFIX}f_ckpt.3.gz.tmp").touch()
+    assert found.columns() == ["a.b", "b"]
+    assert found.has("add_count")
+    assert not found.has("sum_tree")
+    found.check_present(["add_count", f"{STORE_PREFIX}b"])
+    with pytest.raises(CheckpointNotFoundError, match=r"sum_tree_ckpt\.3\.gz: missing"):
+        found.check_present(["add_count", "sum_tree", "other"])
+    for suffix in ("../x", "", "a b"):
+        with pytest.raises(SuffixError):
+            GzFiles(tmp_path, suffix)
+
+
+@pytest.mark.parametrize(
+    ("array", "count"),
+    [(np.array(0), 0), (np.array([2**62 - 1]), 2**62 - 1), (np.array(5, np.uint8), 5),
+     (np.array(-1), None), (np.array(2**62), None), (np.array(5.0), None), (np.arange(2), None),
+     (np.zeros(0, int), None)],
+)  # fmt: skip
+def test_how_many_rows_there_were(tmp_path, array, count):
+    save_array(tmp_path, "add_count", array)
+    if count is None:
+        with pytest.raises(CorruptCheckpointError, match="one number from 0 on expected"):
+            GzFiles(tmp_path, 1).add_count()
+    else:
+        assert GzFiles(tmp_path, 1).add_count() == count
+
+
+def test_arrays_values_and_what_a_column_is(tmp_path):
+    save_array(tmp_path, "invalid_range", np.arange(5))
+    save_array(tmp_path, f"{STORE_PREFIX}x", np.zeros((4, 3), np.int16))
+    with gzip.open(tmp_path / "ends_ckpt.1.gz", "wb") as file:
+        pickle.dump({1, 2}, file)
+    found = GzFiles(tmp_path, 1)
+    assert found.array("invalid_range").tolist() == list(range(5))
+    assert found.spec("x") == ((4, 3), np.dtype(np.int16))
+    assert found.value("ends") == {1, 2}
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(slots=st.integers(1, 9), count=st.integers(0, 25), at_once=st.integers(1, 40))
+def test_rows_come_oldest_first(tmp_path_factory, monkeypatch, slots, count, at_once):
+    """Slots as the original fills them, beside the last rows of a list."""
+    directory = tmp_path_factory.mktemp("files")
+    ring = np.zeros((slots, 2), np.int16)
+    for row in range(count):
+        ring[row % slots] = row, -row
+    save_array(directory, f"{STORE_PREFIX}x", ring)
+    save_array(directory, f"{STORE_PREFIX}y", 2 * ring[:, 0])
+    monkeypatch.setattr(gz_files, "_CHUNK_BYTES", at_once)
+    found = list(GzFiles(directory, 1).in_time_order(["x", "y"], count, slots))
+    rows = [row for part in found for row in part["x"][:, 0].tolist()]
+    assert rows == list(range(max(count - slots, 0), count))
+    assert [row for part in found for row in part["y"].tolist()] == [2 * row for row in rows]
+    most = max(1, at_once // 6)  # three int16 a row
+    assert all(len(part["x"]) <= most for part in found)
+
+
+@pytest.mark.parametrize("cut", [1, 9])
+def test_a_file_is_read_to_its_end_and_checked(tmp_path, cut):
+    save_array(tmp_path, f"{STORE_PREFIX}x", np.arange(8))
+    path = tmp_path / f"{STORE_PREFIX}x_ckpt.1.gz"
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(CorruptCheckpointError):
+        list(GzFiles(tmp_path, 1).in_time_order(["x"], 3, 8))  # three rows of eight
+
+
+def test_all_files_are_written_or_none(tmp_path, monkeypatch):
+    directory = tmp_path / "deep" / "er"
+    found = GzFiles(directory, "s")
+
+    def contents(number):
+        return {name: npy_pieces((2,), np.dtype(int), [np.full(2, number)]) for name in "ab"}
+
+    found.write(contents(1))
+    assert sorted(path.name for path in directory.iterdir()) == ["a_ckpt.s.gz", "b_ckpt.s.gz"]
+
+    def broken():
+        yield b"half"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        found.write(contents(2) | {"b": broken()})
+    assert [load_array(directory, name, "s").tolist() for name in "ab"] == [[1, 1], [1, 1]]
+    assert len(list(directory.iterdir())) == 2
+    synced, renamed = [], []
+    monkeypatch.setattr(file_calls, "sync", lambda paths: synced.append(sorted(paths)))
+    rename = file_calls.rename
+
+    def noted(source, target):
+        assert synced  # before any is put in its place
+        renamed.append(target.name)
+        rename(source, target)
+
+    monkeypatch.setattr(file_calls, "rename", noted)
+    found.write(contents(3))
+    assert renamed == ["a_ckpt.s.gz", "b_ckpt.s.gz"]
+    assert [load_array(directory, name, "s").tolist() for name in "ab"] == [[3, 3], [3, 3]]
+    found.remove(["a", "c"])
+    assert [path.name for path in directory.iterdir()] == ["b_ckpt.s.gz"]

@@ -1,0 +1,144 @@
+"""Rows on their way into a new buffer, beside lists of what may be kept."""
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import diskreplay
+from diskreplay.convert.importer import Importer
+from diskreplay.errors import InvalidInputError
+from tests.effort import effort
+
+SPACES = {"observation_space": Box(0, 255, (1,), np.uint8), "action_space": Discrete(4)}
+
+
+def buffer_of(kind=diskreplay.ReplayBuffer, envs=1, **options):
+    return kind(None, capacity=None, num_envs=envs, **SPACES, **options)
+
+
+def columns(steps, numbers, final=None):
+    count = len(steps)
+    no = np.zeros(count, bool)
+    numbers = np.asarray(numbers, np.int64)
+    return {
+        "observation": (numbers % 251).astype(np.uint8)[:, None], "action": numbers % 4,
+        "reward": numbers.astype(np.float32), "terminated": no, "truncated": no,
+        "step": np.asarray(steps, np.int32), "is_final": no if final is None else np.array(final),
+    }  # fmt: skip
+
+
+def kept(buffer, env=0):
+    first, count = buffer.bounds[env].tolist()
+    return buffer.take("reward", np.arange(first, count) * buffer.num_envs + env).tolist()
+
+
+@settings(max_examples=effort(25, 60, 300))
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.integers(0, 9),
+                  st.integers(1, 5)),
+        min_size=1, max_size=4,
+    )
+)  # fmt: skip
+def test_rows_whose_beginning_is_missing_are_left_out(sources):
+    """Of each source: the lengths of its episodes, how many of its first rows are missing, and how
+    many come at once. What comes first of all is taken as it is."""
+    with buffer_of() as buffer:
+        importer, expected, number, ids, came, left_out = Importer(buffer), [], 0, [], 0, 0
+        for source, (lengths, missing, at_once) in enumerate(sources):
+            if source:
+                importer.next_source()
+            steps = np.array([step for length in lengths for step in range(length)])
+            rows = np.arange(len(steps))[missing:]
+            begun = not came
+            for row in rows.tolist():
+                begun = begun or steps[row] == 0
+                if begun:
+                    expected.append(float(number + row))
+                else:
+                    left_out += 1
+            for start in range(0, len(rows), at_once):
+                some = rows[start : start + at_once]
+                ids += importer.add(0, some, columns(steps[some], number + some)).tolist()
+            came += len(rows)
+            number += len(steps)
+        assert kept(buffer) == expected
+        assert importer.left_out == left_out
+        assert [each for each in ids if each >= 0] == list(range(len(expected)))
+
+
+def test_a_source_without_rows_lets_none_follow_those_before():
+    with buffer_of() as buffer:
+        importer = Importer(buffer)
+        importer.add(0, np.array([0]), columns([0], [0]))
+        importer.next_source()
+        importer.next_source()
+        assert importer.add(0, np.array([1, 2]), columns([1, 0], [1, 2])).tolist() == [-1, 1]
+        assert kept(buffer) == [0.0, 2.0]
+
+
+def test_rows_that_left_amid_an_episode_cost_its_rest():
+    with buffer_of() as buffer:
+        importer = Importer(buffer)
+        importer.add(0, np.array([0, 1, 2]), columns([0, 1, 2], [0, 1, 2]))
+        ids = importer.add(0, np.array([5, 6, 7]), columns([5, 6, 0], [5, 6, 7]))
+        assert ids.tolist() == [-1, -1, 3]
+        assert importer.add(0, np.array([], int), columns([], [])).tolist() == []
+        assert kept(buffer) == [0, 1, 2, 7]
+        with pytest.warns(RuntimeWarning, match=r"here: 2 row\(s\) left out"):
+            importer.warn_of_left_out("here")
+        for env in (-1, 1):
+            with pytest.raises(InvalidInputError, match=f"0 to 0 expected, found {env}"):
+                importer.add(env, np.array([8]), columns([1], [8]))
+
+
+def test_parts_of_episodes_begin_where_it_is_said():
+    with buffer_of() as buffer:
+        importer = Importer(buffer)
+        begins = np.array([False, False, True, False, False])
+        importer.add(0, np.arange(5), columns(range(5), range(5)), begins=begins)
+        assert kept(buffer) == [0, 1, 2, 3, 4]
+        assert len(buffer.episodes()) == 2
+
+
+def test_final_rows_are_woven_in_behind_theirs():
+    with buffer_of(envs=2) as buffer:
+        importer = Importer(buffer)
+        env = np.array([0, 1, 0, 1, 0])
+        rows = np.array([0, 0, 1, 1, 3])
+        given_ = columns([0, 0, 1, 1, 0], [1, 2, 3, 4, 5])
+        finals = {"observation": np.array([[99]], np.uint8)}
+        importer.add_mixed(env, rows, given_, np.array([False, False, True, False, False]), finals)
+        assert buffer.bounds[:, 1].tolist() == [4, 2]
+        assert buffer.take("is_final", np.arange(4) * 2).tolist() == [False, False, True, False]
+        assert buffer.take("observation", np.arange(4) * 2).ravel().tolist() == [1, 3, 99, 5]
+        assert buffer.take("step", np.arange(4) * 2).tolist() == [0, 1, 2, 0]
+        assert kept(buffer, 1) == [2, 4]
+
+
+def test_priorities_are_set_at_the_end_and_the_largest_is_remembered():
+    with buffer_of(diskreplay.PrioritizedReplayBuffer, alpha=1.0) as buffer:
+        importer = Importer(buffer)
+        rows = np.arange(6)
+        importer.add(0, rows, columns(rows, rows), np.array([2.0, np.nan, 3.0, 4.0, 5.0, 6.0]))
+        importer.set_priorities(50.0)
+        assert buffer.tree.get(rows).tolist() == [2.0, 50.0, 3.0, 4.0, 5.0, 0.0] or (
+            buffer.tree.get(rows)[[0, 2, 3, 4]].tolist() == [2.0, 3.0, 4.0, 5.0]
+        )
+        assert buffer.statistics().priorities.largest_seen == 50.0
+    with buffer_of() as uniform:
+        importer = Importer(uniform)
+        importer.add(0, rows, columns(rows, rows), np.ones(6))
+        importer.set_priorities(50.0)
+
+
+def test_priorities_of_rows_with_their_final_rows_beside_them():
+    with buffer_of(diskreplay.PrioritizedReplayBuffer, alpha=1.0) as buffer:
+        importer = Importer(buffer)
+        rows, none = np.arange(4), np.zeros(4, bool)
+        given_ = columns(rows, rows)
+        importer.add_mixed(np.zeros(4, int), rows, given_, none, {}, np.array([2.0, 3.0, 4.0, 5.0]))
+        importer.set_priorities()
+        assert buffer.tree.get(rows).tolist() == [2.0, 3.0, 4.0, 0.0]
