@@ -5,23 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError, FormatError, NotFiniteError, SchemaError
+from diskreplay.errors import NotFiniteError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Options
-from diskreplay.owned_store_kind import OwnedStoreKind
 from diskreplay.runs import Run
-from diskreplay.slot_fields import SLOT, SlotFields
+from diskreplay.slot_fields import BACK, SLOT, SlotFields
+from diskreplay.slot_frames import FRAMES_ONLY, SlotFrames
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
 _EMPTIED = -1  # in the field `SLOT`: all slots of the lane are empty from this row on
 _AT_ONCE = 1 << 14  # rows that are taken in at a time
-_LEAST_SLACK, _SLACK = 64, 8
-
-
-def slack(sizes: Any) -> Any:
-    """So many rows of a lane of so many slots may be in no slot any more."""
-    return np.maximum(sizes // _SLACK, _LEAST_SLACK)
+_AGAIN = 64  # rows with frames in common that are added once more at a time
 
 
 class SlotTable(IndexedStore):
@@ -37,7 +32,6 @@ class SlotTable(IndexedStore):
     options : Options
     make_sampler : callable
         As for `IndexedStore`.
-    weighted : bool
 
     Attributes
     ----------
@@ -46,16 +40,18 @@ class SlotTable(IndexedStore):
     columns : dict of str to ndarray, each of shape (slots, *shape)
         The fields in memory.
     weights : ndarray of float64, shape (slots,), or None
-        The owner's, saved with a record; NaN where nothing was saved. None if not `weighted`.
+        The owner's, saved with a record; NaN where nothing was saved.
     notes : dict
+    frames : SlotFrames or None
+        Of fields that share frames.
     """
 
     def __init__(
-        self, store: Store, fields: SlotFields, options: Options, make_sampler: Any,
-        *, weighted: bool,
-    ) -> None:  # fmt: skip
+        self, store: Store, fields: SlotFields, options: Options, make_sampler: Any
+    ) -> None:
         super().__init__(store, fields.schema, options, make_sampler)
         self.fields = fields
+        self.weights: np.ndarray | None = None
         self.notes: dict[str, Any] = dict(store.meta["notes"])
         self.row_of = np.full(fields.total, -1, np.int64)
         self.columns = {
@@ -63,17 +59,18 @@ class SlotTable(IndexedStore):
             for name, (shape, dtype) in fields.specs.items()
             if name in fields.resident
         }
-        self._kept = fields.sizes + slack(fields.sizes)  # rows of each lane
+        self._kept = fields.sizes + fields.slack  # rows of each lane
         # So many may be looked through, and added once more, at a time.
-        self._step = slack(fields.sizes) // 4
+        self._step = fields.slack // 4
+        # Where they are, the store lets go of the oldest rows by its capacity.
         self._are_even = bool((self._kept == self._kept[0]).all())
+        self.frames = SlotFrames(fields) if fields.chains else None
         self._taken_in = store.first.copy()
         self._looked_through = store.first.copy()  # no slot shows a row before these
         # While a lane has fewer rows, a new one makes none leave that was not looked through.
         self._room_until = self._looked_through + self._kept - self._step
         self._envs = np.arange(store.num_envs)
         self.catch_up()
-        self.weights = self._saved_weights() if weighted else None
 
     # -- what is there
 
@@ -82,9 +79,21 @@ class SlotTable(IndexedStore):
         rows, lanes = self.row_of[slots], self.store.num_envs
         return rows if lanes == 1 else rows * lanes + self.fields.lanes(slots)
 
+    def ids_of(self, names: Sequence[str], slots: np.ndarray) -> list[np.ndarray]:
+        """The ids of the rows that have these fields of slots: of each stack all frames."""
+        ids = self.ids(slots)
+        if not self.frames:
+            return [ids] * len(names)
+        return [self.frames.ids(name, slots, ids) for name in names]
+
     def catch_up(self) -> None:
         """Take in what the store has and memory does not know of."""
-        np.maximum(self._taken_in, self.store.first, out=self._taken_in)
+        for lane in np.flatnonzero(self._taken_in < self.store.first).tolist():
+            # A reader far behind: of the rows that it never saw one may have emptied the lane.
+            first, size = int(self.fields.offsets[lane]), int(self.fields.sizes[lane])
+            left = self.row_of[first : first + size] < self.store.first[lane]
+            self._clear(first + np.flatnonzero(left))
+            self._taken_in[lane] = self.store.first[lane]
         for lane in np.flatnonzero(self._taken_in < self.store.count).tolist():
             start, stop = int(self._taken_in[lane]), int(self.store.count[lane])
             for row in range(start, stop, _AT_ONCE):
@@ -94,21 +103,43 @@ class SlotTable(IndexedStore):
         slots = self.store.columns[SLOT].read(lane, start, stop)
         first = int(self.fields.offsets[lane])
         size = int(self.fields.sizes[lane])
-        bad = (slots != _EMPTIED) & ((slots < first) | (slots >= first + size))
+        outside = (slots < first) | (slots >= first + size)
+        # A row of a slot is no final one, but where a repair set it aside: its slot shows nothing.
+        aside = (slots >= 0) & self.store.columns["is_final"].read(lane, start, stop)
+        # 0 is also what a slot reads as whose column was lost. That row may have been a newer one
+        # of any slot, or what emptied the lane: what came before may have been there no more.
+        unknown = aside & (outside | (slots == 0))
+        bad = outside & ~unknown & (slots != _EMPTIED)
+        if self.frames:
+            bad &= slots != FRAMES_ONLY
         if bad.any():
             self.store.columns[SLOT].complain(start + int(bad.argmax()), lane)
-        emptied = np.flatnonzero(slots == _EMPTIED)
+        emptied = np.flatnonzero((slots == _EMPTIED) | unknown)
         if len(emptied):
-            self.row_of[first : first + size] = -1
-            for column in self.columns.values():
-                column[first : first + size] = 0
-            start += int(emptied[-1]) + 1
-            slots = slots[int(emptied[-1]) + 1 :]
+            self._clear(slice(first, first + size))
+            if self.frames:
+                self.frames.forget(lane, slice(first, first + size))
+            begin = int(emptied[-1]) + 1
+            start, slots, aside = start + begin, slots[begin:], aside[begin:]
+        own: Any = slice(None)
+        if self.frames:
+            back = None
+            if self.fields.chains.has_back:
+                back = self.store.columns[BACK].read(lane, start, stop)
+            own = self.frames.take_in(lane, slots, back, aside)
+            slots, aside = slots[own], aside[own]
         # Of several rows for a slot the last one counts: as NumPy assigns.
-        self.row_of[slots] = np.arange(start, stop)
+        self.row_of[slots] = np.where(aside, -1, np.arange(start, stop)[own])
         for name, column in self.columns.items():
-            column[slots] = self.store.columns[self.fields.stored[name]].read(lane, start, stop)
+            values = self.store.columns[self.fields.stored[name]].read(lane, start, stop)[own]
+            values[aside] = 0
+            column[slots] = values
         self._taken_in[lane] = stop
+
+    def _clear(self, slots: Any) -> None:
+        self.row_of[slots] = -1
+        for column in self.columns.values():
+            column[slots] = 0
 
     def follow(self) -> None:
         super().follow()
@@ -133,9 +164,16 @@ class SlotTable(IndexedStore):
         values : mapping of str to ndarray, each of shape (n, *shape)
             Contiguous, of the fields' dtypes. Fields that are not named stay as they are.
         """
+        if self.fields.stored.get("reward") == "reward":
+            if "reward" in values:
+                _check_finite(slots, values["reward"])
+            elif "reward" in self.columns:  # its owner may have set anything there
+                _check_finite(slots, self.columns["reward"][slots])
         lanes = self.fields.lanes(slots)
         if len(slots) == 1 or len(np.unique(lanes)) == len(lanes):
-            self._put_step(lanes, slots, self._whole(slots, values))
+            whole = self._whole(slots, values)
+            put = self._put_step_of_frames if self.frames else self._put_step
+            put(lanes, slots, whole)
             return
         for lane in np.unique(lanes).tolist():
             at = np.flatnonzero(lanes == lane)
@@ -161,7 +199,7 @@ class SlotTable(IndexedStore):
                 continue
             shape, dtype = self.fields.specs[name]
             found.append(np.empty((len(slots), *shape), dtype))
-            self._take(self.fields.stored[name], self.ids(slots), found[-1])
+            self._take(self.fields.stored[name], self.ids_of([name], slots)[0], found[-1])
         return found
 
     def _take(self, stored: str, ids: np.ndarray, out: np.ndarray) -> None:
@@ -183,20 +221,32 @@ class SlotTable(IndexedStore):
             else:
                 shape, dtype = self.fields.schema.shapes[stored]
                 rows.append(np.zeros((len(slots), *shape), dtype))
-        rewards = rows[self._reward_at]
-        if not np.isfinite(rewards).all():
-            at = int(np.isfinite(rewards).argmin())
-            raise NotFiniteError(
-                f"reward: {rewards[at]} for slot {slots[at]}, a finite float32 expected; give a "
-                "field of another name what need not be"
-            )
         return rows
+
+    def _put_step_of_frames(
+        self, lanes: np.ndarray, slots: np.ndarray, values: dict[str, np.ndarray]
+    ) -> None:
+        """A row for each of some lanes: in one go for those that need no more than one."""
+        assert self.frames is not None
+        for lane in lanes[self.store.count[lanes] >= self._room_until[lanes]].tolist():
+            self._make_room(lane, 1)
+        goes_on = self.frames.goes_on(lanes, values, self.store.count)
+        for at in np.flatnonzero(~goes_on).tolist():
+            one = {name: value[at : at + 1] for name, value in values.items()}
+            self._put_many(int(lanes[at]), slots[at : at + 1], one)
+        if goes_on.all():
+            self._put_step(lanes, slots, values)
+        elif goes_on.any():
+            some = {name: value[goes_on] for name, value in values.items()}
+            self._put_step(lanes[goes_on], slots[goes_on], some)
 
     def _put_step(
         self, lanes: np.ndarray, slots: np.ndarray, values: dict[str, np.ndarray]
     ) -> None:
         """A row for each of some lanes, in one go."""
         columns = self._stored(slots, values)
+        if self.frames:
+            self.frames.set_newest(columns, values)
         if (self.store.count[lanes] >= self._room_until[lanes]).any():
             for lane in lanes.tolist():
                 self._make_room(lane, 1)
@@ -216,6 +266,8 @@ class SlotTable(IndexedStore):
         except BaseException as error:
             self._mend_slots(rows, lanes, error)
             raise
+        if self.frames:
+            self.frames.went_on(lanes, slots, values, rows)
         self._note(lanes, slots, rows, values)
 
     def _append_step(self, lanes: np.ndarray, columns: list[np.ndarray]) -> None:
@@ -235,12 +287,24 @@ class SlotTable(IndexedStore):
         at = self._reward_at
         ended = columns[at + 1] | columns[at + 2]
         columns[at + 3][:] = _steps(ended, int(self.next_step[lane]))
-        first = int(self.store.count[lane])
-        self._extend_lane(lane, slots, columns)
-        rows = first + np.arange(len(slots))
+        rows = self._append_many(lane, slots, columns, values)
         self._note(np.full(len(slots), lane), slots, rows, values)
 
-    def _extend_lane(self, lane: int, slots: np.ndarray, columns: list[np.ndarray]) -> None:
+    def _append_many(
+        self, lane: int, slots: np.ndarray, columns: list[np.ndarray], values: Mapping[str, Any]
+    ) -> np.ndarray:
+        """Rows of one lane, and before those that need them rows of frames; returns their
+        numbers."""
+        first = int(self.store.count[lane])
+        if not self.frames:
+            self._extend_lane(lane, columns)
+            return first + np.arange(len(slots))
+        columns, placed = self.frames.place(lane, columns, values, first)
+        self._extend_lane(lane, columns)
+        self.frames.placed(lane, slots, values, placed, first)
+        return first + placed.at
+
+    def _extend_lane(self, lane: int, columns: list[np.ndarray]) -> None:
         before = self.store.count[[lane]]
         try:
             self.extend([Run(lane, columns)])
@@ -256,9 +320,7 @@ class SlotTable(IndexedStore):
         for name, column in self.columns.items():
             column[slots] = values[name]
         self._taken_in[lanes] = self.store.count[lanes]
-        if not self._are_even:
-            oldest = self.store.count - self._kept
-            self.store.first = np.maximum(self.store.first, oldest)
+        self._let_go()
 
     def _mend_slots(self, before: np.ndarray, lanes: np.ndarray, error: BaseException) -> None:
         """After a call that stopped short: rows that are there count."""
@@ -276,9 +338,13 @@ class SlotTable(IndexedStore):
         columns[names.index(SLOT)][:] = _EMPTIED
         columns[names.index("is_final")][:] = True
         columns[names.index("step")][:] = self.next_step[lane]
-        self._extend_lane(lane, np.array([_EMPTIED]), columns)
+        self._extend_lane(lane, columns)
         self.catch_up()
-        if not self._are_even:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of rows that the capacity of the store, which is for the largest lane, would keep."""
+        if not (self._are_even or self.frames):
             self.store.first = np.maximum(self.store.first, self.store.count - self._kept)
 
     def _make_room(self, lane: int, rows: int) -> None:
@@ -288,19 +354,29 @@ class SlotTable(IndexedStore):
         more. There is always room for these, as what is looked through next are no more rows than
         stay free here.
         """
-        kept, step = int(self._kept[lane]), int(self._step[lane])
+        step, most = int(self._step[lane]), int(self._step[lane])
+        if self.frames:
+            # How many it will be is not known yet; the store has room for the most.
+            rows, most = 1, _AGAIN
         while True:
+            kept = int(self._kept[lane]) + (int(self.frames.leads[lane]) if self.frames else 0)
             start, count = int(self._looked_through[lane]), int(self.store.count[lane])
             self._room_until[lane] = start + kept - step
             if count + rows <= start + kept - step:
-                return
+                break
             stop = min(start + step, count)
             slots = self.store.columns[SLOT].read(lane, start, stop)
             numbers = np.arange(start, stop)
-            shown = (slots >= 0) & (self.row_of[slots] == numbers)
-            if shown.any():
-                self._add_again(lane, slots[shown], numbers[shown])
+            shown = (slots >= 0) & (self.row_of[np.maximum(slots, 0)] == numbers)
+            slots, numbers = slots[shown], numbers[shown]
+            for at in range(0, len(slots), most):
+                self._add_again(lane, slots[at : at + most], numbers[at : at + most])
             self._looked_through[lane] = stop
+        if self.frames:
+            # Rows of slots may have frames in so many rows before them.
+            first = self.store.first.copy()
+            first[lane] = max(self._looked_through[lane] - self.fields.chains.reach, first[lane])
+            self.evict(first)
 
     def _add_again(self, lane: int, slots: np.ndarray, rows: np.ndarray) -> None:
         columns = []
@@ -308,32 +384,20 @@ class SlotTable(IndexedStore):
             columns.append(np.empty((len(rows), *shape), dtype))
             self._take(stored, rows * self.store.num_envs + lane, columns[-1])
         columns[self._reward_at + 3][:] = 0  # they follow nothing, and nothing follows them
-        first = int(self.store.count[lane])
-        self._extend_lane(lane, slots, columns)
+        names = self.frames.names if self.frames else []
+        values = dict(zip(names, self.read(names, slots), strict=True))
+        self.row_of[slots] = self._append_many(lane, slots, columns, values)
         self.next_step[lane] = 0
-        self.row_of[slots] = first + np.arange(len(slots))
         self._taken_in[lane] = self.store.count[lane]
 
-    # -- weights
 
-    def leaves(self, weights: np.ndarray) -> np.ndarray:
-        """The weights of all rows from the oldest on, NaN for those in no slot."""
-        store = self.store
-        start = int(store.first.min())
-        found = np.full((int(store.count.max()) - start, store.num_envs), np.nan)
-        used = np.flatnonzero(self.row_of >= 0)
-        found[self.row_of[used] - start, self.fields.lanes(used)] = weights[used]
-        return found
-
-    def _saved_weights(self) -> np.ndarray:
-        weights = np.full(self.fields.total, np.nan)
-        saved = self.store.read_priorities()
-        if saved is not None:
-            start, leaves, _alpha = saved
-            used = np.flatnonzero(self.row_of >= start)
-            used = used[self.row_of[used] < start + len(leaves)]
-            weights[used] = leaves[self.row_of[used] - start, self.fields.lanes(used)]
-        return weights
+def _check_finite(slots: np.ndarray, rewards: np.ndarray) -> None:
+    if not np.isfinite(rewards).all():
+        at = int(np.isfinite(rewards).argmin())
+        raise NotFiniteError(
+            f"reward: {rewards[at]} for slot {slots[at]}, a finite float32 expected; give a "
+            "field of another name what need not be"
+        )
 
 
 def _steps(ended: np.ndarray, step: int) -> np.ndarray:
@@ -341,42 +405,3 @@ def _steps(ended: np.ndarray, step: int) -> np.ndarray:
     at = np.arange(len(ended))
     begins = np.concatenate([[-step], np.where(ended[:-1], at[1:], -step)])
     return at - np.maximum.accumulate(begins)
-
-
-class SlotTableKind(OwnedStoreKind):
-    """What the stores of `Slots` hold; see there."""
-
-    def __init__(self, fields: SlotFields, options: Options, *, weighted: bool, **owned: Any):
-        super().__init__(fields.schema, options, **owned)
-        self.fields, self.weighted = fields, weighted
-
-    def check(self, store: Store) -> None:
-        super().check(store)
-        try:
-            found = SlotFields.parse(store.meta)
-        except FormatError as error:
-            raise FormatError(f"{store.path}/zarr.json: {error}") from error
-        for what, here, there in (
-            ("slots", self.fields.sizes.tolist(), found.sizes.tolist()),
-            ("fields", self.fields.stored, found.stored),
-        ):
-            if here != there:
-                raise SchemaError(
-                    f"{store.path}: {what} are {there!r:.200} in the store and {here!r:.200} here; "
-                    "open it as it was made, or choose another directory"
-                )
-
-    def attach(self, store: Store, *, resume_episodes: bool | None = None) -> SlotTable:
-        try:
-            make = self.distribution.make_sampler
-            return SlotTable(store, self.fields, self.options, make, weighted=self.weighted)
-        except IndexError as error:
-            raise CorruptSegmentError(
-                f"{store.path}: rows in slots are damaged: {error}"
-            ) from error
-
-    def describe(self) -> dict[str, Any]:
-        return super().describe() | self.fields.describe()
-
-    def leaves(self, rows: SlotTable) -> np.ndarray | None:  # type: ignore[override]
-        return None if rows.weights is None else rows.leaves(rows.weights)

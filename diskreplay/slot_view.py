@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from diskreplay.errors import ReadOnlyError
+from diskreplay.given_numbers import as_array
 
 _AT_ONCE = 64 << 20  # bytes that `__array__` reads at a time
 Read = Callable[[np.ndarray], np.ndarray]
@@ -83,7 +84,7 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
             raise ReadOnlyError("these rows can only be read")
         first, rest = _split(key, self._row)
         slots = slots_at(self.slots, first)
-        value = 0 if value is None else np.asarray(value)
+        value = 0 if value is None else as_array("value", value)
         if not rest and slots.ndim == 1 and (slots[1:] > slots[:-1]).all():
             self._write(slots, _whole(value, (len(slots), *self._row), self.dtype))
             return

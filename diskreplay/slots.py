@@ -1,19 +1,20 @@
 """Rows in numbered slots, written in any order: what a framework's arrays are on disk."""
 
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from diskreplay import validation
+from diskreplay import given_numbers, validation
 from diskreplay.errors import DtypeError, InvalidInputError, SchemaError, ShapeError
 from diskreplay.options import Options
 from diskreplay.row_reader import RowReader
 from diskreplay.slot_fields import SlotFields
-from diskreplay.slot_table import SlotTable, SlotTableKind, slack
+from diskreplay.slot_table import SlotTable
+from diskreplay.slot_table_kind import SlotTableKind
 from diskreplay.slot_view import SlotView
+from diskreplay.store.paths import local
 from diskreplay.store.store import Store
 
 OWNER = "Slots"
@@ -44,8 +45,17 @@ class Slots(RowReader):
         How many there are in all, evenly divided; or those of each lane.
     lanes : int
         Only where `slots` is one number, of which each lane has the same share.
+    next_of : mapping of str to str, optional
+        Pairs of fields of one shape and dtype: ``{"next_frame": "frame"}`` says that ``next_frame``
+        of a row usually is ``frame`` of the row that its lane gets next. It is stored once then.
+        Where it is not, both are stored: what is read is what was put, always.
+    stack : mapping of str to int, optional
+        Fields that are stacks of so many frames along their first axis: ``{"frame": 4}``. The
+        newest frame is stored where the others are those of the row that the lane got before, or
+        with `next_of` what that led to. Of a pair of `next_of` it is enough to name one.
     min_bytes : int
-        Fields of fewer bytes a row are in memory too, see `columns`.
+        Fields of fewer bytes a row are in memory too, see `columns`. Those that share frames are
+        not.
     weighted : bool
         Whether `weights` are kept.
     compressor : str or dict
@@ -61,7 +71,8 @@ class Slots(RowReader):
     InvalidInputError
         An argument makes no sense.
     SchemaError
-        `path` has other fields, or another number of slots, or is no store of `Slots`.
+        `path` has other fields, or they share other frames, or another number of slots, or is no
+        store of `Slots`.
     LockedError, FormatError, StorageError
         As for `ReplayBuffer`.
 
@@ -71,6 +82,12 @@ class Slots(RowReader):
     Disk: an eighth more rows than there are slots (at least 64 a lane). `put` writes a row once,
     and those that are still shown when the log comes round once more: none where slots are
     written in turn, some for each one that is put where they are written at random.
+
+    With `next_of` or `stack`: a byte or two more of memory a slot, and the newest values of these
+    fields for each lane. A row that does not go on from the one that its lane got before has up to
+    ``2 * stack - 1`` rows before it that hold only frames, which other readers take for final
+    ones. So do slots that are not put in the order of time: every row of theirs may need as many.
+    Fields of a pair of `next_of` are extras, whatever their names.
     """
 
     def __init__(
@@ -80,6 +97,8 @@ class Slots(RowReader):
         slots: int | Sequence[int],
         *,
         lanes: int = 1,
+        next_of: Mapping[str, str] | None = None,
+        stack: Mapping[str, int] | None = None,
         min_bytes: int = 1024,
         weighted: bool = False,
         compressor: str | Mapping[str, str] = "auto",
@@ -88,10 +107,10 @@ class Slots(RowReader):
         name: str = "replay",
     ) -> None:
         self._closed = True
-        made = SlotFields(fields, _sizes(slots, lanes), min_bytes, compressor)
+        made = SlotFields(fields, _sizes(slots, lanes), min_bytes, compressor, next_of, stack)
         kind = _kind(made, weighted, notes or {})
         super().__init__(
-            kind, path, capacity=_capacity(made), segment_rows=segment_rows, env_group=None,
+            kind, path, capacity=made.capacity, segment_rows=segment_rows, env_group=None,
             seed=0, name=name, shrink=False, metadata=None,
         )  # fmt: skip
 
@@ -113,7 +132,7 @@ class Slots(RowReader):
         FormatError, SchemaError
             There is no store of `Slots`.
         """
-        store = Store.open(Path(path), mode="r")
+        store = Store.open(local(path, "path"), mode="r")
         try:
             kind = _kind(SlotFields.parse(store.meta), False, {})
             kind.check_opened(store)
@@ -134,6 +153,16 @@ class Slots(RowReader):
     def specs(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         """Shape and dtype of each of the fields that it was made with."""
         return dict(self._table.fields.specs)
+
+    @property
+    def next_of(self) -> dict[str, str]:
+        """Which fields are what a row led to, as it was made; a copy."""
+        return dict(self._table.fields.next_of)
+
+    @property
+    def stack(self) -> dict[str, int]:
+        """Which fields are stacks of frames, as it was made; a copy."""
+        return dict(self._table.fields.stack)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -245,7 +274,7 @@ class Slots(RowReader):
         """
         self._check_writable()
         fields = self._table.fields
-        at = np.asarray(slots)
+        at = given_numbers.as_array("slots", slots)
         is_one = at.ndim == 0
         at = at.reshape(1) if is_one else at
         if at.ndim != 1 or (at.size and at.dtype.kind not in "iu"):
@@ -258,7 +287,8 @@ class Slots(RowReader):
         fields.check(values)
         fitted = {}
         for name, value in values.items():
-            whole = np.asarray(value)[None] if is_one else np.asarray(value)
+            whole = given_numbers.as_array(name, value)
+            whole = whole[None] if is_one else whole
             fitted[name] = np.ascontiguousarray(
                 validation.fit(fields.values[name], whole, at.shape)
             )
@@ -310,7 +340,7 @@ class Slots(RowReader):
         names = validation.field_names(field)
         fields = self._table.fields
         fields.check(names)
-        at = np.asarray(slots)
+        at = given_numbers.as_array("slots", slots)
         if at.size and at.dtype.kind not in "iu":
             raise DtypeError(f"slots: integers expected, found dtype {at.dtype}")
         at = np.asarray(at, np.int64, order="C")
@@ -319,7 +349,8 @@ class Slots(RowReader):
             raise InvalidInputError(
                 f"slots: 0 to {fields.total - 1} expected, found {flat.min()} to {flat.max()}"
             )
-        found = {name: self._room(fields.stored[name], at.shape) for name in names}
+        specs = fields.specs
+        found = {n: np.empty((*at.shape, *specs[n][0]), specs[n][1]) for n in names}
         read = list(found)
         if self.mode == "a":  # a reader's columns may be older than its rows
             self._check_open()
@@ -333,10 +364,12 @@ class Slots(RowReader):
                 )
                 read.remove(name)
         if read:
-            self._fetch(
-                [fields.stored[name] for name in read], [found[name] for name in read],
-                lambda table: table.ids(flat),
-            )  # fmt: skip
+
+            def take(store: Store, ids: Sequence[np.ndarray]) -> None:
+                for name, rows in zip(read, ids, strict=True):
+                    store.columns[fields.stored[name]].take(rows, found[name])
+
+            self._read_rows(lambda table: table.ids_of(read, flat), take)
         return found[field] if isinstance(field, str) else [found[name] for name in names]
 
     def view(self, field: str) -> "SlotView | np.ndarray":
@@ -369,14 +402,15 @@ class Slots(RowReader):
 
 def _sizes(slots: int | Sequence[int], lanes: int) -> list[int]:
     """Slots of each lane."""
-    if not isinstance(slots, int | float | np.number):
+    lanes = given_numbers.whole("lanes", lanes)
+    if isinstance(slots, Iterable) and np.ndim(slots):  # a text has no axes
         sizes = list(slots)
         if lanes not in (1, len(sizes)):
             raise InvalidInputError(
                 f"lanes: {len(sizes)} of them have slots, found lanes={lanes!r}"
             )
         return sizes
-    total, lanes = validation.whole("slots", slots, most=1 << 36), validation.whole("lanes", lanes)
+    total = given_numbers.whole("slots", slots, most=1 << 36)
     if total % lanes:
         raise InvalidInputError(f"slots: a multiple of {lanes} lanes expected, found {total}")
     return [total // lanes] * lanes
@@ -387,11 +421,6 @@ def _shown(column: np.ndarray) -> np.ndarray:
     view = column.view()
     view.flags.writeable = False
     return view
-
-
-def _capacity(fields: SlotFields) -> int:
-    """Rows of the store: each lane has as many as the largest one needs."""
-    return len(fields.sizes) * int((fields.sizes + slack(fields.sizes)).max())
 
 
 def _kind(fields: SlotFields, weighted: bool, notes: Mapping[str, Any]) -> SlotTableKind:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tianshou.data import Batch
@@ -15,7 +15,7 @@ from diskreplay.store.field import DTYPES
 
 _DTYPES = frozenset(map(np.dtype, DTYPES))  # a dtype takes long to say its name
 _OWN_NAMES = {"obs": "observation", "act": "action"}
-_REWARD, _NUMBER = "reward", "sequence_number"
+_REWARD, NUMBER = "reward", "sequence_number"
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
@@ -65,7 +65,25 @@ def fields_of(template: Batch, names: Mapping[str, str]) -> dict[str, tuple]:
     fields = {name: (there[path].shape[1:], there[path].dtype) for path, name in names.items()}
     if "rew" in names and not fields["rew"][0]:
         fields[_REWARD] = ((), np.dtype(np.float32))
-    return fields | {_NUMBER: ((), np.dtype(np.int64))}
+    return fields | {NUMBER: ((), np.dtype(np.int64))}
+
+
+class Course(NamedTuple):
+    """The rows of a lane that count.
+
+    Attributes
+    ----------
+    order : ndarray of int64
+        Their slots, as they were added.
+    missing : ndarray of bool, of that shape
+        Whether the row that came next is not there.
+    is_whole : bool
+        Whether they lie as Tianshou takes it: in the first slots one after the other, or in all.
+    """
+
+    order: np.ndarray
+    missing: np.ndarray
+    is_whole: bool
 
 
 class LeafRows:
@@ -91,7 +109,7 @@ class LeafRows:
     Notes
     -----
     The rows of a lane are numbered as they are added, without a gap, but for one where the lane was
-    reset. So a store that is opened says which rows count.
+    reset. So a store that is opened says which rows count. A repair leaves gaps, too.
     """
 
     def __init__(
@@ -129,26 +147,39 @@ class LeafRows:
     def _numbers(self, lane: int) -> np.ndarray:
         """The number of the row in each slot of a lane; 0 for none."""
         first, size = self.slots.offsets[lane], self.slots.sizes[lane]
-        return self.slots.read(_NUMBER, np.arange(first, first + size))
+        return self.slots.read(NUMBER, np.arange(first, first + size))
 
     def order(self, lane: int) -> np.ndarray:
         """The slots whose rows count, as they were added."""
-        numbers = self._numbers(lane)
-        newest = numbers.max(initial=0)
-        if newest < -numbers.min(initial=0):  # taken out since
-            return np.empty(0, np.int64)
-        order = np.argsort(numbers)[::-1]
-        run = (numbers[order] == newest - np.arange(len(order))) & (numbers[order] > 0)
-        kept = len(run) if run.all() else int(run.argmin())
-        return self.slots.offsets[lane] + order[:kept][::-1]
+        return self.course(lane).order
+
+    def course(self, lane: int) -> "Course":
+        """The slots whose rows count, as they were added, and what is missing between them."""
+        numbers, size = self._numbers(lane), int(self.slots.sizes[lane])
+        there = np.flatnonzero(numbers > 0)
+        if numbers.max(initial=0) < -numbers.min(initial=0):  # taken out since
+            there = there[:0]
+        order = there[np.argsort(numbers[there])]
+        ahead = np.diff(numbers[order])
+        # In the slots between were rows that a repair set aside. Where the last slot is among
+        # these, the lane may have been reset, which leaves out one number and goes back to slot 0.
+        in_turn = (ahead < size) & (np.diff(order) % size == ahead)
+        in_turn &= (order[:-1] + ahead < size) | (order[:-1] == size - 1)
+        breaks = np.flatnonzero((ahead != 1) & ~in_turn)
+        kept = slice(breaks[-1] + 1 if len(breaks) else 0, None)
+        order, ahead = order[kept], ahead[kept]
+        missing = np.zeros(len(order), np.bool_)
+        missing[:-1] = ahead != 1
+        in_place = len(order) == size or (order == np.arange(len(order))).all()
+        return Course(self.slots.offsets[lane] + order, missing, in_place and not missing.any())
 
     def take_out(self, lane: int) -> None:
         """The rows of a lane do not count any more; they are read for as long as nothing else is in
         their slots."""
         order = self.order(lane)
         if len(order):
-            number = self.slots.read(_NUMBER, order[-1:])
-            self.slots.put(order[-1:], {_NUMBER: -number})
+            number = self.slots.read(NUMBER, order[-1:])
+            self.slots.put(order[-1:], {NUMBER: -number})
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[None]:
@@ -256,13 +287,15 @@ class LeafRows:
             staged = self._staged
         finally:
             self._staged = None
+        if slots.ndim != 1 or not (slots[1:] > slots[:-1]).all():
+            slots, staged = _once(slots, staged)
         self.put(slots, staged)
 
     def put(self, slots: np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Put rows into slots, whose small leaves are in memory already."""
         slots = slots.reshape(-1)
         if self._is_adding:
-            values = {**values, _NUMBER: self._numbered(slots)}
+            values = {**values, NUMBER: self._numbered(slots)}
         if _REWARD in self.slots.specs and _REWARD not in self.names.values():
             rewards = values["rew"] if "rew" in values else self.slots.read("rew", slots)
             if not (np.abs(rewards) <= _LARGEST_REWARD).all():  # or NaN
@@ -270,6 +303,20 @@ class LeafRows:
                 rewards = np.clip(rewards, -_LARGEST_REWARD, _LARGEST_REWARD)
             values = {**values, _REWARD: rewards.astype(np.float32)}
         self.slots.put(slots, values)
+
+
+def _once(
+    slots: np.ndarray, staged: dict[str, np.ndarray]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Slots that may be named more than once, each once: of these a leaf has one value, in the
+    order of their numbers."""
+    named, inverse = np.unique(slots, return_inverse=True)
+    if len(named) == slots.size:
+        return slots, staged
+    last = np.empty(len(named), np.intp)
+    last[inverse.reshape(-1)] = np.arange(slots.size)
+    order = np.argsort(last)  # rows are numbered as they were added
+    return named[order], {name: values[order] for name, values in staged.items()}
 
 
 class DiskBatch(Batch):

@@ -6,7 +6,6 @@ differs.
 """
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -22,11 +21,14 @@ from diskreplay.errors import (
     NotSampleableError,
     UsageError,
 )
+from diskreplay.given_numbers import whole
 from diskreplay.integrations.step_layout import StepLayout, row_ids, step_ids
+from diskreplay.locks import Lock
 from diskreplay.opening import checkpoints
 from diskreplay.opening import open as open_buffer
 from diskreplay.sequence_batch import SequenceBatch
-from diskreplay.validation import one_of, whole
+from diskreplay.store.paths import local
+from diskreplay.validation import one_of
 
 __all__ = ["Replay"]
 
@@ -87,11 +89,11 @@ class Replay:
     ) -> None:
         self.length, self.name, self.online = whole("length", length), name, bool(online)
         self.capacity = whole("capacity", capacity, optional=True)
-        self.directory = None if not directory else Path(str(directory))
+        self.directory = None if not directory else local(str(directory), "directory")
         self._lanes, self._seed = whole("workers", workers), seed
         self._mutable, self._compressor = tuple(mutable), compressor
         self._selector, self._queue = selector, deque[int]()
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._buffer: Any = None  # a ReplayBuffer, from the first step on
         self._items = 0
         self.metrics = {"samples": 0, "inserts": 0, "updates": 0}
@@ -362,7 +364,7 @@ class Replay:
         CheckpointNotFoundError
             The one of `data` is gone.
         """
-        source = self.directory if not directory else Path(str(directory))
+        source = self.directory if not directory else local(str(directory), "directory")
         if source is None:
             return
         with self._lock:

@@ -13,7 +13,6 @@ It draws what the original draws, from torch's global generator. LeRobot itself 
 """
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +22,16 @@ from typing import Any, Literal
 import numpy as np
 
 from diskreplay.extensions import needed
+from diskreplay.locks import Lock
+from diskreplay.store import files
+from diskreplay.store.paths import local
 
 with needed("diskreplay.integrations.lerobot needs PyTorch", "lerobot,torch"):
     import torch
 
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import spaces, validation
+from diskreplay import given_numbers, spaces, validation
 from diskreplay.convert.lerobot_features import ACTION, IMAGE
 from diskreplay.errors import EmptyBufferError, InvalidInputError, SchemaError, ShapeError
 from diskreplay.integrations.lerobot_datasets import LeRobotDatasets, random_shift
@@ -105,7 +107,7 @@ class ReplayBuffer(LeRobotDatasets):
         compressor: str | Mapping[str, str] = "auto",
     ) -> None:
         validation.one_of("pixels", pixels, ("float32", "uint8"))
-        self.capacity = validation.whole("capacity", capacity)
+        self.capacity = given_numbers.whole("capacity", capacity)
         self.device, self.storage_device = device, storage_device
         self.state_keys = list(state_keys or [])
         self.image_augmentation_function = image_augmentation_function or random_shift
@@ -113,9 +115,9 @@ class ReplayBuffer(LeRobotDatasets):
         self.position = self.size = 0
         self.initialized = False
         self.complementary_info: dict[str, torch.Tensor] = {}
-        self._path = None if path is None else Path(path).absolute()
+        self._path = None if path is None else local(path, "path").absolute()
         self._pixels, self._compressor = pixels, compressor
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._ring: TransitionRing | None = None
         self._handle: Any = None
         self._look()
@@ -124,8 +126,9 @@ class ReplayBuffer(LeRobotDatasets):
 
     def _look(self) -> TransitionRing | None:
         """The transitions, of a store that is there if none is open; None while there is none."""
-        if self._ring is None and self._path is not None and (self._path / "zarr.json").exists():
-            self._reopen(self._path)
+        if self._ring is None and self._path is not None:
+            if files.is_there(self._path / "zarr.json"):
+                self._reopen(self._path)
         return self._ring
 
     def _open(

@@ -1,7 +1,6 @@
 """What HIL-SERL's replay buffer does with pictures and with data sets."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
@@ -15,6 +14,7 @@ from diskreplay.convert.lerobot_reader import LeRobotFiles
 from diskreplay.convert.lerobot_videos import Pictures
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.integrations.transition_ring import TransitionRing
+from diskreplay.locks import Lock
 
 _ROWS_AT_ONCE = 64
 
@@ -48,7 +48,7 @@ def random_shift(images: torch.Tensor, pad: int = 4) -> torch.Tensor:
 class LeRobotDatasets:
     """Mixin of HIL-SERL's `ReplayBuffer`: data sets, there and back."""
 
-    _lock: threading.Lock
+    _lock: Lock
     _look: Callable[[], TransitionRing | None]
     size: int
     position: int

@@ -13,7 +13,7 @@ from diskreplay.integrations.packed_checkpoint import packed, unpacked
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import shared
-from diskreplay.store import temporary
+from diskreplay.store import files, temporary
 from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import checkpoints
 from diskreplay.store.tempfiles import Workspace
@@ -60,7 +60,7 @@ class Checkpointed:
     def checkpoint_dir(self) -> Path:
         """Where pickles of this buffer keep their rows."""
         if self._disk.checkpoints is not None:
-            return Path(self._disk.checkpoints).absolute()
+            return Path(self._disk.checkpoints)
         return Path(f"{self._disk.path}.checkpoints")
 
     def _in_memory(self) -> dict[str, np.ndarray]:
@@ -118,7 +118,7 @@ class Checkpointed:
 
     def _load(self, checkpoint: Path) -> None:
         """Go back to a checkpoint, and to what was in memory."""
-        if not checkpoint.exists():
+        if not files.is_there(checkpoint):
             raise CheckpointNotFoundError(
                 f"{checkpoint}: the rows of this pickle are not there any more; keep="
                 f"{self._disk.keep} says how many checkpoints stay, and None keeps all"

@@ -15,10 +15,15 @@ class ReadMemory:
     A batch of frames is so large that the C library fetches fresh pages for it each time, which may
     take longer than to fill them. An array is free again when nobody has a view of it; the last
     three are remembered.
+
+    Parameters
+    ----------
+    arrays : int
+        How many, of a batch, one of them has room for.
     """
 
-    def __init__(self) -> None:
-        self._kept = WindowMemory()
+    def __init__(self, arrays: int = 1) -> None:
+        self._kept, self._most = WindowMemory(), arrays * _MOST_BYTES
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array that nobody else has, with anything in it.
@@ -29,7 +34,7 @@ class ReadMemory:
         dtype : dtype
         """
         size = math.prod(shape) * dtype.itemsize
-        if size > _MOST_BYTES:
+        if size > self._most:
             return np.empty(shape, dtype)
         kept = self._kept.take()
         if "" not in kept or kept[""].nbytes < size:

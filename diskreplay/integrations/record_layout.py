@@ -13,13 +13,13 @@ import numpy as np
 from gymnasium import spaces
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.frame_chains import Chain, Columns, FrameChains
 from diskreplay.naming import extra_name
 from diskreplay.spaces import box
 
 SLOT, BACK = "slot", "back"
 NO_SLOT = -1  # of rows that hold only frames
 _NOTHING = "observation/nothing"
-Columns = Mapping[str, np.ndarray]
 
 
 class Leaf(NamedTuple):
@@ -54,15 +54,6 @@ class Leaf(NamedTuple):
         return self.shape if self.stack == 1 else (self.shape[0] // self.stack, *self.shape[1:])
 
 
-class Chain(NamedTuple):
-    """A field of frames: those of the leaf `now`, and of what it led to, if that is a leaf."""
-
-    field: str
-    stack: int
-    now: str
-    following: str | None
-
-
 class RecordLayout:
     """How records with these leaves become rows.
 
@@ -91,16 +82,12 @@ class RecordLayout:
             name = extra_name("_".join(leaf.key) or "value", taken)
             self.leaves[f"observation/{name}" if leaf.on_disk else name] = leaf
         self._next_of = next_of
-        self._chains = self._made_chains()
-        longest = max((chain.stack for chain in self._chains), default=1)
-        self._has_next = any(chain.following for chain in self._chains)
-        self.has_back = longest > 1 and self._has_next
-        # Of a record that goes on from nothing, and of one whose two stacks have nothing in common.
-        self._lead = longest - 1 + self._has_next
-        self._apart = longest
-        self.reach = 2 * longest - 1 if self.has_back else self._lead
+        self._chains = FrameChains(self._made_chains())
+        pairs = [(chain.now, chain.following) for chain in self._chains.chains if chain.following]
+        self._pairs = {name: pair for pair in pairs for name in pair}
+        self.has_back, self.reach = self._chains.has_back, self._chains.reach
         self.most_rows = 1 + self.reach
-        shared = {chain.following for chain in self._chains}
+        shared = {chain.following for chain in self._chains.chains}
         self.fields = {
             name: (leaf.frame_shape, leaf.stored)
             for name, leaf in self.leaves.items() if name not in shared
@@ -127,7 +114,7 @@ class RecordLayout:
                     f"stack: {key} of shape {leaf.shape} cannot be {leaf.stack} frames"
                 )
             if leaf.stack > 1 or following is not None:
-                chains.append(Chain(name, leaf.stack, name, following))
+                chains.append(Chain(name, following, leaf.stack, leaf.frame_shape))
         return chains
 
     def described(self) -> dict[str, Any]:
@@ -195,80 +182,66 @@ class RecordLayout:
     def _chained(
         self, slots: np.ndarray, columns: Columns, tip: Columns | None
     ) -> dict[str, np.ndarray]:
-        slides = self._sliding(columns)
-        goes_on = slides & self._continuing(columns, tip)
-        goes_on[:1] &= tip is not None
-        leads = np.where(goes_on, 0, np.where(slides, self._lead, self.reach))
-        at = np.cumsum(leads + 1) - 1  # where the records' own rows are
-        rows = int(at[-1]) + 1
-        back = np.where(slides, 1, self._apart) if self._has_next else np.zeros_like(at)
-        made = {SLOT: np.full(rows, NO_SLOT)}
-        made[SLOT][at] = slots
+        placed = self._chains.place(columns, tip)
+        made = {SLOT: np.full(placed.rows, NO_SLOT), **placed.frames}
+        made[SLOT][placed.at] = slots
         if self.has_back:
-            made[BACK] = np.zeros(rows, np.uint8)
-            made[BACK][at] = back
-        chains = {chain.field: chain for chain in self._chains}
+            made[BACK] = np.zeros(placed.rows, np.uint8)
+            made[BACK][placed.at] = placed.back
         for name, (shape, dtype) in self.fields.items():
-            made[name] = np.zeros((rows, *shape), dtype)
-            if name in chains:
-                self._place(made[name], chains[name], columns, at, back, ~goes_on)
-            else:
-                made[name][at] = columns[name]
+            if name not in made:
+                made[name] = np.zeros((placed.rows, *shape), dtype)
+                made[name][placed.at] = columns[name]
         return made
 
     def tip(self, columns: Columns) -> dict[str, np.ndarray] | None:
         """What of the newest record shows whether the next one goes on from it; a copy."""
         if not self._chains:
             return None
-        return {
-            name: columns[name][-1:].copy()
-            for chain in self._chains for name in (chain.now, chain.following) if name
-        }  # fmt: skip
-
-    def _frames(self, chain: Chain, column: np.ndarray) -> np.ndarray:
-        return column.reshape(len(column), chain.stack, *self.leaves[chain.now].frame_shape)
-
-    def _sliding(self, columns: Columns) -> np.ndarray:
-        """The records of which what they led to is their own stacks and one new frame each."""
-        slides = np.ones(len(next(iter(columns.values()))), np.bool_)
-        for chain in self._chains:
-            if chain.following and chain.stack > 1:
-                now = self._frames(chain, columns[chain.now])
-                slides &= _same(now[:, 1:], self._frames(chain, columns[chain.following])[:, :-1])
-        return slides
-
-    def _continuing(self, columns: Columns, tip: Columns | None) -> np.ndarray:
-        """The records whose stacks are those that the one before led to."""
-        continuing = np.ones(len(next(iter(columns.values()))), np.bool_)
-        for chain in self._chains:
-            skip = 0 if chain.following else 1
-            now = self._frames(chain, columns[chain.now])[:, : chain.stack - skip]
-            led = self._frames(chain, columns[chain.following or chain.now])[:, skip:]
-            continuing[1:] &= _same(now[1:], led[:-1])
-            if tip is not None:
-                before = self._frames(chain, tip[chain.following or chain.now])[:, skip:]
-                continuing[:1] &= _same(now[:1], before)
-        return continuing
-
-    def _place(
-        self, field: np.ndarray, chain: Chain, columns: Columns, at: np.ndarray, back: np.ndarray,
-        begins: np.ndarray,
-    ) -> None:  # fmt: skip
-        """Put the frames of a chain into its field."""
-        now = self._frames(chain, columns[chain.now])
-        for older in range(chain.stack):
-            field[at[begins] - back[begins] * bool(chain.following) - older] = now[
-                begins, -1 - older
-            ]
-        newest = now
-        if chain.following:
-            newest = self._frames(chain, columns[chain.following])
-            apart = back > 1
-            for older in range(1, chain.stack):
-                field[at[apart] - older] = newest[apart, -1 - older]
-        field[at] = newest[:, -1]
+        newest = {name: column[-1:] for name, column in columns.items()}
+        return {name: column.copy() for name, column in self._chains.tip(newest).items()}
 
     # -- from rows to records
+
+    def pair(self, name: str) -> tuple[str, str] | None:
+        """Of a leaf that shares frames with another: that of what was seen, and of what it led to.
+
+        Parameters
+        ----------
+        name : str
+        """
+        return self._pairs.get(name)
+
+    def both(self, name: str, rows: np.ndarray, back: np.ndarray | None) -> np.ndarray | None:
+        """Rows of frames of which both leaves of a `pair` consist, as `take_both` reads them.
+
+        Parameters
+        ----------
+        name : str
+            Of the first one.
+        rows : ndarray of int64, shape (records,)
+        back : ndarray of uint8, shape (records,), optional
+            As for `window`.
+
+        Returns
+        -------
+        ndarray of int64, shape (n, width), or None
+            None where records do not slide.
+        """
+        stack, nothing = self.leaves[name].stack, rows < 0
+        if back is not None and not ((back == 1) | nothing).all():
+            return None
+        if stack > 1:
+            windows = rows[:, None] + np.arange(-stack, 1)
+        else:
+            # Records that follow each other have their frames in common, too: in pieces of one
+            # length, since windows are.
+            begins = np.flatnonzero(rows[1:] != rows[:-1] + 1) + 1
+            length = int(np.gcd.reduce(begins, initial=len(rows)))
+            windows = rows[::length, None] + np.arange(-1, length)
+            nothing = nothing[::length]
+        windows[nothing] = -1
+        return windows
 
     def window(
         self, name: str, rows: np.ndarray, back: np.ndarray | None
@@ -281,26 +254,6 @@ class RecordLayout:
         rows : ndarray of int64, any shape
             Those of records; -1 for none.
         back : ndarray of uint8, of the same shape
-            How far behind these the frames of `Chain.now` end; None: one row.
+            As for `FrameChains.window`.
         """
-        for chain in self._chains:
-            if name not in (chain.now, chain.following):
-                continue
-            nothing = rows < 0
-            if name == chain.now and chain.following:
-                rows = rows - (1 if back is None else back)
-            if chain.stack > 1:
-                rows = rows[..., None] + np.arange(1 - chain.stack, 1)
-                nothing = nothing[..., None]
-            return chain.field, np.where(nothing, -1, rows)
-        return name, rows
-
-
-def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Which records are the same bit for bit."""
-    if not len(one):
-        return np.ones(0, np.bool_)
-    a, b = (
-        np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8) for part in (one, other)
-    )
-    return (a == b).all(axis=1)
+        return self._chains.window(name, rows, back) or (name, rows)

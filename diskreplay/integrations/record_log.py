@@ -7,19 +7,28 @@ appended once more before.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from diskreplay import fork
-from diskreplay.errors import NotSampleableError, ReadOnlyError, UnknownIdError, UsageError
+from diskreplay.errors import (
+    CorruptSegmentError,
+    NotSampleableError,
+    ReadOnlyError,
+    UnknownIdError,
+    UsageError,
+)
+from diskreplay.frame_chains import Columns
 from diskreplay.integrations.read_memory import ReadMemory
-from diskreplay.integrations.record_layout import BACK, SLOT, Columns, RecordLayout
+from diskreplay.integrations.record_layout import BACK, SLOT, RecordLayout
 from diskreplay.opening import open as open_buffer
 from diskreplay.shared_buffer import shared
 from diskreplay.store.listing import Checkpoint
+
+Read = TypeVar("Read")
 
 _CLEARED = -2  # the slot of a row that says: what came before is gone
 _MOVED = 1 << 62  # added to the slot of a row that moved the cursor
@@ -47,12 +56,14 @@ class RecordLog:
     ----------
     rows : ndarray of int64, shape (slots,)
         The row that each slot shows; -1 where nothing was written.
+    missing : ndarray of bool, shape (slots,)
+        The slots whose newest row a repair set aside, or may have: they show nothing.
     cursor : int or None
         The newest slot of those that were written with `moves`.
 
     Notes
     -----
-    10 bytes of memory a slot, beside those of the buffer. Rows that no slot shows any more are at
+    11 bytes of memory a slot, beside those of the buffer. Rows that no slot shows any more are at
     most an eighth of the slots, but 64 at least, and what is in segments with others.
     """
 
@@ -71,6 +82,7 @@ class RecordLog:
         self._step = self._slack // 2
         self._pid = fork.pid
         self._memory = {name: ReadMemory() for name in layout.leaves}
+        self._memory_of_both = {name: ReadMemory(2) for name in layout.leaves}
         if mode == "a":
             most = slots * layout.most_rows + self._slack + (2 * self._step + 1) * layout.most_rows
             self._handle = shared(
@@ -118,6 +130,7 @@ class RecordLog:
         self._first, self._count = (int(n) for n in buffer.bounds[0])
         self._forget()
         self._known = self._scanned = self._first
+        self._newest_lost = -1 - self.layout.reach  # the newest row that was set aside
         self._tip: dict[str, np.ndarray] | None = None
         self._take_in(buffer, self._count)
         if self._mode == "a" and self._count > self._first:
@@ -128,6 +141,7 @@ class RecordLog:
 
     def _forget(self) -> None:
         self.rows = np.full(self.slots, -1, np.int64)
+        self.missing = np.zeros(self.slots, np.bool_)
         self._cost = np.zeros(self.slots, np.uint8)  # rows that each record was appended with
         self._back = np.zeros(self.slots if self.layout.has_back else 0, np.uint8)
         self._needed = 0
@@ -135,11 +149,42 @@ class RecordLog:
 
     def _take_in(self, buffer: Any, count: int) -> None:
         """Take note of the slots of rows up to `count`."""
-        fields = [SLOT, BACK] if self.layout.has_back else [SLOT]
+        fields = ["is_final", SLOT, BACK] if self.layout.has_back else ["is_final", SLOT]
         for start in range(self._known, count, _SCANNED):
             rows = np.arange(start, min(start + _SCANNED, count))
-            self._note(rows, *buffer.take(fields, rows))
+            # No record is a final row, but where a repair has set it aside.
+            lost, *columns = buffer.take(fields, rows)
+            if lost.any() or start <= self._newest_lost + self.layout.reach:
+                self._note_lost(rows, lost, *columns)
+            else:
+                self._note(rows, *columns)
         self._known = count
+
+    def _note_lost(
+        self, rows: np.ndarray, lost: np.ndarray, slots: np.ndarray, back: np.ndarray | None = None
+    ) -> None:
+        """As `_note`, where some of the rows were set aside. Those behind may have frames there."""
+        needed = self.layout.reach
+        oldest = rows - (needed if back is None else back.astype(np.int64) + (needed - 1) // 2)
+        newest = np.maximum.accumulate(np.where(lost, rows, self._newest_lost))
+        aside, self._newest_lost = oldest <= newest, int(newest[-1])
+        # 0 is also what a slot reads as that was lost itself: any slot may have been written then.
+        unknown = np.flatnonzero(lost & (slots == 0))
+        if len(unknown):
+            self._forget()
+            self.missing[:] = True
+            rest = slice(int(unknown[-1]) + 1, None)
+            rows, slots, aside = rows[rest], slots[rest], aside[rest]
+            back = None if back is None else back[rest]
+        # One after the other: a slot may be among these twice.
+        ends = [*(1 + np.flatnonzero(aside[1:] != aside[:-1])), len(rows)]
+        for low, high in zip([0, *ends[:-1]], ends, strict=True) if len(rows) else ():
+            part = slice(low, high)
+            self._note(rows[part], slots[part], None if back is None else back[part])
+            if aside[low]:
+                own = slots[part][slots[part] >= 0]
+                own = own - (own >= _MOVED) * _MOVED
+                self.rows[own], self.missing[own] = -1, True
 
     def _note(self, rows: np.ndarray, slots: np.ndarray, back: np.ndarray | None = None) -> None:
         """These rows, one behind the other, have what slots show now."""
@@ -150,7 +195,7 @@ class RecordLog:
         own = np.flatnonzero(slots >= 0)
         moved = slots[own] >= _MOVED
         written = slots[own] - moved * _MOVED
-        self.rows[written] = rows[own]
+        self.rows[written], self.missing[written] = rows[own], False
         if back is not None:
             self._back[written] = back[own]
         if len(written) == 1:  # by far the most common, and in no need of arrays
@@ -275,6 +320,31 @@ class RecordLog:
 
     # -- reading
 
+    def check(self, slots: Any, index: Any) -> None:
+        """Refuse records that a repair has set aside, and in whose slots nothing was written since.
+
+        Parameters
+        ----------
+        slots : Tensor of int64
+            All of them, along the record axes.
+        index : int, slice, Tensor, ...
+            Of these.
+
+        Raises
+        ------
+        CorruptSegmentError
+        """
+        if not self.missing.any():
+            return
+        asked = slots[index].reshape(-1).numpy()
+        gone = np.unique(asked[self.missing[asked]])
+        if len(gone):
+            raise CorruptSegmentError(
+                f"{self.path}: {len(gone)} of these records, {gone[:4].tolist()} among them, were "
+                f"set aside by a repair, as {int(self.missing.sum())} slots were in all; write "
+                "them again, or load a checkpoint"
+            )
+
     def read(self, name: str, slots: np.ndarray) -> np.ndarray:
         """One leaf of the records in these slots; zeros where nothing was written.
 
@@ -289,16 +359,54 @@ class RecordLog:
             A copy.
         """
         leaf = self.layout.leaves[name]
-        while True:
-            buffer, rows = self.buffer, self.rows[slots]
-            back = self._back[slots] if self.layout.has_back else None
+
+        def read(rows: np.ndarray, back: np.ndarray | None) -> np.ndarray:
             field, frames = self.layout.window(name, rows, back)
+            room = self._memory[name].room((*frames.shape, *leaf.frame_shape), leaf.stored)
+            self.buffer.take(field, frames, out=room)
+            return room.reshape((*slots.shape, *leaf.shape))
+
+        return self._read(slots, read)
+
+    def read_both(self, name: str, slots: np.ndarray) -> np.ndarray | None:
+        """As `read`, of two leaves that share frames, each of which is read once.
+
+        Parameters
+        ----------
+        name : str
+            The first of a `RecordLayout.pair`.
+        slots : ndarray of int64, any shape
+
+        Returns
+        -------
+        ndarray, shape (2, *slots.shape, *shape), or None
+            None where they have to be read one by one.
+        """
+        leaf = self.layout.leaves[name]
+
+        def read(rows: np.ndarray, back: np.ndarray | None) -> np.ndarray | None:
+            windows = self.layout.both(
+                name, rows.reshape(-1), None if back is None else back.reshape(-1)
+            )
+            if windows is None:
+                return None
+            count, width = windows.shape
+            room = self._memory_of_both[name].room(
+                (2, count, width - 1, *leaf.frame_shape), leaf.stored
+            )
+            self.buffer.take_both(name, windows, room)
+            return room.reshape((2, *slots.shape, *leaf.shape))
+
+        return self._read(slots, read) if slots.size else None
+
+    def _read(
+        self, slots: np.ndarray, read: Callable[[np.ndarray, np.ndarray | None], Read]
+    ) -> Read:
+        """What is read of the rows that slots show."""
+        while True:
+            rows = self.rows[slots]
             try:
-                found = self._memory[name].room(
-                    (*frames.shape, *leaf.frame_shape), leaf.stored
-                )  # fmt: skip
-                buffer.take(field, frames, out=found)
-                return found.reshape((*slots.shape, *leaf.shape))
+                return read(rows, self._back[slots] if self.layout.has_back else None)
             except (NotSampleableError, UnknownIdError):
                 # They left since, for newer ones: another thread or the writer wrote to these.
                 self.follow()

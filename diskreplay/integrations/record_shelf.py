@@ -3,7 +3,7 @@
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import torch
 
 from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_log import RecordLog
+from diskreplay.locks import Lock
 
 _Staged = list[tuple[np.ndarray, torch.Tensor]]
 
@@ -50,8 +51,7 @@ class _Looked(threading.local):
     kept: Kept | None = None
     noting: dict[str, Seen] | None = None
 
-    def __init__(self) -> None:
-        self.offered: dict[str, Seen] = {}
+    offered: dict[str, Seen] | None = None  # None: no record is read whole
 
 
 def _holders(seen: Seen) -> int:
@@ -89,7 +89,7 @@ class RecordShelf:
         self.leaves = {leaf.key: DiskLeaf(self, name) for name, leaf in log.layout.leaves.items()}
         self._staged: dict[str, _Staged] | None = None
         self._looked = _Looked()
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     def make(self, name: str) -> torch.Tensor:
         """The tensor of a leaf, of shape ``(*records, *shape)``."""
@@ -136,18 +136,38 @@ class RecordShelf:
         try:
             yield
         finally:
-            looked.offered = {}
+            looked.offered = None
 
-    def read(self, name: str, slots: np.ndarray, read: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """What was kept of a leaf, or what `read` gives."""
-        looked = self._looked
-        offered = looked.offered.pop(name, None)
-        if offered is not None and _holders(offered) == _NOBODY_ELSE:
-            if offered.version == offered.tensor._version and np.array_equal(offered.slots, slots):
-                return offered.tensor
-        tensor = read()
+    def read(self, leaf: "DiskLeaf", slots: np.ndarray) -> torch.Tensor:
+        """A leaf of these records: what was kept of it, or what it reads."""
+        looked, name = self._looked, leaf.name
+        offered = None if looked.offered is None else looked.offered.pop(name, None)
+        if (
+            offered is not None and _holders(offered) == _NOBODY_ELSE
+            and offered.version == offered.tensor._version
+            and np.array_equal(offered.slots, slots)
+        ):  # fmt: skip
+            tensor = offered.tensor
+        else:
+            tensor = self._one_of_both(leaf, slots)
         if looked.noting is not None and not tensor.is_inference():
             looked.noting[name] = Seen(slots, tensor, tensor._version)
+        return tensor
+
+    def _one_of_both(self, leaf: "DiskLeaf", slots: np.ndarray) -> torch.Tensor:
+        """What a leaf reads. Where records are read whole, the leaf that shares its frames comes
+        next: it is read in the same go, and offered."""
+        looked, pair = self._looked, self.log.layout.pair(leaf.name)
+        if looked.offered is None or pair is None or torch.is_inference_mode_enabled():
+            return leaf.made(self.log.read(leaf.name, slots))
+        both = self.log.read_both(pair[0], slots)
+        if both is None:
+            return leaf.made(self.log.read(leaf.name, slots))
+        # Not the two parts of one tensor: a change of one counts as a change of the other there.
+        made = dict(zip(pair, map(leaf.made, both), strict=True))
+        tensor = made.pop(leaf.name)
+        ((other, twin),) = made.items()
+        looked.offered[other] = Seen(slots, twin, twin._version)
         return tensor
 
     # -- writing
@@ -190,10 +210,12 @@ class RecordShelf:
             Whether the storage's cursor moves.
         """
         with self._lock:
+            kept = {name: _apart(values[name].to(self.device), memory)
+                    for name, memory in self.memory.items()}  # fmt: skip
             self.log.put(slots, {name: _stored(value) for name, value in values.items()}, moves)
             where = torch.from_numpy(slots)
             for name, memory in self.memory.items():
-                memory[where] = values[name].to(self.device)
+                memory[where] = kept[name]
 
     def stage(self, name: str, slots: np.ndarray, values: torch.Tensor) -> None:
         """Write values of a leaf on disk: now, or with others."""
@@ -243,10 +265,11 @@ class DiskLeaf:
 
     def read(self, slots: np.ndarray) -> torch.Tensor:
         """See `disk_tensor.Leaf`."""
-        return self._shelf.read(self.name, slots, lambda: self._read(slots))
+        return self._shelf.read(self, slots)
 
-    def _read(self, slots: np.ndarray) -> torch.Tensor:
-        read = torch.from_numpy(self._shelf.log.read(self.name, slots))
+    def made(self, values: np.ndarray) -> torch.Tensor:
+        """What was read, as a tensor of this leaf."""
+        read = torch.from_numpy(values)
         if self._as_bytes:
             read = read.view(self.dtype).squeeze(-1)
         return read.to(self.device)
@@ -272,3 +295,9 @@ def _stored(values: torch.Tensor) -> np.ndarray:
     if stored_dtype(values.dtype) is None:
         values = values.unsqueeze(-1).view(torch.uint8)
     return values.numpy()
+
+
+def _apart(values: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """The same values in memory of their own: torch writes no tensor to itself by an index."""
+    shared = values.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
+    return values.clone() if shared else values

@@ -1,5 +1,8 @@
 """A whole run in one checkpoint: rows, networks, optimizers, generators and the environment."""
 
+import contextlib
+import copy
+import functools
 import os
 import pickle
 import random
@@ -20,7 +23,7 @@ from diskreplay.integrations.env_state import EnvState
 from diskreplay.opening import checkpoints
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint
-from diskreplay.store.paths import is_remote
+from diskreplay.store.paths import is_remote, local
 
 AGENT, ENVIRONMENT = "agent.pt", "env.pkl"
 _PLAIN = {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
@@ -100,7 +103,9 @@ class RunState:
                 f"{type(buffer).__name__} is not saved to URLs; push its checkpoints there"
             )
         self._buffer, self._keep = buffer, keep
-        self._place = checkpoint_dir if is_remote(checkpoint_dir) else Path(checkpoint_dir)
+        self._place = (
+            checkpoint_dir if is_remote(checkpoint_dir) else local(checkpoint_dir, "checkpoint_dir")
+        )
         self._modules = _named("modules", modules, _STATE)
         self._optimizers = _named("optimizers", optimizers or {}, _STATE)
         self._generators = _named(
@@ -185,13 +190,6 @@ class RunState:
         found, agent, states = self._load_rows(number)
         if found is None:
             return None, {}
-        for kind, mine in (("modules", self._modules), ("optimizers", self._optimizers)):
-            for name, each in mine.items():
-                each.load_state_dict(agent[kind][name])
-        for name in self._rng:
-            _GLOBAL[name][1](agent["rng"][name])
-        for name, generator in self._generators.items():
-            _set_state(generator, agent["generators"][name])
         if self._env is not None:
             self._env.give(states)
         return (found.suffix if found.number is None else found.number), agent["extras"]
@@ -209,12 +207,41 @@ class RunState:
             if found is None:
                 return None, {}, []
             agent, states = self._read(found) if found.whole else ({}, [])
-            # What is not whole is refused here, by name.
-            loaded = self._buffer.load(
-                directory, found.suffix, resume_episodes=self._env is not None
-            )
-            if found.whole and loaded.saved_at == found.saved_at:  # else it was replaced meanwhile
-                return found, agent, states
+            with contextlib.ExitStack() as undo:
+                # Before the rows, which cannot be given back: what refuses its state raises here.
+                if found.whole:
+                    self._give(agent, found.path, undo)
+                # What is not whole is refused here, by name.
+                loaded = self._buffer.load(
+                    directory, found.suffix, resume_episodes=self._env is not None
+                )
+                if found.whole and loaded.saved_at == found.saved_at:  # else replaced meanwhile
+                    undo.pop_all()
+                    return found, agent, states
+
+    def _give(self, agent: dict[str, Any], path: Path, undo: contextlib.ExitStack) -> None:
+        """Put modules, optimizers and generators into the states that were saved; `undo` puts them
+        back into those that they have now."""
+        parts: list[tuple[str, Any, Callable[[Any], Any], Any]] = []  # name, now, setting, saved
+        for kind, mine in (("modules", self._modules), ("optimizers", self._optimizers)):
+            for name, each in mine.items():
+                where, state = f"{kind}[{name!r}]", _copied(each.state_dict())
+                parts.append((where, state, each.load_state_dict, agent[kind][name]))
+        for name in self._rng:
+            take, give = _GLOBAL[name]
+            parts.append((f"rng, {name}", take(), give, agent["rng"][name]))
+        for name, generator in self._generators.items():
+            where, give = f"generators[{name!r}]", functools.partial(_set_state, generator)
+            parts.append((where, _state(generator), give, agent["generators"][name]))
+        for where, now, give, saved in parts:
+            undo.callback(give, now)
+            try:
+                give(saved)
+            except Exception as error:  # whatever their own code raises
+                raise InvalidInputError(
+                    f"{path}: {where}: it does not take what was saved ({type(error).__name__}: "
+                    f"{error}); nothing was loaded"
+                ) from error
 
     def _located(self, number: int | str | None) -> tuple[Path, int | str | None] | None:
         """The directory that checkpoints are in, and which one to load: of a URL the one that was
@@ -254,9 +281,15 @@ class RunState:
             agent = torch.load(path, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
             raise CorruptCheckpointError(f"{path}: it cannot be read: {error}") from error
+        foreign = f"{path}: it was written by something else than RunState"
         if not isinstance(agent, dict) or agent.keys() != _PARTS:
-            raise InvalidInputError(f"{path}: it was written by something else than RunState")
-        self._check_fit(found.path, agent)
+            raise InvalidInputError(foreign)
+        if not all(isinstance(part, dict) for part in agent.values()):
+            raise InvalidInputError(foreign)
+        try:
+            self._check_fit(found.path, agent)
+        except (AttributeError, LookupError, TypeError) as error:  # no state dicts
+            raise InvalidInputError(foreign) from error
         if self._env is None:
             return agent, []
         path = found.attachments[ENVIRONMENT]
@@ -343,6 +376,18 @@ def _groups(state: Mapping[str, Any]) -> list[int]:
     if "param_groups" not in state:
         return sorted(state)
     return [len(group["params"]) for group in state["param_groups"]]
+
+
+def _copied(value: Any) -> Any:
+    """A state as it is now, its tensors on the CPU: what it is of may be changed."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if type(value) in (dict, OrderedDict):
+        copied = {key: _copied(inner) for key, inner in value.items()}
+        return copied if type(value) is dict else OrderedDict(copied)
+    if type(value) in (list, tuple):
+        return type(value)(_copied(inner) for inner in value)
+    return copy.deepcopy(value)
 
 
 # -- generators

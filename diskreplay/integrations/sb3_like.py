@@ -23,13 +23,16 @@ from diskreplay.errors import (
     ReadOnlyError,
     SchemaError,
 )
+from diskreplay.given_numbers import whole
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
 from diskreplay.integrations.slot_array import SlotArray
 from diskreplay.integrations.stacked_leaf import StackedLeaf
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.integrations.transition_rows import rows_for
 from diskreplay.shared_buffer import shared
+from diskreplay.store import files
 from diskreplay.store.format import read_attributes
+from diskreplay.store.paths import local
 from diskreplay.validation import one_of
 
 
@@ -65,9 +68,10 @@ class DiskTransitions(Checkpointed):
     # -- construction
 
     def _set_up(self, options: DiskOptions) -> None:
-        self._disk = options = options._replace(
-            path=None if options.path is None else os.path.abspath(options.path)
-        )
+        for name in ("path", "checkpoints"):
+            if (given := getattr(options, name)) is not None:
+                options = options._replace(**{name: os.path.abspath(local(given, name))})
+        self._disk = options
         one_of("pickle", options.pickle, ("reference", "embed"))
         one_of("stack_padding", options.stack_padding, ("auto", "zero", "reset"))
         whole = isinstance(options.prefetch, int | np.integer)
@@ -98,11 +102,7 @@ class DiskTransitions(Checkpointed):
         if unknown := sorted(each.keys() - parts.keys()):
             raise InvalidInputError(f"frame_stack: {unknown[0]!r} is no key of {space}")
         for name, frames in each.items():
-            if not isinstance(frames, int | np.integer) or isinstance(frames, bool) or frames < 1:
-                raise InvalidInputError(
-                    f"frame_stack: a number of frames from 1 on expected"
-                    f"{f' of {name!r}' if name else ''}, found {frames!r:.60}"
-                )
+            each[name] = whole(f"frame_stack[{name!r}]" if name else "frame_stack", frames)
         return [
             StackedLeaf(
                 name, part, shapes[name], int(each.get(name, 1)), self._disk.frame_axis
@@ -125,10 +125,10 @@ class DiskTransitions(Checkpointed):
     def _check_place(self) -> None:
         """Refuse a path that holds something else, without opening or making anything."""
         path = self._disk.path
-        if path is None or not Path(path).exists():
+        if path is None or not files.is_there(Path(path)):
             return
-        if not Path(path, "zarr.json").exists():
-            if not Path(path).is_dir() or any(name[0] != "." for name in os.listdir(path)):
+        if not files.is_there(Path(path, "zarr.json")):
+            if not files.is_dir(Path(path)) or any(name[0] != "." for name in os.listdir(path)):
                 raise FormatError(f"{path}: holds something else than a store; choose another path")
             return
         there = {field["name"]: field for field in read_attributes(Path(path))["fields"]}
@@ -159,7 +159,7 @@ class DiskTransitions(Checkpointed):
             self._open(None)
 
     def _holds_store(self) -> bool:
-        return Path(self._disk.path, "zarr.json").exists()
+        return files.is_there(Path(self._disk.path, "zarr.json"))
 
     def _open(self, first: list[np.ndarray] | None) -> TransitionRing:
         """Open the store, or make it for these first observations."""

@@ -60,11 +60,15 @@ class SlotArray:
                 if slots.dtype == envs.dtype == np.int64:  # as frameworks sample
                     return self._at(slots, envs)
         key = key if isinstance(key, tuple) else (key,)
+        if sum(part is Ellipsis for part in key) > 1:
+            raise IndexError("an index can only have a single ellipsis ('...')")
         if len(key) >= 2 and _is_list(key[0]) and _is_list(key[1]) and _is_all(key[2:]):
             if key[0].shape == key[1].shape:
                 return self._at(key[0], key[1])
         if any(part is Ellipsis or part is None for part in key[:2]):
-            return np.asarray(self)[key]
+            return self._by_axes(key) if all(map(_is_basic, key)) else self._by_elements(key)
+        if not all(map(_is_slice, key[:2])) and _has_lists(key) and _picks(key[2:]):
+            return self._by_elements(key)
         chosen = np.arange(self._slots)[key[0] if key else slice(None)]
         if len(key) < 2:
             grid = np.repeat(chosen[..., None], self._envs, axis=-1)
@@ -78,6 +82,34 @@ class SlotArray:
         if _is_all(key[2:]):
             return read
         return read[(slice(None),) * grid.ndim + key[2:]]
+
+    def _by_axes(self, key: tuple[Any, ...]) -> np.ndarray:
+        """Numbers and slices, among which are ``...`` or new axes: first without these."""
+        np.broadcast_to(np.int8(0), self.shape)[key]  # takes no memory, and raises what NumPy does
+        named, new = sum(part is not None and part is not Ellipsis for part in key), tuple[Any]()
+        kept: list[Any] = []
+        for part in key:
+            if part is Ellipsis:
+                kept += [_ALL] * (self.ndim - named)
+                new += (_ALL,) * (self.ndim - named)
+            elif part is None:
+                new += (None,)
+            else:
+                kept.append(part)
+                new += (_ALL,) * _is_slice(part)
+        return self[tuple(kept)][(*new, ...) if Ellipsis in key else new]
+
+    def _by_elements(self, key: tuple[Any, ...]) -> np.ndarray:
+        """Lists and numbers within rows go side by side with lists of slots and envs, and axes may
+        change their places: NumPy is asked which row, and which element of it, each value is."""
+        inner, rows = self.shape[2:], np.arange(self._slots * self._envs)
+        size = int(np.prod(inner))
+        rows = rows.reshape(self._slots, self._envs, *(1,) * len(inner))
+        row = np.broadcast_to(rows, self.shape)[key]
+        element = np.broadcast_to(np.arange(size).reshape(inner), self.shape)[key]
+        needed, which = np.unique(row, return_inverse=True)
+        read = self._at(*np.divmod(needed, self._envs)).reshape(len(needed), size)
+        return read[which.reshape(row.shape), element]
 
     def _at(self, slots: np.ndarray, envs: np.ndarray) -> np.ndarray:
         where = []
@@ -112,6 +144,21 @@ class SlotArray:
 
 def _is_list(part: Any) -> bool:
     return isinstance(part, np.ndarray) and part.dtype.kind in "iu"
+
+
+def _has_lists(key: tuple[Any, ...]) -> bool:
+    return any(isinstance(part, list | np.ndarray) for part in key)
+
+
+def _picks(rest: tuple[Any, ...]) -> bool:
+    """Whether a list or a number is among these."""
+    return not all(part is Ellipsis or part is None or _is_slice(part) for part in rest)
+
+
+def _is_basic(part: Any) -> bool:
+    """Whether it is a part of a key with which NumPy makes a view."""
+    is_number = isinstance(part, int | np.integer) and not isinstance(part, bool)
+    return part is Ellipsis or part is None or is_number or _is_slice(part)
 
 
 def _is_slice(part: Any) -> bool:

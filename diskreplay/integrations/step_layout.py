@@ -128,7 +128,8 @@ class StepLayout:
             data["is_first"] |= batch.is_first.astype(data["is_first"].dtype)
             data["is_first"][:, 0] = True
             if "is_last" in data:
-                data["is_last"][:, :-1] |= data["is_first"][:, 1:]
+                follows = data["is_first"][:, 1:] != 0
+                data["is_last"][:, :-1] |= follows.astype(data["is_last"].dtype)
         return data
 
 

@@ -50,6 +50,13 @@ class DiskReplayBuffer(BufferOnDisk, ReplayBuffer):
         So many of these checkpoints stay, the newest; None keeps all.
     pickle : {"reference", "embed"}
         Whether a pickle refers to a checkpoint, or has all rows in it. Without `path` it has them.
+    next_of : bool
+        Store a frame once that is ``obs_next`` of one transition and ``obs`` of the next. Where
+        they differ, both are stored. Of arrays on disk; a store that exists is as it was made.
+    stack : int or dict of str to int
+        So many frames ``obs`` and ``obs_next`` have along their first axis, as environments with
+        frame stacking give them. Each frame is stored once. A dict by the names of the arrays:
+        ``{"obs/camera": 4}``.
     **options
         Of `ReplayBuffer`: ``stack_num``, ``ignore_obs_next``, ``save_only_last_obs``,
         ``sample_avail``, ``random_seed``.
@@ -75,7 +82,7 @@ class DiskPrioritizedReplayBuffer(BufferOnDisk, PrioritizedReplayBuffer):
     ----------
     *args
         Of `PrioritizedReplayBuffer`: ``size``, ``alpha``, ``beta``.
-    path, min_bytes, compressor, checkpoints, keep, pickle
+    path, min_bytes, compressor, checkpoints, keep, pickle, next_of, stack
         As for `DiskReplayBuffer`.
     **options
         Of `PrioritizedReplayBuffer`.
@@ -89,7 +96,7 @@ class DiskVectorReplayBuffer(BufferOnDisk, VectorReplayBuffer):
     ----------
     *args
         ``total_size``, ``buffer_num``.
-    path, min_bytes, compressor, checkpoints, keep, pickle
+    path, min_bytes, compressor, checkpoints, keep, pickle, next_of, stack
         As for `DiskReplayBuffer`.
     **options
         Of the buffers.
@@ -103,7 +110,7 @@ class DiskPrioritizedVectorReplayBuffer(BufferOnDisk, PrioritizedVectorReplayBuf
     ----------
     *args
         ``total_size``, ``buffer_num``.
-    path, min_bytes, compressor, checkpoints, keep, pickle
+    path, min_bytes, compressor, checkpoints, keep, pickle, next_of, stack
         As for `DiskReplayBuffer`; weights as for `DiskPrioritizedReplayBuffer`.
     **options
         Of the buffers: ``alpha``, ``beta``, ``stack_num``, ...
@@ -124,8 +131,8 @@ class DiskCachedReplayBuffer(BufferOnDisk, CachedReplayBuffer):
         those of the disk too, unless `path` is given here.
     cached_buffer_num, max_episode_length : int
     **disk
-        ``path``, ``min_bytes``, ``compressor``, ``checkpoints``, ``keep``, ``pickle``: as for
-        `DiskReplayBuffer`.
+        ``path``, ``min_bytes``, ``compressor``, ``checkpoints``, ``keep``, ``pickle``, ``next_of``,
+        ``stack``: as for `DiskReplayBuffer`.
     """
 
     def __init__(
@@ -221,7 +228,7 @@ class DiskHERReplayBuffer(BufferOnDisk, _Relabelling):
     ----------
     *args
         Of `HERReplayBuffer`: ``size``, ``compute_reward_fn``, ``horizon``, ``future_k``.
-    path, min_bytes, compressor, checkpoints, keep, pickle
+    path, min_bytes, compressor, checkpoints, keep, pickle, next_of, stack
         As for `DiskReplayBuffer`.
     **options
         Of `HERReplayBuffer`.
@@ -243,7 +250,7 @@ class DiskHERVectorReplayBuffer(BufferOnDisk, _RelabellingVector):
     ----------
     *args
         ``total_size``, ``buffer_num``.
-    path, min_bytes, compressor, checkpoints, keep, pickle
+    path, min_bytes, compressor, checkpoints, keep, pickle, next_of, stack
         As for `DiskReplayBuffer`.
     **options
         Of the buffers: ``compute_reward_fn``, ``horizon``, ``future_k``, ``stack_num``, ...

@@ -34,10 +34,14 @@ class BufferOnDisk(PickledBuffer):
         checkpoints: str | os.PathLike | None = None,
         keep: int | None = 4,
         pickle: str = "reference",
+        next_of: bool = False,
+        stack: int | Mapping[str, int] = 1,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self._set_up(DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle))
+        self._set_up(
+            DiskOptions(path, min_bytes, compressor, checkpoints, keep, pickle, next_of, stack)
+        )
 
     def add(self, batch: Any, buffer_ids: Any = None) -> Any:
         """As Tianshou's. The transitions are on disk, whatever kills the process, when it returns.
@@ -104,7 +108,8 @@ class BufferOnDisk(PickledBuffer):
         assert set(batch.get_keys()).issubset(self._reserved_keys)
         if not self._meta.get_keys():
             self._allocate(batch[np.arange(1)])
-        with self._adding():
+        # In a buffer that has some, the same transitions count as before, in their order.
+        with contextlib.nullcontext() if len(self) else self._adding():
             self._meta[np.arange(self.maxsize)] = batch
 
     def dropnull(self) -> None:

@@ -7,17 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from tianshou.data.batch import create_value
 
 from diskreplay.errors import InvalidInputError, SchemaError
-from diskreplay.integrations.disk_batch import LeafRows, field_names, fields_of, leaves
-from diskreplay.slot_fields import SlotFields
+from diskreplay.given_numbers import whole
+from diskreplay.integrations.disk_batch import NUMBER, LeafRows, field_names, fields_of, leaves
+from diskreplay.slot_fields import MOST_FRAMES, SlotFields
 from diskreplay.slots import Slots
+from diskreplay.store import files, tempfiles
 from diskreplay.store.format import read_attributes
+from diskreplay.store.paths import resolved
 from diskreplay.validation import one_of
 
 NOTE = "tianshou"  # among the notes of the slots
+_AT_ONCE = 64  # rows that are copied at a time
 _LEAST_BYTES = 2  # flags are in memory: compiled code of Tianshou's walks them
 OPEN: "weakref.WeakValueDictionary[Path, LeafRows]" = weakref.WeakValueDictionary()
 """Those of this process, by the path of the store."""
@@ -35,6 +40,8 @@ class DiskOptions(NamedTuple):
     checkpoints: str | os.PathLike | None = None
     keep: int | None = 4
     pickle: str = "reference"
+    next_of: bool = False
+    stack: "int | Mapping[str, int]" = 1
 
 
 class LeavesOnDisk(ReplayBuffer):
@@ -55,10 +62,16 @@ class LeavesOnDisk(ReplayBuffer):
 
     def _set_up(self, options: DiskOptions) -> None:
         one_of("pickle", options.pickle, ("reference", "embed"))
+        one_of("next_of", options.next_of, (False, True))
+        frames = options.stack
+        for each in frames.values() if isinstance(frames, Mapping) else [frames]:
+            whole("stack", each, most=MOST_FRAMES)
         if options.path is not None:
-            options = options._replace(path=Path(os.path.realpath(options.path)))
+            options = options._replace(path=resolved(options.path, "path"))
+        if options.checkpoints is not None:
+            options = options._replace(checkpoints=resolved(options.checkpoints, "checkpoints"))
         self._options, self._rows = options, None
-        if options.path is not None and Path(options.path, "zarr.json").exists():
+        if options.path is not None and files.is_there(Path(options.path, "zarr.json")):
             self._reopen()
             self._found()
 
@@ -75,7 +88,10 @@ class LeavesOnDisk(ReplayBuffer):
             return [(0, self)]
         return list(zip(self._offset.tolist(), buffers, strict=True))
 
-    def _make_slots(self, fields: Mapping[str, tuple], names: Mapping[str, str]) -> Slots:
+    def _make_slots(
+        self, fields: Mapping[str, tuple], names: Mapping[str, str], next_of: Mapping[str, str],
+        stack: Mapping[str, int], path: Path | None = None,
+    ) -> Slots:  # fmt: skip
         options = self._options
         compressor = options.compressor
         if not isinstance(compressor, str):
@@ -86,21 +102,47 @@ class LeavesOnDisk(ReplayBuffer):
                 )
             compressor = {names[path]: chosen for path, chosen in compressor.items()}
         return Slots(
-            options.path, fields, self._sizes(), min_bytes=max(options.min_bytes, _LEAST_BYTES),
-            compressor=compressor, weighted=isinstance(self, PrioritizedReplayBuffer),
+            path or options.path, fields, self._sizes(), next_of=next_of, stack=stack,
+            min_bytes=max(options.min_bytes, _LEAST_BYTES), compressor=compressor,
+            weighted=isinstance(self, PrioritizedReplayBuffer),
             notes={NOTE: {"leaves": dict(names)}},
         )  # fmt: skip
 
     def _allocate(self, template: Batch) -> None:
         """Make the store, for transitions like that of a batch with one row."""
         names = field_names(template)
-        self._take(self._leaf_rows(self._make_slots(fields_of(template, names), names), names))
+        slots = self._make_slots(fields_of(template, names), names, *self._shared(template, names))
+        self._take(self._leaf_rows(slots, names))
         for path, value in leaves(template):
             if path not in names:
                 self._set_leaf(path, create_value(value, self.maxsize, stack=False))
         self._add_empty(self._meta, template)
         self._warn_of_memory(stacklevel=5)
         self._share()
+
+    def _shared(
+        self, template: Batch, names: Mapping[str, str]
+    ) -> tuple[dict[str, str], dict[str, int]]:
+        """Which arrays share frames, as `Slots` is told: large ones of observations."""
+        options, there = self._options, dict(leaves(template))
+        least, frames = max(options.min_bytes, _LEAST_BYTES), options.stack
+        seen = [path for path in names if path.split("/")[0] == "obs"]
+        if not isinstance(frames, Mapping):
+            frames = dict.fromkeys(seen, frames)
+        elif unknown := sorted(frames.keys() - seen):
+            raise InvalidInputError(
+                f"stack: {unknown[0]!r} is no array of observations; there are {seen}"
+            )
+        next_of, stack = {}, {}
+        for path in seen:
+            if there[path][0].nbytes < least:
+                continue
+            led = path.replace("obs", "obs_next", 1)
+            if led in names and options.next_of:
+                next_of[names[led]] = names[path]
+            for each in {path, led} & names.keys() if frames.get(path, 1) > 1 else ():
+                stack[names[each]] = frames[path]
+        return next_of, stack
 
     def _warn_of_memory(self, stacklevel: int) -> None:
         """Name the leaves that are in memory alone, each of them once."""
@@ -134,9 +176,60 @@ class LeavesOnDisk(ReplayBuffer):
         if not isinstance(noted, dict) or NOTE not in noted:
             raise SchemaError(f"{path}: no replay buffer of Tianshou's; choose another path")
         names = noted[NOTE]["leaves"]
-        fields = SlotFields.parse(attributes).specs
-        self._take(self._leaf_rows(self._make_slots(fields, names), names))
+        self._take(self._leaf_rows(self._made_as(attributes, names), names))
+        self._close_gaps(attributes)
         self._share()
+
+    def _made_as(
+        self, attributes: Mapping[str, Any], names: Mapping[str, str], path: Path | None = None
+    ) -> Slots:
+        """Slots as those of a store or a checkpoint; at `path` new ones."""
+        found = SlotFields.parse(attributes)
+        return self._make_slots(found.specs, names, found.next_of, found.stack, path)
+
+    def _close_gaps(self, attributes: Mapping[str, Any]) -> None:
+        """Have transitions side by side, as Tianshou takes it, where a repair has set others aside
+        between them. All of this is done, or nothing: as a checkpoint is loaded."""
+        rows = self._there
+        courses = [rows.course(lane) for lane in range(len(self._parts()))]
+        if all(course.is_whole for course in courses):
+            return
+        slots = rows.slots
+        with tempfiles.Workspace(slots.path, "load") as room:
+            fresh = self._made_as(attributes, rows.names, room.path / "slots")
+            try:
+                for lane, course in enumerate(courses):
+                    first = int(slots.offsets[lane])
+                    for start in range(0, len(course.order), _AT_ONCE):
+                        part = slice(start, start + _AT_ONCE)
+                        at, came_next = course.order[part], np.arange(start, start + _AT_ONCE)
+                        came_next = came_next[: len(at)]
+                        values = self._cut_rows(slots, at, course.missing[part])
+                        fresh.put(first + came_next, {**values, NUMBER: 1 + came_next})
+                        if isinstance(self, PrioritizedReplayBuffer):
+                            fresh.weights[first + came_next] = slots.weights[at]
+                fresh.notes = slots.notes
+                fresh.save(room.path, "whole")
+            finally:
+                fresh.close()
+            slots.load(room.path, "whole")
+        self._take(self._leaf_rows(rows.hand_over(), rows.names))
+        warnings.warn(
+            f"{slots.path}: transitions are missing, as after a repair. The {len(self)} that are "
+            "left have moved to other slots, side by side; episodes end where others are missing",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _cut_rows(self, slots: Slots, at: np.ndarray, missing: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows in these slots. Behind some of them others are missing: no transition goes on
+        from these."""
+        fields = list(slots.specs)
+        values = dict(zip(fields, slots.read(fields, at), strict=True))
+        names = self._there.names
+        cut = missing & ~values[names["done"]]
+        values[names["done"]][cut] = values[names["truncated"]][cut] = True
+        return values
 
     def _leaf_rows(self, slots: Slots, names: Mapping[str, str]) -> LeafRows:
         parts = [part for _, part in self._parts() if part is not self]

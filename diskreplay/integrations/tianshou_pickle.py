@@ -16,7 +16,7 @@ from diskreplay.integrations.packed_checkpoint import packed, unpacked
 from diskreplay.integrations.tianshou_leaves import OPEN, DiskOptions
 from diskreplay.integrations.tianshou_state import SavedBuffer
 from diskreplay.slot_view import SlotView
-from diskreplay.store import temporary
+from diskreplay.store import files, temporary
 from diskreplay.store.listing import checkpoints
 
 _OURS = {"_rows", "_options", "_meta", "_saved"}
@@ -93,7 +93,7 @@ class PickledBuffer(SavedBuffer):
         self._share()
 
     def _refer_to(self, checkpoint: Path) -> None:
-        if not checkpoint.exists():
+        if not files.is_there(checkpoint):
             raise CheckpointNotFoundError(
                 f"{checkpoint}: the rows of this pickle are not there any more; keep="
                 f"{self._options.keep} says how many checkpoints stay, and None keeps all"

@@ -10,10 +10,11 @@ from tianshou.data import PrioritizedReplayBuffer
 
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
 from diskreplay.integrations.tianshou_leaves import NOTE, LeavesOnDisk
-from diskreplay.slot_fields import SlotFields
+from diskreplay.store import files
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import Checkpoint, checkpoints
+from diskreplay.store.paths import is_remote, local
 
 
 class SavedBuffer(LeavesOnDisk):
@@ -142,8 +143,14 @@ class SavedBuffer(LeavesOnDisk):
             Go on with the episodes that were under way; otherwise they are over, and truncated.
         """
         if self._rows is None:
-            path = Path(checkpoint_dir)
-            if not (path / "zarr.json").exists():
+            if is_remote(checkpoint_dir):
+                raise InvalidInputError(
+                    f"checkpoint_dir: a directory expected, found {checkpoint_dir!r:.200}: a "
+                    "buffer without a transition looks there first which arrays it is to have; "
+                    "pull the checkpoint (diskreplay pull), and load it from where it is then"
+                )
+            path = local(checkpoint_dir, "checkpoint_dir")
+            if not files.is_there(path / "zarr.json"):
                 there = {each.suffix: each.path for each in checkpoints(path)}
                 newest = [each for each in checkpoints(path) if each.number is not None]
                 chosen = newest[-1].suffix if suffix is None and newest else str(suffix)
@@ -165,8 +172,7 @@ class SavedBuffer(LeavesOnDisk):
         """Make a store of the arrays that a checkpoint has."""
         attributes = read_attributes(checkpoint)
         names = attributes["notes"][NOTE]["leaves"]
-        rows = self._leaf_rows(self._make_slots(SlotFields.parse(attributes).specs, names), names)
-        self._take(rows)
+        self._take(self._leaf_rows(self._made_as(attributes, names), names))
         self._share()
 
     def _restore_originals(self) -> None:

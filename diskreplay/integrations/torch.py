@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.extensions import needed
+from diskreplay.store.paths import local
 
 with needed("diskreplay.integrations.torch needs PyTorch", "torch"):
     import torch
@@ -260,4 +261,5 @@ class SampleStream(IterableDataset):
 
 
 def _path(store: str | os.PathLike | ReplayBuffer) -> Path:
-    return Path(store.path if isinstance(store, ReplayBuffer) else store).absolute()
+    path = store.path if isinstance(store, ReplayBuffer) else local(store, "store")
+    return path.absolute()

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from diskreplay.extensions import needed
+from diskreplay.store import files
+from diskreplay.store.paths import local
 
 with needed("diskreplay.integrations.torchrl needs torchrl", "torchrl"):
     import torch
@@ -31,6 +33,7 @@ with needed("diskreplay.integrations.torchrl needs torchrl", "torchrl"):
     from torchrl.data.replay_buffers.storages import Storage
 
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
+from diskreplay.given_numbers import whole
 from diskreplay.integrations.record_layout import RecordLayout
 from diskreplay.integrations.record_log import RecordLog
 from diskreplay.integrations.record_shelf import RecordShelf
@@ -53,7 +56,6 @@ from diskreplay.integrations.torchrl_records import (
 )
 from diskreplay.integrations.torchrl_run import SavedReplayBuffer
 from diskreplay.store.listing import Checkpoint, checkpoints
-from diskreplay.validation import whole
 
 __all__ = ["DiskStorage", "DiskStorageCheckpointer", "SavedReplayBuffer"]
 
@@ -124,10 +126,11 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             raise InvalidInputError(f"min_bytes: 0 or more expected, found {min_bytes!r:.60}")
         self._shelf: RecordShelf | None = None
         super().__init__(whole("max_size", max_size, most=1 << 40), ndim=ndim, device=device)
-        self._path, self._compressor, self._min_bytes = path, compressor, min_bytes
+        self._path = None if path is None else local(path, "path")
+        self._compressor, self._min_bytes = compressor, min_bytes
         self._next_of, self._stack = bool(next_of), checked_stack(stack)
-        if path is not None and (Path(path) / "zarr.json").exists():
-            self._open(Path(path))
+        if self._path is not None and files.is_there(self._path / "zarr.json"):
+            self._open(self._path)
             self._recall(np.flatnonzero(self._opened.log.rows >= 0))
 
     @property
@@ -135,7 +138,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         """The store's directory; None as long as a temporary one is not made."""
         if self._shelf is not None:
             return self._shelf.log.path
-        return None if self._path is None else Path(self._path)
+        return self._path
 
     @property
     def _opened(self) -> RecordShelf:
@@ -280,10 +283,17 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def get(self, index: Any) -> Any:
-        """Records, as `LazyTensorStorage.get`; of slices the leaves on disk are lazy."""
+        """Records, as `LazyTensorStorage.get`; of slices the leaves on disk are lazy.
+
+        Raises
+        ------
+        CorruptSegmentError
+            A repair has set one of them aside, and nothing was written there since.
+        """
         self._follow()
         if self._shelf is None:
             return super().get(index)
+        self._shelf.log.check(self._shelf.slots, index)
         with self._shelf.once_more(index):
             return super().get(index)
 
@@ -353,7 +363,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
 
     def restore(self, checkpoint: Path) -> Checkpoint:
         """Go back to a checkpoint."""
-        if not checkpoint.exists():
+        if not files.is_there(checkpoint):
             raise CheckpointNotFoundError(
                 f"{checkpoint}: the records of this state are not there any more; the newest "
                 f"{_KEPT} checkpoints of state dicts are kept, and those of dumps"

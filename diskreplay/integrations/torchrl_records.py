@@ -12,12 +12,12 @@ from torch.utils import _pytree as pytree
 from torchrl.data import RoundRobinWriter
 
 from diskreplay.errors import DtypeError, InvalidInputError, SchemaError, ShapeError
+from diskreplay.given_numbers import whole
 from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_layout import Leaf
 from diskreplay.integrations.record_shelf import DiskLeaf, RecordShelf, stored_dtype
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.store.format import read_attributes
-from diskreplay.validation import whole
 
 _LEAST_ON_DISK = 1024  # bytes of a leaf that a record cannot have from later on
 _MOST_FRAMES = 100

@@ -208,7 +208,8 @@ class TransitionRing(TransitionReading):
         if is_fitted:
             row = self.buffer.put_row([frame, action, reward, False, False, 0, False])
         else:
-            row = self.buffer.add(frame, action, reward, False, False, **extras).item(0)
+            given = {self.leaves[0].name: frame} if self._named else frame
+            row = self.buffer.add(given, action, reward, False, False, **extras).item(0)
         steps = self._steps.item(0) + 1
         self._steps[0] = steps
         self.rows[slot, 0] = self._newest[0] = row

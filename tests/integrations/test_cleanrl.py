@@ -1,6 +1,9 @@
 """The same buffer without Stable-Baselines3, as single files have it."""
 
+import os
 import pickle
+from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -121,14 +124,17 @@ def test_a_run_ends_in_the_same_weights(tmp_path, original_run, options):
     "space",
     [spaces.Discrete(5), spaces.Box(-1, 1, (3,), np.float32), spaces.MultiBinary([2, 2]),
      spaces.MultiDiscrete([3, 4]),
+     spaces.Dict({"a": spaces.Box(0, 1, (2, 2), np.float32)}),
      spaces.Dict({"a": spaces.Discrete(4), "b": spaces.Box(0, 1, (2, 2), np.float32)})],
-    ids=lambda space: type(space).__name__,
+    ids=str,
 )  # fmt: skip
-def test_spaces_as_the_original(space):
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_spaces_as_the_original(space, n_envs, goes_on):
     named = isinstance(space, spaces.Dict)
     theirs = original.DictReplayBuffer if named else original.ReplayBuffer
     action = spaces.Box(-1, 1, (2,), np.float32)
-    one, other = (kind(20, space, action, "cpu", n_envs=2) for kind in (theirs, ReplayBuffer))
+    one, other = (kind(20, space, action, "cpu", n_envs=n_envs) for kind in (theirs, ReplayBuffer))
     assert (one.obs_shape, one.action_dim, one.device) == (
         other.obs_shape, other.action_dim, other.device,
     )  # fmt: skip
@@ -136,13 +142,14 @@ def test_spaces_as_the_original(space):
     rng = np.random.default_rng(0)
 
     def observe():
-        two = [space.sample() for _ in range(2)]
-        return {k: np.stack([t[k] for t in two]) for k in two[0]} if named else np.stack(two)
+        them = [space.sample() for _ in range(n_envs)]
+        return {k: np.stack([t[k] for t in them]) for k in them[0]} if named else np.stack(them)
 
+    led = observe()
     for step in range(30):
-        seen, led = observe(), observe()
-        rest = rng.normal(size=(2, 2)), rng.normal(size=2), rng.random(2) < 0.3
-        infos = [{"TimeLimit.truncated": step % 2 == 0}, {}]
+        seen, led = led if goes_on else observe(), observe()
+        rest = rng.normal(size=(n_envs, 2)), rng.normal(size=n_envs), rng.random(n_envs) < 0.3
+        infos = [{"TimeLimit.truncated": step % 2 == 0}, {}][:n_envs]
         for each in (one, other):
             each.add(seen, led, *rest, infos)
     np.random.seed(0)  # noqa: NPY002
@@ -212,3 +219,61 @@ def test_read_ahead(tmp_path):
             assert (batch.next_observations[:, 0].numpy() == rewards + 1).all()
             assert (batch.dones.flatten().numpy() == (rewards % 10 == 9)).all()
     buffer.close()
+
+
+def blocks_of_resume():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cleanrl.md").read_text()
+    part = page.split("## How to resume")[1].split("\n## ")[0]
+    return [each.split("```")[0] for each in part.split("```python\n")[1:]][1:]
+
+
+def test_the_page_saves_all_of_a_run_in_one_file(tmp_path, monkeypatch):
+    """The network of one moment is never found beside the rows of another one."""
+    write, read = blocks_of_resume()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    envs = gym.vector.SyncVectorEnv([lambda: make(0)], **SAME_STEP)
+    spaces_of = envs.single_observation_space, envs.single_action_space
+    network, target = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam([*network.parameters()])
+    names = {
+        "args": SimpleNamespace(exp_name="one"), "np": np, "torch": torch, "global_step": 0,
+        "q_network": network, "target_network": target, "optimizer": optimizer,
+        "rb": ReplayBuffer(60, *spaces_of, "cpu", handle_timeout_termination=False,
+                           path="runs/one/replay", frame_stack=4),
+    }  # fmt: skip
+    observation, _ = envs.reset(seed=0)
+
+    def play(steps):
+        nonlocal observation
+        for _ in range(steps):
+            following, reward, done, cut, infos = envs.step(np.zeros(1, int))
+            real = np.array(infos[FINAL][0])[None] if cut[0] else following
+            names["rb"].add(observation, real, np.zeros(1, int), reward, done, infos)
+            observation = following
+            names["global_step"] += 1
+        with torch.no_grad():
+            network.weight.fill_(names["global_step"])
+
+    def drawn():
+        return names["rb"].sample(8).observations.numpy().copy()
+
+    play(30)
+    exec(write, names)
+    expected = drawn()
+    play(20)
+    with monkeypatch.context() as patch:  # killed before the file came to its place
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            exec(write, names)
+    names["rb"].close()
+    exec(read, names)
+    assert names["global_step"] == names["rb"].pos == 30
+    assert network.weight[0, 0].item() == 30
+    np.testing.assert_array_equal(drawn(), expected)
+    play(5)
+    exec(write, names)
+    exec(read, names)
+    assert names["global_step"] == 35
+    names["rb"].close()
+    envs.close()

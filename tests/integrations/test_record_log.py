@@ -70,6 +70,14 @@ def twin(made):
 def check(log, wanted):
     for name, values in wanted.items():
         assert (log.read(name, np.arange(SLOTS)) == values).all(), name
+    for pair in {log.layout.pair(name) for name in wanted} - {None}:
+        for slots in (np.arange(SLOTS), np.arange(SLOTS).reshape(-1, 4)[[7, 0, 1, 7]]):
+            both = log.read_both(pair[0], slots)
+            if both is None:
+                assert log.layout.has_back  # what a stack led to may have nothing to do with it
+                continue
+            for name, values in zip(pair, both, strict=True):
+                assert (values == wanted[name][slots]).all(), name
 
 
 LAYOUTS = {
@@ -123,6 +131,30 @@ def test_slots_show_what_was_written_last(kind, steps, seed):
         reader.close()
     finally:
         log.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "windows"),
+    [
+        ([5, 6, 7, 20, 21, 22], [[4, 5, 6, 7], [19, 20, 21, 22]]),  # slices of one length
+        ([5, 6, 7, 8, 30, 31], [[4, 5, 6], [6, 7, 8], [29, 30, 31]]),  # two that touch
+        ([5, 6, 7, 20, 21], [[4, 5], [5, 6], [6, 7], [19, 20], [20, 21]]),
+        ([9], [[8, 9]]),
+        ([-1, 4, 5, 9], [[-1, -1], [3, 4], [4, 5], [8, 9]]),  # nothing was written to the first
+    ],
+)
+def test_frames_that_records_have_in_common_are_one_window(rows, windows):
+    made = layout()
+    names = "observation/pixels", "observation/next_pixels"
+    assert [made.pair(name) for name in (*names, "next_reward")] == [names, names, None]
+    assert made.both(names[0], np.array(rows), None).tolist() == windows
+
+
+def test_stacks_that_do_not_slide_are_no_windows():
+    made, rows = layout(stack=2), np.array([9, -1, 4])
+    both = made.both("observation/pixels", rows, np.array([1, 0, 1], np.uint8))
+    assert both.tolist() == [[7, 8, 9], [-1, -1, -1], [2, 3, 4]]
+    assert made.both("observation/pixels", rows, np.array([1, 0, 2], np.uint8)) is None
 
 
 def test_frames_are_stored_once(tmp_path):

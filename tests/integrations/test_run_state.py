@@ -344,3 +344,116 @@ def test_a_kill_never_leaves_a_network_without_its_rows(tmp_path):
                 assert buffer.add_count == 5 * each.number
                 newest = buffer.take("reward", np.arange(*buffer.bounds[0]))
                 assert newest[-5:].tolist() == [each.number] * 5
+
+
+class Refusing:
+    """Has a state, and does not take one."""
+
+    def state_dict(self):
+        return {"x": 1}
+
+    def load_state_dict(self, state):
+        if state["x"] != 2:  # 2 is that of this run
+            raise RuntimeError("it is of another kind")
+
+
+def changed(agent, part, name, value):
+    return agent | {part: agent[part] | {name: value}}
+
+
+FORGED = {
+    "no modules": lambda agent: agent | {"modules": None},
+    "modules in a list": lambda agent: agent | {"modules": ["q"]},
+    "a module of nothing": lambda agent: changed(agent, "modules", "q", None),
+    "no optimizer": lambda agent: changed(agent, "optimizers", "adam", None),
+    "groups that are none": lambda agent: changed(
+        agent, "optimizers", "adam", {"state": {}, "param_groups": [5]}
+    ),
+    "an optimizer without states": lambda agent: changed(
+        agent, "optimizers", "adam", {"param_groups": agent["optimizers"]["adam"]["param_groups"]}
+    ),
+    "no classes": lambda agent: agent | {"classes": 3},
+    "no generators": lambda agent: agent | {"rng": None},
+    "Python's generator": lambda agent: changed(agent, "rng", "python", (3, (1, 2), None)),
+    "NumPy's generator": lambda agent: changed(agent, "rng", "numpy", {"bit_generator": "PCG64"}),
+    "PyTorch's generator": lambda agent: changed(agent, "rng", "torch", torch.zeros(5).byte()),
+    "a generator": lambda agent: changed(
+        agent, "generators", "mine", {"bit_generator": "PCG64", "state": {"state": 1}}
+    ),
+    "extras in a list": lambda agent: agent | {"extras": [1]},
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_state_that_is_not_taken_changes_nothing(tmp_path, name):
+    """Names and shapes fit, or what is checked is no state at all: rows stay, and all else."""
+
+    def parts(seed):
+        network = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.Adam(network.parameters())
+        network(torch.ones(4)).sum().backward(), optimizer.step()
+        return network, optimizer, np.random.default_rng(seed)
+
+    with make_buffer(tmp_path / "replay") as buffer:
+
+        def run_of(network, optimizer, generator):
+            return RunState(
+                buffer, tmp_path / "ckpt", modules={"q": network}, optimizers={"adam": optimizer},
+                generators={"mine": generator},
+            )  # fmt: skip
+
+        saved = run_of(*parts(0)).save(1)
+        agent = torch.load(saved / "is_final/saved/attachments/agent.pt", weights_only=True)
+        forged = FORGED[name](agent)
+        buffer.save(tmp_path / "ckpt", 2, attachments={"agent.pt": lambda p: torch.save(forged, p)})
+        buffer.add(np.zeros(4, np.float32), 0, 1.0, False, False)
+        network, optimizer, generator = mine = parts(1)
+
+        def now():
+            return [
+                [value.tolist() for value in network.state_dict().values()],
+                str(optimizer.state_dict()), str(generator.bit_generator.state),
+                random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist(),  # noqa: NPY002
+                buffer.add_count,
+            ]  # fmt: skip
+
+        before = now()
+        with pytest.raises(InvalidInputError, match=r"replay_ckpt\.2"):
+            run_of(*mine).load()
+        assert now() == before
+        assert run_of(*mine).load(1) == (1, {})
+        assert now() != before
+
+
+def test_a_part_that_refuses_its_state_is_named(tmp_path):
+    with make_buffer(tmp_path / "replay") as buffer:
+        network, other = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+        more = {"optimizers": {"mine": Refusing()}}
+        RunState(buffer, tmp_path / "ckpt", modules={"q": network}, **more).save(1)
+        buffer.add(np.zeros(4, np.float32), 0, 1.0, False, False)
+        weights = other.weight.clone()
+        mine = RunState(buffer, tmp_path / "ckpt", modules={"q": other}, **more)
+        mine._optimizers["mine"].state_dict = lambda: {"x": 2}
+        with pytest.raises(InvalidInputError, match=r"optimizers\['mine'\].*of another kind"):
+            mine.load()
+        assert torch.equal(other.weight, weights)
+        assert buffer.add_count == 1
+
+
+def test_rows_that_cannot_be_loaded_leave_the_networks(tmp_path, monkeypatch):
+    with make_buffer(tmp_path / "replay") as buffer:
+        network = torch.nn.Linear(4, 2)
+        run = RunState(buffer, tmp_path / "ckpt", modules={"q": network})
+        run.save(1)
+        with torch.no_grad():
+            network.weight.add_(1)
+        weights, state = network.weight.clone(), torch.get_rng_state()
+
+        def full(*_arguments, **_options):
+            raise diskreplay.DiskFullError(28, "full", "x")
+
+        monkeypatch.setattr(buffer, "load", full)
+        with pytest.raises(diskreplay.DiskFullError):
+            run.load()
+        assert torch.equal(network.weight, weights)
+        assert torch.equal(torch.get_rng_state(), state)

@@ -580,34 +580,37 @@ def test_observations_of_any_type(tmp_path, dtype):
 @pytest.mark.parametrize(
     "space",
     [spaces.Discrete(7), spaces.MultiDiscrete([3, 4]), spaces.MultiBinary(5), VECTOR,
+     spaces.Dict({"a": VECTOR}), spaces.Dict({"a": STACKS}),
      spaces.Dict({"a": spaces.Discrete(5), "b": VECTOR, "c": STACKS})],
-    ids=lambda space: type(space).__name__,
+    ids=str,
 )  # fmt: skip
+@pytest.mark.parametrize("n_envs", [1, 2])
 @pytest.mark.parametrize("action", [TWO, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3),
                                     spaces.Box(-2, 2, (2, 2), np.float64)],
                          ids=lambda space: type(space).__name__)  # fmt: skip
-def test_spaces(tmp_path, space, action):
+def test_spaces(tmp_path, space, action, n_envs):
     from stable_baselines3.common.buffers import DictReplayBuffer
 
     named = isinstance(space, spaces.Dict)
-    model = (DictReplayBuffer if named else ReplayBuffer)(20, space, action, "cpu", n_envs=2)
-    buffer = DiskReplayBuffer(20, space, action, "cpu", n_envs=2, path=tmp_path / "r")
+    model = (DictReplayBuffer if named else ReplayBuffer)(20, space, action, "cpu", n_envs=n_envs)
+    buffer = DiskReplayBuffer(20, space, action, "cpu", n_envs=n_envs, path=tmp_path / "r")
     space.seed(0)
     action.seed(0)
 
     def observe():
-        two = [space.sample() for _ in range(2)]
+        them = [space.sample() for _ in range(n_envs)]
         if named:
-            return {key: np.stack([one[key] for one in two]) for key in two[0]}
-        return np.stack(two)
+            return {key: np.stack([one[key] for one in them]) for key in them[0]}
+        return np.stack(them)
 
     seen = observe()
     for step in range(25):
-        led, did = observe(), np.stack([action.sample() for _ in range(2)])
+        led, did = observe(), np.stack([action.sample() for _ in range(n_envs)])
         for each in (model, buffer):
             each.add(
-                copy.deepcopy(seen), copy.deepcopy(led), did, np.ones(2), np.full(2, step % 5 == 4),
-                [{}, {"TimeLimit.truncated": step % 10 == 9}],
+                copy.deepcopy(seen), copy.deepcopy(led), did, np.ones(n_envs),
+                np.full(n_envs, step % 5 == 4),
+                [{}, {"TimeLimit.truncated": step % 10 == 9}][-n_envs:],
             )  # fmt: skip
         seen = led
     for name in ("observations", "next_observations"):
@@ -617,7 +620,7 @@ def test_spaces(tmp_path, space, action):
     np.testing.assert_array_equal(model.actions, buffer.actions)
     assert model.actions.dtype == buffer.actions.dtype
     buffer.close()
-    again = DiskReplayBuffer(20, space, action, "cpu", n_envs=2, path=tmp_path / "r")
+    again = DiskReplayBuffer(20, space, action, "cpu", n_envs=n_envs, path=tmp_path / "r")
     assert again.pos == model.pos
     np.testing.assert_array_equal(model.actions, again.actions)
     again.close()

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -21,152 +20,25 @@ from diskreplay.check.verify import verify
 from diskreplay.integrations import tianshou as ours
 from diskreplay.integrations.disk_batch import leaves
 from diskreplay.slot_view import SlotView
-
-ATARI = {"stack_num": 4, "ignore_obs_next": True, "save_only_last_obs": True}
-ENVS = 3
-
-
-def reached(achieved, desired):
-    return -(np.abs(achieved - desired).sum(-1) > 0.5).astype(np.float64)
-
-
-GOALS = {"compute_reward_fn": reached, "horizon": 12, "future_k": 4}
-
-
-class Player:
-    """Plays the same steps into any number of buffers."""
-
-    def __init__(self, seed=0, *, goals=False, stack=False, envs=ENVS):
-        self.rng, self.goals, self.stack, self.envs = (
-            np.random.default_rng(seed),
-            goals,
-            stack,
-            envs,
-        )
-        self.seen = [self.observation() for _ in range(envs)]
-        self.length = np.zeros(envs, int)
-
-    def observation(self):
-        picture = self.rng.integers(0, 256, (34, 34), np.uint8)
-        if self.stack:
-            return np.stack([picture // 2, picture])
-        if self.goals:
-            return {
-                "observation": picture, "achieved_goal": self.rng.integers(0, 3, 2).astype(float),
-                "desired_goal": self.rng.integers(0, 3, 2).astype(float),
-            }  # fmt: skip
-        return picture
-
-    def step(self, *buffers):
-        led = [self.observation() for _ in range(self.envs)]
-        self.length += 1
-        done = (self.rng.random(self.envs) < 0.15) | (self.length == 10)
-        cut = done & (self.rng.random(self.envs) < 0.5)
-        ids = np.flatnonzero(self.rng.random(self.envs) < 0.9) if self.envs > 1 else np.arange(1)
-        values = {
-            "obs": self.seen, "act": self.rng.integers(0, 4, self.envs), "obs_next": led,
-            "rew": self.rng.normal(size=self.envs), "terminated": done & ~cut, "truncated": cut,
-            "info": [{"time": float(n)} for n in self.length],
-        }  # fmt: skip
-        batch = Batch({name: self.chosen(value, ids) for name, value in values.items()})
-        results = []
-        if len(ids):
-            for buffer in buffers:
-                if hasattr(buffer, "buffers"):
-                    results.append(buffer.add(batch, buffer_ids=ids))
-                else:
-                    results.append(buffer.add(batch[0]))
-        for at in ids:
-            self.seen[at] = self.observation() if done[at] else led[at]
-            self.length[at] *= not done[at]
-        return results
-
-    @staticmethod
-    def chosen(value, ids):
-        picked = [value[at] for at in ids]
-        if picked and isinstance(picked[0], dict):
-            return Batch.stack([Batch(each) for each in picked])
-        return np.array(picked)
+from tests.integrations.tianshou_twins import (
+    ENVS,
+    KINDS,
+    alike,
+    compare,
+    make,
+    player,
+    shared,
+)
 
 
-def alike(one, other):
-    """Whether two batches are the same, bit for bit and type for type."""
-    found, wanted = dict(leaves(one)), dict(leaves(other))
-    assert found.keys() == wanted.keys()
-    for path, value in wanted.items():
-        assert type(found[path]) is type(value), path
-        assert found[path].dtype == value.dtype, path
-        np.testing.assert_array_equal(found[path], value, err_msg=path)
-
-
-def drawn(buffer, size, seed):
-    np.random.seed(seed)  # noqa: NPY002 - what Tianshou draws by, beside its own generators
-    return buffer.sample(size)
-
-
-def compare(disk, plain, rng, sizes=(1, 7, 0)):
-    assert len(disk) == len(plain)
-    if not len(plain.sample_indices(0)):
-        sizes = (0,)  # no transition has a whole stack
-    for size in sizes:
-        seed = int(rng.integers(2**31))
-        (found, at), (wanted, there) = drawn(disk, size, seed), drawn(plain, size, seed)
-        np.testing.assert_array_equal(at, there)
-        alike(found, wanted)
-        if hasattr(plain, "update_weight") and len(at):
-            weights = rng.random(len(at))
-            disk.update_weight(at, weights)
-            plain.update_weight(at, weights)
-    for ask in ("prev", "next") if len(plain) else ():
-        at = rng.integers(0, max(len(plain), 1), 9)
-        np.testing.assert_array_equal(getattr(disk, ask)(at), getattr(plain, ask)(at))
-    np.testing.assert_array_equal(disk.unfinished_index(), plain.unfinished_index())
-    if len(plain):
-        for one in (0, [0]):
-            alike(Batch(obs=disk.get(one, "obs")), Batch(obs=plain.get(one, "obs")))
-
-
-def make(name, disk=None, **options):
-    """One of Tianshou's own, or with options for the disk one of ours."""
-    where, prefix = (tianshou.data, "") if disk is None else (ours, "Disk")
-    kind, disk = getattr(where, prefix + name), disk or {}
-    if name == "CachedReplayBuffer":
-        return kind(tianshou.data.ReplayBuffer(50, **options), ENVS, 12, **disk)
-    if "Vector" in name:
-        return kind(60, ENVS, **options, **disk)
-    return kind(20, **options, **disk)
-
-
-KINDS = {
-    "plain": ("ReplayBuffer", {}),
-    "vector": ("VectorReplayBuffer", {}),
-    "vector of frames": ("VectorReplayBuffer", ATARI),
-    "vector of whole stacks": ("VectorReplayBuffer", {**ATARI, "sample_avail": True}),
-    "prioritized": ("PrioritizedReplayBuffer", {"alpha": 0.6, "beta": 0.4, "stack_num": 2}),
-    "prioritized vector": ("PrioritizedVectorReplayBuffer", {"alpha": 0.6, "beta": 0.4}),
-    "prioritized vector of frames": (
-        "PrioritizedVectorReplayBuffer", {"alpha": 0.7, "beta": 0.5, "weight_norm": False, **ATARI}
-    ),
-    "cached": ("CachedReplayBuffer", {"stack_num": 3}),
-    "goals": ("HERReplayBuffer", GOALS),
-    "vector of goals": ("HERVectorReplayBuffer", {**GOALS, "ignore_obs_next": True}),
-}  # fmt: skip
-
-
-def player(kind, seed=0):
-    name, options = KINDS[kind]
-    return Player(
-        seed, goals="HER" in name, stack="save_only_last_obs" in options,
-        envs=ENVS if "Vector" in name or "Cached" in name else 1,
-    )  # fmt: skip
-
-
+@pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize("min_bytes", [2, 1024])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_those_of_the_original(kind, min_bytes):
+def test_batches_are_those_of_the_original(kind, min_bytes, shares):
     name, options = KINDS[kind]
     plays, rng = player(kind), np.random.default_rng(1)
-    disk, plain = make(name, {"min_bytes": min_bytes}, **options), make(name, **options)
+    how = {"min_bytes": min_bytes, **(shared(kind) if shares else {})}
+    disk, plain = make(name, how, **options), make(name, **options)
     for step in range(75):
         results = plays.step(disk, plain)
         if results:
@@ -176,6 +48,8 @@ def test_batches_are_those_of_the_original(kind, min_bytes):
             compare(disk, plain, rng)
     on_disk = [path for path, value in leaves(disk._meta) if isinstance(value, SlotView)]
     assert any(path.startswith("obs") for path in on_disk)
+    has_pairs = "obs_next" in plain._meta.get_keys()
+    assert bool(disk.disk.next_of) == (shares and has_pairs)
     assert ("act" in on_disk) == (min_bytes == 2)
     for buffer in (disk, plain):
         buffer.reset()
@@ -219,9 +93,10 @@ def check_reopened(disk, plain, plays):
 @pytest.mark.parametrize("steps", [3, 50])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_buffer_that_is_opened_again_goes_on(tmp_path, kind, steps):
+    """With the options of the disk that the store was made with."""
     name, options = KINDS[kind]
-    plays = player(kind)
-    disk, plain = make(name, {"path": tmp_path / "replay"}, **options), make(name, **options)
+    plays, how = player(kind), {"path": tmp_path / "replay", **shared(kind)}
+    disk, plain = make(name, how, **options), make(name, **options)
     for _ in range(steps):
         plays.step(disk, plain)
     compare(disk, plain, np.random.default_rng(1), sizes=(4,))
@@ -237,10 +112,11 @@ def test_a_buffer_that_is_opened_again_goes_on(tmp_path, kind, steps):
 KILLED = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from test_tianshou import KINDS, make, player
+from tianshou_twins import KINDS, make, player, shared
 
 name, options = KINDS[sys.argv[3]]
-plays, buffer = player(sys.argv[3]), make(name, {"path": sys.argv[1]}, **options)
+how = {"path": sys.argv[1], **shared(sys.argv[3])}
+plays, buffer = player(sys.argv[3]), make(name, how, **options)
 while len(buffer) < 45 or sys.argv[3] != "cached":  # no transition leaves there
     plays.step(buffer)
     print("added", flush=True)
@@ -249,7 +125,7 @@ input()
 """
 
 
-@pytest.mark.parametrize("kind", ["plain", "vector of frames", "cached"])
+@pytest.mark.parametrize("kind", ["plain", "vector of frames", "cached", "vector that slides"])
 def test_what_was_added_outlives_a_kill(tmp_path, kind):
     name, options = KINDS[kind]
     child = subprocess.Popen(
@@ -311,123 +187,6 @@ def test_an_episode_that_was_moved_when_the_process_died_is_there_once(tmp_path)
         disk.close()
 
 
-@pytest.mark.parametrize("where", ["temporary", "reference", "embed"])
-@pytest.mark.parametrize("kind", ["plain", "vector of frames", "prioritized vector", "cached"])
-def test_pickles_go_on_where_they_were(tmp_path, kind, where):
-    name, options = KINDS[kind]
-    plays = player(kind)
-    options_of_disk = {}
-    if where != "temporary":
-        options_of_disk = {"path": tmp_path / "replay", "pickle": where}
-    disk, plain = make(name, options_of_disk, **options), make(name, **options)
-    for _ in range(40):
-        plays.step(disk, plain)
-    data = pickle.dumps(disk)
-    again = pickle.loads(data)
-    rng = np.random.default_rng(1)
-    compare(again, plain, rng)
-    if where == "reference":
-        assert len(data) < 100_000
-        with pytest.raises(errors.UsageError, match="another replay buffer"):
-            disk.sample(1)
-    else:
-        disk.close()
-    for _ in range(30):
-        plays.step(again, plain)
-    if "buffers" not in plain.__dict__:
-        compare(again, plain, rng)
-    again.close()
-
-
-def test_a_copy_has_rows_of_its_own(tmp_path):
-    disk, plays = make("VectorReplayBuffer", {"path": tmp_path / "replay"}), player("vector")
-    plain = make("VectorReplayBuffer")
-    for _ in range(20):
-        plays.step(disk, plain)
-    made = copy.deepcopy(disk)
-    plays.step(disk)
-    alike(made[:], plain[:])
-    made.close()
-    disk.close()
-
-
-def test_a_pickle_without_its_checkpoint_says_so(tmp_path):
-    disk = make("ReplayBuffer", {"path": tmp_path / "replay", "keep": 1})
-    player("plain").step(disk)
-    data = pickle.dumps(disk)
-    pickle.dumps(disk)
-    with pytest.raises(errors.CheckpointNotFoundError, match="keep=1"):
-        pickle.loads(data)
-    disk.close()
-
-
-@pytest.mark.parametrize("kind", ["plain", "vector of frames", "prioritized vector"])
-def test_a_checkpoint_has_all_that_is_drawn_by(tmp_path, kind):
-    name, options = KINDS[kind]
-    plays = player(kind)
-    disk = make(name, {"path": tmp_path / "replay"}, **options)
-    for _ in range(30):
-        plays.step(disk)
-    drawn(disk, 5, 0)
-    disk.save(tmp_path / "saved", 7, attachments={"note": b"seven"})
-    before, later = copy.deepcopy(plays), [drawn(disk, 6, 3)]
-    for _ in range(10):
-        plays.step(disk)
-        later.append(drawn(disk, 6, 4))
-    disk.close()
-    again = make(name, {"path": tmp_path / "other"}, **options)
-    found = again.load(tmp_path / "saved")
-    assert found.attachments["note"].read_bytes() == b"seven"
-    batches = [drawn(again, 6, 3)]
-    for _ in range(10):
-        before.step(again)
-        batches.append(drawn(again, 6, 4))
-    for (one, at), (other, there) in zip(batches, later, strict=True):
-        np.testing.assert_array_equal(at, there)
-        alike(one, other)
-    again.close()
-
-
-def test_a_run_is_saved_with_its_network(tmp_path):
-    torch = pytest.importorskip("torch")
-    from diskreplay.integrations.run_state import RunState
-
-    disk, plays = make("ReplayBuffer", {"path": tmp_path / "replay"}), player("plain")
-    for _ in range(15):
-        plays.step(disk)
-    net = torch.nn.Linear(2, 2)
-    run = RunState(disk, tmp_path / "saved", modules={"net": net})
-    run.save(15, loss=0.5)
-    wanted, weight = disk[:], net.weight.detach().clone()
-    # The environment begins anew, so the episode under way is over.
-    last = disk.unfinished_index()
-    wanted.truncated[last], wanted.done[last] = True, True
-    for _ in range(9):
-        plays.step(disk)
-    torch.nn.init.zeros_(net.weight)
-    assert run.load() == (15, {"loss": 0.5})
-    alike(disk[:], wanted)
-    assert (net.weight == weight).all()
-    disk.close()
-
-
-@pytest.mark.parametrize("kind", ["plain", "vector of frames"])
-def test_files_of_tianshou_are_those_of_the_original(tmp_path, kind):
-    name, options = KINDS[kind]
-    plays = player(kind)
-    disk, plain = make(name, {}, **options), make(name, **options)
-    for _ in range(20):
-        plays.step(disk, plain)
-    disk.save_hdf5(tmp_path / "disk.h5", compression="gzip")
-    plain.save_hdf5(tmp_path / "plain.h5")
-    again = type(plain).load_hdf5(tmp_path / "disk.h5")
-    ours_again = type(disk).load_hdf5(tmp_path / "plain.h5")
-    for each in (again, ours_again, disk):
-        alike(each[np.arange(12)], plain[np.arange(12)])
-    disk.close()
-    ours_again.close()
-
-
 def test_data_that_are_there_are_copied_to_the_disk():
     rng = np.random.default_rng(0)
     data = {
@@ -441,6 +200,56 @@ def test_data_that_are_there_are_copied_to_the_disk():
     assert isinstance(disk.obs, SlotView)
     disk.set_array_at_key(np.ones((30, 40, 40), np.uint8), "obs")
     assert (disk[:].obs == 1).all()
+    disk.close()
+
+
+@pytest.mark.parametrize("min_bytes", [2, 1024])
+@pytest.mark.parametrize("next_of", [False, True])
+def test_of_more_transitions_than_there_is_room_for_the_last_ones_stay(
+    tmp_path, min_bytes, next_of
+):
+    """An episode of a `CachedReplayBuffer`, say, that is longer than the main buffer."""
+    source, plain = tianshou.data.ReplayBuffer(30), tianshou.data.ReplayBuffer(12)
+    options = {"path": tmp_path / "rows", "min_bytes": min_bytes, "next_of": next_of}
+    disk = ours.DiskReplayBuffer(12, **options)
+    for t in range(20):
+        step = {"obs": np.full(3, t), "obs_next": np.full(3, t + 1), "act": t, "rew": float(t)}
+        source.add(Batch(**step, terminated=t % 6 == 5, truncated=False, info={}))
+    assert disk.update(source).tolist() == plain.update(source).tolist()
+    rows = np.arange(12)
+    alike(disk._meta[rows], plain._meta[rows])
+    disk.close()
+    disk = ours.DiskReplayBuffer(12, **options)
+    assert disk.sample_indices(0).tolist() == plain.sample_indices(0).tolist()
+    for name in ("obs", "obs_next", "act", "rew", "terminated"):
+        np.testing.assert_array_equal(disk._meta[rows][name], plain._meta[rows][name])
+    disk.close()
+
+
+@pytest.mark.parametrize("steps", [0, 5, 17])
+@pytest.mark.parametrize("more", [0, 2])
+def test_set_batch_leaves_the_same_transitions(tmp_path, steps, more):
+    plain, disk = tianshou.data.ReplayBuffer(12), ours.DiskReplayBuffer(12, path=tmp_path / "rows")
+
+    def add(t):
+        step = {"obs": np.full(3, t), "act": t, "rew": float(t), "obs_next": np.full(3, t + 1)}
+        for buffer in (plain, disk):
+            buffer.add(Batch(**step, terminated=t % 6 == 5, truncated=False, info={}))
+
+    add(0)
+    for t in range(1, 1 + steps):
+        add(t)
+    batch = copy.deepcopy(plain._meta)
+    batch.act[:] += 100
+    for buffer in (plain, disk):
+        buffer.set_batch(copy.deepcopy(batch))
+    for t in range(more):
+        add(t)
+    disk.close()
+    disk = ours.DiskReplayBuffer(12, path=tmp_path / "rows")
+    rows = plain.sample_indices(0)
+    assert disk.sample_indices(0).tolist() == rows.tolist()
+    assert disk[rows].act.tolist() == plain[rows].act.tolist()
     disk.close()
 
 
@@ -500,6 +309,11 @@ def test_whatever_reads_stores_understands_it(tmp_path):
     [
         ({"pickle": "never"}, errors.InvalidInputError, "pickle"),
         ({"compressor": {"frames": "lz4"}}, errors.InvalidInputError, "'frames' is no array"),
+        ({"stack": {"obs_next": 2}}, errors.InvalidInputError, "'obs_next' is no array of obs"),
+        ({"stack": {"obs": 5}}, errors.InvalidInputError, "cannot be 5 frames"),
+        ({"stack": 0}, errors.InvalidInputError, "stack"),
+        ({"next_of": {"obs_next": "obs"}}, errors.InvalidInputError, "next_of: False or True"),
+        ({"next_of": "no"}, errors.InvalidInputError, "next_of: False or True"),
     ],
 )
 def test_options_that_make_no_sense(options, error, message):

@@ -87,29 +87,32 @@ def weights(make_buffer, frames, n_step, steps=360):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "frames", "options", "n_step"),
+    ("theirs", "ours", "frames", "options", "disk_options", "n_step"),
     [
-        (VectorReplayBuffer, DiskVectorReplayBuffer, False, {}, 1),
+        (VectorReplayBuffer, DiskVectorReplayBuffer, False, {}, {"next_of": True}, 1),
         (
             PrioritizedVectorReplayBuffer, DiskPrioritizedVectorReplayBuffer, False,
-            {"alpha": 0.6, "beta": 0.4}, 3,
+            {"alpha": 0.6, "beta": 0.4}, {}, 3,
         ),
         (
             VectorReplayBuffer, DiskVectorReplayBuffer, True,
-            {"stack_num": 4, "ignore_obs_next": True, "save_only_last_obs": True}, 2,
+            {"stack_num": 4, "ignore_obs_next": True, "save_only_last_obs": True}, {}, 2,
         ),
+        (VectorReplayBuffer, DiskVectorReplayBuffer, True, {}, {"next_of": True, "stack": 4}, 2),
     ],
-    ids=["vectors", "prioritized, 3 steps", "stacks"],
+    ids=["vectors", "prioritized, 3 steps", "stacks", "stacks stored once"],
 )  # fmt: skip
-def test_the_weights_are_the_same_bit_for_bit(theirs, ours, frames, options, n_step):
+def test_the_weights_are_the_same_bit_for_bit(theirs, ours, frames, options, disk_options, n_step):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         _, wanted = weights(lambda: theirs(120, ENVS, **options), frames, n_step)
-        disk, found = weights(lambda: ours(120, ENVS, min_bytes=16, **options), frames, n_step)
+        disk_options = {"min_bytes": 16, **disk_options}
+        disk, found = weights(lambda: ours(120, ENVS, **options, **disk_options), frames, n_step)
         _, other = weights(lambda: theirs(180, ENVS, **options), frames, n_step)
     finally:
         torch.set_num_threads(threads)
     assert found == wanted
+    assert bool(disk.disk.next_of) == ("next_of" in disk_options)
     assert other != wanted  # what is drawn matters
     disk.close()

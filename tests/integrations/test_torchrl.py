@@ -259,12 +259,36 @@ def test_slices_look_for_ends_without_reading_frames(monkeypatch):
         assert len(read) == 2  # pixels and next pixels, once each: not for the sampler, too
 
 
+def test_frames_that_two_leaves_have_in_common_are_read_once(monkeypatch):
+    with storage(SIZE, min_bytes=30, next_of=True) as made:
+        sampler = SliceSampler(num_slices=2, end_key=("next", "done"), cache_values=False)
+        buffer = TensorDictReplayBuffer(storage=made, sampler=sampler, batch_size=8)
+        buffer.extend(steps(SIZE))
+        read = []
+        for name in ("take", "take_both"):
+            real = getattr(made._shelf.log.buffer, name)
+
+            def noted(field, ids, *out, real=real, name=name, **options):
+                read.append((name, field, ids.shape))
+                return real(field, ids, *out, **options)
+
+            monkeypatch.setattr(made._shelf.log.buffer, name, noted)
+        batch = buffer.sample()
+        assert [call[:2] for call in read] == [("take_both", "observation/pixels")]
+        assert read[0][2] in [(2, 5), (1, 9)]  # a frame more than records; slices may touch
+        batch["pixels"].zero_()
+        assert batch["next", "pixels"].any()
+        buffer[:]["pixels"][torch.tensor([3])]  # by itself
+        assert [call[:2] for call in read[1:]] == [("take", "observation/pixels")]
+
+
+@pytest.mark.parametrize("next_of", [False, True])
 @pytest.mark.parametrize(
     "since", ["nothing", "held", "changed", "written", "index", "elsewhere", "cleared"]
 )
-def test_what_was_looked_at_is_read_again_where_it_may_differ(since):
+def test_what_was_looked_at_is_read_again_where_it_may_differ(since, next_of):
     twin = LazyTensorStorage(SIZE)
-    with storage(SIZE, min_bytes=30) as made:
+    with storage(SIZE, min_bytes=30, next_of=next_of) as made:
         buffers = [TensorDictReplayBuffer(storage=each, batch_size=8) for each in (made, twin)]
         for buffer in buffers:
             buffer.extend(steps(SIZE))
@@ -512,6 +536,17 @@ def test_leaves_that_are_set_in_place_are_written(min_bytes):
             buffer.set_at_("value", torch.tensor([8.0, 9.0]), torch.tensor([1, 5]))
         same(theirs[:], ours[:])
         assert (ours[:]["value"][1].item(), ours[1]["value"].item()) == (8, 8)
+
+
+def test_a_part_of_the_storage_is_written_elsewhere_in_it():
+    with storage(SIZE, min_bytes=1024) as made:
+        buffer = TensorDictReplayBuffer(storage=made, batch_size=4)
+        buffer.extend(steps(10))
+        wanted = buffer[:].clone()
+        for at in (slice(2, 5), torch.tensor([9, 1, 4])):
+            wanted[at] = wanted[:3].clone()
+            buffer[at] = buffer[:3]  # small leaves: views of what is in memory
+            same(wanted, buffer[:])
 
 
 def test_a_small_leaf_that_comes_later_is_in_memory_and_said_so():

@@ -2,13 +2,14 @@
 
     python tools/bench/frameworks.py sb3 frames [--rows 100000] [--rounds 12]
     python tools/bench/frameworks.py tianshou vectors --rows 1000000
+    python tools/bench/frameworks.py tianshou-defaults frames --rows 12000
 
 Each buffer is in a process of its own, filled with the same steps; the processes take turns, in
 both orders, so that what else runs hits all alike. Times are those of the calling thread on a
 processor: other work disturbs them less than it disturbs the clock, and other threads (packing,
 syncing) are not in them. ``frames`` are random play of Pong, 84x84, in stacks of 4; ``vectors`` are
-23 float32, and 6 of an action. Batches are tensors where the framework makes some. Prints rows of
-a Markdown table.
+23 float32, and 6 of an action. ``tianshou-defaults`` stores whole stacks, and what they led to.
+Batches are tensors where the framework makes some. Prints rows of a Markdown table.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import mean, median
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ PLAYED = 20_000
 ENVS = 8  # of Tianshou's vectorized buffer
 RECORDS = 256  # of torchrl's `extend`
 OWN, LZ4, RAW = "own", "lz4", "raw"
+SHARED = "+shared"  # behind one of ours: frames that rows share are stored once
 
 
 # -- what is recorded
@@ -140,6 +143,10 @@ class SB3:
 
 
 class Tianshou:
+    options: Mapping[str, Any] = MappingProxyType(
+        {"stack_num": STACK, "ignore_obs_next": True, "save_only_last_obs": True}
+    )
+
     def __init__(self, steps: Steps, kind: str, rows: int, path: Path) -> None:
         from tianshou.data import VectorReplayBuffer
 
@@ -147,11 +154,13 @@ class Tianshou:
 
         options: dict[str, Any] = {}
         if steps.data == "frames":
-            options = {"stack_num": STACK, "ignore_obs_next": True, "save_only_last_obs": True}
+            options = dict(self.options)
         kind_of = VectorReplayBuffer
         if kind != OWN:
             kind_of = DiskVectorReplayBuffer
-            options |= {"path": path, "compressor": kind}
+            options |= {"path": path, "compressor": kind.removesuffix(SHARED)}
+            if kind.endswith(SHARED):
+                options |= {"next_of": True, "stack": STACK}
             if steps.data == "vectors":
                 options["min_bytes"] = 64
         self.buffer = kind_of(rows, ENVS, **options)
@@ -181,6 +190,12 @@ class Tianshou:
 
         with open(directory / "buffer.pkl", "wb") as file:
             pickle.dump(self.buffer, file)
+
+
+class TianshouDefaults(Tianshou):
+    """With Tianshou's default options, of an environment that stacks its frames."""
+
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 class TorchRL:
@@ -249,7 +264,10 @@ class Slices(TorchRL):
         return {"sampler": SliceSampler(slice_len=16, end_key=("next", "done"), cache_values=False)}
 
 
-FRAMEWORKS = {"sb3": SB3, "tianshou": Tianshou, "torchrl": TorchRL, "slices": Slices}
+FRAMEWORKS = {
+    "sb3": SB3, "tianshou": Tianshou, "tianshou-defaults": TianshouDefaults, "torchrl": TorchRL,
+    "slices": Slices,
+}  # fmt: skip
 
 
 # -- a process for each buffer
@@ -344,7 +362,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int)
     parser.add_argument("--rounds", type=int, default=12, help="of samples")
     parser.add_argument("--calls", type=int, default=50, help="a round")
-    parser.add_argument("--only", nargs="*", default=[OWN, LZ4, RAW], help="of own, lz4, raw")
+    parser.add_argument(
+        "--only", nargs="*", default=[OWN, LZ4, RAW],
+        help="of own, lz4, raw, and for tianshou-defaults lz4+shared and raw+shared",
+    )  # fmt: skip
     options = parser.parse_args()
     options.rows = options.rows or (100_000 if options.data == "frames" else 1_000_000)
     kinds = options.only if options.data == "frames" else [k for k in options.only if k != LZ4]

@@ -6,6 +6,7 @@ Also where an algorithm makes one by itself. Says at the end how many were made.
 import sys
 import types
 
+import pytest
 import stable_baselines3  # noqa: F401 - all its modules, before their names are replaced
 from stable_baselines3.common import buffers
 from stable_baselines3.her import her_replay_buffer
@@ -43,6 +44,20 @@ for name, module in list(sys.modules.items()):
     for key, value in list(vars(module).items()):
         if isinstance(value, type) and value in REPLACED:
             setattr(module, key, REPLACED[value])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """A process of pytest-xdist has ended."""
+    global made
+    made += node.workeroutput["made"] if hasattr(node, "workeroutput") else 0
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["made"] = made
+    elif not made:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED  # it was SB3 that was tested
 
 
 def pytest_terminal_summary(terminalreporter):

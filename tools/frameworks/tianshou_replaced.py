@@ -1,8 +1,10 @@
 """A pytest plugin: every replay buffer of Tianshou is one of diskreplay's.
 
-All arrays of numbers are on disk, small ones too, but flags. Says at the end how many were made.
+All arrays of numbers are on disk, small ones too, but flags. With NEXT_OF=1 in the environment what
+observations have in common is stored once. Says at the end how many were made.
 """
 
+import os
 import sys
 
 import tianshou.data
@@ -21,7 +23,7 @@ made = 0
 def count(self, options):
     global made
     made += 1
-    set_up(self, options._replace(min_bytes=2))
+    set_up(self, options._replace(min_bytes=2, next_of=os.environ.get("NEXT_OF") == "1"))
 
 
 set_up = BufferOnDisk._set_up

@@ -51,6 +51,7 @@ for name, module in list(sys.modules.items()):
         for key, value in list(vars(module).items()):
             if value is LazyTensorStorage:
                 setattr(module, key, Replaced)
+LazyTensorStorage.__module__ = __name__  # where a pickle finds torchrl's own from now on
 
 
 def pytest_terminal_summary(terminalreporter):

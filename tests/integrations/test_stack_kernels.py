@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskreplay.integrations.read_memory import ReadMemory
 from diskreplay.integrations.stack_kernels import NOTHING, TIP, window_ids
 
 
@@ -52,25 +51,3 @@ def test_ids_of_windows(seed, stack, repeats, sides):
     assert tips == np.count_nonzero(ids == TIP)
     there = rows[at] >= 0
     assert blinds == (np.count_nonzero(blind[at] & there) if last else 0)
-
-
-def test_memory_is_used_again_when_nobody_looks_at_it():
-    memory = ReadMemory()
-    first = memory.room((4, 100), np.dtype(np.float32))
-    first[:], part = 7, first[1:, 5]
-    place = first.ctypes.data
-    del first
-    second = memory.room((4, 100), np.dtype(np.float32))
-    second[:] = 8
-    assert (part == 7).all()
-    del part
-    third = memory.room((3, 2), np.dtype(np.uint8))
-    assert third.ctypes.data == place
-    third[:] = 9
-    assert (second == 8).all()
-
-
-def test_a_great_array_is_not_kept():
-    memory = ReadMemory()
-    memory.room((65, 1 << 20), np.dtype(np.uint8))
-    assert memory._kept.take() == {}

@@ -1,0 +1,66 @@
+"""Checkpoints of Tianshou's buffers on disk: all is in them that later batches depend on."""
+
+import copy
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tianshou")
+
+from tests.integrations.tianshou_twins import (
+    KINDS,
+    alike,
+    drawn,
+    make,
+    player,
+)
+
+
+@pytest.mark.parametrize("kind", ["plain", "vector of frames", "prioritized vector"])
+def test_a_checkpoint_has_all_that_is_drawn_by(tmp_path, kind):
+    name, options = KINDS[kind]
+    plays = player(kind)
+    disk = make(name, {"path": tmp_path / "replay"}, **options)
+    for _ in range(30):
+        plays.step(disk)
+    drawn(disk, 5, 0)
+    disk.save(tmp_path / "saved", 7, attachments={"note": b"seven"})
+    before, later = copy.deepcopy(plays), [drawn(disk, 6, 3)]
+    for _ in range(10):
+        plays.step(disk)
+        later.append(drawn(disk, 6, 4))
+    disk.close()
+    again = make(name, {"path": tmp_path / "other"}, **options)
+    found = again.load(tmp_path / "saved")
+    assert found.attachments["note"].read_bytes() == b"seven"
+    batches = [drawn(again, 6, 3)]
+    for _ in range(10):
+        before.step(again)
+        batches.append(drawn(again, 6, 4))
+    for (one, at), (other, there) in zip(batches, later, strict=True):
+        np.testing.assert_array_equal(at, there)
+        alike(one, other)
+    again.close()
+
+
+def test_a_run_is_saved_with_its_network(tmp_path):
+    torch = pytest.importorskip("torch")
+    from diskreplay.integrations.run_state import RunState
+
+    disk, plays = make("ReplayBuffer", {"path": tmp_path / "replay"}), player("plain")
+    for _ in range(15):
+        plays.step(disk)
+    net = torch.nn.Linear(2, 2)
+    run = RunState(disk, tmp_path / "saved", modules={"net": net})
+    run.save(15, loss=0.5)
+    wanted, weight = disk[:], net.weight.detach().clone()
+    # The environment begins anew, so the episode under way is over.
+    last = disk.unfinished_index()
+    wanted.truncated[last], wanted.done[last] = True, True
+    for _ in range(9):
+        plays.step(disk)
+    torch.nn.init.zeros_(net.weight)
+    assert run.load() == (15, {"loss": 0.5})
+    alike(disk[:], wanted)
+    assert (net.weight == weight).all()
+    disk.close()

@@ -1,0 +1,89 @@
+"""torchrl's storage after a repair: a record is what was written last, or there is an error."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchrl")
+import torch
+from tensordict import TensorDict
+from torchrl.data import TensorDictReplayBuffer
+
+from diskreplay.check.repair import repair
+from diskreplay.check.verify import verify
+from diskreplay.errors import CorruptSegmentError
+from diskreplay.integrations.torchrl import DiskStorage
+from tests.check.damaged import flip, open_segments, segments
+
+SIZE, SIDE = 200, 34
+
+
+def record(number, stack):
+    rng = [np.random.default_rng(max(n, 0)) for n in range(number - stack + 1, number + 2)]
+    frames = torch.tensor(np.stack([r.integers(1, 255, (SIDE, SIDE), np.uint8) for r in rng]))
+    return {
+        "pixels": frames[:-1], ("next", "pixels"): frames[1:], "number": torch.tensor(number + 1),
+        ("next", "done"): torch.tensor([number % 13 == 12]),
+    }  # fmt: skip
+
+
+def make(path, options):
+    storage = DiskStorage(SIZE, path=path, **options)
+    return TensorDictReplayBuffer(storage=storage, batch_size=8), storage
+
+
+@pytest.mark.parametrize("options", [{}, {"next_of": True}, {"next_of": True, "stack": 3}])
+@pytest.mark.parametrize("steps", [150, 330])
+@pytest.mark.parametrize("name", ["pixels", "number", "slot"])
+@pytest.mark.parametrize("where", [0.3, 0.99])
+def test_what_is_set_aside_is_refused(tmp_path, options, steps, name, where):
+    path, stack = tmp_path / "store", options.get("stack", 1)
+    buffer, storage = make(path, options)
+    rows = {}
+    for n in range(steps):
+        one = record(n, stack)
+        buffer.add(TensorDict(one, batch_size=[]))
+        rows[n % SIZE] = one
+    storage.close()
+    field = "observation/pixels" if name == "pixels" else name
+    segment = segments(path, field)[-1]
+    flip(segment, int(min(segment.stat().st_size, open_segments(path)[field].size) * where))
+    repair(path)
+    buffer, storage = make(path, options)
+    there = check(storage, rows)
+    assert len(there) < len(rows)
+    if name == "pixels":
+        assert len(there) >= len(rows) - 8 - 2 * stack
+    if there:
+        drawn = 0
+        for _ in range(60):
+            try:
+                numbers = buffer.sample()["number"]
+            except CorruptSegmentError:
+                continue
+            drawn += 1
+            assert {int(n) for n in numbers} <= {int(rows[s]["number"]) for s in there}
+        assert drawn or name != "pixels"
+    gone = sorted(rows.keys() - there)
+    made = [record(1000 + n, stack) for n in range(len(gone))]
+    for slot, one in zip(gone, made, strict=True):
+        storage.set(slot, TensorDict(one, batch_size=[]))
+        rows[slot] = one
+    assert check(storage, rows) == set(rows)
+    storage.close()
+    assert verify(path).clean
+    assert check(make(path, options)[1], rows) == set(rows)
+
+
+def check(storage, rows):
+    there = set()
+    for slot, row in rows.items():
+        if slot >= len(storage):
+            continue
+        try:
+            found = storage.get(slot)
+        except CorruptSegmentError:
+            continue
+        for key, value in row.items():
+            assert torch.equal(found[key], value), (slot, key)
+        there.add(slot)
+    return there
