@@ -11,7 +11,7 @@ from gymnasium import spaces as gym_spaces
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import ClosedError, FormatError
 from diskreplay.opening import open as open_buffer
-from diskreplay.store import numbers, private
+from diskreplay.store import files, numbers, private
 from diskreplay.store.paths import resolved
 from diskreplay.store.store import Store
 
@@ -48,7 +48,8 @@ class Facade:
     -----
     A derived class overrides `_recall`, to take over what the ring holds, and `_hand_over`, to hand
     over what it has in memory. `_row_notes` names its notes that are row numbers, `_note_bounds`
-    the bounds of its other numbers, as a `SlotBuffer` takes them.
+    the bounds of its other numbers, as a `SlotBuffer` takes them. `_lost` says which rows are to
+    leave the ring when it is opened.
     """
 
     _row_notes: ClassVar[tuple[str, ...]] = ()
@@ -75,11 +76,11 @@ class Facade:
         if self._path is None:
             return
         Store.sweep(self._path)
-        if (self._path / "zarr.json").exists():
+        if Store.is_at(self._path):
             with open_buffer(self._path) as reader:
                 spaces, extras = (reader.observation_space, reader.action_space), reader.extras
             self._make_ring(*spaces, extras)
-        elif self._path.exists() and not self._is_free(self._path):
+        elif files.is_there(self._path) and not self._is_free(self._path):
             raise FormatError(
                 f"{self._path}: holds something else and no store; choose an empty or a new "
                 "directory"
@@ -88,8 +89,8 @@ class Facade:
     @staticmethod
     def _is_free(path: Path) -> bool:
         """Whether a store can be made there. What a killed creation left is replaced by it."""
-        names = {part.name for part in path.iterdir()} if path.is_dir() else {""}
-        return private.directory(path).exists() or names <= {private.PLACE.parts[0]}
+        names = {part.name for part in path.iterdir()} if files.is_dir(path) else {""}
+        return files.is_there(private.directory(path)) or names <= {private.PLACE.parts[0]}
 
     def _make_ring(
         self,
@@ -174,13 +175,20 @@ class Facade:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
+    def _lost(self, ring: SlotBuffer) -> np.ndarray:
+        """Which of the retained rows a repair set aside, where others do not need their places:
+        bool."""
+        return np.zeros(ring.stored, np.bool_)
+
     def _align(self, ring: SlotBuffer) -> None:
-        """Where the capacity has grown since, put the rows into the slots from 0 on: as long as a
-        ring is not full, the older APIs take it that its first slots are the used ones."""
-        count, stored = ring.count, ring.stored
-        if count == stored or stored == ring.capacity:
+        """Where the capacity has grown since, or a repair has set rows aside, put the rows into the
+        slots from 0 on: as long as a ring is not full, the older APIs take it that its first slots
+        are the used ones."""
+        count, lost = ring.count, self._lost(ring)
+        if not lost.any() and (count == ring.stored or ring.stored == ring.capacity):
             return
-        rows = np.arange(count - stored, count)
+        rows = ring.retained[~lost]
+        stored = len(rows)
         with ring.rebuilding() as fresh:
             for start in range(0, stored, _ROWS_AT_ONCE):
                 slots = rows[start : start + _ROWS_AT_ONCE] % ring.capacity

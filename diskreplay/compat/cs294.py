@@ -108,7 +108,12 @@ class ReplayBuffer(Facade):
             if cut[-1]:
                 ring.end_episode()
             self._begins = bool(cut[-1])
-        self._skipped = rows[cut | final].tolist()
+        skipped = cut | final
+        # Behind rows that a repair set aside, those whose history reaches into them. Behind a frame
+        # without an effect the steps of its episode go on.
+        for at in 1 + np.flatnonzero(final[:-1] & (steps[1:] == 0)):
+            skipped[at : at + self.frame_history_len - 1] = True
+        self._skipped = rows[skipped].tolist()
         newest = rows[-self.frame_history_len :]
         frames = ring.read("observation", newest % self.size)
         self._recent = dict(zip((newest % self.frame_history_len).tolist(), frames, strict=True))

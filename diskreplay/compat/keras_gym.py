@@ -122,6 +122,7 @@ class ExperienceReplayBuffer(Facade):
         self._starts = np.full(slots, -1)  # that row of each slot's episode; later ones, larger
         self._dones = np.zeros(slots, np.bool_)
         self._rewards = np.zeros(slots)
+        self._aside = np.zeros(slots, np.bool_)  # what a repair left unfit to be drawn
 
     def _recall(self, ring: SlotBuffer) -> None:
         self._empty(ring.capacity)
@@ -137,8 +138,16 @@ class ExperienceReplayBuffer(Facade):
         # What began before the oldest row began with one that is gone: as good as with this.
         begins = np.ones(len(rows), np.bool_)
         begins[1:] = dones[:-1] | (ids[1:] != ids[:-1])
+        aside = ring.column("is_final")  # no row of this buffer's is one
+        begins |= aside
+        behind = aside[:-1] & ~aside[1:]
+        begins[1:] |= behind
         self._starts[slots] = np.maximum.accumulate(np.where(begins, rows, 0))
-        if len(rows) and not dones[-1]:
+        self._dones[slots] = dones & ~aside
+        for at in 1 + np.flatnonzero(behind):  # their stacks reach into what is lost
+            aside[at : at + self.num_frames - 1] = True
+        self._aside[slots] = aside
+        if len(rows) and not dones[-1] and not ring.column("is_final")[-1]:
             self._start = int(self._starts[slots[-1]])
 
     def add(self, s: Any, a: Any, r: float, done: bool, episode_id: int) -> None:
@@ -193,7 +202,7 @@ class ExperienceReplayBuffer(Facade):
         """The ring has row `number`, of the episode that began with row `start`."""
         slot, count = number % len(self._ids), number + 1
         self._ids[slot], self._dones[slot] = episode_id, done
-        self._rewards[slot], self._starts[slot] = r, start
+        self._rewards[slot], self._starts[slot], self._aside[slot] = r, start, False
         self._start = -1 if done else start
         self._stored, self._count = min(count, len(self._ids)), count
 
@@ -300,8 +309,8 @@ class ExperienceReplayBuffer(Facade):
             slots = self.random.randint(self._stored, size=min(wanted - found, left))
             left -= len(slots)
             found = judge(
-                slots, self._count, self.num_frames - 1, self._starts, self._dones, self._rewards,
-                self._powers, rows, returns, factors, found,
+                slots, self._count, self.num_frames - 1, self._starts, self._dones, self._aside,
+                self._rewards, self._powers, rows, returns, factors, found,
             )  # fmt: skip
         if found < wanted:
             raise RuntimeError(

@@ -4,22 +4,24 @@ from diskreplay.jit import kernel
 
 
 @kernel(
-    "int64[::1], int64, int64, int64[::1], boolean[::1], float64[::1], float64[::1], "
-    "int64[:, ::1], float64[::1], float64[::1], int64"
+    "int64[::1], int64, int64, int64[::1], boolean[::1], boolean[::1], float64[::1], "
+    "float64[::1], int64[:, ::1], float64[::1], float64[::1], int64"
 )
-def judge(slots, count, before, starts, dones, rewards, powers, rows, returns, factors, found):
+def judge(
+    slots, count, before, starts, dones, aside, rewards, powers, rows, returns, factors, found
+):
     """Add the rows in `slots` that can be used to the `found` ones in `rows`, which has a second
     line for the rows n later; their n-step returns, summed up in the order of the steps, and
     bootstrap factors, 0 where the episode ended. Returns how many there are.
 
     A row cannot be used if its episode goes on, as far as is known, for less than n rows; nor if
     one of the `before` rows ahead of it left the ring, also where nothing was before it: the
-    original's draws go on without such rows.
+    original's draws go on without such rows. Nor if it is `aside`.
     """
     size, n = len(starts), len(powers) - 1
     for slot in slots:
         row = count - 1 - (count - 1 - slot) % size
-        if row - before < count - size:
+        if aside[slot] or row - before < count - size:
             continue
         start, total, over = starts[slot], 0.0, False
         ahead = row

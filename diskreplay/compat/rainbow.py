@@ -67,6 +67,9 @@ class ReplayBuffer(Facade):
             {"next_obs": ((self._obs_dim,), np.float32)},
         )  # fmt: skip
 
+    def _lost(self, ring: SlotBuffer) -> np.ndarray:
+        return ring.column("is_final")  # no row of this buffer's is one
+
     def _recall(self, ring: SlotBuffer) -> None:
         self.ptr, self.size = ring.cursor, ring.stored
         slots = ring.retained % self.max_size

@@ -116,14 +116,16 @@ class ReplayBuffer(Facade):
         """`_recall` does."""
 
     def _recall(self, ring: SlotBuffer) -> None:
-        """Slots are numbered by this buffer's size: rows of one of another size move."""
+        """Slots are numbered by this buffer's size: rows of one of another size move, and so do
+        those beside rows that a repair set aside."""
         before = ring.notes.get("size", self._size)
-        if before != self._size:
+        lost = _lost(ring, self._layout.slack)
+        if before != self._size or lost.any():
             kept = min(before, self._size, ring.stored)
-            last = np.arange(ring.count - kept, ring.count)
+            last = ring.retained[-kept:][~lost[-kept:]]
             with ring.rebuilding() as fresh:
                 fresh.notes = {**ring.notes, "size": self._size}
-                for start in range(0, kept, _ROWS_AT_ONCE):
+                for start in range(0, len(last), _ROWS_AT_ONCE):
                     self._copy(ring, fresh, last[start : start + _ROWS_AT_ONCE])
         self._remember()
 
@@ -364,6 +366,15 @@ class ReplayBuffer(Facade):
     def path(self) -> Path:
         """The store's directory."""
         return self._ring.path
+
+
+def _lost(ring: SlotBuffer, slack: int) -> np.ndarray:
+    """Which of the retained rows a repair set aside, or may have frames in such rows: bool."""
+    final = ring.column("is_final")  # no row of this buffer's is one
+    lost = final.copy()
+    for back in range(1, slack + 1):
+        lost[back:] |= final[:-back]
+    return lost
 
 
 def _link(prefix: str, fields: Mapping[str, str]) -> None:

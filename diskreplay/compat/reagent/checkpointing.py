@@ -4,7 +4,6 @@ import contextlib
 import os
 import pickle
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.convert.unpickling import PickledSumTree, pickled_sum_tree
 from diskreplay.errors import CorruptCheckpointError, SchemaError
 from diskreplay.store import checkpoint_names
+from diskreplay.store.paths import local
 
 _BYTES_AT_ONCE = 16 << 20
 
@@ -51,7 +51,7 @@ class Checkpointing:
             self._hand_over(self._ring, closing=False)
             self._ring.save(checkpoint_dir, iteration_number)
             return
-        files = GzFiles(Path(checkpoint_dir), iteration_number)
+        files = GzFiles(local(checkpoint_dir, "checkpoint_dir"), iteration_number)
         contents = {}
         for element in self._signature:
             if element.name in self._stored:
@@ -97,7 +97,7 @@ class Checkpointing:
         Validity and the place in the episode, which are not in ReAgent's files, are found out
         again. Arrays are read as streams into a new store, which then takes the place of this one.
         """
-        files = GzFiles(Path(checkpoint_dir), suffix)
+        files = GzFiles(local(checkpoint_dir, "checkpoint_dir"), suffix)
         native = checkpoint_names.path_of(files.directory, self._ring.name, suffix).is_dir()
         if native and (self._checkpoint_format == "native" or not files.has("add_count")):
             with self._replacing(0, {}) as fresh:

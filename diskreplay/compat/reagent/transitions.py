@@ -164,6 +164,8 @@ class Transitions:
     def _read(self, name: str, offsets: np.ndarray) -> np.ndarray:
         """(..., batch, stack, *shape) of offsets (..., batch, stack)."""
         slots = (self.slots[:, None] + offsets) % self._ring.capacity
+        if name in self._small:
+            return self._small[name].take(slots, axis=0)
         return self._ring.read(self._columns[name], slots)
 
     def _is_large(self, name: str) -> bool:

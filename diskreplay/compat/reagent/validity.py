@@ -47,10 +47,14 @@ class Validity:
         self._capacity, self._stack, self._horizon = capacity, stack_size, horizon
         stored = len(terminal)
         slots = np.arange(count - stored, count) % capacity
-        ends = np.flatnonzero(terminal)
-        next_end = np.append(ends, stored + horizon)[np.searchsorted(ends, np.arange(stored))]
         place = np.arange(stored)
-        whole = (next_end - place < horizon) | (place + horizon < stored)
+        terminal = np.where(is_padding, 0, terminal)  # a row that was set aside may have ended it
+        ends, padding = np.flatnonzero(terminal), np.flatnonzero(is_padding)
+        next_end = np.append(ends, stored + horizon)[np.searchsorted(ends, place)]
+        # Before an episode's end there is padding only where a repair has set rows aside.
+        next_padding = np.append(padding, stored)[np.searchsorted(padding, place)]
+        whole = (next_end - place < horizon) & (next_end < next_padding)
+        whole |= place + horizon < next_padding
         valid = ~is_padding & whole & (place >= stack_size - 1)
         self.valid, self.terminal = np.zeros(capacity, np.bool_), np.zeros(capacity, np.uint8)
         self.valid[slots], self.terminal[slots] = valid, terminal
@@ -58,8 +62,9 @@ class Validity:
         self.size = int(valid.sum())
         # The episode under way: its rows, and the padding that it has or still gets.
         since = is_padding[ends[-1] + 1 :] if len(ends) else is_padding
-        self._rows = int(len(since) - since.sum())
-        self.padding_due = 0 if self._rows else stack_size - 1 - int(since.sum())
+        self._rows = int(len(since) - 1 - np.flatnonzero(since).max(initial=-1))
+        is_begun = since.all() and len(since) < stack_size
+        self.padding_due = 0 if self._rows else stack_size - 1 - len(since) * is_begun
         self._ranks = SumTree(capacity)
         self._changed = slots[valid].tolist()
 

@@ -30,7 +30,7 @@ from diskreplay.errors import (  # noqa: E402
 )
 from diskreplay.store import files  # noqa: E402
 from tests.compat.reagent_model import load_array, original_sum_tree, save_array  # noqa: E402
-from tests.compat.test_reagent import (  # noqa: E402
+from tests.compat.test_reagent_buffer import (  # noqa: E402
     SLOW,
     add_to_both,
     check_batch,
