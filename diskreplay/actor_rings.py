@@ -1,6 +1,7 @@
 """The rings of a buffer's actors, as the process sees them that takes their rows."""
 
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from diskreplay.errors import CorruptSegmentError, LockedError, SchemaError
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.runs import Run
 from diskreplay.signals import undisturbed
-from diskreplay.store import file_locks, files, generation, private
+from diskreplay.store import actor_ring, file_locks, files, generation, private
 from diskreplay.store.actor_ring import (
     BEHIND,
     BY_ITSELF,
@@ -77,12 +78,14 @@ class ActorRings:
             env = int(path.suffix[1:])
             if env >= rows.store.num_envs:
                 raise SchemaError(f"{path}: the store has {rows.store.num_envs} env(s)")
+            if (lost := actor_ring.lost_by_a_power_cut(path)) is not None:
+                if lost:
+                    warnings.warn(lost, RuntimeWarning, stacklevel=2)
+                files.remove(path)
+                continue
             ring = ActorRing(path, self._fields)
             ring.words[CLOSED] = 0
             ring.words[FRESH_AT] = -1
-            if not ring.of_this_boot:  # a power cut may have left anything there
-                files.remove(path)
-                continue
             ring.note_committed(int(rows.store.count[env]))
             if ring.words[GENERATION] != current:  # of before a load that was killed amid it
                 ring.drop()
@@ -103,10 +106,9 @@ class ActorRings:
                 ),
             }.get(field.name)
             if bad is not None and bad(column).any():
-                raise CorruptSegmentError(
-                    f"{ring.path}: damaged: a {field.name} that no row can have; remove it: rows "
-                    "that are in it are lost"
-                )
+                raise _damaged(ring, field.name)
+        if (ring.priorities < 0).any() or np.isinf(ring.priorities).any():
+            raise _damaged(ring, "priority")
 
     def of_env(self, env: int, rows: int, store: IndexedStore) -> str:
         """The id of the ring of an env, which is made if there is none, or none so long."""
@@ -170,10 +172,7 @@ class ActorRings:
             columns, priorities = ring.run(most)
             runs.append(Run(env, columns))
             numbers.append(priorities)
-        all_numbers = np.concatenate(numbers)
-        given = None
-        if not np.isnan(all_numbers).all():
-            given = rows.given(all_numbers, all_numbers.shape, partly=True)
+        given = rows.sampler.given_by_actors(np.concatenate(numbers))
         count = rows.store.count
         with undisturbed():  # else what was committed might be taken again
             self._is_taking = True
@@ -237,3 +236,10 @@ class ActorRings:
         if self._taker >= 0 and self._pid == fork.pid:  # a child's copy is closed already
             file_locks.unlock(self._taker)
             self._taker = -1
+
+
+def _damaged(ring: ActorRing, what: str) -> CorruptSegmentError:
+    return CorruptSegmentError(
+        f"{ring.path}: damaged: a {what} that no row can have; remove it: rows that are in it are "
+        "lost"
+    )

@@ -6,9 +6,7 @@ import time
 import weakref
 from collections.abc import Sequence
 
-import numpy as np
-
-from diskreplay import validation
+from diskreplay import given_numbers
 from diskreplay.actor_rings import ActorRings
 from diskreplay.checkpoint_loader import Attached
 from diskreplay.env_writer import EnvWriter, Terms
@@ -76,28 +74,29 @@ class ActorRows(RowBuffer):
         what actors add later comes in, the rest of an episode under way as a part of one. After
         `close` an actor's `add` raises `ClosedError`.
         """
-        rows = validation.whole("rows", rows, most=_MOST_ROWS)
+        rows = given_numbers.whole("rows", rows, most=_MOST_ROWS)
         if rows < 2:
             raise InvalidInputError("rows: at least 2 expected, for a step with its final row")
-        if not isinstance(timeout, int | float) or not timeout >= 0:
-            raise InvalidInputError(f"timeout: seconds from 0 on expected, found {timeout!r:.60}")
-        which = range(self.num_envs) if envs is None else list(envs)
-        for env in which:
-            if not isinstance(env, int | np.integer) or not 0 <= env < self.num_envs:
-                raise InvalidInputError(f"envs: 0 to {self.num_envs - 1} expected, found {env!r}")
+        timeout = given_numbers.seconds("timeout", timeout)
+        last = self.num_envs - 1
+        try:
+            asked = range(self.num_envs) if envs is None else list(envs)
+        except TypeError as error:
+            raise InvalidInputError(f"envs: a sequence expected, found {envs!r:.60}") from error
+        which = [given_numbers.whole("envs", env, least=0, most=last) for env in asked]
         if len(set(which)) < len(which):
             raise InvalidInputError("envs: an env is there twice; a ring has one writer")
         self._check_writable()
         schema, alpha = self._kind.schema, getattr(self._distribution, "alpha", None)
-        terms = Terms(self.path, schema, alpha, float(timeout))
+        terms = Terms(self.path, schema, alpha, timeout)
         with self._turn_when_drawn():
             self._check_writable()
             if self._rings is None:
                 self._rings = self._make_rings()
             self._rings.set_by_itself(bool(automatic))
-            ids = [self._rings.of_env(int(env), rows, self._rows) for env in which]
+            ids = [self._rings.of_env(env, rows, self._rows) for env in which]
         self._keep_taking()
-        return [EnvWriter(terms, int(env), id_) for env, id_ in zip(which, ids, strict=True)]
+        return [EnvWriter(terms, env, id_) for env, id_ in zip(which, ids, strict=True)]
 
     def drain(self, timeout: float = 0.0) -> int:
         """Take the rows of actors that were added before this call into the store.
@@ -114,10 +113,12 @@ class ActorRows(RowBuffer):
 
         Raises
         ------
+        InvalidInputError
         DiskFullError, StorageError
             What was not taken stays in the rings, and comes with a later call.
         ReadOnlyError, ClosedError, ForkedError
         """
+        timeout = given_numbers.seconds("timeout", timeout)
         self._check_writable()
         taken, until = 0, time.monotonic() + timeout
         rings = self._rings
@@ -214,9 +215,11 @@ class ActorRows(RowBuffer):
         """
         if not getattr(self, "_closed", True) and self._rings is not None:
             self._check_end()
-        super().close()
-        if self._rings is not None and self._closed:
-            self._rings.close()
+        try:
+            super().close()
+        finally:
+            if self._rings is not None and self._closed:  # also of a store that was moved
+                self._rings.close()
 
     def _check_end(self) -> None:
         """Before the store is closed: let actors add no more, and the thread rest."""

@@ -1,10 +1,11 @@
 """What `sample` and `gather` return."""
 
+import copy
 import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,9 @@ import numpy.typing as npt
 from diskreplay import extensions
 from diskreplay.errors import InvalidInputError
 
-T = TypeVar("T")
+# Batches whose memory is kept: a loop holds one while it takes the next; some threads share these.
+MOST_KEPT = 3
+
 Leaves = np.ndarray | dict[str, Any] | tuple[Any, ...]
 """A space's values in a batch: an array, or arrays in the dicts and tuples of the space."""
 
@@ -26,47 +29,16 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-class Reused(Generic[T]):
-    """Memory of the newest batches, to be filled again when nobody looks at it any more.
-
-    Fresh memory takes time: of a large array the C library fetches its pages anew each time, which
-    takes as long as a quarter of copying frames into it; of small ones making them does.
-    """
-
-    _MOST = 3  # a loop holds one batch while it takes the next; a few sampling threads share these
-
-    def __init__(self) -> None:
-        self._kept: list[T] = []
-
-    def take(self, fits: Callable[[T], bool]) -> T | None:
-        """One that is free, as `fits` says; of several the one that was in use last: the caches
-        have it. None if there is none."""
-        for _ in range(len(self._kept)):
-            try:
-                memory = self._kept.pop()  # atomic: no other thread gets it
-            except IndexError:
-                break
-            if fits(memory):
-                return memory
-            self._kept.insert(0, memory)
-        return None
-
-    def give(self, memory: T) -> None:
-        """Remember what a batch is about to show."""
-        self._kept.append(memory)
-        if len(self._kept) > self._MOST:
-            self._kept.pop(0)
-
-
 class WindowMemory:
     """Gathered windows that nobody looks at any more, to be filled again.
 
-    An array is free again when the batch, and every view of it, is gone: when what is remembered
-    here holds the only reference.
+    Fresh memory takes time: of a large array the C library fetches its pages anew each time, which
+    takes as long as a quarter of copying frames into it. An array is free again when the batch, and
+    every view of it, is gone: when what is remembered here holds the only reference.
     """
 
     def __init__(self) -> None:
-        self._kept: Reused[dict[str, np.ndarray]] = Reused()
+        self._kept: list[dict[str, np.ndarray]] = []
 
     def take(self, size: int | None = None) -> dict[str, np.ndarray]:
         """Windows by field that may be overwritten; empty if there are none.
@@ -77,7 +49,7 @@ class WindowMemory:
             How many are wanted: then as many of each field that has them, and not twice as many. A
             shard's share of a batch has another size each time.
         """
-        windows = self._kept.take(_are_free) or {}
+        windows = self._free()
         if size is None:
             return dict(windows)
         return {
@@ -85,9 +57,25 @@ class WindowMemory:
             for name, window in windows.items() if size <= len(window) <= 2 * size
         }  # fmt: skip
 
+    def _free(self) -> dict[str, np.ndarray]:
+        """Those of the newest batch that is gone, which the caches may have."""
+        for _ in range(len(self._kept)):
+            try:
+                windows = self._kept.pop()  # atomic: no other thread gets them
+            except IndexError:
+                break
+            if _references(windows) <= _NOBODY_ELSE:
+                return windows
+            self._kept.insert(0, windows)
+        return {}
+
     def give(self, windows: dict[str, np.ndarray]) -> None:
         """Remember windows that a batch is about to show."""
-        self._kept.give({name: _whole(window) for name, window in windows.items()})
+        kept = {}
+        for name, window in windows.items():
+            kept[name] = window if window.base is None else _whole(window)
+        self._kept.append(kept)
+        del self._kept[:-MOST_KEPT]
 
 
 def _whole(window: np.ndarray) -> np.ndarray:
@@ -96,11 +84,8 @@ def _whole(window: np.ndarray) -> np.ndarray:
     return base if isinstance(base, np.ndarray) and base.shape[1:] == window.shape[1:] else window
 
 
-def _are_free(windows: dict[str, np.ndarray]) -> bool:
-    return _references(windows) <= _NOBODY_ELSE
-
-
 def _references(windows: dict[str, np.ndarray]) -> int:
+    """The most that any of these arrays has."""
     return max(map(sys.getrefcount, windows.values()), default=0)
 
 
@@ -278,6 +263,11 @@ class Batch:
         arrays = mapped(lambda array: views.get(id(array), array), self._arrays)
         return _unpickled, (type(self), arrays, windows)
 
+    def __copy__(self) -> "Batch":
+        """Its arrays are copied too, as those of a NumPy array are: to read into one batch, by
+        ``out=``, has to leave the other as it is."""
+        return copy.deepcopy(self)
+
     def _following(self, array: np.ndarray, view: WindowView) -> FollowingStacks | None:
         """Next stacks that were read apart from the window, since some are not in it."""
         name = view.window.removesuffix(" next")
@@ -302,9 +292,12 @@ class Batch:
 
     def separate_stacks(self) -> None:
         """Have `observation` and `next_observation` be C-contiguous arrays that share nothing, as
-        ``sample(contiguous=True)`` reads them: what is not yet is copied."""
+        ``sample(contiguous=True)`` reads them: what is not yet is copied. A `SequenceBatch` has
+        only `observation`."""
+        arrays = self._arrays
         for name in ("observation", "next_observation"):
-            self._arrays[name] = _contiguous(self._arrays[name])
+            if name in arrays:
+                arrays[name] = mapped(_separate, arrays[name])
 
     def to_torch(self, device: Any = "cpu", *, non_blocking: bool = False) -> dict[str, Any]:
         """The arrays by name as tensors on a device; see `integrations.torch.to_torch`.
@@ -354,7 +347,7 @@ class Batch:
             `n` steps, and its two stacks do not fit; or the batch was read with
             ``contiguous=True``.
         """
-        kind, *path = name.split("/")
+        kind, *path = name.split("/") if isinstance(name, str) else [""]
         following = self._arrays.get(f"next_{kind}")
         shown = self._arrays.get(kind)
         try:
@@ -364,14 +357,14 @@ class Batch:
                     for part in (shown, following)
                 )
             window = self._windows.get(name)
-        except (KeyError, ValueError, IndexError):
+        except (KeyError, ValueError, IndexError, TypeError):
             shown = None
         if kind != "observation" or not isinstance(shown, np.ndarray):
             raise InvalidInputError(f"name: a field such as 'observation' expected, found {name!r}")
         views = [shown] if following is None else [shown, following]
         if window is None or not all(np.may_share_memory(window, view) for view in views):
             return None
-        return window
+        return window[:]  # its shape and flags may be set, and the memory is used again
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -380,9 +373,9 @@ def _leaves(value: Any) -> list[Any]:
     return found
 
 
-def _contiguous(leaves: Leaves) -> Leaves:
-    if isinstance(leaves, dict):
-        return {name: _contiguous(leaf) for name, leaf in leaves.items()}
-    if isinstance(leaves, tuple):
-        return tuple(_contiguous(leaf) for leaf in leaves)
-    return np.ascontiguousarray(leaves)
+def _separate(leaf: np.ndarray) -> np.ndarray:
+    """A C-contiguous array that is no part of a larger one. Of a single transition both stacks are
+    contiguous within the window, and have frames in common."""
+    whole = leaf if leaf.base is None else leaf.base
+    is_part = isinstance(whole, np.ndarray) and whole.size > leaf.size
+    return leaf.copy() if is_part or not leaf.flags.c_contiguous else leaf

@@ -1,7 +1,9 @@
 """A batch that was drawn, and its reader: from what is to be read to the arrays."""
 
+import os
 import sys
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -11,11 +13,15 @@ from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
 from diskreplay.store.column import Column
+from diskreplay.store.field import Field
 from diskreplay.store.read_job import JOB
 from diskreplay.store.reading_pool import pool
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+"""Bytes that the machine has."""
+_OTHERS = 40  # bytes of a transition's numbers, from its reward to its probability
 _NOTHING = np.empty(0, np.uint8)
 
 
@@ -63,10 +69,20 @@ class BatchReader:
         self._schema, self._stack, self._horizon = schema, stack_size, update_horizon
         self._repeat = repeat_first
         self._memory = WindowMemory()
+        frames = stack_size + min(stack_size, update_horizon)
+        self._bytes = frames * row_bytes(schema.observations) + row_bytes(schema.actions)
+        self._bytes += row_bytes(schema.extras.values()) + _OTHERS
+        self._most = MEMORY // self._bytes
         # How many batches to ask the kernel for in advance, see batch_kernels.windows. Only Linux
         # says how many page faults a thread had.
         self._advice = np.array([0, 16 if sys.platform == "linux" else 0], np.int64)
         self._rusage = np.zeros(32, np.int64)
+
+    def check_fits(self, size: int) -> None:
+        """Refuse so many transitions where this machine's memory cannot hold them, with an
+        `InvalidInputError`."""
+        if size > self._most:
+            refuse_size(size, self._bytes)
 
     def read(
         self, drawn: DrawnBatch, out: Batch | None, threads: int, contiguous: bool
@@ -186,14 +202,36 @@ def flat(array: np.ndarray) -> np.ndarray:
 def reused(
     arrays: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """An array of this shape: the one kept under `name` if it fits, else a new one."""
+    """An array of this shape: the one kept under `name` if it fits, else a new one.
+
+    One that came from a file or another process may be read-only, and kernels ask nobody.
+    """
     array = arrays.get(name)
-    if array is None or array.shape != shape or array.dtype != dtype:
+    if array is None or array.shape != shape or array.dtype != dtype or not array.flags.carray:
         array = arrays[name] = np.empty(shape, dtype)
     return array
 
 
+def refuse_size(size: int, bytes_: int) -> NoReturn:
+    """Say that a batch of so many transitions or windows, of so many bytes each, is larger than
+    the machine's memory. While it was drawn, the system would kill some process.
+
+    Raises
+    ------
+    InvalidInputError
+    """
+    raise InvalidInputError(
+        f"batch_size: {size:,} found, which take {size * bytes_ / 2**30:,.1f} GiB of memory or "
+        f"more, and this machine has {MEMORY / 2**30:,.1f} GiB; ask for fewer at a time"
+    )
+
+
+def row_bytes(fields: Iterable[Field]) -> int:
+    """Bytes of a row of all of these."""
+    return sum(field.row_bytes for field in fields)
+
+
 def check_out(out: object) -> None:
     """Refuse what is no batch to be filled."""
-    if out is not None and not isinstance(out, Batch):
+    if out is not None and type(out) is not Batch:  # one of windows is another kind
         raise InvalidInputError(f"out: a Batch expected, found {type(out).__name__}")

@@ -1,6 +1,7 @@
 """Whether a call may begin: open, writable, in its own process, and not amid another call."""
 
-import threading
+import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
@@ -15,37 +16,77 @@ from diskreplay.errors import (
     ReentryError,
 )
 from diskreplay.indexed_store import IndexedStore
+from diskreplay.locks import Lock
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sequence_view import Views
 from diskreplay.store.rwlock import ReadGuard
 
 Read = TypeVar("Read")
 
+_guards: "weakref.WeakSet[CallGuard]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for guard in list(_guards):
+        guard._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 
 class CallGuard:
     """What each public call of a `Session` asks first.
 
     Whoever has the lock, or is listed as busy, is amid a call: no other one of that thread may
-    begin. A set, and an RLock: Ctrl-C cannot come amid what they do.
+    begin. A set, and a `Lock`: Ctrl-C cannot come amid what they do.
     """
 
     path: Path
     _closed: bool
     _pid: int
-    _lock: threading.RLock
+    _lock: Lock
     _busy: set[int]
+    _was_forked_amid = False
     _rows: IndexedStore
     _prefetchers: Prefetchers
     _views: Views
 
+    def _guard_calls(self) -> None:
+        self._lock, self._busy = Lock(), set()
+        _guards.add(self)
+
+    def _after_fork(self) -> None:
+        """In a child: see whether another thread of the parent, which is not here, was amid a call
+        of this reader. What it holds stays held."""
+        rows = getattr(self, "_rows", None)
+        if rows is None or rows.store.mode != "r":  # a writer is refused anyway
+            return
+        rwlock = rows.store.rwlock
+        self._was_forked_amid = bool(
+            self._busy - {get_ident()} or rwlock.has_readers
+            or self._prefetchers.open or self._views.prefetching
+        )  # fmt: skip
+        for lock in (self._lock, rwlock):
+            if lock.acquire(blocking=False):
+                lock.release()
+            else:
+                self._was_forked_amid = True
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path}: the buffer is closed; open it again")
-        if fork.pid != self._pid and self._rows.store.mode != "r":
+        if fork.pid == self._pid:
+            return
+        if self._rows.store.mode != "r":
             # Not only writing: the parent puts other rows into memory that is still mapped here.
             raise ForkedError(
                 f"{self.path}: opened by process {self._pid}, and this is its child {fork.pid}; "
                 'let the parent write, and open(path, mode="r") here'
+            )
+        if self._was_forked_amid:
+            raise ForkedError(
+                f"{self.path}: as process {self._pid} was forked, another of its threads read from "
+                "this reader, or had a prefetcher of it, and is not in this child; open(path) here"
             )
 
     def _check_writable(self) -> None:
@@ -64,7 +105,7 @@ class CallGuard:
         ClosedError, ForkedError
             A child of the process that opened it: no other thread is there to let go of the lock.
         ReentryError
-            This thread is amid one already. An RLock would let it pass, into what is half done;
+            This thread is amid one already. The lock would let it pass, into what is half done;
             and a batch that is read, or one that is waited for, would be waited for for ever.
         """
         if fork.pid != self._pid:
@@ -109,7 +150,8 @@ class CallGuard:
                 try:
                     read = attempt(guard)
                     if read is not None:
-                        guard.release()  # here too: Ctrl-C may come as `finally` begins
+                        if guard.is_held:  # here too: Ctrl-C may come as `finally` begins
+                            guard.release()
                         return read
                 except CorruptSegmentError:
                     if not guard.has_moved_on():
@@ -118,7 +160,8 @@ class CallGuard:
                 guard = ReadGuard()  # the old one knows what the follower had seen before
         finally:
             try:
-                guard.release()  # Ctrl-C may have come before it was
+                if guard.is_held:  # Ctrl-C may have come before it was released
+                    guard.release()
             finally:
                 self._busy.discard(me)
 

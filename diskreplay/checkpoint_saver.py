@@ -71,8 +71,10 @@ class CheckpointSaver:
                 guard.release()
                 return checkpoint.finish(begun, store, session.name, taken, leaves, keep)
             finally:
-                guard.release()
-                session._busy.discard(me)
+                try:
+                    guard.release()
+                finally:  # Ctrl-C may come as it begins
+                    session._busy.discard(me)
 
     def _take(self, begun: checkpoint.Construction) -> tuple[checkpoint.Contents, priorities.Sets]:
         """What a checkpoint has of this moment, and its priorities. Needs the lock."""

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.errors import FormatError
+from diskreplay.given_numbers import asked_exponent, exponent, real
 from diskreplay.options import Beta
 from diskreplay.statistics import PriorityStatistics
 from diskreplay.store import numbers
 from diskreplay.store.priorities import LARGEST
 from diskreplay.store.store import Store
-from diskreplay.validation import asked_exponent, exponent, one_of
+from diskreplay.validation import one_of
 
 if TYPE_CHECKING:
     from diskreplay.indexed_store import IndexedStore
@@ -97,10 +98,9 @@ class PrioritizedDistribution:
     name: ClassVar[str] = "prioritized"
 
     def __init__(self, alpha: float, beta: Beta, weight_normalization: str) -> None:
-        if not isinstance(alpha, int | float | np.number) or not 0 <= alpha < np.inf:
-            raise InvalidInputError(f"alpha: a finite number from 0 on expected, found {alpha!r}")
+        self.alpha = real("alpha", alpha)
         one_of("weight_normalization", weight_normalization, ("batch", "buffer"))
-        self.alpha, self.weight_normalization = float(alpha), weight_normalization
+        self.weight_normalization = weight_normalization
         self.beta = beta
 
     @property

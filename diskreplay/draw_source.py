@@ -1,9 +1,8 @@
 """Whom a prefetcher draws from."""
 
-import threading
 from typing import Any, Protocol
 
-from diskreplay.store.rwlock import ReadGuard
+from diskreplay.locks import Lock
 
 
 class DrawSource(Protocol):
@@ -13,10 +12,13 @@ class DrawSource(Protocol):
     """
 
     @property
-    def _lock(self) -> threading.RLock: ...
+    def _lock(self) -> Lock: ...
     @property
     def _prefetchers(self) -> Any: ...
-    def _draw(self, size: int, beta: Any, guard: ReadGuard) -> Any:
+    def _new_guard(self) -> Any:
+        """What `_draw` holds. Whoever asks for it releases it, wherever Ctrl-C comes."""
+
+    def _draw(self, size: int, beta: Any, guard: Any) -> Any:
         """Draw a batch, which holds `guard` until it is read. Needs the lock."""
 
     def _draw_pending(self) -> None:

@@ -31,6 +31,7 @@ class DrawableRows:
 
     def draw(self, rng: ReplayableRng, size: int, beta: float, guard: ReadGuard) -> DrawnBatch:
         """Draw transitions, and say what is to be read of them; `guard` holds it."""
+        self._batch_reader.check_fits(size)
         rng.taken()
         ids, probability, weight = self.sampler.draw(rng, size, beta)
         plan = self.index.plan(ids)

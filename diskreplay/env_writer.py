@@ -15,9 +15,11 @@ from diskreplay.errors import (
     LockedError,
     PriorityError,
     RingFullError,
+    ShapeError,
     StorageError,
     UsageError,
 )
+from diskreplay.given_numbers import as_reals
 from diskreplay.open_episodes import LONGEST
 from diskreplay.schema import Schema
 from diskreplay.store import file_locks, files, private
@@ -198,11 +200,13 @@ class EnvWriter:
                 "priority: this buffer draws uniformly, and rows have none; make a "
                 "PrioritizedReplayBuffer"
             )
+        if type(priority) is not float:
+            priority = as_reals("priority", priority, PriorityError)
+            if priority.shape != ():
+                raise ShapeError(f"priority: shape () expected, found {priority.shape}")
+        found = float(priority)
         try:
-            found = float(priority)
             fits = 0 <= found < np.inf and found**alpha <= LARGEST_LEAF
-        except (TypeError, ValueError) as error:
-            raise PriorityError(f"priority: a number expected, found {priority!r:.60}") from error
         except OverflowError:
             fits = False
         if not fits:

@@ -8,10 +8,12 @@ import numpy as np
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import whole
 from diskreplay.relabelling import Relabelling
+from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.transition_source import TransitionSource
-from diskreplay.validation import whole
+from diskreplay.validation import generator
 
 
 class Hindsight:
@@ -41,7 +43,7 @@ class Hindsight:
                 "update_horizon=1"
             )
         self._buffer, self._goals = buffer, goals
-        self._rng = None if seed is None else np.random.default_rng(seed)
+        self._rng = None if seed is None else ReplayableRng(generator(seed)).rng
 
     def sample(
         self,
@@ -67,8 +69,9 @@ class Hindsight:
 
         Raises
         ------
-        ShapeError, NotFiniteError
-            What `compute_reward` or `terminated` returned is not one number a transition.
+        ShapeError, DtypeError, NotFiniteError
+            What `compute_reward` or `terminated` returned is not one number a transition, or a
+            reward is not finite as float32.
         EmptyBufferError, CorruptSegmentError, ClosedError, ForkedError
             As `ReplayBuffer.sample`.
         """

@@ -1,6 +1,5 @@
 """The episodes under way in a store, and where parts of episodes begin."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from diskreplay.errors import FormatError, UsageError
 from diskreplay.runs import Run, joined
 from diskreplay.store import numbers
 from diskreplay.store.format import read_attributes
+from diskreplay.store.held_file import HeldFile
 from diskreplay.store.store import Store
 
 BEGINS = "begins"  # among the attributes of the group
@@ -47,7 +47,6 @@ class OpenEpisodes:
         self.cut = store.count.copy()
         # The attribute that the record has, and what it says.
         self._noted: tuple[Any, Parts] | None = None
-        self._seen: tuple[int, int] | None = None  # of a reader: the file that `begins` is of
         self._steps_left = 0  # so many vector steps cannot make an episode too long
         self._most_begins = 64  # until it is looked which of them have left
 
@@ -230,14 +229,17 @@ class OpenEpisodes:
     def follow(self) -> None:
         """Read `begins` anew if the record is another one: it was written before the rows that it
         names, so it has those of the rows that were seen by now."""
+        store, record = self._store, self._store.seen_record
         try:
-            found = os.stat(self._store.path / "zarr.json")
+            if record is not None and record.is_at_its_path():
+                return
+            found = HeldFile(store.path / "zarr.json")
         except OSError:  # the store was moved: what is mapped is all there will be
             return
-        identity = found.st_ino, found.st_mtime_ns
-        if identity != self._seen:
-            self.begins = parse_begins(read_attributes(self._store.path), self._store)
-            self._seen = identity
+        self.begins = parse_begins(read_attributes(store.path), store)
+        store.seen_record = found  # not before: after Ctrl-C it is read again
+        if record is not None:
+            record.close()
 
 
 def late_starts(step: np.ndarray, ended: np.ndarray, is_final: np.ndarray) -> np.ndarray:

@@ -9,13 +9,13 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution, UniformDistribution
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError, SchemaError
 from diskreplay.prioritized import PrioritizedReplayBuffer
-from diskreplay.store import checkpoint_names, loading, manifest
+from diskreplay.store import checkpoint_names, files, loading, manifest
 from diskreplay.store.listing import checkpoints
 from diskreplay.store.manifest import ATTACHMENTS
 from diskreplay.store.paths import resolved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
-from diskreplay.validation import one_of
+from diskreplay.validation import generator, one_of
 
 __all__ = ["attachment", "checkpoints", "open"]
 
@@ -57,13 +57,15 @@ def open(
 
     Raises
     ------
+    InvalidInputError
+        `path` is no path.
     FormatError
         There is no store, or one of a newer format.
     LockedError
         With ``"a"``: another writer has it.
     """
     one_of("mode", mode, ("r", "a"))
-    store = Store.open(Path(path), mode=mode)
+    store = Store.open(resolved(path), mode=mode)
     store.follower.follows = follow
     try:
         if mode == "a" and "facade" in store.meta:
@@ -76,7 +78,7 @@ def open(
         kind = store.meta.get("kind")
         if not isinstance(kind, str) or kind not in _KINDS:
             raise FormatError(f"{path}/zarr.json: unknown kind of buffer {kind!r:.60}")
-        rng = None if seed is None else np.random.default_rng(seed)
+        rng = None if seed is None else generator(seed)
         made, distribution = _KINDS[kind]
         return made._over(store, StoreKind.parse(store, distribution), rng)
     except BaseException:
@@ -117,11 +119,11 @@ def attachment(
     CheckpointNotFoundError
         There is no such checkpoint (a ``FileNotFoundError``).
     InvalidInputError
-        Nothing was attached by that name.
+        Nothing was attached by that name; or `directory` is no path.
     IncompleteCheckpointError, CorruptCheckpointError, FormatError
         The checkpoint misses a file, or this one is damaged.
     """
-    directory = resolved(directory)
+    directory = resolved(directory, "directory")
     while True:
         path, _suffix = checkpoint_names.find(directory, prefix, number)
         try:
@@ -134,5 +136,5 @@ def attachment(
         except InvalidInputError:
             raise
         except DiskReplayError:
-            if path.exists():  # else a save has retired it meanwhile
+            if files.is_there(path):  # else a save has retired it meanwhile
                 raise

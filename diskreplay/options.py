@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
-from diskreplay import validation
+from diskreplay import given_numbers
 from diskreplay.errors import CapacityError, InvalidInputError
 
 Beta = float | Callable[[int], float]
@@ -31,23 +29,22 @@ class Options(NamedTuple):
         batch_size: Any, max_transitions: Any = None,
     ) -> Self:  # fmt: skip
         """Options as a user gives them, or an `InvalidInputError`."""
-        num_envs = validation.whole("num_envs", num_envs)
-        stack_size = validation.whole("stack_size", stack_size, most=_MOST_WINDOW)
-        update_horizon = validation.whole("update_horizon", update_horizon, most=_MOST_WINDOW)
-        batch_size = validation.whole("batch_size", batch_size)
-        max_transitions = validation.whole("max_transitions", max_transitions, optional=True)
+        num_envs = given_numbers.whole("num_envs", num_envs)
+        stack_size = given_numbers.whole("stack_size", stack_size, most=_MOST_WINDOW)
+        update_horizon = given_numbers.whole("update_horizon", update_horizon, most=_MOST_WINDOW)
+        batch_size = given_numbers.whole("batch_size", batch_size)
+        max_transitions = given_numbers.whole("max_transitions", max_transitions, optional=True)
         if max_transitions is not None and max_transitions < num_envs:
             raise CapacityError(
                 f"max_transitions: one for each env expected, {num_envs}, found {max_transitions}"
             )
-        if not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
-            raise InvalidInputError(f"gamma: a number from 0 to 1 expected, found {gamma!r}")
+        gamma = given_numbers.real("gamma", gamma, most=1.0)
         if stack_padding not in ("zero", "reset"):
             raise InvalidInputError(
                 f"stack_padding: 'zero' or 'reset' expected, found {stack_padding!r:.60}"
             )
         return cls(
-            num_envs, stack_size, stack_padding, update_horizon, float(gamma), batch_size,
+            num_envs, stack_size, stack_padding, update_horizon, gamma, batch_size,
             max_transitions,
         )  # fmt: skip
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, Self
 from diskreplay import fork
 from diskreplay.batch import Batch
 from diskreplay.draw_source import DrawSource
-from diskreplay.errors import ClosedError, ForkedError, FormatError
+from diskreplay.errors import ClosedError, ForkedError, FormatError, UsageError
 from diskreplay.handover import Handover
+from diskreplay.locks import Lock, wait_for
 from diskreplay.options import Beta
+from diskreplay.signals import undisturbed
 from diskreplay.store import numbers
-from diskreplay.store.rwlock import ReadGuard
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
@@ -151,7 +152,7 @@ class Prefetcher:
         self._spare: list[Handover] = []
         self._in_hand: Handover | None = None
         self._closed = False
-        self._taking = threading.Lock()
+        self._taking = Lock()
         self._most_threads = threads
         self._threads: list[threading.Thread] = []  # until they have something to do
 
@@ -173,6 +174,8 @@ class Prefetcher:
             After `close`, of this or of the buffer.
         ForkedError
             In a forked child: the threads are the parent's.
+        UsageError
+            The system lets this process start no thread; call again when it does.
         CorruptSegmentError, EmptyBufferError
             As `ReplayBuffer.sample`; and whatever the function `map` raised.
         """
@@ -194,9 +197,11 @@ class Prefetcher:
         with self._taking:
             if self._closed:
                 raise ClosedError("the prefetcher is closed; call buffer.prefetch() again")
-            if self._in_hand is not None:
-                self._spare.append(self._in_hand)
-                self._in_hand = None
+            # Nobody's first: if Ctrl-C came, two batches would get the memory of one that stood in
+            # both places.
+            done_with, self._in_hand = self._in_hand, None
+            if done_with is not None:
+                self._spare.append(done_with)
             with self._buffer._lock:  # a save on another thread puts all batches under way back
                 self._others.draw_resumed()
                 self.refill()
@@ -211,8 +216,7 @@ class Prefetcher:
                         self._others.put_back([self])
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
-                drawn = self._buffer._draw(self._size, self._beta, ReadGuard())
-                job.batch = drawn.read(**self._options)
+                self._draw_here(job, self._beta)
             self._in_hand = job.handover or self._handovers()
             if job.made is None:  # it was read here, or before anybody said what to make of it
                 job.made = self._in_hand.make(job.batch)
@@ -222,11 +226,18 @@ class Prefetcher:
         """Have a thread draw and read a batch. With the buffer's lock held."""
         while len(self._threads) < self._most_threads:
             thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
-            try:
-                thread.start()
-            finally:  # after Ctrl-C too, if it runs
-                if thread.ident:
-                    self._threads.append(thread)
+            with undisturbed():  # `close` waits for those that are listed, and would miss one
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more are to be had
+                    if self._threads:
+                        break
+                    raise UsageError(
+                        f"the prefetcher cannot start a thread ({error}): end other threads, or "
+                        "allow more (ulimit -u, or pids.max of a container), and call again; "
+                        "sample() needs none"
+                    ) from error
+                self._threads.append(thread)
         job = self._others.new_job()
         try:
             self._others.last_asked = job.number, job.drawn
@@ -254,16 +265,17 @@ class Prefetcher:
         while (job := self._work.get()) is not None:
             if not job.begun.acquire(blocking=False):
                 continue  # came twice
+            guard: Any = None
             try:
                 try:
                     if not job.cancelled:  # before the draw, which locks files
                         job.handover = self._take_spare()
                         job.handover.wait()
-                    with job.before:  # it may be another prefetcher's
-                        pass
+                    wait_for(job.before)  # it may be another prefetcher's
                     with buffer._lock:
                         if not job.cancelled:
-                            job.drawn_batch = buffer._draw(self._size, self._beta, ReadGuard())
+                            guard = buffer._new_guard()
+                            job.drawn_batch = buffer._draw(self._size, self._beta, guard)
                 finally:
                     job.drawn.release()
                 if job.drawn_batch is not None and job.handover is not None:
@@ -275,6 +287,8 @@ class Prefetcher:
             except BaseException as error:  # handed to the thread that takes the batch
                 job.error = error
             finally:
+                if guard is not None:  # held where a draw, or a read of a union's member, failed
+                    guard.release()
                 job.done.release()
         busy.discard(me)
 
@@ -293,8 +307,7 @@ class Prefetcher:
         """Wait until what was asked for is drawn. Not with the buffer's lock held."""
         for job in list(self._jobs):
             if job.drawn.locked():
-                with job.drawn:
-                    pass
+                wait_for(job.drawn)
 
     def _cancel(self) -> list[tuple[int, Any]]:
         """Give up all batches under way; those that were drawn, each with its number. See
@@ -315,14 +328,22 @@ class Prefetcher:
         while not self._closed and len(self._jobs) < self._depth:
             self._ask()
 
+    def _draw_here(self, job: Job, beta: Beta | None) -> None:
+        """Draw and read a batch on this thread."""
+        guard = self._buffer._new_guard()
+        try:
+            job.drawn_batch = self._buffer._draw(self._size, beta, guard)
+            job.batch = job.drawn_batch.read(**self._options)
+        finally:
+            guard.release()  # Ctrl-C may have come before it was read
+
     def redraw(self, beta: Beta | None) -> None:
         """Draw and read as many batches as are missing, now. With the buffer's lock held."""
         while len(self._jobs) < self._depth:
             job = self._others.new_job()
             try:
                 self._others.last_asked = job.number, job.drawn
-                job.drawn_batch = self._buffer._draw(self._size, beta, ReadGuard())
-                job.batch = job.drawn_batch.read(**self._options)
+                self._draw_here(job, beta)
             except Exception as error:  # comes with the batch, as from the thread
                 job.error = error
             finally:  # after Ctrl-C too: what is asked for next waits for it
@@ -356,11 +377,14 @@ class Prefetcher:
         me = threading.get_ident()
         try:
             whose._busy.add(me)
-            self._end()
+            with (
+                undisturbed()
+            ):  # else closing again would leave its threads and batches as they are
+                self._shut()
         finally:
             whose._busy.discard(me)
 
-    def _end(self) -> None:
+    def _shut(self) -> None:
         with self._taking:
             if self._closed:
                 return

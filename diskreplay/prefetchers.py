@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from diskreplay.draw_source import DrawSource
 from diskreplay.errors import UsageError
 from diskreplay.handover import Handover
+from diskreplay.locks import Lock
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_PREFETCHERS, Job, Prefetcher, UnderWay
 from diskreplay.sampling.rng import ReplayableRng
@@ -37,7 +38,7 @@ class Prefetchers:
         Of the batch that was asked for last: its number, and what is held until it is drawn.
     """
 
-    def __init__(self, lock: threading.RLock, rng: ReplayableRng) -> None:
+    def __init__(self, lock: Lock, rng: ReplayableRng) -> None:
         self._lock, self._rng = lock, rng
         self.open: list[Prefetcher] = []
         self._due: list[tuple[Prefetcher, float | None]] = []

@@ -7,12 +7,13 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import validation
+from diskreplay import given_numbers
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
+from diskreplay.given_numbers import as_reals
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_THREADS
@@ -126,10 +127,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             Nothing was changed.
         """
         ids = checked_ids(ids)
-        try:
-            priorities = np.ascontiguousarray(priorities, np.float64)
-        except (TypeError, ValueError) as error:
-            raise PriorityError(f"priorities: numbers expected ({error})") from error
+        priorities = as_reals("priorities", priorities, PriorityError)
         if priorities.shape != ids.shape:
             raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
         with self._turn_when_drawn():
@@ -168,16 +166,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         CorruptSegmentError
             Stored bytes do not match their checksum.
         """
-        found = np.asarray(positions)
-        if found.ndim != 1 or found.dtype.kind not in "fiu":
+        places = as_reals("positions", positions)
+        if places.ndim != 1:
             raise ShapeError(
-                f"positions: numbers along one axis expected, found shape {found.shape} of "
-                f"{found.dtype}"
+                f"positions: numbers along one axis expected, found shape {places.shape}"
             )
-        places = np.ascontiguousarray(found, np.float64)
         if not ((places >= 0) & (places <= 1)).all():  # NaN too
             raise InvalidInputError("positions: numbers from 0 to 1 expected")
-        threads = validation.whole("threads", threads, most=MOST_THREADS)
+        threads = given_numbers.whole("threads", threads, most=MOST_THREADS)
         masses: list[PriorityMass] = []
 
         def choose(rows: IndexedStore, guard: ReadGuard) -> DrawnBatch:

@@ -7,8 +7,9 @@ import numpy as np
 from gymnasium import spaces
 
 from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
+from diskreplay.given_numbers import as_reals, whole
 from diskreplay.transition_source import TransitionSource
-from diskreplay.validation import one_of, whole
+from diskreplay.validation import field_names, fit_flag, one_of
 
 if TYPE_CHECKING:
     from diskreplay.sampling.row_index import RowIndex
@@ -56,14 +57,14 @@ class Relabelling:
             if not callable(given) and not (what == "terminated" and given is None):
                 raise InvalidInputError(f"{what}: a function expected, found {given!r:.60}")
         _check_goals(buffer.observation_space, achieved, desired)
-        info = (info,) if isinstance(info, str) else tuple(info)
+        info = tuple(field_names(info, "info"))
         for name in info:
             if name not in buffer.extras:
                 there = ", ".join(buffer.extras) or "none at all"
                 raise InvalidInputError(f"info: there is no extra {name!r:.60}; there are: {there}")
         self._compute, self._terminated = compute_reward, terminated
         self.ends_episodes = terminated is not None
-        self._strategy, self._finished = STRATEGIES.index(strategy), bool(finished)
+        self._strategy, self._finished = STRATEGIES.index(strategy), fit_flag("finished", finished)
         self._share = 1 - 1 / (1 + whole("n_goals", n_goals))
         self.achieved, self.desired, self.info = achieved, desired, info
         self.field = f"observation/{achieved}"
@@ -104,11 +105,16 @@ class Relabelling:
         size = len(goals)
         given: Info = info if self.info else [{}] * size
         reward = _numbers("compute_reward", self._compute(following, goals, given), size)
-        if not np.isfinite(reward).all():
-            raise NotFiniteError(f"compute_reward: finite rewards expected, found {reward}")
+        if not (np.abs(reward) <= np.finfo(np.float32).max).all():
+            raise NotFiniteError(
+                f"compute_reward: rewards that are finite as float32 expected, found {reward}"
+            )
         if self._terminated is None:
             return reward, None
-        return reward, _numbers("terminated", self._terminated(following, goals, given), size) != 0
+        ended = _numbers("terminated", self._terminated(following, goals, given), size)
+        if np.isnan(ended).any():
+            raise NotFiniteError(f"terminated: true or false expected, found {ended}")
+        return reward, ended != 0
 
 
 def _check_goals(space: spaces.Space, achieved: str, desired: str) -> None:
@@ -116,7 +122,11 @@ def _check_goals(space: spaces.Space, achieved: str, desired: str) -> None:
     if not isinstance(space, spaces.Dict):
         raise InvalidInputError(f"hindsight: a Dict of observations expected, found {space}")
     for what, key in (("achieved", achieved), ("desired", desired)):
-        if key not in space.spaces or not isinstance(space[key], spaces.Box):
+        if (
+            not isinstance(key, str)
+            or key not in space.spaces
+            or not isinstance(space[key], spaces.Box)
+        ):
             boxes = ", ".join(k for k in space.spaces if isinstance(space[k], spaces.Box))
             raise InvalidInputError(
                 f"{what}: a Box of the observation expected, found {key!r:.60}; there are: {boxes}"
@@ -131,7 +141,7 @@ def _check_goals(space: spaces.Space, achieved: str, desired: str) -> None:
 
 
 def _numbers(what: str, found: Any, size: int) -> np.ndarray:
-    found = np.asarray(found, np.float64)
+    found = as_reals(what, found, flags=True)
     if found.shape != (size,):
         raise ShapeError(f"{what}: shape ({size},) expected, found {found.shape}")
     return found

@@ -8,6 +8,7 @@ import numpy as np
 
 from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import as_array
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.mutable_fields import MutableFields
 from diskreplay.runs import Run
@@ -349,11 +350,8 @@ class RowBuffer(MutableFields):
 
     def _checked_first(self, first: Any) -> np.ndarray:
         count = self._rows.store.count
-        try:
-            rows = np.asarray(first)
-            fits = rows.dtype.kind in "iu" and rows.shape == count.shape
-        except ValueError:  # ragged
-            fits = False
+        rows = as_array("first", first, InvalidInputError)
+        fits = rows.dtype.kind in "iu" and rows.shape == count.shape
         if not fits or (rows > np.maximum(count - 1, 0)).any():
             raise InvalidInputError(
                 f"first: a row of each of {self.num_envs} env(s) expected, none behind the newest "
@@ -364,11 +362,8 @@ class RowBuffer(MutableFields):
 
 def _whole(name: str, numbers: Any) -> np.ndarray:
     """Whole numbers along one axis, as int64."""
-    try:
-        found = np.asarray(numbers)
-        fits = found.dtype.kind in "iu" or found.size == 0
-    except ValueError:  # ragged
-        fits = False
+    found = as_array(name, numbers, InvalidInputError)
+    fits = found.dtype.kind in "iu" or found.size == 0
     if not fits or found.ndim != 1:
         raise InvalidInputError(f"{name}: integers along one axis expected, found {numbers!r:.200}")
     return found.astype(np.int64)

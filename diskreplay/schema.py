@@ -55,15 +55,21 @@ class Schema:
         new_extras: Collection[str] = (),
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
+        if not isinstance(extras, Mapping | None):
+            raise ExtrasError(f"extras: (shape, dtype) by name expected, found {extras!r:.60}")
         declared: dict[str, list[Any]] = {
             "observation": list(spaces.leaves(observation_space, "observation")),
             "action": list(spaces.leaves(action_space, "action")),
             "extras": _checked_extras(dict(extras or {})),
         }
         known = {name for specs in declared.values() for name, *_ in specs}
+        if not isinstance(compressor, str | Mapping):
+            raise InvalidInputError(
+                f"compressor: a name, or names by field, expected, found {compressor!r:.60}"
+            )
         if not isinstance(compressor, str) and (unknown := set(compressor) - known):
             raise InvalidInputError(
-                f"compressor: {sorted(unknown)[0]!r} is no field one can choose"
+                f"compressor: {sorted(unknown, key=repr)[0]!r} is no field one can choose"
             )
         self.observations, self.actions, more = (
             [_compressed(*spec, compressor=compressor) for spec in specs]
@@ -150,7 +156,7 @@ def _checked_new(names: Collection[str], extras: Mapping[str, Field]) -> frozens
     if isinstance(names, str) or not isinstance(names, Collection):
         raise ExtrasError(f"new_extras: a list of names expected, found {names!r}")
     for name in names:
-        if name not in extras:
+        if not isinstance(name, str) or name not in extras:
             raise ExtrasError(f"new_extras: {name!r} is none of the extras; declare it there too")
     return frozenset(names)
 
@@ -164,7 +170,7 @@ def _checked_extras(extras: dict[str, Any]) -> list[tuple[str, tuple[int, ...], 
             if more not in ([], [MUTABLE]):
                 raise ValueError(f"{more[0]!r} is unknown")
             specs.append((name, tuple(int(n) for n in shape), np.dtype(dtype), bool(more)))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ExtrasError(
                 f"extras: {name!r} needs (shape, dtype) or (shape, dtype, {MUTABLE!r}), found "
                 f"{spec!r}"

@@ -1,6 +1,15 @@
 """What `Sequences.sample` and `Sequences.gather` return."""
 
-from diskreplay.batch import Batch
+from collections.abc import Mapping
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from diskreplay.batch import Batch, mapped
+
+_view = itemgetter(slice(None))  # of an array: its shape and flags may be set
 
 
 class SequenceBatch(Batch):
@@ -46,13 +55,64 @@ class SequenceBatch(Batch):
         The id of the first row of the learning part: for `update_priorities` and `gather`.
     weight : ndarray of float32, shape (N,)
     probability : ndarray of float64, shape (N,)
+
+    Parameters
+    ----------
+    arrays : dict of str to ndarray, dict or tuple
+        The attributes that are made already, by name.
+    windows : dict of str to ndarray
+        As for `Batch`.
+    shared : mapping of str to ndarray, dict or tuple, optional
+        What the other attributes are views of, by name.
+
+    Notes
+    -----
+    An array is made when it is looked at first. A learner looks at a few of twenty, and where other
+    work runs between two batches, making one takes as long as reading some windows.
     """
 
-    __slots__ = ()
+    __slots__ = ("_made", "_shared")
+
+    def __init__(
+        self,
+        arrays: dict[str, Any],
+        windows: dict[str, np.ndarray],
+        shared: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._made, self._windows, self._shared = arrays, windows, shared
+
+    @property
+    def _arrays(self) -> dict[str, Any]:
+        if shared := self._shared:
+            # In one order, whatever was looked at first and wherever it was read into.
+            names = dict.fromkeys(("observation", "action", *shared, *self._made))
+            there = [name for name in names if name in shared or name in self._made]
+            self._arrays = {name: self[name] for name in there}
+        return self._made
+
+    @_arrays.setter
+    def _arrays(self, arrays: dict[str, Any]) -> None:
+        self._made = arrays
+        self._shared = {}
+
+    def __getitem__(self, name: str) -> Any:
+        # In this order: another thread may make all of them, and then nothing is shared any more.
+        shared, made = self._shared, self._made
+        if name not in made and name in shared:
+            made[name] = mapped(_view, shared[name])
+        return made[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in SequenceBatch.__slots__:  # while being unpickled or copied
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            return super().__getattr__(name)  # the error
 
     def __len__(self) -> int:
         """Windows in the batch."""
-        return len(self._arrays["anchor"])
+        return len(self["anchor"])
 
     def __repr__(self) -> str:
         return f"SequenceBatch({len(self)} windows: {', '.join(self._arrays)})"

@@ -5,14 +5,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import whole
 from diskreplay.relabelling import Relabelling
+from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences
 from diskreplay.sequence_view import SequenceView
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.transition_source import TransitionSource
-from diskreplay.validation import whole
+from diskreplay.validation import generator
 
 
 class View(Protocol):
@@ -57,7 +59,7 @@ class SequenceHindsight:
             )
         self._goals = goals
         self._view, self._buffer = view, view._buffer
-        self._rng = None if seed is None else np.random.default_rng(seed)
+        self._rng = None if seed is None else ReplayableRng(generator(seed)).rng
 
     def sample(self, batch_size: int | None = None, *, beta: float | None = None) -> SequenceBatch:
         """Draw windows as the view does, and give ``n_goals`` of ``n_goals + 1`` of them a goal
@@ -77,8 +79,9 @@ class SequenceHindsight:
 
         Raises
         ------
-        ShapeError, NotFiniteError
-            What `compute_reward` or `terminated` returned is not one number a transition.
+        ShapeError, DtypeError, NotFiniteError
+            What `compute_reward` or `terminated` returned is not one number a transition, or a
+            reward is not finite as float32.
         EmptyBufferError, CorruptSegmentError, ClosedError, ForkedError
             As `Sequences.sample`.
         """
@@ -104,7 +107,7 @@ class SequenceHindsight:
         options, rng = self._view.options, self._view._view.rng
         index, masks = self._buffer._rows.index, drawn.plan.masks
         chosen, goals = self._goals.choose(
-            index, drawn.anchors, rng.random if self._rng is None else self._rng.random,
+            index, drawn.plan.anchor, rng.random if self._rng is None else self._rng.random,
             in_order=bool(options.prioritized or options.online),
         )  # fmt: skip
         rng.taken()

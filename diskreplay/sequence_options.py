@@ -6,8 +6,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from diskreplay.errors import CapacityError, InvalidInputError
+from diskreplay.given_numbers import exponent, real, whole
 from diskreplay.sampling.window import ENDS, Window
-from diskreplay.validation import exponent, one_of, whole
+from diskreplay.validation import field_names, fit_flag, one_of
 
 _MOST_POSITIONS = 1 << 20  # each has memory in every batch: more is a slip of the finger
 
@@ -65,9 +66,9 @@ class SequenceOptions(NamedTuple):
         `CapacityError`."""
         most = _MOST_POSITIONS
         length, stride = whole("length", length, most=most), whole("stride", stride)
-        burn_in = _from_zero("burn_in", burn_in)
+        burn_in = whole("burn_in", burn_in, least=0, most=most)
         n_step = buffer.update_horizon if n_step is None else whole("n_step", n_step, most=most)
-        ahead = n_step if ahead is None else _from_zero("ahead", ahead)
+        ahead = n_step if ahead is None else whole("ahead", ahead, least=0, most=most)
         one_of("ends", ends, ENDS)
         if ahead < n_step and ends != "cross":
             raise InvalidInputError(
@@ -75,7 +76,16 @@ class SequenceOptions(NamedTuple):
                 f"from {n_step} rows on; give ahead={n_step} or more, or a smaller n_step"
             )
         one_of("weight_normalization", weight_normalization, ("batch", "buffer"))
-        window = Window(length, burn_in, ahead, stride, ends, n_step, bool(arrival), bool(finished))
+        window = Window(
+            length,
+            burn_in,
+            ahead,
+            stride,
+            ends,
+            n_step,
+            fit_flag("arrival", arrival),
+            fit_flag("finished", finished),
+        )
         kept = None if buffer.capacity is None else buffer.capacity // buffer.num_envs
         if kept is not None and window.positions + buffer.stack_size - 1 > kept:
             raise CapacityError(
@@ -85,11 +95,11 @@ class SequenceOptions(NamedTuple):
             )
         state, fields = _names(buffer, "state", state), _fields(buffer, fields)
         if returns_to_go is not None:
-            returns_to_go = _number("returns_to_go", returns_to_go, most=1)
+            returns_to_go = real("returns_to_go", returns_to_go, most=1.0)
         return cls(
-            window, bool(prioritized), _number("alpha", alpha), _online(online),
-            whole("batch_size", batch_size), exponent(beta), _number("eta", eta, most=1),
-            weight_normalization, state, fields, returns_to_go,
+            window, fit_flag("prioritized", prioritized), real("alpha", alpha, most=1e9),
+            _online(online), whole("batch_size", batch_size), exponent(beta),
+            real("eta", eta, most=1.0), weight_normalization, state, fields, returns_to_go,
         )  # fmt: skip
 
     @property
@@ -102,23 +112,13 @@ class SequenceOptions(NamedTuple):
 
 
 def _online(online: Any) -> int:
-    return int(online) if isinstance(online, bool | np.bool_) else _from_zero("online", online)
-
-
-def _from_zero(name: str, value: Any) -> int:
-    return 0 if value == 0 and value is not False else whole(name, value, most=_MOST_POSITIONS)
-
-
-def _number(name: str, value: Any, most: float = 1e9) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise InvalidInputError(f"{name}: a number expected, found {value!r:.60}")
-    if not 0 <= value <= most:
-        raise InvalidInputError(f"{name}: a number from 0 to {most:g} expected, found {value!r}")
-    return float(value)
+    if isinstance(online, bool | np.bool_):
+        return int(online)
+    return whole("online", online, least=0, most=_MOST_POSITIONS)
 
 
 def _names(buffer: Viewed, what: str, names: Any) -> tuple[str, ...]:
-    names = (names,) if isinstance(names, str) else tuple(names)
+    names = tuple(field_names(names, what))
     for name in names:
         if name not in buffer.extras:
             there = ", ".join(buffer.extras) or "none at all"
@@ -129,6 +129,6 @@ def _names(buffer: Viewed, what: str, names: Any) -> tuple[str, ...]:
 def _fields(buffer: Viewed, fields: Any) -> tuple[str, ...] | None:
     if fields is None:
         return None
-    fields = (fields,) if isinstance(fields, str) else tuple(fields)
+    fields = field_names(fields, "fields")
     return (*_names(buffer, "fields", [f for f in fields if f != "action"]),
             *(("action",) if "action" in fields else ()))  # fmt: skip

@@ -1,21 +1,73 @@
 """Windows that were drawn, and their reader: from what is to be read to the arrays."""
 
-from collections.abc import Collection
-from typing import NamedTuple
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from diskreplay import spaces
-from diskreplay.batch import Reused, WindowMemory
-from diskreplay.batch_reader import flat, reused
+from diskreplay.batch import MOST_KEPT
+from diskreplay.batch_reader import MEMORY, flat, refuse_size, reused, row_bytes
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.schema import Schema
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.store.column import Column
+from diskreplay.store.read_job import READS
 from diskreplay.store.reading_pool import pool
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
+
+
+class SequenceMemory:
+    """Memory of one batch: its plan, and the arrays that its fields are read into.
+
+    Filled again when nobody looks at any of it any more. Whatever depends on nothing but the size
+    of a batch is made here, once: where other work runs between two batches, each call of NumPy
+    comes from memory again.
+
+    Attributes
+    ----------
+    plan : WindowPlan
+    windows : dict of str to ndarray
+        The arrays by field. Empty until a batch is read into them.
+    reads : list of Read
+        How they are filled.
+    shown : dict of str to ndarray, dict or tuple
+        What a batch shows of all this. It refers to this dict, and each array that it makes of one
+        to the memory behind that.
+    scratch : ndarray of int64
+        For kernels, with one thread.
+    """
+
+    __slots__ = ("_alone", "_kept", "plan", "reads", "scratch", "shown", "windows")
+
+    def __init__(self, plan: WindowPlan, scratch: np.ndarray) -> None:
+        self.plan, self.scratch, self.shown = plan, scratch, dict[str, Any](plan.shown)
+        self.windows: dict[str, np.ndarray] = {}
+        self.reads: list[Read] = []
+        self.keep()
+
+    def keep(self) -> None:
+        """Remember what refers to all this while nobody else does: now."""
+        self._kept = [self.plan.block, self.shown, *self.windows.values()]
+        self._alone = list(map(sys.getrefcount, self._kept))
+
+    def fits(self, size: int) -> bool:
+        """Whether a batch of so many windows may be put here."""
+        return self.plan.size == size and list(map(sys.getrefcount, self._kept)) == self._alone
+
+
+_OTHERS = 30  # bytes of a position's numbers, from its reward to its id
+
+
+class Read(NamedTuple):
+    """A field of a batch: its name, the rows, and where its values go, as bytes."""
+
+    name: str
+    rows: np.ndarray
+    out: np.ndarray
 
 
 class DrawnSequences(NamedTuple):
@@ -25,15 +77,22 @@ class DrawnSequences(NamedTuple):
     windows was before, if there is one.
     """
 
-    anchors: np.ndarray
-    probability: np.ndarray
-    weight: np.ndarray
-    plan: WindowPlan
+    memory: SequenceMemory
     store: Store
     guard: ReadGuard
     numbers: list[np.ndarray]
     cursor: np.ndarray | None
     reader: "SequenceReader"
+
+    @property
+    def plan(self) -> WindowPlan:
+        """What they consist of."""
+        return self.memory.plan
+
+    @property
+    def probability(self) -> np.ndarray:
+        """Of each window in one draw."""
+        return self.memory.plan.probability
 
     def read(self, out: SequenceBatch | None = None, *, threads: int = 1) -> SequenceBatch | None:
         """The batch, see `SequenceReader.read`."""
@@ -41,12 +100,14 @@ class DrawnSequences(NamedTuple):
 
 
 class SequenceReader:
-    """Reads the frames and other fields of drawn windows.
+    """Reads the frames and other fields of drawn windows of one store.
 
     Needs no lock: what was drawn holds the store's `rwlock`.
 
     Parameters
     ----------
+    columns : dict of str to Column
+        The store's.
     schema : Schema
     stack_size : int
     window : Window
@@ -60,6 +121,7 @@ class SequenceReader:
 
     def __init__(
         self,
+        columns: Mapping[str, Column],
         schema: Schema,
         stack_size: int,
         window: Window,
@@ -71,16 +133,48 @@ class SequenceReader:
         from diskreplay.store import batch_kernels
 
         self._kernels = batch_kernels
-        self._schema, self._stack, self._window = schema, stack_size, window
-        self._has_action, self._has_to_go = "action" in fields, has_to_go
+        self._columns, self._schema = columns, schema
+        self._stack, self._window, self._has_to_go = stack_size, window, has_to_go
+        self._observations = [field.name for field in schema.observations]
+        self._actions = [field.name for field in schema.actions if "action" in fields]
         self._extras = [name for name in schema.extras if name in fields and name not in state]
         self._state = [name for name in schema.extras if name in state]
-        self._memory, self._plans = WindowMemory(), Reused[WindowPlan]()
+        self._kept: list[SequenceMemory] = []
 
-    def plan_of(self, size: int) -> WindowPlan:
-        """The memory of a plan of so many windows, which nobody else has."""
-        plan = self._plans.take(lambda plan: len(plan.ids) == size and plan.is_free)
-        return plan or WindowPlan(self._window, size, self._stack)
+    def check_fits(self, size: int) -> None:
+        """Refuse so many windows where this machine's memory cannot hold them, with an
+        `InvalidInputError`."""
+        schema = self._schema
+        shown = [*schema.observations, *(f for f in schema.actions if f.name in self._actions)]
+        shown += [schema.extras[name] for name in self._extras]
+        each = self._window.positions * (row_bytes(shown) + _OTHERS)
+        if size * each > MEMORY:
+            refuse_size(size, each)
+
+    def memory_for(self, size: int) -> SequenceMemory:
+        """Memory of a batch of so many windows, which nobody else has. Needs the buffer's lock:
+        another thread may give memory back meanwhile, but not take it."""
+        kept = self._kept
+        for _ in range(len(kept)):
+            memory = kept.pop()  # of the newest batch: the caches have it
+            if memory.fits(size):
+                return memory
+            kept.insert(0, memory)
+        self.check_fits(size)
+        plan = WindowPlan(self._window, size, self._stack, has_to_go=self._has_to_go)
+        most = min(max(len(plan.transition_rows), len(plan.frame_rows)), READS)
+        scratches = [self._columns[name].scratch(most) for name, *_ in self._fields(plan)]
+        return SequenceMemory(plan, max(scratches, key=len))
+
+    def _fields(self, plan: WindowPlan) -> list[tuple[str, np.ndarray, np.ndarray]]:
+        """The fields that are read, with the rows of each in their shape, and flat."""
+        frames = plan.frames, plan.frame_rows
+        transitions, state = (plan.transitions, plan.transition_rows), (plan.state, plan.state)
+        return [
+            *((name, *frames) for name in self._observations),
+            *((name, *transitions) for name in (*self._actions, *self._extras)),
+            *((name, *state) for name in self._state),
+        ]
 
     def read(
         self, drawn: DrawnSequences, out: SequenceBatch | None, threads: int
@@ -90,81 +184,81 @@ class SequenceReader:
         So many threads read its frames. None if what was read changed meanwhile, which happens to a
         reader of a live store only.
         """
-        store, plan, schema = drawn.store, drawn.plan, self._schema
-        columns = store.columns
+        memory, columns, take = drawn.memory, self._columns, self._kernels.take
+        scratch = memory.scratch
         try:
-            held = self._memory.take() if out is None else out._windows
-            frames = [
-                self._frames(columns[f.name], plan.frames, held, threads)
-                for f in schema.observations
-            ]
-            actions = [
-                self._take(columns[f.name], plan.transitions, held)
-                for f in schema.actions if self._has_action
-            ]  # fmt: skip
-            extras = {
-                name: self._take(columns[name], plan.transitions, held) for name in self._extras
-            }
-            state = {name: self._take(columns[name], plan.state, held) for name in self._state}
+            if out is not None:
+                reads = self._reads(memory.plan, out._windows)
+            else:
+                if not memory.reads:
+                    self._make_windows(memory)
+                reads = memory.reads
+            for name, rows, places in reads:
+                column = columns[name]
+                if threads != 1 and len(rows) and name in self._observations:
+                    failed = self._take_parts(column, memory.plan.size, rows, places, threads)
+                else:
+                    failed = take(column.table.array, rows, places, scratch)
+                if failed:
+                    column.complain(*divmod(-(1 + failed), column.num_envs))
         except CorruptSegmentError:
             if drawn.guard.has_moved_on():
                 return None
             raise
         finally:
             drawn.guard.release()
-        observation, action = frames[0], actions
-        if not schema.is_flat:  # asking the spaces takes some microseconds
-            observation = spaces.unflatten(schema.observation_space, frames)
-            action = [spaces.unflatten(schema.action_space, actions)] if actions else []
-        shown = plan.shown()
-        to_go = shown.pop("returns_to_go")
-        arrays = {
-            "observation": observation,
-            **({"action": action[0]} if action else {}),
-            **shown,
-            "anchor": drawn.anchors,
-            "weight": drawn.weight,
-            "probability": drawn.probability,
-            **({"returns_to_go": to_go} if self._has_to_go else {}),
-            **extras,
-            **state,
-        }
-        self._plans.give(plan)
         if out is None:
-            self._memory.give(held)
-            return SequenceBatch(arrays, held)
-        out._arrays = arrays
-        return out
+            batch = SequenceBatch({}, dict(memory.windows), memory.shown)
+        else:
+            batch = out
+            batch._made, batch._shared = self._shown(out._windows, {}), memory.shown
+        # Not before the batch refers to it: another thread that draws now would take it.
+        self._kept.append(memory)
+        del self._kept[:-MOST_KEPT]
+        return batch
 
-    def _frames(
-        self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray], threads: int
-    ) -> np.ndarray:
-        frames = self._take(column, ids, held, threads)
-        if self._stack == 1 or self._window.crosses:
-            return frames
+    def _make_windows(self, memory: SequenceMemory) -> None:
+        memory.reads = self._reads(memory.plan, memory.windows)
+        memory.shown = self._shown(memory.windows, memory.plan.shown)
+        memory.keep()
+
+    def _reads(self, plan: WindowPlan, windows: dict[str, np.ndarray]) -> list[Read]:
+        """How to fill arrays, of which those that do not fit are made anew."""
+        reads = []
+        for name, ids, rows in self._fields(plan):
+            field = self._columns[name].field
+            out = reused(windows, name, ids.shape + field.shape, field.dtype)
+            reads.append(Read(name, rows, flat(out)))
+        return reads
+
+    def _take_parts(
+        self, column: Column, windows: int, rows: np.ndarray, out: np.ndarray, threads: int
+    ) -> Any:
+        job, threads = pool.job(len(out), windows, threads)
+        scratch = column.scratch(min(len(rows), READS), threads)
+        return self._kernels.take_parts(
+            column.table.array, rows, len(rows) // windows, out, scratch, threads, job
+        )
+
+    def _shown(
+        self, windows: dict[str, np.ndarray], planned: dict[str, np.ndarray]
+    ) -> dict[str, Any]:
+        """What a batch shows of the fields, and of what was planned."""
+        schema, frames = self._schema, [windows[name] for name in self._observations]
+        if self._stack > 1 and not self._window.crosses:
+            frames = [self._stacked(each) for each in frames]
+        shown: dict[str, Any] = {"observation": spaces.unflatten(schema.observation_space, frames)}
+        if self._actions:
+            actions = [windows[name] for name in self._actions]
+            shown["action"] = spaces.unflatten(schema.action_space, actions)
+        extras = {name: windows[name] for name in (*self._extras, *self._state)}
+        return shown | planned | extras
+
+    def _stacked(self, frames: np.ndarray) -> np.ndarray:
         windows, width, *shape = frames.shape
         position = frames.strides[1]
-        return np.lib.stride_tricks.as_strided(
-            frames, (windows, width - self._stack + 1, self._stack, *shape),
-            (frames.strides[0], position, position, *frames.strides[2:]),
+        # Views of it refer to `frames`; those of what `as_strided` makes would refer to that only.
+        return np.ndarray(
+            (windows, width - self._stack + 1, self._stack, *shape), frames.dtype, frames,
+            strides=(frames.strides[0], position, position, *frames.strides[2:]),
         )  # fmt: skip
-
-    def _take(
-        self, column: Column, ids: np.ndarray, held: dict[str, np.ndarray], threads: int = 1
-    ) -> np.ndarray:
-        """One field's value in each row, zeros for negative ids."""
-        field, kernels, windows = column.field, self._kernels, len(ids)
-        out = reused(held, field.name, ids.shape + field.shape, field.dtype)
-        ids = ids.reshape(-1)
-        reads = min(len(ids), kernels.READS)
-        if threads == 1 or not windows:
-            failed = kernels.take(column.table.array, ids, flat(out), column.scratch(reads))
-        else:
-            job, threads = pool.job(out.nbytes, windows, threads)
-            failed = kernels.take_parts(
-                column.table.array, ids, len(ids) // windows, flat(out),
-                column.scratch(reads, threads), threads, job,
-            )  # fmt: skip
-        if failed:
-            column.complain(*divmod(-(1 + failed), column.num_envs))
-        return out

@@ -1,7 +1,6 @@
 """One view of a buffer's rows as windows, without the buffer; and all views of one."""
 
 import contextlib
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import FormatError
+from diskreplay.given_numbers import exponent
 from diskreplay.indexed_store import IndexedStore
+from diskreplay.locks import Lock
 from diskreplay.options import Options
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers
@@ -18,14 +19,11 @@ from diskreplay.sampling.returns_to_go import ReturnsToGo
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.schema import Schema
 from diskreplay.sequence_options import SequenceOptions
-from diskreplay.sequence_reader import DrawnSequences, SequenceReader
+from diskreplay.sequence_reader import DrawnSequences, SequenceMemory, SequenceReader
 from diskreplay.sequence_state import SequenceState
 from diskreplay.store import priorities
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
-from diskreplay.validation import exponent
-
-_NO_RETURNS = np.empty(0, np.float32)
 
 
 class SequenceView:
@@ -61,25 +59,32 @@ class SequenceView:
             normalization=asked.normalization, online=asked.online,
         )  # fmt: skip
         self._to_go = None if asked.returns_to_go is None else ReturnsToGo(asked.returns_to_go)
+        self._returns = np.empty(0, np.float32)  # to go
         self._powers = options.gamma ** np.arange(asked.window.n_step + 1)
-        self._reader = SequenceReader(
-            schema, options.stack_size, asked.window,
-            fields=["action", *schema.extras] if asked.fields is None else asked.fields,
-            state=asked.state, has_to_go=asked.returns_to_go is not None,
-        )  # fmt: skip
+        self._schema, self._stack = schema, options.stack_size
+        self._reader: SequenceReader  # of the store that `catch_up` has found
         self._store: Store | None = None
+        self._known: tuple[np.ndarray, bytes] | None = None  # of the index, when it was looked at
         self.prefetchers = _ViewPrefetchers(self, lock)
         self._under_way: tuple[int, int, float | None] | None = None
 
     def catch_up(self, rows: IndexedStore) -> None:
         """Come to know all rows."""
-        rows = rows.indexed()
+        if rows.index is None:
+            rows.make_index()
         if rows.store is not self._store:
             self._take_over(rows)
             return
-        self.anchors.catch_up(rows.index)
+        index, known = rows.index, self._known
+        bounds = index.bounds.tobytes()
+        # An index that was made anew, or has grown, has another ring.
+        if known is not None and known[0] is index.ring and known[1] == bounds:
+            return
+        self.anchors.catch_up(index)
         if self._to_go is not None:
-            self._to_go.catch_up(rows.index)
+            self._to_go.catch_up(index)
+            self._returns = self._to_go.column
+        self._known = index.ring, bounds  # not before: after Ctrl-C all of it is done again
 
     def _take_over(self, rows: IndexedStore) -> None:
         """Begin with a store that was opened or loaded: with what was saved of this view in it."""
@@ -97,6 +102,7 @@ class SequenceView:
         anchors.follow(rows.index)
         if self._to_go is not None:
             self._to_go.follow(rows.index)
+            self._returns = self._to_go.column
         self._under_way = None
         if saved is not None:
             if not (self._store is None and self._keep_rng):
@@ -106,6 +112,12 @@ class SequenceView:
             self._under_way = saved.under_way
             if saved.leaves is not None:
                 anchors.restore(saved.leaves.start, saved.leaves.leaves)
+        asked, schema = self.asked, self._schema
+        self._reader = SequenceReader(
+            rows.store.columns, schema, self._stack, asked.window,
+            fields=["action", *schema.extras] if asked.fields is None else asked.fields,
+            state=asked.state, has_to_go=asked.returns_to_go is not None,
+        )  # fmt: skip
         self._store = rows.store  # not before: after Ctrl-C all of it is done again
 
     def draw(
@@ -118,10 +130,14 @@ class SequenceView:
         self.catch_up(rows)
         self._under_way = None
         cursor = None if self.anchors.cursor is None else self.anchors.cursor.copy()
-        rng.taken()
+        if rng.numbers:  # of a draw that failed
+            rng.taken()
         try:
-            drawn = self.anchors.draw(rng, size, self.exponent(beta))
-            return self._drawn(rows, *drawn, rng.taken(), cursor, guard)
+            memory = self._reader.memory_for(size)
+            even = beta is None and not self.asked.prioritized
+            exponent = 0.0 if even else self.exponent(beta)
+            self.anchors.draw(memory.plan, rng, exponent, self._powers, self._returns)
+            return self._drawn(rows, memory, rng.taken(), cursor, guard)
         except BaseException:  # nobody gets the new windows that were taken
             if cursor is not None and self.anchors.cursor is not None:
                 self.anchors.cursor[:] = cursor
@@ -131,22 +147,20 @@ class SequenceView:
         """What is to be read of the windows of these anchors; `guard` holds it."""
         self.catch_up(rows)
         self.anchors.check(anchors)
-        probability = self.anchors.probability(anchors)
-        weight = np.ones(len(anchors), np.float32)
-        return self._drawn(rows, anchors, probability, weight, [], None, guard)
+        memory = self._reader.memory_for(len(anchors))
+        plan = memory.plan
+        plan.anchor[:], plan.weight[:] = anchors, 1.0
+        plan.probability[:] = self.anchors.probability(anchors)
+        self.anchors.fill(plan, self._powers, self._returns)
+        return self._drawn(rows, memory, [], None, guard)
 
     def _drawn(
-        self, rows: IndexedStore, anchors: np.ndarray, probability: np.ndarray,
-        weight: np.ndarray, numbers: list[np.ndarray], cursor: np.ndarray | None, guard: ReadGuard,
+        self, rows: IndexedStore, memory: SequenceMemory, numbers: list[np.ndarray],
+        cursor: np.ndarray | None, guard: ReadGuard,
     ) -> DrawnSequences:  # fmt: skip
-        plan = self._reader.plan_of(len(anchors))
-        to_go = _NO_RETURNS if self._to_go is None else self._to_go.column
-        self.anchors.fill(plan, anchors, self._powers, to_go)
         store = rows.store  # under the buffer's lock: what was planned is not evicted
         store.rwlock.acquire_read(guard, store.follower)
-        return DrawnSequences(
-            anchors, probability, weight, plan, store, guard, numbers, cursor, self._reader
-        )
+        return DrawnSequences(memory, store, guard, numbers, cursor, self._reader)
 
     def undo(self, drawn: Sequence[DrawnSequences]) -> None:
         """Undo draws, given in their order, that nobody took."""
@@ -191,15 +205,14 @@ class Views:
     ----------
     prefetching : list of Prefetcher
         Those of all views that are open.
+    get : function
+        The view of a name, or None if none of that name is open.
     """
 
     def __init__(self) -> None:
         self._views: dict[str, SequenceView] = {}
         self.prefetching: list[Prefetcher] = []
-
-    def get(self, name: str) -> SequenceView | None:
-        """The view of that name, if one is open."""
-        return self._views.get(name)
+        self.get = self._views.get  # asked by each draw
 
     def names(self, store: Store) -> list[str]:
         """Of the views that are open, or saved."""
@@ -280,7 +293,7 @@ class Views:
 class _ViewPrefetchers(Prefetchers):
     """Those of one view, of which one at a time is open."""
 
-    def __init__(self, view: SequenceView, lock: "threading.RLock") -> None:
+    def __init__(self, view: SequenceView, lock: Lock) -> None:
         super().__init__(lock, view.rng)
         self._view = view
 

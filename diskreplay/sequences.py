@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from diskreplay import fork
 from diskreplay.errors import (
     ClosedError,
     InvalidInputError,
@@ -12,6 +13,7 @@ from diskreplay.errors import (
     ShapeError,
     UsageError,
 )
+from diskreplay.given_numbers import as_reals, exponent, whole
 from diskreplay.handover import handovers_to
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.naming import checked_view
@@ -24,7 +26,7 @@ from diskreplay.sequence_reader import DrawnSequences
 from diskreplay.sequence_view import SequenceView
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.transition_source import TransitionSource
-from diskreplay.validation import checked_ids, exponent, whole
+from diskreplay.validation import checked_ids, generator
 
 
 class Sequences:
@@ -86,7 +88,7 @@ class Sequences:
                     )
             kind = buffer._kind
             own = seed is not None and (isinstance(seed, np.random.Generator) or buffer.mode == "r")
-            rng = buffer._rng.derived(name) if seed is None else np.random.default_rng(seed)
+            rng = buffer._rng.derived(name) if seed is None else generator(seed)
             view = SequenceView(
                 name, options, kind.schema, kind.options, rng, own, buffer._lock, buffer._views
             )
@@ -140,14 +142,21 @@ class Sequences:
         Costs little more than copying the rows; the lock is held while drawing only. Rows that were
         added since the last call are looked at first: 0.2 us each.
         """
-        size = self.options.batch_size if batch_size is None else whole("batch_size", batch_size)
-        _check_out(out)
+        size = self.options.batch_size if batch_size is None else batch_size
+        if type(size) is not int or not 0 < size < 1 << 20:  # nearly none is looked at further
+            size = whole("batch_size", size)
+        if out is not None:
+            _check_out(out)
         if type(threads) is not int or threads != 1:
             threads = whole("threads", threads, most=MOST_THREADS)
-        self._buffer._turn_when_drawn()
-        return self._buffer._read_held(
-            lambda guard: self._draw(size, beta, guard).read(out, threads=threads)
-        )
+        lock = self._buffer._turn_when_drawn()
+
+        def attempt(guard: ReadGuard) -> SequenceBatch | None:
+            with lock:
+                drawn = self._view.draw(self._current(), size, beta, guard)
+            return drawn.reader.read(drawn, out, threads)
+
+        return self._buffer._read_held(attempt)
 
     def gather(
         self, anchors: np.ndarray, *, out: SequenceBatch | None = None, threads: int = 1
@@ -286,10 +295,7 @@ class Sequences:
                 "priorities"
             )
         anchors = checked_ids(anchors)
-        try:
-            priorities = np.ascontiguousarray(priorities, np.float64)
-        except (TypeError, ValueError) as error:
-            raise PriorityError(f"priorities: numbers expected ({error})") from error
+        priorities = as_reals("priorities", priorities, PriorityError)
         if priorities.shape != anchors.shape:
             raise ShapeError(
                 f"priorities: shape {anchors.shape} expected, found {priorities.shape}"
@@ -325,7 +331,7 @@ class Sequences:
         ndarray of float64, shape (N,)
             0 for a window in which nothing counts.
         """
-        td, learn = np.abs(np.asarray(td, np.float64)), np.asarray(learn, np.bool_)
+        td, learn = np.abs(as_reals("td", td)), as_reals("learn", learn, flags=True) != 0
         if td.ndim != 2 or td.shape != learn.shape:
             raise ShapeError(
                 f"td and learn: one shape (windows, length) expected, found {td.shape} and "
@@ -409,11 +415,19 @@ class Sequences:
 
     def _current(self) -> IndexedStore:
         """The rows as they are now. Needs the lock."""
-        self._buffer._check_open()
-        if self._buffer._views.get(self.name) is not self._view:
+        # Calls only where there is something to do: after other work the code of each comes from
+        # memory again, which takes as long as reading ten rows.
+        buffer = self._buffer
+        if buffer._closed or fork.pid != buffer._pid:
+            buffer._check_open()
+        if buffer._views.get(self.name) is not self._view:
             raise ClosedError(f"the view {self.name!r} is closed; call buffer.sequences() again")
-        self._buffer._follow()
-        return self._buffer._rows.indexed()
+        if buffer._rows.store.mode == "r":
+            buffer._follow()
+        return buffer._rows
+
+    def _new_guard(self) -> ReadGuard:
+        return ReadGuard()
 
     def _draw(self, size: int, beta: float | None, guard: ReadGuard) -> DrawnSequences:
         with self._lock:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from diskreplay import extensions, fork, signals, validation
+from diskreplay import extensions, fork, given_numbers, signals, validation
 from diskreplay.call_guard import CallGuard
 from diskreplay.checkpoint_loader import Attached, CheckpointLoader
 from diskreplay.checkpoint_saver import CheckpointSaver
@@ -69,19 +69,19 @@ class Session(CallGuard):
     ) -> None:
         self._closed = True  # until there is something to close
         self._metadata = given = checked_metadata(metadata or {})
-        capacity = validation.whole("capacity", capacity, optional=True, most=_MOST_ROWS)
-        segment_rows = validation.whole("segment_rows", segment_rows, optional=True)
-        env_group = validation.whole("env_group", env_group, optional=True)
+        capacity = given_numbers.whole("capacity", capacity, optional=True, most=_MOST_ROWS)
+        segment_rows = given_numbers.whole("segment_rows", segment_rows, optional=True)
+        env_group = given_numbers.whole("env_group", env_group, optional=True)
         kind.check_capacity(capacity)
         name = checkpoint_names.checked_suffix(name)
-        rng = ReplayableRng(np.random.default_rng(seed))  # a Generator passes as it is
+        rng = ReplayableRng(validation.generator(seed))  # a Generator passes as it is
         workspace = None
         if path is None:
             path = temporary.store_in(workspace := temporary.make())
         path = resolved(path)
         self._set(kind, path, name, rng, workspace)
         Store.sweep(path)
-        reopened = (path / "zarr.json").exists()
+        reopened = Store.is_at(path)
         if reopened:
             store = Store.open(
                 path, mode="a", capacity=capacity, shrink=bool(shrink),
@@ -127,7 +127,7 @@ class Session(CallGuard):
         self._kind, self.path, self.name, self._rng = kind, path, name, rng
         self._distribution = kind.distribution
         self._workspace, self._pid, self._saver = workspace, fork.pid, None
-        self._lock, self._busy = threading.RLock(), set[int]()
+        self._guard_calls()
         self._prefetchers, self._views = Prefetchers(self._lock, rng), Views()
         self.num_envs, self.stack_size, self.stack_padding = kind.options[:3]
         self.update_horizon, self.gamma, self.batch_size = kind.options[3:6]
@@ -315,8 +315,8 @@ class Session(CallGuard):
         AttachmentError
             A function raised (that is its ``__cause__``), or wrote something else than one file.
         StorageError
-            It cannot be written, or is full. In all these cases there is no new checkpoint, and
-            one of that suffix is as it was.
+            It cannot be written, or is full (for a function too). In all these cases there is no
+            new checkpoint, and one of that suffix is as it was.
         RemoteError
             It was not published. Without `wait` the next save may raise it.
 
@@ -337,7 +337,7 @@ class Session(CallGuard):
         if is_remote(checkpoint_dir):
             saver = self._remote_saver()
             return saver.save(checkpoint_dir, iteration_number, attachments, keep, wait)
-        directory = resolved(checkpoint_dir)
+        directory = resolved(checkpoint_dir, "checkpoint_dir")
         keep, wanted = checkpoint_names.checked_keep(keep), attaching.checked(attachments)
         return CheckpointSaver(self).save(directory, iteration_number, wanted, keep)
 
@@ -401,7 +401,7 @@ class Session(CallGuard):
         """
         if is_remote(checkpoint_dir):
             return self._remote_saver().load(checkpoint_dir, suffix, resume_episodes)
-        directory = resolved(checkpoint_dir)
+        directory = resolved(checkpoint_dir, "checkpoint_dir")
         with self._turn():
             self._check_writable()
             return CheckpointLoader(self).load(directory, suffix, resume_episodes=resume_episodes)

@@ -6,7 +6,6 @@ the one that trains. They share one.
 """
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,10 +14,11 @@ from typing import Any, Self
 from diskreplay import fork
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ClosedError, UsageError
+from diskreplay.locks import Lock
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store.paths import resolved
 
-_lock = threading.RLock()
+_lock = Lock()
 _entries: "weakref.WeakValueDictionary[tuple[int, Path], _Entry]" = weakref.WeakValueDictionary()
 
 
@@ -239,5 +239,5 @@ def shared(
         The buffer is open in this process with other options.
     """
     kind = PrioritizedReplayBuffer if prioritized else ReplayBuffer
-    place = None if path is None else resolved(Path(path))
+    place = None if path is None else resolved(path)
     return SharedBuffer(place, kind, options)

@@ -129,9 +129,10 @@ def describe(space: spaces.Space) -> dict[str, Any]:
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": dtype}
     if isinstance(space, spaces.MultiDiscrete):
+        nvec = np.asarray(space.nvec)
+        start = np.asarray(getattr(space, "start", np.zeros_like(nvec)))
         return {
-            "type": "MultiDiscrete", "nvec": np.asarray(space.nvec).tolist(),
-            "start": np.asarray(space.start).tolist(), "dtype": dtype,
+            "type": "MultiDiscrete", "nvec": nvec.tolist(), "start": start.tolist(), "dtype": dtype,
         }  # fmt: skip
     assert isinstance(space, spaces.MultiBinary)
     return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
@@ -173,8 +174,8 @@ def parse(document: dict[str, Any]) -> spaces.Space:
         if kind == "Discrete":
             return _discrete(document["n"], document["start"], np.dtype(document["dtype"]))
         if kind == "MultiDiscrete":
-            dtype = np.dtype(document["dtype"]).type
-            return spaces.MultiDiscrete(document["nvec"], dtype=dtype, start=document["start"])
+            dtype = np.dtype(document["dtype"])
+            return _multi_discrete(document["nvec"], document["start"], dtype)
         if kind == "MultiBinary":
             return spaces.MultiBinary(document["n"])
         raise ValueError(f"unknown type {kind!r}")
@@ -197,6 +198,21 @@ def _discrete(n: Any, start: Any, dtype: np.dtype) -> spaces.Discrete:
             f"{gymnasium.__version__} is installed"
         )
     return spaces.Discrete(n, start=start, dtype=dtype.type)
+
+
+def _multi_discrete(nvec: Any, start: Any, dtype: np.dtype) -> spaces.MultiDiscrete:
+    """A MultiDiscrete space. Before gymnasium 0.29 all of them began at 0, and `start` was no
+    argument."""
+    if "start" in inspect.signature(spaces.MultiDiscrete).parameters:
+        return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
+    if np.shape(start) != np.shape(nvec):
+        raise ValueError(f"start has shape {np.shape(start)}, nvec has {np.shape(nvec)}")
+    if np.any(start):
+        raise FormatError(
+            f"a MultiDiscrete space that starts at {start}, which takes gymnasium 0.29 or later; "
+            f"{gymnasium.__version__} is installed"
+        )
+    return spaces.MultiDiscrete(nvec, dtype=dtype.type)
 
 
 def _describe_array(values: np.ndarray) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from diskreplay.indexed_store import IndexedStore
 
@@ -71,11 +69,8 @@ def measured(
     rows: "IndexedStore", ignored_updates: int, priorities: PriorityStatistics | None
 ) -> Statistics:
     """Figures of this moment, of rows that are indexed. With the buffer's lock."""
-    store, first = rows.store, rows.index.first
-    retained = int((store.count - first).sum())
-    episodes = int(np.count_nonzero(store.count > first))
-    for _row, _envs, step, wanted in store.columns["step"].pieces(first + 1, store.count):
-        episodes += int(np.count_nonzero((step == 0) & wanted))
+    store = rows.store
+    retained = int((store.count - rows.index.first).sum())
     fields = {}
     for name, (disk, segments) in store.disk_usage().items():
         raw = retained * store.columns[name].field.row_bytes
@@ -86,7 +81,7 @@ def measured(
         rows=retained,
         sampleable=rows.index.sampleable,
         transitions=rows.add_count,
-        episodes=episodes,
+        episodes=rows.index.episodes(),
         capacity=store.capacity,
         num_envs=store.num_envs,
         fields=fields,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay import validation
+from diskreplay import given_numbers, validation
 from diskreplay.actor_rows import ActorRows
 from diskreplay.batch import Batch
 from diskreplay.batch_reader import DrawnBatch, check_out
@@ -56,7 +56,8 @@ class TransitionSource(ActorRows):
         Raises
         ------
         InvalidInputError
-            `threads` is not from 1 to 64, or `batch_size` no whole number from 1 on.
+            `threads` is not from 1 to 64, or `batch_size` no whole number from 1 on, or more than
+            this machine's memory holds.
         EmptyBufferError
             Nothing can be sampled yet.
         CorruptSegmentError
@@ -68,10 +69,10 @@ class TransitionSource(ActorRows):
         """
         size = self.batch_size if batch_size is None else batch_size
         if size is not self.batch_size:
-            size = validation.whole("batch_size", size)
+            size = given_numbers.whole("batch_size", size)
         check_out(out)
         if type(threads) is not int or threads != 1:
-            threads = validation.whole("threads", threads, most=MOST_THREADS)
+            threads = given_numbers.whole("threads", threads, most=MOST_THREADS)
         self._turn_when_drawn()
         return self._read_held(
             lambda guard: self._draw(size, beta, guard).read(
@@ -104,7 +105,7 @@ class TransitionSource(ActorRows):
         """
         ids = validation.checked_ids(ids).copy()  # the batch has them, and nothing of the caller's
         check_out(out)
-        threads = validation.whole("threads", threads, most=MOST_THREADS)
+        threads = given_numbers.whole("threads", threads, most=MOST_THREADS)
         self._turn()
         return self._read_chosen(
             lambda rows, guard: rows.choose(ids, guard), out, threads=threads, contiguous=contiguous
@@ -138,6 +139,9 @@ class TransitionSource(ActorRows):
             self._check_open()
             self._follow()
             return self._rows.indexed().index.sampleable_ids()
+
+    def _new_guard(self) -> ReadGuard:
+        return ReadGuard()
 
     def _draw(
         self, size: int, beta: float | Callable[[int], float] | None, guard: ReadGuard
@@ -218,10 +222,10 @@ class TransitionSource(ActorRows):
         put back. `map` is called for what is drawn again too, so what it gives should depend on
         the batch alone: seed what it draws with ``batch.id``, say.
         """
-        depth = validation.whole("depth", depth, most=MOST_DEPTH)
-        threads = validation.whole("threads", threads, most=MOST_THREADS)
-        size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
-        validation.asked_exponent(beta)
+        depth = given_numbers.whole("depth", depth, most=MOST_DEPTH)
+        threads = given_numbers.whole("threads", threads, most=MOST_THREADS)
+        size = given_numbers.whole("batch_size", batch_size, optional=True) or self.batch_size
+        given_numbers.asked_exponent(beta)
         handovers = handovers_to(device, map)
         with self._turn():
             self._check_open()

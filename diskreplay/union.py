@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -12,20 +10,23 @@ import numpy as np
 from diskreplay.batch import Batch
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ClosedError, InvalidInputError, PriorityError, ShapeError, UsageError
+from diskreplay.given_numbers import as_reals, asked_exponent, exponent, whole
 from diskreplay.handover import handovers_to
 from diskreplay.joint_draw import JointDraw
+from diskreplay.locks import Lock, busy_in
 from diskreplay.options import Beta
 from diskreplay.prefetch import MOST_DEPTH, MOST_THREADS, Prefetcher
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequences import Sequences
 from diskreplay.statistics import Statistics
 from diskreplay.store import files
+from diskreplay.store.paths import resolved
 from diskreplay.union_member import member_of, opened_member
 from diskreplay.union_members import UnionMembers
 from diskreplay.union_options import checked_mixture
 from diskreplay.union_prefetchers import UnionPrefetchers
 from diskreplay.union_state import UnionState, packed
-from diskreplay.validation import asked_exponent, checked_ids, exponent, one_of, whole
+from diskreplay.validation import checked_ids, generator, one_of
 
 
 class ReplayUnion:
@@ -90,6 +91,8 @@ class ReplayUnion:
         seed: int | np.random.Generator | None = None,
     ) -> None:  # fmt: skip
         self._closed = True  # until there is something to close
+        if not isinstance(members, Iterable) or isinstance(members, str | bytes):
+            raise InvalidInputError(f"members: several expected, found {members!r:.60}")
         members = list(members)
         if not members:
             raise InvalidInputError("members: at least one buffer, view or path expected")
@@ -108,10 +111,11 @@ class ReplayUnion:
                 with first._turn_when_drawn():
                     first._check_open()
                     seed = first._rng.derived("union")
-            self._rng = ReplayableRng(np.random.default_rng(seed))
+            self._rng = ReplayableRng(generator(seed))
             of = there[0].options if isinstance(there[0], Sequences) else there[0]
             self.batch_size: int = size or of.batch_size
-            self._lock, self._busy = threading.RLock(), set[int]()
+            self._lock, self._busy = Lock(), set[int]()
+            self._new_guard = self._members.new_draw
             self._prefetchers = UnionPrefetchers(self._members, self._lock, self._rng)
             self._opened = opened.pop_all()
         self._closed = False
@@ -150,7 +154,7 @@ class ReplayUnion:
         size = self.batch_size if batch_size is None else whole("batch_size", batch_size)
         threads = whole("threads", threads, most=MOST_THREADS)
         self._turn_when_drawn()
-        return self._read(lambda: self._draw(size, beta), threads)
+        return self._read(lambda drawn: self._draw(size, beta, drawn), threads)
 
     def gather(self, ids: np.ndarray, *, threads: int = 1) -> Any:
         """The transitions with these ids, or the windows of these anchors, in this order, with
@@ -170,29 +174,26 @@ class ReplayUnion:
         ids = checked_ids(ids)
         threads = whole("threads", threads, most=MOST_THREADS)
         self._turn()
-        return self._read(lambda: self._members.choose(ids), threads)
+        return self._read(lambda drawn: self._members.choose(drawn, ids), threads)
 
-    def _read(self, draw: Callable[[], JointDraw], threads: int) -> Any:
-        busy = [self._busy, *(member.buffer._busy for member in self._members)]
-        me = threading.get_ident()
-        try:
-            for each in busy:
-                each.add(me)
+    def _read(self, draw: Callable[[JointDraw], object], threads: int) -> Any:
+        def read() -> Any:
             while True:
-                drawn = draw()
+                drawn = self._new_guard()
                 try:
+                    draw(drawn)
                     batch = drawn.read(threads=threads)
+                    drawn.release()  # here too: Ctrl-C may come as `finally` begins
                 finally:
                     drawn.release()
                 if batch is not None:  # else a live store changed under its reader
                     return batch
-        finally:
-            for each in busy:
-                each.discard(me)
 
-    def _draw(self, size: int, beta: Beta | None, _guard: Any = None) -> JointDraw:
+        return busy_in([self._busy, *(member.buffer._busy for member in self._members)], read)
+
+    def _draw(self, size: int, beta: Beta | None, guard: JointDraw) -> JointDraw:
         with self._lock:
-            return self._members.draw(self._rng, size, self.beta if beta is None else beta)
+            return self._members.draw(guard, self._rng, size, self.beta if beta is None else beta)
 
     def prefetch(
         self, depth: int = 2, batch_size: int | None = None, *, beta: Beta | None = None,
@@ -322,16 +323,13 @@ class ReplayUnion:
             Nothing was changed, of any member.
         """
         ids = checked_ids(ids)
-        try:
-            priorities = np.ascontiguousarray(priorities, np.float64)
-        except (TypeError, ValueError) as error:
-            raise PriorityError(f"priorities: numbers expected ({error})") from error
+        priorities = as_reals("priorities", priorities, PriorityError)
         if priorities.shape != ids.shape:
             raise ShapeError(f"priorities: shape {ids.shape} expected, found {priorities.shape}")
         if not any(member.is_prioritized for member in self._members):
             raise UsageError("no member has priorities: make one of them prioritized")
-        with self._turn_when_drawn(), self._members.locked():
-            return self._members.update(ids, priorities)
+        with self._turn_when_drawn():
+            return self._members.at_one_moment(lambda: self._members.update(ids, priorities))
 
     # -- looking
 
@@ -351,13 +349,13 @@ class ReplayUnion:
 
     def __len__(self) -> int:
         """What can be drawn now, of all members."""
-        with self._turn(), self._members.locked():
-            return sum(member.count for member in self._members)
+        with self._turn():
+            return self._members.at_one_moment(lambda: sum(m.count for m in self._members))
 
     def shares(self) -> np.ndarray:
         """The probability that a draw is of each member now, float64 of shape (members,)."""
-        with self._turn(), self._members.locked():
-            return self._members.shares().copy()
+        with self._turn():
+            return self._members.at_one_moment(lambda: self._members.shares().copy())
 
     def statistics(self) -> list[Statistics]:
         """Figures of each member at this moment; see `ReplayBuffer.statistics`."""
@@ -382,10 +380,11 @@ class ReplayUnion:
         -----
         8 bytes for each row of such members.
         """
+        place = resolved(path, "path")
         self._turn_when_drawn()
-        with self._lock, self._prefetchers.drained(), self._members.locked():
-            contents = packed(self._members, self._rng)
-        files.replace({Path(path): contents})
+        with self._lock, self._prefetchers.drained():
+            contents = self._members.at_one_moment(lambda: packed(self._members, self._rng))
+        files.replace({place: contents})
 
     def load(self, path: str | os.PathLike) -> None:
         """Go on where `save` was called, after the members were loaded; all or nothing.
@@ -399,10 +398,10 @@ class ReplayUnion:
         FormatError
             It is no such file, or of a union of other members.
         """
-        with self._turn_when_drawn(), self._members.locked():
-            state = UnionState(Path(path), self._members)
-            self._prefetchers.put_back(self._prefetchers.open)
-            state.restore(self._rng)
+        place = resolved(path, "path")
+        with self._turn_when_drawn():
+            state = UnionState(place, self._members)
+            self._members.at_one_moment(lambda: state.restore(self._rng, self._prefetchers))
 
     # -- its life
 

@@ -71,6 +71,10 @@ class TransitionMember:
         weights are normalised by the buffer, or there are no priorities; else O(rows)."""
         return self.sampler.tree.min if self.is_prioritized else 1.0
 
+    def check_fits(self, size: int) -> None:
+        """Refuse so many where this machine's memory cannot hold them."""
+        self.rows._batch_reader.check_fits(size)
+
     def draw(self, rng: ReplayableRng, size: int, guard: ReadGuard) -> Any:
         """Draw so many, with the numbers of another generator than its own."""
         return self.rows.draw(rng, size, 0.0, guard)
@@ -125,6 +129,9 @@ class SequenceMember(TransitionMember):
     @property
     def count(self) -> int:
         return self.sampler.count
+
+    def check_fits(self, size: int) -> None:
+        self._view._reader.check_fits(size)
 
     def draw(self, rng: ReplayableRng, size: int, guard: ReadGuard) -> Any:
         return self._view.draw(self.rows, size, 0.0, guard, rng)

@@ -1,22 +1,26 @@
 """All members of a union at one moment: what is drawn of whom."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from diskreplay.errors import EmptyBufferError, InvalidInputError, PriorityError, SchemaError
+from diskreplay.given_numbers import exponent
 from diskreplay.joint_draw import JointDraw, JointMemory
+from diskreplay.locks import holding
 from diskreplay.options import Beta
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.union_member import TransitionMember
-from diskreplay.validation import exponent
 
 _LOOK = (
     "fields", "observation space", "action space", "stack_size", "stack_padding",
     "update_horizon", "gamma", "windows", "fields of windows", "state", "returns_to_go",
 )  # fmt: skip
 _MOST_LEAF = 1e297
+
+Found = TypeVar("Found")
 
 
 class UnionMembers:
@@ -70,15 +74,16 @@ class UnionMembers:
                         f"{theirs!r:.300}"
                     )
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """One moment: nobody adds, draws or updates. All that follows needs it."""
-        with contextlib.ExitStack() as stack:
-            for lock in self._locks:
-                stack.enter_context(lock)
+    def at_one_moment(self, call: Callable[[], Found]) -> Found:
+        """What `call` returns, called while nobody adds, draws or updates. All that follows, but
+        `draw` and `choose`, needs it."""
+
+        def caught_up() -> Found:
             for member in self._members:
                 member.catch_up()
-            yield
+            return call()
+
+        return holding(self._locks, caught_up)
 
     @contextlib.contextmanager
     def _named(self, number: int) -> Iterator[None]:
@@ -116,60 +121,57 @@ class UnionMembers:
             )
         return self._mixture
 
-    # -- drawing; whoever gets a JointDraw releases it
+    # -- drawing
 
-    def draw(self, rng: ReplayableRng, size: int, beta: Beta) -> JointDraw:
+    def new_draw(self) -> JointDraw:
+        """One with nothing in it. Whoever asks for it releases it, wherever Ctrl-C comes."""
+        first = self._members[0]
+        return JointDraw(first.key, len(self), first.batch, self._memory)
+
+    def draw(self, drawn: JointDraw, rng: ReplayableRng, size: int, beta: Beta) -> JointDraw:
         """Draw so many, of each member as often as its share says, less than one off."""
-        drawn = self._begun()
         try:
-            with self.locked():
-                shares = self.shares()
-                power = exponent(beta(self.add_count) if callable(beta) else beta)
-                rng.taken()
-                at = (np.arange(size) + rng.random(1)) / size
-                found = np.searchsorted(np.cumsum(shares), at, side="right")
-                last = np.flatnonzero(shares)[-1]  # rounding may lead behind it
-                counts = np.bincount(np.minimum(found, last), minlength=len(shares))
-                drawn.numbers += rng.taken()
-                for number in np.flatnonzero(counts).tolist():
-                    draw = self._members[number].draw
-                    part = drawn.add(number, draw, rng, int(counts[number]))
-                    drawn.numbers += part.numbers
-                self._weigh(drawn, shares, power)
+            self.at_one_moment(lambda: self._draw(drawn, rng, size, beta))
         except BaseException:
             for part in drawn.parts:
                 if part.drawn is not None:
                     self._members[part.member].undo(part.drawn)
-            drawn.release()
             raise
         return drawn
 
-    def choose(self, ids: np.ndarray) -> JointDraw:
+    def _draw(self, drawn: JointDraw, rng: ReplayableRng, size: int, beta: Beta) -> None:
+        shares = self.shares()
+        power = exponent(beta(self.add_count) if callable(beta) else beta)
+        self._members[0].check_fits(size)
+        rng.taken()
+        at = (np.arange(size) + rng.random(1)) / size
+        found = np.searchsorted(np.cumsum(shares), at, side="right")
+        last = np.flatnonzero(shares)[-1]  # rounding may lead behind it
+        counts = np.bincount(np.minimum(found, last), minlength=len(shares))
+        drawn.numbers += rng.taken()
+        for number in np.flatnonzero(counts).tolist():
+            part = drawn.add(number, self._members[number].draw, rng, int(counts[number]))
+            drawn.numbers += part.numbers
+        self._weigh(drawn, shares, power)
+
+    def choose(self, drawn: JointDraw, ids: np.ndarray) -> None:
         """Those of these ids."""
         own, members = np.divmod(ids, len(self))
         order = np.argsort(members, kind="stable")
-        drawn = self._begun()
-        try:
-            with self.locked():
-                for number in np.unique(members).tolist() or [0]:
-                    with self._named(number):
-                        chosen = np.ascontiguousarray(own[members == number])
-                        drawn.add(number, self._members[number].choose, chosen)
-                try:
-                    shares = self.shares()
-                except EmptyBufferError:  # nothing can be drawn, but these can be read
-                    shares = np.zeros(len(self))
-                self._weigh(drawn, shares, 0.0)
-        except BaseException:
-            drawn.release()
-            raise
+        self.at_one_moment(lambda: self._choose(drawn, own, members))
         if (np.diff(order) != 1).any():
             drawn.order = np.argsort(order, kind="stable")
-        return drawn
 
-    def _begun(self) -> JointDraw:
-        first = self._members[0]
-        return JointDraw(first.key, len(self), first.batch, self._memory)
+    def _choose(self, drawn: JointDraw, own: np.ndarray, members: np.ndarray) -> None:
+        for number in np.unique(members).tolist() or [0]:
+            with self._named(number):
+                chosen = np.ascontiguousarray(own[members == number])
+                drawn.add(number, self._members[number].choose, chosen)
+        try:
+            shares = self.shares()
+        except EmptyBufferError:  # nothing can be drawn, but these can be read
+            shares = np.zeros(len(self))
+        self._weigh(drawn, shares, 0.0)
 
     def _weigh(self, drawn: JointDraw, shares: np.ndarray, beta: float) -> None:
         """Probabilities and importance weights of all that was drawn."""

@@ -5,16 +5,14 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import as_reals
 
 
 def checked_mixture(mixture: Any, members: int) -> np.ndarray | None:
     """The share of each member, 1 in sum; or an `InvalidInputError`."""
     if mixture is None:
         return None
-    try:
-        shares = np.array(mixture, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"mixture: numbers expected ({error})") from error
+    shares = as_reals("mixture", mixture, InvalidInputError)
     if shares.shape != (members,):
         raise InvalidInputError(
             f"mixture: one share for each of {members} members expected, found {mixture!r:.60}"

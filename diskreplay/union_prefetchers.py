@@ -1,9 +1,9 @@
 """The prefetcher of a union, which its members know of too."""
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
+from diskreplay.locks import Lock
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
@@ -13,7 +13,7 @@ from diskreplay.union_members import UnionMembers
 class UnionPrefetchers(Prefetchers):
     """That of a union, for which the members' calls wait too."""
 
-    def __init__(self, members: UnionMembers, lock: "threading.RLock", rng: ReplayableRng) -> None:
+    def __init__(self, members: UnionMembers, lock: Lock, rng: ReplayableRng) -> None:
         super().__init__(lock, rng)
         self._members = members
 

@@ -13,6 +13,7 @@ from diskreplay.errors import FormatError
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.union_members import UnionMembers
+from diskreplay.union_prefetchers import UnionPrefetchers
 
 
 def packed(members: UnionMembers, rng: ReplayableRng) -> bytes:
@@ -67,13 +68,15 @@ class UnionState:
                         raise ValueError(f"largest: {largest} found")
                     self._restored.append((member, int(said["start"]), leaves, largest))
         except (
-            LookupError, ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error,
+            FormatError, LookupError, ValueError, TypeError, OSError, EOFError,
+            zipfile.BadZipFile, zlib.error,
             RuntimeError,  # flags of the archive that rotted: encrypted, packed in another way
         ) as error:  # fmt: skip
             raise FormatError(f"{path}: no saved state of this union ({error})") from error
 
-    def restore(self, rng: ReplayableRng) -> None:
-        """Go on there. Needs the members locked."""
+    def restore(self, rng: ReplayableRng, prefetchers: UnionPrefetchers) -> None:
+        """Go on there; batches under way are given up. Needs the members locked."""
+        prefetchers.put_back(prefetchers.open)
         for member, start, leaves, largest in self._restored:
             member.restore(start, leaves, largest)
         rng.adopt(*self._rng)

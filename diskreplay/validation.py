@@ -1,8 +1,7 @@
 """What comes in, checked and cast without loss: options, values, whole rows for the store."""
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -16,6 +15,7 @@ from diskreplay.errors import (
     ShapeError,
     UnknownIdError,
 )
+from diskreplay.given_numbers import as_array
 from diskreplay.schema import Schema
 from diskreplay.store.field import Field
 from diskreplay.store.numbers import LAST_STEP
@@ -26,40 +26,24 @@ _LARGEST_ID = np.iinfo(np.int64).max
 _INTEGERS = {np.dtype(np.int64): 2**63, np.dtype(np.int32): 2**31}
 
 
-@overload
-def whole(
-    name: str, value: Any, *, optional: Literal[False] = False, most: int = 1 << 30
-) -> int: ...
-@overload
-def whole(name: str, value: Any, *, optional: bool, most: int = 1 << 30) -> int | None: ...
-def whole(name: str, value: Any, *, optional: bool = False, most: int = 1 << 30) -> int | None:
-    """An option that has to be a whole number from 1 to `most`; None if it is `optional`.
-
-    Floats that are whole numbers are taken too, as ``1e6`` is often written for a capacity.
-
-    Raises
-    ------
-    InvalidInputError
-    """
-    if value is None and optional:
-        return None
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if isinstance(value, float | np.floating):
-        is_whole = float(value).is_integer()
-    if not is_whole or value < 1:
-        raise InvalidInputError(f"{name}: a positive integer expected, found {value!r:.60}")
-    if value > most:
-        raise InvalidInputError(f"{name}: at most {most} expected, found {value!r:.60}")
-    return int(value)
-
-
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Refuse a value that is none of these, with an `InvalidInputError`."""
-    if value not in choices:
+    if isinstance(value, np.ndarray) or value not in choices:
         *some, last = map(repr, choices)
         raise InvalidInputError(
             f"{name}: {', '.join(some)} or {last} expected, found {value!r:.60}"
         )
+
+
+def generator(seed: Any) -> np.random.Generator:
+    """What `numpy.random.default_rng` makes of a seed, or an `InvalidInputError`."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            f"seed: a number from 0 on, a numpy.random.Generator or None expected, found "
+            f"{seed!r:.60}"
+        ) from error
 
 
 def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | int:
@@ -80,10 +64,7 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | in
             most = _INTEGERS.get(field.dtype, 0)
             if -most <= value < most:
                 return value  # a Discrete action: an array would only be taken apart again
-        try:
-            value = np.asarray(value)
-        except (ValueError, OverflowError) as error:
-            raise ShapeError(f"{field.name}: not an array ({error})") from error
+        value = as_array(field.name, value)
     if value.shape != lead + field.shape:
         hint = ""
         if field.name.startswith("observation") and value.shape[1:] == lead + field.shape:
@@ -126,7 +107,7 @@ def fit_reward(value: Any) -> float:
     """A reward of one step, finite as float32."""
     if type(value) is not float:
         if not isinstance(value, np.floating):
-            array = np.asarray(value)
+            array = as_array("reward", value)
             if array.shape != ():
                 hint = ""
                 if array.ndim == 1 and len(array) > 1:
@@ -148,7 +129,7 @@ def fit_flag(name: str, value: Any) -> bool:
     """`terminated` or `truncated` of one step."""
     if type(value) in (bool, np.bool_):
         return bool(value)
-    array = np.asarray(value)
+    array = as_array(name, value)
     if array.shape != ():
         raise ShapeError(f"{name}: a bool expected, found shape {array.shape}")
     if array.dtype.kind == "b" or (array.dtype.kind in "iu" and array in (0, 1)):
@@ -158,7 +139,7 @@ def fit_flag(name: str, value: Any) -> bool:
 
 def fit_flags(name: str, value: Any, num_envs: int) -> np.ndarray:
     """`terminated` or `truncated` of a vector step, or a mask."""
-    array = np.asarray(value)
+    array = value if type(value) is np.ndarray else as_array(name, value)
     if array.shape != (num_envs,):
         raise ShapeError(f"{name}: shape ({num_envs},) expected, found {array.shape}")
     if array.dtype.kind == "b":
@@ -171,10 +152,7 @@ def fit_flags(name: str, value: Any, num_envs: int) -> np.ndarray:
 def fit_rows(field: Field, value: Any, num_envs: int, envs: np.ndarray) -> np.ndarray:
     """A value for each env, C-contiguous; only those of `envs` are looked at."""
     if type(value) is not np.ndarray:
-        try:
-            value = np.asarray(value)
-        except ValueError as error:
-            raise ShapeError(f"{field.name}: not an array ({error})") from error
+        value = as_array(field.name, value)
     if value.shape != (num_envs, *field.shape):
         hint, space = "", field.name.split("/")[0]
         is_batched = value.shape == field.shape and field.shape[:1] == (num_envs,)
@@ -267,10 +245,9 @@ class RowValidator:
             return
         parts = spaces.flatten(self._schema.observation_space, next_observation, "observation")
         for field, part in zip(fields, parts, strict=True):
-            if np.shape(part) != field.shape:
-                raise ShapeError(
-                    f"next_{field.name}: shape {field.shape} expected, found {np.shape(part)}"
-                )
+            shape = as_array(f"next_{field.name}", part).shape
+            if shape != field.shape:
+                raise ShapeError(f"next_{field.name}: shape {field.shape} expected, found {shape}")
 
     # -- a step of several envs
 
@@ -308,7 +285,7 @@ class RowValidator:
 
     def flags(self, name: str, value: Any, envs: np.ndarray) -> np.ndarray:
         """Flags of a vector step, False for envs that do not record."""
-        flags = np.asarray(value)
+        flags = value if type(value) is np.ndarray else as_array(name, value)
         if len(envs) != self._num_envs and flags.shape == (self._num_envs,):
             cleared = np.zeros(self._num_envs, flags.dtype)
             cleared[envs] = flags[envs]
@@ -335,19 +312,23 @@ class RowValidator:
     def columns(self, columns: Mapping[str, Any]) -> list[np.ndarray]:
         """An array ``(rows, *shape)`` for each field, from arrays by field name."""
         fields = self._schema.fields
+        if not isinstance(columns, Mapping):
+            raise InvalidInputError(
+                f"extend: arrays by the names of the fields expected, found {columns!r:.60}"
+            )
         if columns.keys() != set(self._schema.names):
-            differing = sorted(columns.keys() ^ set(self._schema.names))
+            differing = sorted(columns.keys() ^ set(self._schema.names), key=repr)
             raise InvalidInputError(
                 f"extend: an array for each of {self._schema.names} expected; "
                 f"{differing[0]!r} is missing or unknown"
             )
-        rows = len(np.atleast_1d(columns["step"]))
+        rows = len(np.atleast_1d(as_array("step", columns["step"])))
         fitted = []
         for field in fields:
             if field.name in _FLAGS:
                 column = fit_flags(field.name, columns[field.name], rows)
             else:
-                column = np.asarray(fit(field, np.asarray(columns[field.name]), (rows,)))
+                column = np.asarray(fit(field, as_array(field.name, columns[field.name]), (rows,)))
             fitted.append(column)
         named = dict(zip(self._schema.names, fitted, strict=True))
         if not np.isfinite(named["reward"]).all():
@@ -378,7 +359,8 @@ class RowValidator:
 
 def row_ids(ids: Any) -> np.ndarray:
     """Row ids that a user gives, as int64 of their shape, or a `DtypeError` or `UnknownIdError`."""
-    ids = np.asarray(ids)
+    if type(ids) is not np.ndarray:
+        ids = as_array("ids", ids)
     if ids.size == 0:
         return np.empty(ids.shape, np.int64)
     if ids.dtype.kind not in "iu":
@@ -398,25 +380,11 @@ def checked_ids(ids: Any) -> np.ndarray:
     return checked
 
 
-def field_names(field: str | Sequence[str]) -> list[str]:
+def field_names(field: str | Sequence[str], what: str = "field") -> list[str]:
     """The names of one field or of several, or an `InvalidInputError`."""
     if isinstance(field, str):
         return [field]
     names = list(field) if isinstance(field, Iterable) else [field]
     if not all(isinstance(name, str) for name in names):
-        raise InvalidInputError(f"field: a name or several expected, found {field!r:.200}")
+        raise InvalidInputError(f"{what}: a name or several expected, found {field!r:.200}")
     return names
-
-
-def exponent(beta: Any) -> float:
-    """The exponent of importance weights, or an `InvalidInputError`."""
-    with contextlib.suppress(OverflowError):  # an int that no float can be
-        if isinstance(beta, int | float | np.integer | np.floating) and 0 <= float(beta) < np.inf:
-            return float(beta)
-    raise InvalidInputError(f"beta: a finite number from 0 on expected, found {beta!r:.60}")
-
-
-def asked_exponent(beta: Any) -> None:
-    """Refuse what is no exponent, no schedule that gives one later, and not None."""
-    if beta is not None and not callable(beta):
-        exponent(beta)

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import google_crc32c
@@ -15,11 +14,16 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
 from diskreplay import errors, naming
+from diskreplay.convert.npz import from_npz, to_npz
+from diskreplay.convert.table import from_csv, to_csv
+from diskreplay.pictures.report import save_report
+from diskreplay.slots import Slots
 from diskreplay.store import files
 from diskreplay.store.system_errors import translated
 from diskreplay.validation import one_of
 from tests import processes
 from tests.disks import alone, can_mount
+from tests.permission import check_refused, run_under_modes
 
 ROOT = Path(__file__).resolve().parent.parent
 FRAME = (32, 32)
@@ -124,15 +128,6 @@ def goes_on(buffer):
     assert buffer._rows.store.columns["reward"].read(env, row, row + 1)[0] == before
     batch = buffer.sample()
     buffer.update_priorities(batch.id, np.full(len(batch.id), 0.5))
-
-
-def run_python(code, *arguments, under):
-    done = subprocess.run(
-        [*under, sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
 
 
 @pytest.fixture
@@ -882,6 +877,47 @@ def test_a_disk_that_is_really_full(tmp_path, monkeypatch):
     fill_a_disk(tmp_path / "store", monkeypatch.undo)
 
 
+NO_PATHS = {
+    "NUL": "a\0b", "bytes": b"name", "number": 5, "list": ["a"], "surrogate": "a\ud800",
+    "URL": "s3://bucket/run",
+}  # fmt: skip
+WAYS = {
+    "make": ("path", lambda buffer, path: make(path)),
+    "shared": ("path", lambda buffer, path: diskreplay.shared(path)),
+    "open": ("path", lambda buffer, path: diskreplay.open(path)),
+    "append": ("path", lambda buffer, path: diskreplay.open(path, "a")),
+    "union": ("path", lambda buffer, path: diskreplay.ReplayUnion([buffer, path])),
+    "checkpoints": ("directory", lambda buffer, path: diskreplay.checkpoints(path)),
+    "attachment": ("directory", lambda buffer, path: diskreplay.attachment(path)),
+    "save": ("checkpoint_dir", lambda buffer, path: buffer.save(path, 1)),
+    "load": ("checkpoint_dir", lambda buffer, path: buffer.load(path)),
+    "save a union": ("path", lambda buffer, path: diskreplay.ReplayUnion([buffer]).save(path)),
+    "load a union": ("path", lambda buffer, path: diskreplay.ReplayUnion([buffer]).load(path)),
+    "read slots": ("path", lambda buffer, path: Slots.reader(path)),
+    "read npz": ("path", lambda buffer, path: from_npz(path, "new")),
+    "read csv": ("path", lambda buffer, path: from_csv(path, "new")),
+    "write npz": ("path", lambda buffer, path: to_npz(buffer, path)),
+    "write csv": ("path", lambda buffer, path: to_csv(buffer, path)),
+    "report": ("path", lambda buffer, path: save_report(buffer, path)),
+}
+
+
+@pytest.mark.parametrize("kind", NO_PATHS)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_path(shared, tmp_path, monkeypatch, way, kind):
+    if kind == "URL" and way in ("save", "load"):
+        return  # they take one
+    monkeypatch.chdir(tmp_path)
+    argument, call = WAYS[way]
+    with pytest.raises(errors.InvalidInputError) as caught:
+        call(shared, NO_PATHS[kind])
+    words = {"URL": "local disk", "NUL": "no path", "surrogate": "no path"}
+    if way != "union":
+        assert str(caught.value).startswith(f"{argument}: ")
+        assert words.get(kind, "a str or a Path expected") in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 WITHOUT_PERMISSION = """
 import sys
 from gymnasium.spaces import Box, Discrete
@@ -908,14 +944,6 @@ with diskreplay.open(store) as reader:
 """
 
 
-# Modes do not hold for root. It stays root here, but without what lets it pass by them: another
-# user could not read the package or Python where they lie below a directory of root's own.
-MODES_HOLD = () if os.geteuid() else (
-    "setpriv", "--bounding-set=-dac_override,-dac_read_search",
-    "--inh-caps=-dac_override,-dac_read_search",
-)  # fmt: skip
-
-
 def test_read_only_directory(tmp_path):
     with make(tmp_path / "store") as buffer:
         record(buffer, 30)
@@ -928,7 +956,7 @@ def test_read_only_directory(tmp_path):
     before = contents(place)
     try:
         places = (place / "store", place / "fresh", place / "checkpoints")
-        said = run_python(WITHOUT_PERMISSION, *places, under=MODES_HOLD).splitlines()
+        said = run_under_modes(WITHOUT_PERMISSION, *places).splitlines()
         assert contents(place) == before
     finally:
         for path in writable:
@@ -938,6 +966,66 @@ def test_read_only_directory(tmp_path):
         assert str(place) in line
         assert "owner and mode" in line
     assert said[4:] == ["add_count 1", "read 30 4"]
+
+
+LOCKED_OUT = """
+import os, sys
+from gymnasium.spaces import Box, Discrete
+import diskreplay
+options = dict(observation_space=Box(0, 255, (32, 32), "uint8"), action_space=Discrete(4),
+    capacity=400, extras={"log_prob": ((), "float32"), "code": ((2,), "int8")})
+store, checkpoints, own_store, own_checkpoints, inner = sys.argv[1:]
+def make(path):
+    return diskreplay.PrioritizedReplayBuffer(path, **options)
+def add(buffer):
+    buffer.add(buffer.observation_space.sample(), 1, 1.0, False, False, log_prob=0.0, code=[1, 2])
+own = make(own_store)
+for _ in range(30):
+    add(own)
+own.save(own_checkpoints, 1)
+attempt("read", lambda: diskreplay.open(store))
+attempt("append", lambda: diskreplay.open(store, mode="a"))
+attempt("reopen", lambda: make(store))
+attempt("union", lambda: diskreplay.ReplayUnion([own, store]))
+attempt("load the newest", lambda: own.load(checkpoints))
+attempt("load a number", lambda: own.load(checkpoints, 1))
+attempt("attachment", lambda: diskreplay.attachment(checkpoints, name="a"))
+attempt("list", lambda: diskreplay.checkpoints(checkpoints))
+attempt("save", lambda: own.save(checkpoints, 2))
+for place in (own_store, own_store + "/is_final", own_store + "/is_final/live"):
+    os.chmod(place, int(inner, 8))
+    attempt("load into " + os.path.relpath(place, own_store), lambda: own.load(own_checkpoints))
+    os.chmod(place, 0o755)
+os.chmod(own_checkpoints, int(inner, 8))
+attempt("save beside", lambda: own.save(own_checkpoints, 3))
+attempt("load", lambda: own.load(own_checkpoints))
+os.chmod(own_checkpoints, 0o755)
+add(own)
+assert own.add_count == 31
+own.save(own_checkpoints, 4)
+own.load(own_checkpoints)
+own.close()
+"""
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400])
+def test_a_directory_that_may_not_be_entered(tmp_path, mode):
+    """That of another user, or of this one, whose mode changes while it is open."""
+    with make(tmp_path / "theirs") as buffer:
+        record(buffer, 30)
+        buffer.save(tmp_path / "saved", 1, attachments={"a": b"x"})
+    closed = [tmp_path / "theirs", tmp_path / "saved"]
+    for path in closed:
+        path.chmod(mode)
+    places = [*closed, tmp_path / "own", tmp_path / "own-saved", f"{mode:o}"]
+    try:
+        said = run_under_modes(LOCKED_OUT, *places).splitlines()
+    finally:
+        for path in closed:
+            path.chmod(0o755)
+    assert len(said) == 14
+    for line in said:
+        check_refused(line, tmp_path)
 
 
 # -- the wrong moment
@@ -1161,9 +1249,9 @@ def test_checkpoints_that_are_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("gone", "rows"),
     [
-        ("observation/c.2.0.0.0", "rows 32 to 47 of env 0 and of 1 more envs"),
-        ("observation/c.6.0.0.0", "rows 96 to 99 of env 0 and of 1 more envs"),
-        ("reward/c.0.0", "rows 0 to 99 of env 0 and of 1 more envs"),
+        ("observation/c.2.0.0.0", "rows 32 to 47 of env 0 and of 1 more env;"),
+        ("observation/c.6.0.0.0", "rows 96 to 99 of env 0 and of 1 more env;"),
+        ("reward/c.0.0", "rows 0 to 99 of env 0 and of 1 more env;"),
     ],
 )
 def test_a_file_of_the_store_is_gone(tmp_path, gone, rows):

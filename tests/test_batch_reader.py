@@ -144,6 +144,28 @@ def test_rot_that_any_thread_finds_is_named_as_a_single_one_names_it(tmp_path):
         buffer.gather(ids[:50], threads=4)
 
 
+@pytest.mark.parametrize("there", [0, 1])
+def test_fewer_threads_read_where_no_more_are_to_be_had(tmp_path, monkeypatch, there):
+    start, started = threading.Thread.start, []
+
+    def limited(thread):
+        if thread.name == "diskreplay reading":
+            if len(started) == there:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    with make(tmp_path / "store") as buffer:
+        record(buffer, 200)
+        ids = buffer.sampleable_ids()
+        expected = kept(buffer.gather(ids))
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        monkeypatch.setattr(pool, "_threads", [])
+        for _ in range(3):
+            assert_equal(kept(buffer.gather(ids, threads=4)), expected)
+        assert len(started) == there
+
+
 def test_a_pool_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
     """All of its threads may be at other batches, or wait for the GIL."""
     with make(tmp_path / "store") as buffer:

@@ -87,6 +87,46 @@ buffer.close()
 print("added", added)
 """
 
+# Saves to a full disk with attachments whose functions say of it what libraries do, or nothing.
+ATTACHING = """
+import os, sys
+from pathlib import Path
+from gymnasium.spaces import Box, Discrete
+import diskreplay
+from tests.disks import mount
+
+def silent(path):
+    try:
+        path.write_bytes(os.urandom(2_000_000))
+    except OSError:
+        pass
+    raise RuntimeError("unexpected pos 832 vs 726")
+
+def broken(path):
+    raise RuntimeError("no network")
+
+disk = Path(sys.argv[1])
+mount(disk, "size=8m")
+buffer = diskreplay.ReplayBuffer(
+    disk / "store", observation_space=Box(-1, 1, (3,)), action_space=Discrete(2), capacity=100,
+)
+for _ in range(20):
+    buffer.add(buffer.observation_space.sample(), 0, 1.0, False, False)
+about = os.statvfs(disk)
+with open(disk / "ballast", "wb") as ballast:
+    os.posix_fallocate(ballast.fileno(), 0, about.f_bavail * about.f_frsize - 1_000_000)
+writers = [lambda path: path.write_bytes(os.urandom(2_000_000)), silent, broken]
+for writer in writers:
+    try:
+        buffer.save(disk / "saved", 1, attachments={"agent.pt": writer})
+    except diskreplay.DiskReplayError as error:
+        print(type(error).__name__, type(error.__cause__).__name__)
+(disk / "ballast").unlink()
+path = buffer.save(disk / "saved", 1, attachments={"agent.pt": writers[0]})
+print([p.name for p in path.parent.iterdir()])
+buffer.close()
+"""
+
 
 @pytest.fixture(autouse=True)
 def _namespaces():
@@ -121,3 +161,17 @@ def test_a_store_whose_copy_has_holes_meets_a_full_disk(tmp_path, compressor):
     done = subprocess.run(command, capture_output=True, check=False, **options)
     assert done.returncode == 0, (done.returncode, done.stdout + done.stderr)
     assert int(done.stdout.split()[1]) > 100
+
+
+def test_a_full_disk_is_told_of_whatever_writes_an_attachment(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command, options = alone("-c", ATTACHING, disk)
+    done = subprocess.run(command, capture_output=True, check=False, **options)
+    assert done.returncode == 0, (done.returncode, done.stdout + done.stderr)
+    assert done.stdout.splitlines() == [
+        "DiskFullError OSError",
+        "DiskFullError RuntimeError",
+        "AttachmentError RuntimeError",
+        "['replay_ckpt.1']",
+    ]

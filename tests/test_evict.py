@@ -270,6 +270,37 @@ def test_a_writer_that_is_killed_amid_evict(tmp_path, seed):
             assert reader.bounds.tolist() == [[low, high]]
 
 
+@pytest.mark.parametrize("envs", [1, 3])
+def test_a_kill_where_all_recorded_rows_have_left(tmp_path, envs):
+    """Their segments of narrow fields are gone: an opening asks nothing of them."""
+    options = {
+        "observation_space": Box(0, 255, (64, 64), np.uint8), "action_space": Discrete(2),
+        "capacity": 5000 * envs, "num_envs": envs, "compressor": "raw",
+    }  # fmt: skip
+    rows, zeros = 4096 + 130, np.zeros(4096 + 130)
+    columns = {
+        "observation": np.broadcast_to(np.uint8(7), (rows, 64, 64)), "action": zeros.astype(int),
+        "reward": np.arange(rows) % 100.0, "terminated": np.arange(rows) % 10 == 9,
+        "truncated": zeros > 0, "step": np.arange(rows) % 10, "is_final": zeros > 0,
+    }  # fmt: skip
+    with diskreplay.ReplayBuffer(tmp_path / "live", **options) as buffer:
+        for part in (slice(0, 3990), slice(3990, rows)):
+            with buffer._rows.store.maintenance.lock:  # no record is written meanwhile
+                for env in range(envs):
+                    buffer.extend({name: values[part] for name, values in columns.items()}, env)
+                if part.stop == rows:
+                    buffer.evict(np.full(envs, rows - 20))
+                    shutil.copytree(tmp_path / "live", tmp_path / "killed")
+            buffer.flush()
+    for _ in range(2):
+        with diskreplay.ReplayBuffer(tmp_path / "killed", **options) as buffer:
+            assert buffer.bounds.tolist() == [[rows - 20, rows]] * envs
+            assert buffer.add_count == rows * envs
+            kept = buffer.take("reward", np.arange(rows - 20, rows) * envs)
+            np.testing.assert_array_equal(kept, columns["reward"][-20:])
+    assert verify(tmp_path / "killed").clean
+
+
 def test_a_commit_page_from_before_it_said_so(tmp_path):
     """That of 256 envs was a page shorter. A writer makes it longer, also while it is read."""
     path, envs = tmp_path / "r", 256

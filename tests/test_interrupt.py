@@ -2,6 +2,8 @@
 
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +13,13 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.compat.slot_buffer import SlotBuffer
-from diskreplay.signals import undisturbed
 from diskreplay.store import files, reading_pool
 from tests.effort import effort
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
 DUNDER = ("__enter__", "__exit__")
-WHOLE = ("reserve", "_reserve_raw", "run", "record", "_switch", "_take_lock", "_shut")
+WHOLE = ("reserve", "_reserve_raw", "run", "record", "_switch", "_take_lock", "_shut", "_restore",
+         "delete_left")  # fmt: skip
 FRAME = (4, 4)
 OPTIONS = {
     "observation_space": Box(0, 255, FRAME, "uint8"), "action_space": Discrete(3),
@@ -219,7 +221,8 @@ def test_no_zarr_reader_finds_what_was_written_and_does_not_count(tmp_path, call
             look()
         number += 1
     assert number > 15
-    assert interrupted(one, number // 2)
+    # The last one may have had more places than the next, having let go of segments too.
+    assert any(interrupted(one, place) for place in range(number // 2, 15, -1))
     for _ in range(60):  # so far ahead that the segments of the slow one are sealed
         extend(1, 40)
     buffer.flush()
@@ -270,6 +273,65 @@ def test_sampling(tmp_path, call, monkeypatch):
         buffer.flush()
         assert buffer._rows.store.rwlock._inside == 0
         player.check()
+
+
+@pytest.mark.parametrize("call", ["sample", "gather", "update_priorities", "len"])
+def test_a_union(tmp_path, call):
+    """None of its members is left locked, busy or with a reader inside."""
+    with make(tmp_path / "one", "one") as one, make(tmp_path / "other", "one") as other:
+        players, number = (Player(one), Player(other)), 0
+        for player in 40 * players:
+            player.step()
+        union = diskreplay.ReplayUnion([one, other], seed=0)
+        ids = union.sample(4).id
+        calls = {
+            "sample": lambda: union.sample(4),
+            "gather": lambda: union.gather(ids),
+            "update_priorities": lambda: union.update_priorities(ids, np.ones(4)),
+            "len": lambda: len(union),
+        }
+        while interrupted(calls[call], number):
+            for buffer in (one, other):
+                assert not buffer._lock._is_owned()
+                assert threading.get_ident() not in buffer._busy
+                assert buffer._rows.store.rwlock._inside == 0
+            calls[call]()
+            number += 1
+        assert number > 15
+        for player in players:
+            player.step()
+            player.check()
+
+
+@pytest.mark.parametrize("call", ["next", "close"])
+def test_prefetching(tmp_path, call):
+    """No two batches get the same memory, and no thread is left behind."""
+    with make(tmp_path / "store", "one") as buffer:
+        player, number = Player(buffer), 0
+        for _ in range(40):
+            player.step()
+        batches = [buffer.prefetch(2, 4)]
+        calls = {"next": lambda: next(batches[0]), "close": lambda: batches[0].close()}
+        while interrupted(calls[call], number):
+            if call == "close":
+                batches[0].close()
+                assert not prefetching()
+                batches[0] = buffer.prefetch(2, 4)
+            for _ in range(5):
+                batch = next(batches[0])
+                expected = buffer.gather(batch.id.copy())
+                time.sleep(0.002)  # the next ones are read
+                for name in ("observation", "next_observation", "id"):
+                    np.testing.assert_array_equal(batch[name], expected[name])
+            number += 1
+        assert number > 5
+        batches[0].close()
+        assert not prefetching()
+        assert buffer._rows.store.rwlock._inside == 0
+
+
+def prefetching():
+    return [each for each in threading.enumerate() if each.name == "diskreplay prefetch"]
 
 
 def test_loading(tmp_path):
@@ -327,23 +389,3 @@ def test_ctrl_c_waits_for_what_must_not_stop(tmp_path, monkeypatch, name):
     finally:
         signal.signal(signal.SIGINT, before)
     assert verify(tmp_path / "store").clean
-
-
-def test_a_second_ctrl_c_is_heard_at_once():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        done = []
-
-        def twice():
-            with undisturbed():
-                signal.raise_signal(signal.SIGINT)
-                done.append(1)
-                signal.raise_signal(signal.SIGINT)
-                done.append(2)
-
-        with pytest.raises(KeyboardInterrupt):
-            twice()
-        assert done == [1]
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.elsewhere import THIN, TOGETHER
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "diskreplay"
 
@@ -38,7 +40,7 @@ LEVELS = [
     ["session"],
     ["actor_rings", "call_guard"],
     ["checkpoint_loader", "checkpoint_saver"],
-    ["slot_table"],
+    ["slot_frames", "slot_table", "slot_table_kind"],
     ["owned_store_kind"],
     ["sequence_view", "store_kind"],
     ["prefetchers"],
@@ -52,16 +54,18 @@ LEVELS = [
     ["schema"],
     ["spaces"],
     ["naming"],
-    ["sequence_batch", "sequence_state", "slot_view"],
+    ["frame_chains", "sequence_batch", "sequence_state", "slot_view"],
     ["batch", "episodes", "metadata"],
     ["check"],
     ["episode_parts"],
     ["sampling"],
     ["store"],
+    ["given_numbers"],
     [
         "errors",
         "extensions",
         "fork",
+        "locks",
         "signals",
         "cache_line",
         "row_commit",
@@ -235,3 +239,76 @@ def test_no_file_and_no_class_is_too_large(path):
         if isinstance(node, ast.ClassDef):
             names = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
             assert len(names) <= LARGEST_CLASS, node.name
+
+
+def folder_of_tests(path):
+    """Where the test of a module is: as the module itself, but for two folders. With one of the
+    name `ray`, tests would import that in place of Ray."""
+    folder, *below = path.relative_to(PACKAGE).parts
+    if not below:
+        return "sequences" if path.stem.startswith("sequence") else "."
+    return {"ray": "on_ray"}.get(folder, folder)
+
+
+def test_a_test_of_the_name_of_a_module_is_where_the_module_is():
+    """`store/files.py` has `store/test_files.py`. Two files of tests cannot have one name, so that
+    `compat/cpprb/files.py` has `compat/test_cpprb_files.py`."""
+    places = {}
+    for path in modules():
+        for name in (path.stem, f"{path.parent.name}_{path.stem}"):
+            places.setdefault(name, set()).add(folder_of_tests(path))
+    tests, mirrored = ROOT / "tests", 0
+    for test in tests.rglob("test_*.py"):
+        there = places.get(test.stem.removeprefix("test_"))
+        mirrored += there is not None
+        assert there is None or test.parent.relative_to(tests).as_posix() in there, test
+    assert mirrored > 100
+
+
+def names_of_tests(path):
+    """The names that the test of a module may have: with its folder's before it, and without where
+    no other module has its tests in that folder under the same one."""
+    folder = folder_of_tests(path)
+    alike = [
+        each for each in modules() if each.stem == path.stem and folder_of_tests(each) == folder
+    ]
+    long = f"test_{path.parent.name}_{path.stem}.py"
+    return [long, f"test_{path.stem}.py"] if len(alike) == 1 else [long]
+
+
+def without_a_test():
+    """The modules without a file of tests of their name; not those that only export others."""
+    tests = ROOT / "tests"
+    return {
+        path.relative_to(PACKAGE).as_posix()
+        for path in modules()
+        if path.stem != "__init__"
+        and not any(
+            (tests / folder_of_tests(path) / name).exists() for name in names_of_tests(path)
+        )
+    }
+
+
+def test_every_module_has_a_test_of_its_name_or_a_reason():
+    """Else write the test, or say in `tests/elsewhere.py` why there is none."""
+    assert not THIN.keys() & TOGETHER.keys()
+    exempt = THIN.keys() | TOGETHER.keys()
+    found = without_a_test()
+    assert found - exempt == set(), "neither a test of their name nor a line in tests/elsewhere.py"
+    assert exempt - found == set(), "in tests/elsewhere.py, and they have a test or are no modules"
+
+
+def test_the_tests_that_stand_for_others_are_there():
+    for module, (reason, *tests) in TOGETHER.items():
+        assert reason, module
+        assert tests, module
+        for test in tests:
+            assert (ROOT / "tests" / test).is_file(), f"{module}: {test} is not there"
+    assert all(THIN.values())
+
+
+def test_a_name_that_two_modules_have_is_no_name_of_a_test_of_either():
+    one, other = (PACKAGE / "compat" / folder / "kernels.py" for folder in ("cpprb", "reagent"))
+    assert names_of_tests(one) == ["test_cpprb_kernels.py"]
+    assert names_of_tests(other) == ["test_reagent_kernels.py"]
+    assert "test_files.py" in names_of_tests(PACKAGE / "store" / "files.py")

@@ -19,6 +19,7 @@ import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.convert.copying import convert
 from diskreplay.errors import (
+    DiskReplayError,
     LockedError,
     StorageError,
     StoreMovedError,
@@ -109,6 +110,21 @@ def test_links_that_lead_nowhere(tmp_path):
             with pytest.raises(StorageError, match="loop") as caught:
                 call()
             assert caught.value.errno == errno.ELOOP
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "is_final/saved/manifest.json", "reward"])
+def test_a_file_that_is_a_link_to_itself(tmp_path, name):
+    with make(tmp_path / "store") as buffer:
+        add(buffer, 10)
+        saved = Path(buffer.save(tmp_path, 1))
+        (saved / name).rename(saved / "before")
+        (saved / name).symlink_to(saved / name)
+        with pytest.raises(DiskReplayError):
+            buffer.load(tmp_path, 1)
+        assert rows_of(buffer) == list(range(10))
+        for look in (lambda: diskreplay.open(saved).close(), lambda: verify(saved)):
+            with contextlib.suppress(DiskReplayError):  # and no error of another kind
+                look()
 
 
 def test_a_link_to_a_store_that_a_kill_has_left_aside(tmp_path):

@@ -107,6 +107,39 @@ def test_each_batch_was_drawn_depth_takes_ago(tmp_path, depth, readers, prioriti
                 record(twin, 9)
 
 
+@pytest.mark.parametrize("there", [0, 1, 2])
+def test_no_more_threads(tmp_path, monkeypatch, there):
+    """What a limit of a container says no to: fewer do, and without any nothing is drawn."""
+    start = threading.Thread.start
+    started = []
+
+    def limited(thread):
+        if thread.name == "diskreplay prefetch":
+            if len(started) == there:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    with make(tmp_path / "one") as buffer, make(tmp_path / "two") as twin:
+        record(buffer, 100)
+        record(twin, 100)
+        by_hand = HandDriven(twin, 3)
+        with buffer.prefetch(3, threads=4) as ahead:
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", limited)
+                if there:
+                    for _ in range(10):
+                        assert_equal(kept(next(ahead)), by_hand.take())
+                    assert len(started) == there
+                else:
+                    for _ in range(2):
+                        with pytest.raises(errors.UsageError, match=r"start a thread.*ulimit"):
+                            next(ahead)
+                    buffer.save(tmp_path / "saved", 1)
+            for _ in range(10):
+                assert_equal(kept(next(ahead)), by_hand.take())
+
+
 def test_batch_size_and_beta_schedule(tmp_path):
     def beta(add_count):
         return add_count / 1000

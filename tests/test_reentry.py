@@ -1,6 +1,5 @@
 """A call amid another call of the same thread: a signal handler, a `__del__`, a callback."""
 
-import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +11,8 @@ import pytest
 
 import diskreplay
 from diskreplay.check.verify import verify
-from diskreplay.signals import undisturbed
+from diskreplay.errors import ReentryError
+from diskreplay.store import format
 from diskreplay.store.maintenance import Maintenance
 from tests.test_interrupt import Player, interrupted, make
 
@@ -257,29 +257,17 @@ def test_signals_at_random(tmp_path, handler):
     assert [str(finding) for finding in verify(tmp_path / "store").findings] == []
 
 
-def test_handlers_wait_for_what_must_not_stop():
-    """Each that came is called once, in the end, also if one raises; nested blocks are one."""
-    heard, numbers = [], (signal.SIGTERM, signal.SIGUSR1)
+def test_what_a_handler_raises_amid_a_load_is_not_blamed_on_the_file(tmp_path, monkeypatch):
+    buffer, _player = filled(tmp_path)
+    with buffer:
+        parse = format.parse_rows
 
-    def handler(number, frame):
-        heard.append(number)
-        raise diskreplay.ReentryError(str(number))
+        def amid(*arguments):
+            buffer.flush()  # as a signal handler would, here
+            return parse(*arguments)
 
-    def twice():
-        with undisturbed():
-            with undisturbed():
-                for number in numbers * 3:
-                    signal.raise_signal(number)
-            assert heard == []
-
-    before = [signal.signal(number, handler) for number in numbers]
-    try:
-        with pytest.raises(diskreplay.ReentryError):
-            twice()
-        assert heard == list(numbers)
-        assert [signal.getsignal(number) for number in numbers] == [handler, handler]
-        with pytest.raises(diskreplay.ReentryError):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        for number, old in zip(numbers, before, strict=True):
-            signal.signal(number, old)
+        monkeypatch.setattr(format, "parse_rows", amid)
+        with pytest.raises(ReentryError):
+            buffer.load(tmp_path / "checkpoints", 0)
+        monkeypatch.undo()
+        buffer.load(tmp_path / "checkpoints", 0)

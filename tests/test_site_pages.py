@@ -46,6 +46,7 @@ PROGRAMS = {
     "./tools/test": "runs this test",
     "diskreplay view": "serves until Ctrl-C; tests/view/test_browser.py runs it",
     "AWS_ENDPOINT=http://127.0.0.1:8333": "asks a server",
+    "AZURE_STORAGE_ENDPOINT=http://127.0.0.1:10000/devstoreaccount1": "asks a server",
     "pip ": "takes minutes; the extras that it names are looked up",
     "python ": "takes minutes; that there is the script is looked up",
     "python3 ": "makes an environment",

@@ -4,6 +4,7 @@ Each row carries a checksum of its own observation, and of its own id, as extras
 stale or mixed up shows.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
+from diskreplay.store.rwlock import ReadGuard
 from tests import processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,6 +226,25 @@ def test_processes(tmp_path, compressor):
         check(buffer.sample(32))
 
 
+def failing_in_a_child(calls, *, refused):
+    """The number, from 1 on, of the first call that a forked child is not refused, or, if it is not
+    to be `refused`, that fails there; 0 if there is none."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)  # ends it where it waits
+        status = 100
+        try:
+            for number, call in enumerate(calls):
+                status = number + 1
+                with pytest.raises(diskreplay.ForkedError) if refused else contextlib.nullcontext():
+                    call()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_child_that_was_forked_amid_a_call_of_another_thread_is_refused(tmp_path):
@@ -253,23 +274,51 @@ def test_a_child_that_was_forked_amid_a_call_of_another_thread_is_refused(tmp_pa
         thread = threading.Thread(target=amid_a_call)
         thread.start()
         held.wait(PATIENCE_S)
-        child = os.fork()
-        if not child:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(60)  # ends it where it waits
-            status = 100
-            try:
-                for number, call in enumerate(calls):
-                    status = number + 1
-                    with pytest.raises(diskreplay.ForkedError):
-                        call()
-                status = 0
-            finally:
-                os._exit(status)
         try:
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert failing_in_a_child(calls, refused=True) == 0
         finally:
             done.set()
             thread.join()
         union.close()
         assert len(buffer.sample(4)) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("amid", ["nothing", "a call", "a read", "a prefetcher"])
+def test_a_reader_in_a_child(tmp_path, amid):
+    """Refused where another thread of the parent had the lock, or read, and read on with else."""
+    with make(tmp_path / "store", "raw") as buffer:
+        for i in range(60):
+            buffer.add(frame(i), 0, 1.0, False, False, checksum=0, number=i)
+        ids = buffer.sample(4).id
+    reader = diskreplay.open(tmp_path / "store")
+    calls = [
+        lambda: reader.sample(4), lambda: reader.gather(ids), lambda: reader.take("step", ids),
+        lambda: len(reader), reader.statistics, reader.episodes,
+    ]  # fmt: skip
+    for call in calls:
+        call()
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        guard = ReadGuard()
+        if amid == "a read":
+            reader._rows.store.rwlock.acquire_read(guard)
+        with reader._lock if amid == "a call" else contextlib.nullcontext():
+            held.set()
+            done.wait(PATIENCE_S)
+        guard.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(PATIENCE_S)
+    if amid == "a prefetcher":
+        next(reader.prefetch(2, 4))
+    try:
+        assert failing_in_a_child(calls, refused=amid != "nothing") == 0
+    finally:
+        done.set()
+        thread.join()
+    assert len(reader.sample(4)) == 4
+    reader.close()

@@ -328,6 +328,38 @@ def test_prefetched_draws_do_not_depend_on_timing(tmp_path):
     )
 
 
+@pytest.mark.parametrize("fails", ["draw", "read"])
+def test_a_prefetched_batch_that_fails_leaves_no_reader_inside(tmp_path, monkeypatch, fails):
+    """Its members could unmap nothing any more: `close` waited for ever."""
+    with make(tmp_path / "a") as a, make(tmp_path / "b") as b:
+        fill(a, 50)
+        fill(b, 50, 500)
+        union = diskreplay.ReplayUnion([a, b], mixture=(0.5, 0.5))
+        member = list(union._members)[fails == "draw"]
+        draw = member.draw
+
+        def fail(*_arguments, **_options):
+            raise MemoryError
+
+        class Drawn:
+            def __init__(self, *arguments):
+                self.drawn, self.read = draw(*arguments), fail
+
+            def __getattr__(self, name):
+                return getattr(self.drawn, name)
+
+        monkeypatch.setattr(member, "draw", fail if fails == "draw" else Drawn)
+        batches = union.prefetch(2, 8)
+        with pytest.raises(MemoryError):
+            next(batches)
+        monkeypatch.undo()
+        batches.close()
+        left = [each._rows.store.rwlock._inside for each in (a, b)]
+        for each in (a, b):  # else `close` waits
+            each._rows.store.rwlock._inside = 0
+        assert left == [0, 0]
+
+
 def test_a_live_store_is_followed(tmp_path):
     with make(tmp_path / "live") as live:
         fill(live, 30)

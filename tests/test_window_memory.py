@@ -1,11 +1,15 @@
 """Memory of batches that are gone, for batches of other sizes."""
 
+import pickle
+import warnings
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay.batch import WindowMemory
+from diskreplay.errors import InvalidInputError
 
 
 @pytest.fixture
@@ -74,3 +78,58 @@ def test_memory_is_shared_with_nobody_who_looks_at_a_part_of_it():
     assert memory.take(30) == {}
     del view
     assert len(memory.take(40)["frames"]) == 40
+
+
+def kinds(tmp_path):
+    """A buffer and a view of it, with rows to draw from."""
+    buffer = diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=Box(0, 255, (8, 8), "uint8"),
+        action_space=Discrete(2), capacity=200, stack_size=2, seed=1,
+    )  # fmt: skip
+    for i in range(60):
+        buffer.add(np.full((8, 8), i, np.uint8), 0, 1.0, False, i % 20 == 19)
+    return {"buffer": buffer, "view": buffer.sequences(3)}
+
+
+@pytest.mark.parametrize("kind", ["buffer", "view"])
+def test_memory_that_is_read_only_is_not_written(tmp_path, kind):
+    source = kinds(tmp_path)[kind]
+    taken = []
+    pickled = pickle.dumps(source.sample(8), protocol=5, buffer_callback=taken.append)
+    there = [bytes(each) for each in taken]
+    out = pickle.loads(pickled, buffers=there)
+    assert not out.observation.flags.writeable
+    before = [bytes(bytearray(each)) for each in there]
+    again = source.sample(8, out=out)
+    assert again is out
+    assert there == before
+    if kind == "view":
+        rows, newest = again.anchor, again.observation[:, 0, -1, 0, 0]
+    else:
+        rows, newest = again.id, again.observation[:, -1, 0, 0]
+    np.testing.assert_array_equal(newest, rows)
+
+
+@pytest.mark.parametrize("kind", ["buffer", "view"])
+def test_strides_that_somebody_set_are_not_in_the_next_batch(tmp_path, kind):
+    source = kinds(tmp_path)[kind]
+    for _ in range(4):
+        batch = source.sample(8)
+        window = batch.window()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy 2.4, of strides
+            window.strides = tuple(stride // 2 for stride in window.strides)
+        del batch, window
+        rows = source.sample(8)
+        assert rows.window().flags.c_contiguous
+
+
+def test_the_other_kind_of_batch_is_refused_as_out(tmp_path):
+    all_ = kinds(tmp_path)
+    for one, other in (("buffer", "view"), ("view", "buffer")):
+        out = all_[other].sample(4)
+        names = list(out)
+        with pytest.raises(InvalidInputError, match="out: a"):
+            all_[one].sample(4, out=out)
+        assert list(out) == names
+        assert len(out) == 4

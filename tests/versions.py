@@ -19,7 +19,7 @@ TESTS = {
     ),
     "zarr": ("tests/test_zarr_readers.py", "tests/remote/test_ranges.py"),
     "numcodecs": ("tests/test_golden.py", "tests/check/test_pieces.py"),
-    "google-crc32c": ("tests/test_golden.py", "tests/test_attachments.py"),
+    "google-crc32c": ("tests/test_golden.py", "tests/store/test_attachments.py"),
     "numba": ("tests/test_jit.py", "tests/sampling"),  # and what all tests compile
     "rich": ("tests/cli", "tests/pictures/test_terminal.py"),
     "typer": ("tests/cli",),
@@ -38,7 +38,10 @@ TESTS = {
     "imageio": ("tests/integrations/test_env_state.py",),  # with MuJoCo: Gymnasium imports both
     "cpprb": ("tests/compat/test_cpprb_beside.py", "tests/test_signatures.py"),
     "stable-baselines3": ("tests/integrations/test_sb3.py", "tests/integrations/test_cleanrl.py"),
-    "tianshou": ("tests/integrations/test_tianshou.py",),
+    "tianshou": (
+        "tests/integrations/test_tianshou.py", "tests/integrations/test_tianshou_pickle.py",
+        "tests/integrations/test_tianshou_state.py",
+    ),
     "matplotlib": ("tests/pictures/test_plots.py", "tests/cli/test_pictures.py"),
     "pillow": ("tests/pictures", "tests/cli/test_pictures.py"),
     "torch": ("tests/integrations/test_torch.py", "tests/integrations/test_disk_tensor.py"),

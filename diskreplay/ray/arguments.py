@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from diskreplay import validation
+from diskreplay import given_numbers
 from diskreplay.distribution import PrioritizedDistribution
 from diskreplay.errors import InvalidInputError
 from diskreplay.options import Options
@@ -14,6 +14,7 @@ from diskreplay.ray.resharding import default_group, envs_of_shards
 from diskreplay.ray.shard_ids import MOST_SHARDS
 from diskreplay.schema import Schema
 from diskreplay.store import checkpoint_names
+from diskreplay.store.numbers import MOST_ROWS
 
 _OF_THE_BUFFER = (
     "observation_space", "action_space", "stack_size", "stack_padding", "update_horizon", "gamma",
@@ -39,13 +40,12 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     ------
     InvalidInputError, SchemaError
     """
-    shards = validation.whole("num_shards", given["num_shards"], most=MOST_SHARDS)
-    envs = validation.whole("num_envs", given["num_envs"])
-    group = validation.whole("env_group", given["env_group"], optional=True)
+    shards = given_numbers.whole("num_shards", given["num_shards"], most=MOST_SHARDS)
+    envs = given_numbers.whole("num_envs", given["num_envs"])
+    group = given_numbers.whole("env_group", given["env_group"], optional=True)
     group = group or default_group(envs, shards)
     divided = envs_of_shards(envs, shards, group)
     buffer = {name: given[name] for name in _OF_THE_BUFFER}
-    buffer["extras"] = dict(buffer["extras"] or {})
     Options.checked(
         envs, buffer["stack_size"], buffer["stack_padding"], buffer["update_horizon"],
         buffer["gamma"], buffer["batch_size"],
@@ -54,20 +54,21 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     Schema(
         buffer["observation_space"], buffer["action_space"], buffer["extras"], buffer["compressor"]
     )
+    buffer["extras"] = dict(buffer["extras"] or {})
     _check_resources(given["resources"], shards)
     seconds = {
-        name: float(given[name]) for name in ("timeout", "shard_timeout", "lease_seconds")
-    }  # fmt: skip
-    capacity, failover = given["capacity"], given["failover_after"]
-    if failover is not None and not failover >= 0:
-        raise InvalidInputError(
-            f"failover_after: seconds from 0 on, or None, expected; found {failover!r}"
-        )
+        name: given_numbers.seconds(name, given[name])
+        for name in ("timeout", "shard_timeout", "lease_seconds")
+    }
+    capacity = given_numbers.whole("capacity", given["capacity"], optional=True, most=MOST_ROWS)
+    failover = given["failover_after"]
     return {
         "buffer": buffer, "num_shards": shards, "num_envs": envs, "envs": divided,
-        "env_group": group, "capacity": None if capacity is None else int(capacity),
+        "env_group": group, "capacity": capacity,
         "name": checkpoint_names.checked_suffix(given["name"]), **seconds,
-        "failover_after": None if failover is None else float(failover),
+        "failover_after": (
+            None if failover is None else given_numbers.seconds("failover_after", failover)
+        ),
     }  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """What a process knows of the shards of one buffer."""
 
 import secrets
-import threading
 import time
 from typing import Any
 
@@ -9,6 +8,8 @@ import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.errors import PriorityError, ShardsLostError
+from diskreplay.given_numbers import exponent
+from diskreplay.locks import Lock
 from diskreplay.options import Beta
 from diskreplay.ray.actors import Actor, wait
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
@@ -20,7 +21,6 @@ from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.store.priorities import LARGEST_LEAF
-from diskreplay.validation import exponent
 
 _LOOK_S = 0.02  # between two looks at shards that have nothing yet
 
@@ -35,25 +35,25 @@ class Client:
         As the coordinator has them.
     limiter : RateLimiter or None
     shards : list of Actor
-    rng : numpy.random.Generator
+    rng : ReplayableRng
     transport : {"call", "graph"}
 
     Attributes
     ----------
-    lock : RLock
+    lock : Lock
         Of all that changes here; not held while shards work.
     """
 
     def __init__(
         self, coordinator: Actor, options: dict[str, Any], limiter: RateLimiter | None,
-        shards: list[Actor], rng: np.random.Generator, transport: str = "call",
+        shards: list[Actor], rng: ReplayableRng, transport: str = "call",
     ) -> None:  # fmt: skip
         self.coordinator, self.options, self.limiter = coordinator, options, limiter
         token = secrets.token_hex(8)
         self.handles = [ShardHandle(number, actor, token) for number, actor in enumerate(shards)]
         self.graph = DrawGraph(self.handles) if transport == "graph" else None
-        self.rng = ReplayableRng(rng)
-        self.lock = threading.RLock()
+        self.rng = rng
+        self.lock = Lock()
         self.timeout: float = options["timeout"]
         self.shard_timeout: float = options["shard_timeout"]
         self.largest = 1.0
@@ -171,7 +171,7 @@ class Client:
         ShardsLostError, UnknownIdError, NotSampleableError
         """
         pieces, all_ids, owners = [], [], []
-        for number in np.unique(shards).tolist():
+        for number in np.unique(shards).tolist() or [0]:  # of none, who says what fields there are
             mine = ids[shards == number]
             try:
                 actor = self.handles[number].actor

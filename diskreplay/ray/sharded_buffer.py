@@ -3,13 +3,12 @@
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import validation
+from diskreplay import given_numbers, validation
 from diskreplay.batch import Batch
 from diskreplay.errors import (
     ClosedError,
@@ -19,6 +18,7 @@ from diskreplay.errors import (
     ShapeError,
     UnknownIdError,
 )
+from diskreplay.given_numbers import as_reals
 from diskreplay.ray.actors import named
 from diskreplay.ray.arguments import check_transport, options_of
 from diskreplay.ray.calls import LOST, answer, patient
@@ -31,6 +31,8 @@ from diskreplay.ray.shard_ids import split
 from diskreplay.ray.shard_writer import ShardWriter
 from diskreplay.ray.sharded_checkpoints import CheckpointPlaces, finish_load
 from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.store.paths import local
 
 
 class ShardedReplayBuffer(CheckpointCalls):
@@ -115,9 +117,11 @@ class ShardedReplayBuffer(CheckpointCalls):
         self._closed = True
         options = options_of(arguments)
         check_transport(transport)
+        rng = ReplayableRng(validation.generator(seed))  # before anything is started
         refuse_running(name)
-        coordinator, actors = start(Path(path).absolute(), options, rate_limiter, resources)
-        rng = np.random.default_rng(seed)
+        coordinator, actors = start(
+            local(path, "path").absolute(), options, rate_limiter, resources
+        )
         self._start(Client(coordinator, options, rate_limiter, actors, rng, transport))
 
     @classmethod
@@ -142,6 +146,7 @@ class ShardedReplayBuffer(CheckpointCalls):
         InvalidInputError, DisconnectedError
         """
         check_transport(transport)
+        rng = ReplayableRng(validation.generator(seed))
         coordinator = named(name)
         if coordinator is None:
             raise InvalidInputError(
@@ -150,7 +155,6 @@ class ShardedReplayBuffer(CheckpointCalls):
         options, limiter = patient(coordinator, "options", timeout=60.0)
         shards = shards_of(name, options["num_shards"])
         self = cls.__new__(cls)
-        rng = np.random.default_rng(seed)
         self._start(Client(coordinator, options, limiter, shards, rng, transport))
         return self
 
@@ -185,8 +189,8 @@ class ShardedReplayBuffer(CheckpointCalls):
         ShardsLostError
         """
         self._check_open()
-        envs = validation.whole("num_envs", num_envs)
-        rows = validation.whole("chunk_rows", chunk_rows)
+        envs = given_numbers.whole("num_envs", num_envs)
+        rows = given_numbers.whole("chunk_rows", chunk_rows)
         if self._client.limiter is not None:
             self._client.limiter.check_chunks(rows * envs, self.batch_size)
         client = self._client
@@ -225,7 +229,7 @@ class ShardedReplayBuffer(CheckpointCalls):
         A call of each shard. What falls to a shard that does not answer is drawn from the others.
         """
         self._check_open()
-        size = validation.whole("batch_size", batch_size, optional=True) or self.batch_size
+        size = given_numbers.whole("batch_size", batch_size, optional=True) or self.batch_size
         return self._client.begin(1, size).finish()[0]
 
     def prefetch(
@@ -245,9 +249,9 @@ class ShardedReplayBuffer(CheckpointCalls):
         self._check_open()
         made = ShardedPrefetcher(
             self._client,
-            validation.whole("depth", depth),
-            validation.whole("batches_per_request", batches_per_request),
-            validation.whole("batch_size", batch_size, optional=True) or self.batch_size,
+            given_numbers.whole("depth", depth),
+            given_numbers.whole("batches_per_request", batches_per_request),
+            given_numbers.whole("batch_size", batch_size, optional=True) or self.batch_size,
         )
         self._prefetchers = [each for each in self._prefetchers if not each.closed]
         self._prefetchers.append(made)
@@ -287,10 +291,7 @@ class ShardedReplayBuffer(CheckpointCalls):
         """
         self._check_open()
         shards, own = self._split(ids)
-        try:
-            values = np.array(priorities, np.float64)
-        except (TypeError, ValueError) as error:
-            raise PriorityError(f"priorities: numbers expected ({error})") from error
+        values = as_reals("priorities", priorities, PriorityError).copy()  # they travel later
         runs = np.broadcast_to(np.asarray(generation, np.int64), own.shape)
         if values.shape != own.shape:
             raise ShapeError(f"priorities: shape {own.shape} expected, found {values.shape}")

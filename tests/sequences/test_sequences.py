@@ -3,6 +3,7 @@
 import gc
 import random
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -163,7 +164,7 @@ def test_a_batch_is_filled_again(buffer):
     memory = batch.observation
     again = view.sample(8, out=batch)
     assert again is batch
-    assert batch.observation is memory
+    assert batch.observation.ctypes.data == memory.ctypes.data
     wanted = view.gather(batch.anchor)
     for name in wanted:
         if name not in ("weight", "probability"):
@@ -184,8 +185,12 @@ def test_batches_do_not_share_memory(buffer):
             np.testing.assert_array_equal(batch[name], array, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["observation", "reward", "is_terminal", "learn", "returns", "id"])
-@pytest.mark.parametrize("look", [lambda array: array, lambda array: array[3].T, memoryview])
+@pytest.mark.parametrize(
+    "name",
+    ["observation", "action", "log_prob", "reward", "is_terminal", "learn", "returns", "id",
+     "anchor", "weight", "probability"],
+)  # fmt: skip
+@pytest.mark.parametrize("look", [lambda array: array, lambda array: array[3:].T, memoryview])
 def test_what_is_kept_of_a_batch_stays_as_it_is(buffer, name, look):
     play(buffer, 100)
     view = buffer.sequences(4, seed=1)
@@ -200,9 +205,30 @@ def test_what_is_kept_of_a_batch_stays_as_it_is(buffer, name, look):
         np.testing.assert_array_equal(each, array)
 
 
+@pytest.mark.parametrize("name", ["observation", "action", "log_prob", "reward", "anchor"])
+def test_the_next_batch_knows_nothing_of_a_shape_or_flag_that_was_set(buffer, name):
+    play(buffer, 100)
+    view = buffer.sequences(4, seed=1)
+    shape = view.sample(8)[name].shape
+    for _ in range(6):
+        batch = view.sample(8)
+        for array in (batch[name], batch.window()):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # NumPy 2.5, of shapes
+                array.shape = (-1,)
+            array.flags.writeable = False
+        del batch, array
+        again = view.sample(8)
+        assert again[name].shape == shape
+        assert again[name].flags.writeable
+        assert again.window().ndim > 1
+
+
 def test_no_windows_read_by_threads(buffer):
     play(buffer, 100)
     assert buffer.sequences(4).gather([], threads=2).reward.shape == (0, 5)
+    buffer.clear()
+    assert buffer.sequences(4).gather([]).reward.shape == (0, 5)
 
 
 @pytest.mark.parametrize("threads", [True, 0, 1.5, [1], np.array([1, 2])])
@@ -212,7 +238,7 @@ def test_bad_threads(buffer, threads):
         buffer.sequences(4).sample(8, threads=threads)
 
 
-@pytest.mark.parametrize("name", ["reward", "is_terminal", "id"])
+@pytest.mark.parametrize("name", ["observation", "log_prob", "reward", "is_terminal", "anchor"])
 def test_memory_that_nobody_looks_at_is_used_again(buffer, name):
     play(buffer, 100)
     view, places = buffer.sequences(4, seed=1), set()
@@ -221,6 +247,96 @@ def test_memory_that_nobody_looks_at_is_used_again(buffer, name):
         places.add(batch[name].__array_interface__["data"][0])
         assert len(view.sample(5)) == 5  # of another size
     assert len(places) <= 6
+
+
+@pytest.mark.parametrize("ends", ["pad", "cross"])
+@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("out", [False, True])
+def test_whoever_has_one_array_of_a_batch_keeps_it(tmp_path, stack, ends, out):
+    """Also a part of it, of a batch that is gone, or that others have looked at in part."""
+
+    def leaves(value):
+        if isinstance(value, dict):
+            return [leaf for each in value.values() for leaf in leaves(each)]
+        return [value]
+
+    space = Dict({"a": Box(0, 255, (3,), "uint8"), "b": Box(0, 255, (2, 2), "uint8")})
+    with make_buffer(tmp_path / "replay", observation_space=space, stack_size=stack) as buffer:
+        for i in range(100):
+            seen = {"a": np.full(3, i, np.uint8), "b": np.full((2, 2), i, np.uint8)}
+            buffer.add(
+                seen, i % 4, float(i), i % 10 == 9, False, h=np.full(2, i, np.float32), log_prob=i
+            )
+        view = buffer.sequences(4, ends=ends, state="h", returns_to_go=1.0, seed=1)
+        names = list(view.sample(8).keys())
+        assert {"observation", "action", "h", "log_prob", "returns_to_go", "learn"} <= set(names)
+        for name in [*names, "observation/a"]:
+            batch = view.sample(8, out=view.sample(8)) if out else view.sample(8)
+            shown = batch.window(name) if "/" in name else batch[name]
+            kept = [leaf[3:] for leaf in leaves(shown)]
+            before = [leaf.copy() for leaf in kept]
+            del batch, shown
+            for _ in range(5):
+                other = view.sample(8)
+                for others in (other.asdict(), view.sample(8, out=other).asdict()):
+                    for leaf in leaves(others):
+                        assert not any(np.shares_memory(leaf, mine) for mine in kept), name
+            for leaf, was in zip(kept, before, strict=True):
+                np.testing.assert_array_equal(leaf, was)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_another_thread_that_draws_amid_a_call_gets_other_memory(buffer, again):
+    """Wherever that thread has its turn once memory was given back."""
+
+    class Remembered(list):
+        def append(self, memory):
+            super().append(memory)
+            if not others:
+                others.append(None)
+                thread = threading.Thread(target=lambda: others.append(view.sample(8)))
+                thread.start()
+                thread.join()
+
+    play(buffer, 100)
+    view = buffer.sequences(4, seed=1)
+    out, others = view.sample(8) if again else None, []
+    reader = view._view._reader
+    reader._kept = Remembered(reader._kept)
+    batch, other = view.sample(8, out=out), others[1]
+    for name in batch:
+        assert not np.shares_memory(batch[name], other[name]), name
+        if name not in ("weight", "probability"):
+            np.testing.assert_array_equal(batch[name], view.gather(batch.anchor)[name])
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_batch_that_nobody_has_looked_at_keeps_its_windows(buffer, again):
+    play(buffer, 100)
+    view, twin = buffer.sequences(4, seed=1), buffer.sequences(4, seed=1, name="twin")
+    batches = [view.sample(8) for _ in range(6)]
+    if again:
+        assert len([twin.sample(8) for _ in batches]) == 6  # the same numbers
+        batches = [view.sample(8, out=batch) for batch in batches]
+    for batch in batches:
+        for name, expected in twin.sample(8).asdict().items():
+            np.testing.assert_array_equal(batch[name], expected)
+            assert batch[name] is getattr(batch, name)
+
+
+def test_names_have_one_order(buffer):
+    """Whatever was looked at first, and wherever the windows were read into."""
+    play(buffer, 60)
+    view = buffer.sequences(5, returns_to_go=1.0, seed=1)
+    expected = list(view.sample(4))
+    assert expected[:3] == ["observation", "action", "reward"]
+    for first in expected:
+        batch = view.sample(4)
+        assert batch[first] is batch[first]
+        assert list(batch) == list(batch.asdict()) == expected
+        assert list(view.sample(4, out=batch)) == expected
+    other = buffer.sequences(5, returns_to_go=1.0, seed=2, name="other")
+    assert list(other.sample(4, out=batch)) == expected
 
 
 def test_state_and_fields(buffer):

@@ -1,15 +1,17 @@
 """Sequences as four learners sample them: diskreplay beside its peers, and a floor.
 
     python tools/bench/windows.py [--rounds 20] [--frames 25000] [--only R2D2 vectors]
-                                  [--alone] [--quantile 0.5] [--realtime]
+                                  [--batches 1] [--alone] [--quantile 0.5] [--realtime]
 
 The floor is one `np.take` of the windows' frames, with rows that are drawn already, others each
 time; from a plain array, and from a mapped file. A batch has more: "all fields" takes the actions,
-rewards and ends of the same rows too. All contenders hold the same rows and take turns. They are
-timed by the clock, and by the processor time of all threads: read the ratios. On a machine that
-others use, `--realtime` (Linux, root) gives each round priority over all else. Peers that are not
-installed are left out: ``pip install diskreplay[bench]`` has all but Reverb, which needs an
-environment of its own, with Python 3.11 and ``dm-reverb[tensorflow]`` (TensorFlow 2.15).
+rewards and ends of the same rows too. A batch of diskreplay makes an array when it is looked at:
+those five and returns to go are, here. All contenders hold the same rows and take turns, of so many
+batches: of one, the caches have lost its code and have other rows; of many, only the first finds
+them so. They are timed by the clock, and by the processor time of all threads: read the ratios. On
+a machine that others use, `--realtime` (Linux, root) gives each round priority over all else. Peers
+that are not installed are left out: ``pip install diskreplay[bench]`` has all but Reverb, which
+needs an environment of its own, with Python 3.11 and ``dm-reverb[tensorflow]`` (TensorFlow 2.15).
 
 What they do less: nobody else makes stacks in windows, n-step targets or burn-in masks.
 
@@ -95,10 +97,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--frames", type=int, default=25_000)
+    parser.add_argument("--batches", type=int, default=1, help="of a turn, each timed")
     parser.add_argument("--only", nargs="*", default=[""], help="learners, by parts of their names")
     parser.add_argument("--alone", action="store_true", help="without peers")
     parser.add_argument(
-        "--quantile", type=float, default=0.5, help="of the turns; 0.25: quick ones"
+        "--quantile", type=float, default=0.5, help="of the batches; 0.25: quick ones"
     )
     parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -114,15 +117,18 @@ def main() -> None:
             peers = () if options.alone else PEERS
             calls = dict(contenders(learner, learner.frames(frames), Path(directory), peers))
             taken: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+            order = np.random.default_rng(0)
             for number in range(options.rounds + 3):
                 quiet = options.realtime and number >= 3
                 with first_of_all() if quiet else contextlib.nullcontext():
-                    for name in calls if number % 2 else reversed(calls):
-                        begin = time.perf_counter(), time.process_time()
-                        calls[name]()
-                        if number >= 3:
+                    # In another order each time: nobody is always behind himself or the same one.
+                    for name in order.permutation(list(calls)).tolist():
+                        for _ in range(options.batches):
+                            begin = time.perf_counter(), time.process_time()
+                            calls[name]()
                             ends = time.perf_counter(), time.process_time()
-                            taken[name].append((ends[0] - begin[0], ends[1] - begin[1]))
+                            if number >= 3:
+                                taken[name].append((ends[0] - begin[0], ends[1] - begin[1]))
         found[learner.name] = {
             name: [
                 1e3 * float(np.quantile(each, options.quantile)) for each in zip(*both, strict=True)
@@ -177,8 +183,10 @@ def contenders(
     rows = itertools.cycle((starts + np.arange(width)).reshape(_DRAWS, -1))
     directory.joinpath("mapped").write_bytes(frames.data)
     mapped = np.memmap(directory / "mapped", frames.dtype, "r", shape=frames.shape)
+    # Each with memory of its own, as all contenders have it: in that of another one right before it
+    # the caches would have what nobody else finds there.
     for name, source in (("floor", frames), ("floor, mapped", mapped)):
-        yield name, partial(_take, source, rows, out)
+        yield name, partial(_take, source, rows, out.copy())
     yield "floor, all fields", all_fields(learner, frames, rows, out)
     for compressor in ("raw", "lz4") if frames.dtype == np.uint8 else ("raw",):
         new, filled, by_two = ours(learner, frames, directory / compressor, compressor)
@@ -241,11 +249,14 @@ def ours(
         buffer.extend({name: column[start : start + 5000] for name, column in columns.items()})
     view = buffer.sequences(**learner.options, seed=1)
     out = view.sample(learner.windows)
-    return (
-        lambda: view.sample(learner.windows),
-        lambda: view.sample(learner.windows, out=out),
-        lambda: view.sample(learner.windows, threads=2),
-    )
+    names = ["observation", "action", "reward", "terminated", "truncated"]
+    names += ["returns_to_go"] if "returns_to_go" in learner.options else []
+
+    def sample(**how: Any) -> list[np.ndarray]:
+        batch = view.sample(learner.windows, **how)
+        return [batch[name] for name in names]  # an array is made when it is looked at
+
+    return sample, partial(sample, out=out), partial(sample, threads=2)
 
 
 def torchrl(learner: Learner, frames: np.ndarray, path: Path, kind: str) -> Callable[[], Any]:

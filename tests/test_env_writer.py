@@ -600,7 +600,7 @@ def killed(tmp_path, rows=5):
 def test_a_ring_that_was_cut(tmp_path):
     path = killed(tmp_path)
     whole = path.read_bytes()
-    for data in (b"", whole[:100], whole[:-4096], whole + b"\0" * 4096, b"X" + whole[1:]):
+    for data in (whole[:100], whole[:-4096], whole + b"\0" * 4096, b"X" + whole[1:]):
         path.write_bytes(data)
         with pytest.raises(CorruptSegmentError, match=r"ring\.0: .* lost|bytes found"):
             make(tmp_path / "a", 1)
@@ -638,7 +638,9 @@ def test_a_ring_of_before_a_power_cut(tmp_path):
     writer = pickle.loads((tmp_path / "writer.0").read_bytes())
     with pytest.raises(ClosedError, match="another machine"):
         writer.add(**step_of(0, 0))
-    with make(tmp_path / "a", 1) as buffer:
+    with pytest.warns(RuntimeWarning, match=r"rows that an actor had added are lost \(5\)"):
+        buffer = make(tmp_path / "a", 1)
+    with buffer:
         assert not buffer.bounds.any()
         assert not path.exists()
         with pytest.raises(ClosedError, match="the buffer was closed, or its directory"):

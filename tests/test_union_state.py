@@ -1,0 +1,109 @@
+"""What a union saves of itself, and files of another one."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from diskreplay.errors import FormatError
+from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.union_state import UnionState, packed
+
+
+class Sampler:
+    def __init__(self, leaves, largest):
+        self._leaves, self.largest = np.array(leaves, float), largest
+
+    def leaves(self):
+        return self._leaves
+
+
+def member(path, *, alpha=0.5, keeps=False, leaves=((1.0,), (2.0,)), first=3):
+    buffer = SimpleNamespace(path=path, num_envs=1)
+    restored = []
+    return SimpleNamespace(
+        buffer=buffer, alpha=alpha, keeps_itself=keeps, sampler=Sampler(leaves, 9.0),
+        rows=SimpleNamespace(store=SimpleNamespace(first=np.array([first, first + 2]))),
+        restored=restored, restore=lambda *what: restored.append(what),
+    )  # fmt: skip
+
+
+def members():
+    return [member("/a"), member("/b", alpha=None), member("/c", keeps=True)]
+
+
+def rng(seed):
+    return ReplayableRng(np.random.default_rng(seed))
+
+
+class Prefetchers:
+    open = ("some",)
+
+    def __init__(self):
+        self.back = []
+
+    def put_back(self, what):
+        self.back.append(what)
+
+
+def test_what_no_member_saves_comes_back(tmp_path):
+    saved, path = rng(1), tmp_path / "state.npz"
+    saved.random(5)
+    path.write_bytes(packed(members(), saved))
+    found = members()
+    state = UnionState(path, found)
+    again, prefetchers = rng(2), Prefetchers()
+    assert found[0].restored == []
+    state.restore(again, prefetchers)
+    assert again.random(4).tolist() == saved.random(4).tolist()
+    assert prefetchers.back == [("some",)]
+    ((start, leaves, largest),) = found[0].restored
+    assert (start, largest) == (3, 9.0)
+    assert leaves.tolist() == [[1.0], [2.0]]
+    assert found[1].restored == found[2].restored == []
+
+
+@pytest.mark.parametrize(
+    "others",
+    [members()[:2], [*members(), member("/d")],
+     [member("/a", alpha=None), *members()[1:]], [member("/a", keeps=True), *members()[1:]],
+     [members()[0], member("/b"), members()[2]]],
+)  # fmt: skip
+def test_that_of_other_members_is_refused(tmp_path, others):
+    path = tmp_path / "state.npz"
+    path.write_bytes(packed(members(), rng(1)))
+    with pytest.raises(FormatError, match="no saved state of this union"):
+        UnionState(path, others)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "change"),
+    [(((-1.0,), (2.0,)), {}), (((1.0, 2.0),), {}), (((1.0,),), {"largest": 0}),
+     (((1.0,),), {"largest": "x"}), (((1.0,),), {"version": 2}), (((1.0,),), {"rng": {}})],
+)  # fmt: skip
+def test_one_that_is_damaged_is_refused(tmp_path, leaves, change):
+    path, one = tmp_path / "state.npz", member("/a", leaves=leaves)
+    path.write_bytes(packed([one], rng(1)))
+    with np.load(path) as file:
+        arrays = dict(file)
+    state = json.loads(arrays["state"].tobytes())
+    if "largest" in change:
+        state["members"][0] |= change
+    else:
+        state |= change
+    arrays["state"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    np.savez(path, **arrays)
+    with pytest.raises(FormatError, match="no saved state"):
+        UnionState(path, [member("/a")])
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "state.npz"
+    with pytest.raises(FormatError):
+        UnionState(path, members())
+    whole = packed(members(), rng(1))
+    for data in (b"", b"rubbish", whole[:-30], whole[: len(whole) // 2]):
+        path.write_bytes(data)
+        with pytest.raises(FormatError, match="no saved state"):
+            UnionState(path, members())
