@@ -16,6 +16,7 @@ from diskreplay.ray.connection import Connection, plain
 
 NAMESPACE = "diskreplay"
 _FIRST_S = 120.0  # for the loops of a graph to begin
+_PLACED = 1 << 20  # bytes; Ray starts an actor that needs nothing on any node, whatever is asked
 _ENDING_S = 10.0  # for a graph to end; its loops wake ten times a second
 
 
@@ -249,11 +250,14 @@ def started(
     """
     if node is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+        options["memory"] = _PLACED
     if resources is not None:
         options["resources"] = dict(resources)
     with connection.current().used():
         made: Any = ray.remote(kind)
         how = options | {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
+        # Ray's head keeps what became of the last 100,000 calls, a kilobyte and more of each.
+        how["enable_task_events"] = False
         return Actor(made.options(**how, max_restarts=-1, num_cpus=0).remote(*arguments))
 
 

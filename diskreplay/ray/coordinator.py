@@ -11,6 +11,7 @@ import numpy as np
 from diskreplay.errors import RateLimiterTimeout
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.store import files
+from diskreplay.store.format import read_document
 
 
 class Coordinator:
@@ -114,5 +115,4 @@ class Coordinator:
         files.sync_dirs([self._load.parent])  # else a power cut has it end again, with old counts
 
     def _plan(self) -> dict[str, Any]:
-        plan: dict[str, Any] = json.loads(self._load.read_text()) if self._load.exists() else {}
-        return plan
+        return read_document(self._load) if files.is_there(self._load) else {}

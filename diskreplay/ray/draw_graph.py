@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diskreplay.errors import DisconnectedError, ShardsLostError, UsageError
+from diskreplay.locks import Lock
 from diskreplay.ray.actors import Actor, Graph, this_node
 from diskreplay.ray.calls import LOST, answer, patient
 from diskreplay.ray.shard import GraphName
@@ -58,7 +59,7 @@ class DrawGraph:
 
     def __init__(self, handles: Sequence[ShardHandle]) -> None:
         self._handles, self._name = handles, GraphName(time.time_ns(), 0)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._graph: Graph | None = None
         self._broken: Graph | None = None  # to be ended by the next builder
         self._numbers: tuple[int, ...] = ()

@@ -134,9 +134,12 @@ class DrawRequest:
         waited = [part for part in self._parts if part.state is None]
         found: dict[int, Any] | None = {}
         if self._execution is not None:
-            found, self._execution = self._execution.answers(patience), None
-        if found is None:  # the graph is broken; whoever is there answers a call soon
-            patience = min(patience, _AFTER_GRAPH_S)
+            # Behind a graph that is broken the calls of who is there take a moment more.
+            after = min(_AFTER_GRAPH_S, patience / 2)
+            began = time.monotonic()
+            found, self._execution = self._execution.answers(patience - after), None
+            patience = max(patience - (time.monotonic() - began), after)
+        if found is None:  # the graph is broken
             for part in waited:
                 if part.call is None:
                     part.ask()

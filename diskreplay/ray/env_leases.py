@@ -5,8 +5,9 @@ import secrets
 import time
 from pathlib import Path
 
-from diskreplay.errors import UsageError
+from diskreplay.errors import FormatError, UsageError
 from diskreplay.store import files
+from diskreplay.store.format import read_json
 
 
 class EnvLeases:
@@ -27,13 +28,17 @@ class EnvLeases:
         self._path, self._num_envs = path, num_envs
         self._held: dict[int, tuple[str, float]] = {}
         self._seconds: dict[str, float] = {}  # by token
-        if path.exists():
+        if files.is_there(path):
             now = time.time()
-            for env, token, until, *seconds in json.loads(path.read_text()):
-                if seconds:  # written by a later version than the first
-                    self._seconds[token] = seconds[0]
-                    until = max(until, now + seconds[0]) if restarted else until
-                self._held[int(env)] = token, until
+            noted = read_json(path)  # where a time may be infinite
+            try:
+                for env, token, until, *seconds in noted:
+                    if seconds:  # written by a later version than the first
+                        self._seconds[token] = seconds[0]
+                        until = max(until, now + seconds[0]) if restarted else until
+                    self._held[int(env)] = token, until
+            except (TypeError, ValueError, OverflowError) as error:
+                raise FormatError(f"{path}: damaged ({error})") from error
 
     def free(self) -> list[int]:
         """Envs that nobody has."""

@@ -10,10 +10,11 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from diskreplay.errors import DiskReplayError
+from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.ray.actors import Actor, wait
 from diskreplay.ray.calls import LOST, answer
 from diskreplay.store import files
+from diskreplay.store.format import read_json
 from diskreplay.store.tempfiles import Workspace, left_behind
 
 _NOTES = "parts.json"
@@ -47,9 +48,9 @@ class NotedParts:
         for room in left_behind(directory, names, "tmp"):
             notes = cls(room)
             try:
-                found = json.loads(notes._path.read_bytes())
+                found = read_json(notes._path)
                 notes.parts = [(int(shard), str(path)) for shard, path in found]
-            except (OSError, TypeError, ValueError):
+            except (OSError, FormatError, TypeError, ValueError):
                 notes.parts = []  # it died before it had asked a shard
             yield notes
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import positive, whole
+from diskreplay.store.numbers import MOST_ROWS
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class MinSize:
     min_size_to_sample: int
 
     def __post_init__(self) -> None:
-        _check_size(self.min_size_to_sample)
+        _check_size(self)
 
     def can_insert(self, inserts: int, samples: int, count: int) -> bool:
         """Whether more may be inserted.
@@ -89,13 +91,11 @@ class SampleToInsertRatio:
     error_buffer: float
 
     def __post_init__(self) -> None:
-        _check_size(self.min_size_to_sample)
-        if not 0 < self.samples_per_insert < float("inf"):
-            raise InvalidInputError(
-                f"samples_per_insert: a positive number expected, found {self.samples_per_insert!r}"
-            )
+        _check_size(self)
+        positive("samples_per_insert", self.samples_per_insert)
+        positive("error_buffer", self.error_buffer)
         least = max(1.0, self.samples_per_insert)
-        if not least <= self.error_buffer < float("inf"):
+        if not least <= self.error_buffer:
             raise InvalidInputError(
                 f"error_buffer: at least {least:g} expected (the samples of one insert), found "
                 f"{self.error_buffer!r}; with less, both sides would wait for each other"
@@ -178,8 +178,6 @@ class SampleToInsertRatio:
 RateLimiter = MinSize | SampleToInsertRatio
 
 
-def _check_size(size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InvalidInputError(
-            f"min_size_to_sample: a whole number from 1 on expected, found {size!r}"
-        )
+def _check_size(limiter: RateLimiter) -> None:
+    name = "min_size_to_sample"
+    object.__setattr__(limiter, name, whole(name, limiter.min_size_to_sample, most=MOST_ROWS))

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import socket
-import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -20,6 +19,7 @@ from diskreplay.errors import (
     ShardsLostError,
     UsageError,
 )
+from diskreplay.locks import Lock
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.ray.actors import leave_torch_alone, this_node, was_restarted
 from diskreplay.ray.destination import Bucket
@@ -29,6 +29,7 @@ from diskreplay.ray.resharding import PartPiece
 from diskreplay.ray.shard_parts import ShardParts
 from diskreplay.sampling.prioritized import PriorityMass
 from diskreplay.store import files
+from diskreplay.store.format import read_document
 
 
 class Updates(NamedTuple):
@@ -125,7 +126,7 @@ class Shard:
         self._identity, self._options = identity, options
         self._parts = ShardParts(number, directory, options["name"])
         self._dropped, self._opened = 0, time.time()
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._updated: dict[str, int] = {}  # by client: how many of its updates were made
         self._graph: GraphName | None = None
         self._graph_room = 0
@@ -155,7 +156,7 @@ class Shard:
 
     def _adopt_directory(self, identity: dict[str, Any], *, anew: bool) -> None:
         path = self._directory / "shard.json"
-        if not path.exists():
+        if not files.is_there(path):
             if not anew and was_restarted():
                 raise ShardsLostError(
                     f"{self._directory}: the rows of shard {self._number} are not on "
@@ -163,7 +164,7 @@ class Shard:
                     "another node. Call restore_shard with a checkpoint, or start a node with its "
                     "disk and resource"
                 )
-            if (self._directory / "store" / "zarr.json").exists():
+            if files.is_there(self._directory / "store" / "zarr.json"):
                 raise SchemaError(
                     f"{self._directory / 'store'}: holds a store, and {path} is missing: it is no "
                     "shard; choose another directory"
@@ -173,7 +174,7 @@ class Shard:
             files.make_lasting_dirs(self._directory)
             files.replace({path: json.dumps(identity).encode()})
             return
-        found = json.loads(path.read_text())
+        found = read_document(path)
         for name, value in identity.items():
             if found.get(name) != value:
                 raise SchemaError(

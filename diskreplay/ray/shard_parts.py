@@ -20,6 +20,7 @@ from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.resharding import PartPiece
 from diskreplay.store import files, manifest, tempfiles
+from diskreplay.store.format import read_document
 
 
 class ShardParts:
@@ -154,10 +155,7 @@ class ShardParts:
         files.remove_tree(self._incoming)
 
     def _noted(self) -> dict[str, Any]:
-        if not self._note.exists():
-            return {}
-        noted: dict[str, Any] = json.loads(self._note.read_text())
-        return noted
+        return read_document(self._note) if files.is_there(self._note) else {}
 
     def _write_note(self, **noted: Any) -> None:
         files.replace({self._note: json.dumps(noted).encode()})

@@ -30,6 +30,13 @@ class _Sent(NamedTuple):
     call: Call
 
 
+class _Unsent(NamedTuple):
+    """Rows that were collected, and have no numbers yet."""
+
+    chunk: Chunk
+    transitions: int
+
+
 class ShardWriter:
     """Leases envs of one shard and sends it their rows in chunks; made by
     `ShardedReplayBuffer.writer`.
@@ -64,6 +71,7 @@ class ShardWriter:
         self.num_envs = len(lease.envs)
         self._builder = TrajectoryBuilder(schema, self.num_envs, chunk_rows)
         self._sent: deque[_Sent] = deque()
+        self._unsent: deque[_Unsent] = deque()
         self._take(actor, shard, lease)
         self._closed = False
 
@@ -105,14 +113,13 @@ class ShardWriter:
         """
         if self._closed:
             raise ClosedError("this writer was closed; make a new one")
-        if self._builder.is_full:  # a chunk that could not be sent before
-            self._send()
         self._builder.add(
             observation, action, reward, terminated, truncated, next_observation, mask, priority,
             extras,
         )  # fmt: skip
         if self._builder.is_full:
-            self._send()
+            self._collect()
+        self._send()
 
     def end_episode(self, mask: Any = None) -> None:
         """Cut the episodes under way: the next step begins one.
@@ -134,7 +141,8 @@ class ShardWriter:
         DisconnectedError
         """
         if self._builder.filled.any():
-            self._send()
+            self._collect()
+        self._send()
         while self._sent:
             self._acknowledge()
 
@@ -149,7 +157,7 @@ class ShardWriter:
             patient(self._actor, "release", self._token, timeout=self._options["timeout"])
         except DisconnectedError:
             self._closed = True  # the envs are free after `lease_seconds`
-            lost = self._unacknowledged + int(self._builder.filled.sum())
+            lost = self._waiting
             if lost:
                 warnings.warn(
                     f"shard {self.shard}: Ray was shut down before {lost} rows of this writer were "
@@ -159,17 +167,26 @@ class ShardWriter:
                     stacklevel=2,
                 )
 
+    def _collect(self) -> None:
+        """Make a chunk of the steps so far, whether or not it can be sent: there is room for the
+        next one then."""
+        columns, lengths, priority, transitions = self._builder.take()
+        chunk = Chunk(columns, self._envs, self._next, lengths, priority)
+        self._unsent.append(_Unsent(chunk, transitions))
+
     def _send(self) -> None:
-        while len(self._sent) >= _IN_FLIGHT:
-            self._acknowledge()
-        builder = self._builder
-        if self._limited:
-            timeout = self._options["timeout"]
-            let_pass(self._coordinator, "acquire_insert", builder.transitions, timeout)
-        columns, lengths, priority, _transitions = builder.take()
-        chunk = Chunk(columns, self._envs, self._next.copy(), lengths, priority)
-        self._next += lengths
-        self._sent.append(_Sent(chunk, self._call(chunk)))
+        """Send all chunks that wait."""
+        while self._unsent:
+            while len(self._sent) >= _IN_FLIGHT:
+                self._acknowledge()
+            unsent = self._unsent[0]
+            if self._limited:
+                timeout = self._options["timeout"]
+                let_pass(self._coordinator, "acquire_insert", unsent.transitions, timeout)
+            chunk = unsent.chunk._replace(envs=self._envs, first_rows=self._next.copy())
+            self._sent.append(_Sent(chunk, self._call(chunk)))
+            self._unsent.popleft()
+            self._next += chunk.lengths
 
     def _call(self, chunk: Chunk) -> Call:
         return self._actor.call(
@@ -206,13 +223,19 @@ class ShardWriter:
         except LOST as error:
             raise ShardsLostError(
                 f"shard {self.shard} does not answer, waited {time.monotonic() - begun:.0f} s; "
-                f"{self._unacknowledged} rows wait in this writer: call flush to try again"
+                f"{self._waiting} rows wait in this writer: call flush to try again"
             ) from error
         return lease
 
     @property
     def _unacknowledged(self) -> int:
         return sum(int(sent.chunk.lengths.sum()) for sent in self._sent)
+
+    @property
+    def _waiting(self) -> int:
+        """Rows that are not acknowledged, sent or not."""
+        unsent = sum(int(each.chunk.lengths.sum()) for each in self._unsent)
+        return self._unacknowledged + unsent + int(self._builder.filled.sum())
 
     def _begin_again(self) -> None:
         begun, failover = time.monotonic(), self._options["failover_after"]
@@ -243,11 +266,11 @@ class ShardWriter:
         except (InvalidInputError, ShardsLostError) as error:
             raise ShardsLostError(
                 f"shard {self.shard} does not answer, and no other one has {self.num_envs} envs "
-                f"for this writer ({error}); {self._unacknowledged} rows wait in it: call flush to "
+                f"for this writer ({error}); {self._waiting} rows wait in it: call flush to "
                 "try again"
             ) from error
         lost, given_up = self.shard, self._unacknowledged
-        rests = self._builder.leave_out_rests(np.ones(self.num_envs, bool))
+        rests = self._leave_out_rests(np.ones(self.num_envs, np.bool_))
         self._sent.clear()
         self._take(others[number], number, lease)
         warnings.warn(  # last: it is raised where warnings are errors
@@ -257,6 +280,16 @@ class ShardWriter:
             RuntimeWarning,
             stacklevel=5,
         )
+
+    def _leave_out_rests(self, waiting: np.ndarray) -> int:
+        """Of what was not sent, leave out what `_without_rests` says; how many rows that is."""
+        dropped = 0
+        for at, (chunk, _transitions) in enumerate(self._unsent):
+            kept = _without_rests(chunk, waiting)
+            dropped += int(chunk.lengths.sum() - kept.lengths.sum())
+            finals = int(np.count_nonzero(kept.columns["is_final"]))
+            self._unsent[at] = _Unsent(kept, int(kept.lengths.sum()) - finals)
+        return dropped + self._builder.leave_out_rests(waiting)
 
     def _send_again(self) -> None:
         chunks = [sent.chunk for sent in self._sent]
@@ -279,7 +312,7 @@ class ShardWriter:
             chunk = _without_rests(sent.chunk, waiting)._replace(first_rows=self._next.copy())
             chunks.append(chunk)
             self._next += chunk.lengths
-        self._builder.leave_out_rests(waiting)
+        self._leave_out_rests(waiting)
         self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
         warnings.warn(  # last: it is raised where warnings are errors
             f"shard {self.shard}: its envs {self._envs.tolist()} had {had.tolist()} "
@@ -296,7 +329,7 @@ class ShardWriter:
         self.close()
 
     def __reduce__(self) -> tuple:
-        if self._sent or self._builder.filled.any():
+        if self._waiting:
             raise InvalidInputError("a writer can be sent elsewhere only when no rows wait in it")
         lease = Lease(self._token, self._envs.tolist(), self._next.tolist(), self._generation)
         arguments = self._coordinator, self._actor, self.shard, lease, self._options

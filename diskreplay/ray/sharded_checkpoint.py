@@ -230,7 +230,7 @@ class CheckpointDirectory:
             return document
         except FileNotFoundError as error:  # it was retired since
             raise CheckpointNotFoundError(f"{path}: there is no such checkpoint") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptCheckpointError(f"{path}: damaged ({error})") from error
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError, DisconnectedError
+from diskreplay.locks import LOOK_AGAIN_S, Lock
 from diskreplay.ray.client import Client
 
 
@@ -22,7 +23,8 @@ class ShardedPrefetcher:
     def __init__(self, client: Client, depth: int, batches: int, size: int) -> None:
         self._client, self._depth, self._batches, self._size = client, depth, batches, size
         self._ready: deque[tuple[Batch, np.ndarray]] = deque()
-        self._changed = threading.Condition()
+        self._lock = Lock()
+        self._changed = threading.Condition(self._lock)
         self._closed = self._paused = self._working = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="diskreplay shards", daemon=True)
@@ -30,13 +32,13 @@ class ShardedPrefetcher:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._working = False
                 self._changed.notify_all()
                 while not self._closed and (
                     self._paused or self._error or len(self._ready) > self._most
                 ):
-                    self._changed.wait()
+                    self._changed.wait(LOOK_AGAIN_S)
                 if self._closed:
                     return
                 self._working = True
@@ -44,11 +46,11 @@ class ShardedPrefetcher:
                 request = self._client.begin(self._batches, self._size)
                 made = list(zip(request.finish(), request.uniform, strict=True))
             except BaseException as error:  # raised where a batch is taken
-                with self._changed:
+                with self._lock:
                     self._error = error
                     self._changed.notify_all()
                 continue
-            with self._changed:
+            with self._lock:
                 self._ready.extend(made)
                 self._changed.notify_all()
 
@@ -73,11 +75,11 @@ class ShardedPrefetcher:
             As `ShardedReplayBuffer.sample`; the next call tries again.
         ClosedError
         """
-        with self._changed:
+        with self._lock:
             while not self._ready and self._error is None:
                 if self._closed:
                     raise ClosedError("this prefetcher was closed")
-                self._changed.wait()
+                self._changed.wait(LOOK_AGAIN_S)
             if self._ready:
                 batch, _numbers = self._ready.popleft()
                 self._changed.notify_all()
@@ -89,10 +91,10 @@ class ShardedPrefetcher:
 
     def pause(self) -> list[np.ndarray]:
         """Stop asking, and give up what was not taken: the random numbers of it, in order."""
-        with self._changed:
+        with self._lock:
             self._paused = True
             while self._working:
-                self._changed.wait()
+                self._changed.wait(LOOK_AGAIN_S)
             numbers = [numbers for _batch, numbers in self._ready]
             self._ready.clear()
         if numbers:
@@ -102,7 +104,7 @@ class ShardedPrefetcher:
 
     def resume(self) -> None:
         """Ask again."""
-        with self._changed:
+        with self._lock:
             self._paused = False
             self._changed.notify_all()
 
@@ -112,7 +114,7 @@ class ShardedPrefetcher:
         numbers = self.pause()
         with self._client.lock:
             self._client.rng.put_back(numbers)
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import PriorityError
+from diskreplay.given_numbers import as_reals
 from diskreplay.schema import Schema
 from diskreplay.validation import RowValidator, fit_flags
 
@@ -111,8 +112,9 @@ class TrajectoryBuilder:
         if priority is None:
             return None
         try:
-            given = np.broadcast_to(np.asarray(priority, np.float64), (self.num_envs,))[envs]
-        except (TypeError, ValueError) as error:
+            numbers = as_reals("priority", priority, PriorityError)
+            given = np.broadcast_to(numbers, (self.num_envs,))[envs]
+        except ValueError as error:
             raise PriorityError(
                 f"priority: a number for each of {self.num_envs} envs expected ({error})"
             ) from error

@@ -110,7 +110,7 @@ class Late:
     @property
     def rows(self):
         """Of the writer, that are not acknowledged."""
-        return self.writer._unacknowledged + int(self.writer._builder.filled.sum())
+        return self.writer._waiting
 
     def end(self):
         """Nothing is raised where a client ends."""

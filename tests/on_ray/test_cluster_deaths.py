@@ -165,6 +165,28 @@ def test_all_nodes_with_shards_are_gone_and_come_back(tmp_path, nodes):
     assert sorted(len(row) for row in stored(tmp_path / "replay")) == [12, 12, 12, 12]
 
 
+def test_each_actor_runs_where_it_was_placed_also_when_it_is_started_again(tmp_path, nodes):
+    def where():
+        coordinator = replay._client.coordinator.handle._actor_id.hex()
+        return (
+            ray._private.state.actors(coordinator)["Address"]["NodeID"],
+            {shard["node"] for shard in replay.shards()},
+        )
+
+    here = ray.get_runtime_context().get_node_id()
+    all_nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    limiter = SampleToInsertRatio(4, 10, 1e6)
+    for number in range(2):
+        with make(tmp_path / str(number), name=f"placed{number}", rate_limiter=limiter) as replay:
+            assert where() == (here, all_nodes)
+            with replay.writer(2, 8) as writer:
+                for at in range(12):
+                    add(writer, ["a", "b"], at)
+            ray.kill(replay._client.coordinator.handle, no_restart=False)
+            check(replay.sample(64))
+            assert where() == (here, all_nodes)
+
+
 def test_the_actor_that_knows_what_a_buffer_is_made_of_dies(tmp_path, nodes):
     limiter = SampleToInsertRatio(4, 10, 1e6)
     with two_shards(tmp_path / "replay", name="counts", rate_limiter=limiter) as replay:

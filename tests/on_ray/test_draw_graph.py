@@ -15,7 +15,6 @@ from diskreplay import EmptyBufferError, InvalidInputError
 from diskreplay.ray import ShardedReplayBuffer
 from diskreplay.ray.calls import answer
 from diskreplay.ray.shard import Updates
-from diskreplay.ray.shard_handle import ShardHandle
 from tests.on_ray.workload import add, check, make, numbers_of, stored
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -168,23 +167,6 @@ def test_updates_that_were_overtaken_are_not_made_again(shared):
     assert total("someone", 1, new) == both
     assert total("someone else", 0, old) == pytest.approx(both - 3.0)
     assert total("someone", 1, new, old) == pytest.approx(both - 3.0)
-
-
-def test_what_was_sent_twice_is_forgotten_once():
-    handle = ShardHandle(0, None, "client")
-    sets = [(np.zeros(1, int), np.array([number]), np.ones(1)) for number in range(5)]
-    for each in sets[:2]:
-        handle.add_update(*each)
-    first = handle.updates()
-    handle.add_update(*sets[2])
-    second = handle.updates()
-    handle.sent(second)
-    for each in sets[3:]:
-        handle.add_update(*each)
-    handle.sent(first)
-    left = handle.updates()
-    assert (left.first, left.stop) == (3, 5)
-    assert left.ids.tolist() == [3, 4]
 
 
 def test_a_shard_that_is_killed_or_hangs_is_drawn_around(tmp_path):

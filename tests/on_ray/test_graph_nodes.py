@@ -1,4 +1,5 @@
-"""A compiled graph is of the shards on the learner's node; the others are called beside it.
+"""A compiled graph is of the shards on the learner's node; the others are called beside it. A
+process that outlives a cluster has another graph in the next one.
 
 The client is a process of its own: see "Not done" in docs/design/0018.
 """
@@ -54,6 +55,31 @@ ray.shutdown()
 print("ended", flush=True)
 """
 
+ANOTHER = """
+import sys, time
+import loopback_cluster
+from tests.on_ray.workload import add, check, make
+
+for number in range(3):
+    with loopback_cluster.LoopbackCluster(0) as cluster:
+        ray = loopback_cluster.connect(cluster.address)
+        replay = make(
+            f"{sys.argv[1]}/{number}", num_shards=2, num_envs=4, timeout=240.0, transport="graph"
+        )
+        until = time.monotonic() + 240
+        while not replay._client.graph.numbers:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        with replay.writer(2, 8) as writer:
+            for at in range(12):
+                add(writer, ["a", "b"], at)
+        for _ in range(5):
+            check(replay.sample(64))
+        replay.close()
+        ray.shutdown()
+print("ended", flush=True)
+"""
+
 
 def said(client, line):
     """Whether the client comes to say this; Ray says other things between."""
@@ -81,3 +107,13 @@ def test_shards_of_other_nodes_are_called_beside_the_graph(tmp_path):
         finally:
             client.kill()
             client.communicate()
+
+
+def test_a_process_has_a_graph_in_one_cluster_after_another(tmp_path):
+    more = {"PYTHONPATH": f"{ROOT}:{ROOT}/tools/torture"}
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", ANOTHER, str(tmp_path)], text=True,
+        capture_output=True, cwd=ROOT, env=loopback_cluster.environment() | more, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "ended" in done.stdout.splitlines()

@@ -62,7 +62,8 @@ def test_chunks_that_would_wait_for_each_other_are_refused():
 
 @pytest.mark.parametrize(
     "arguments", [(0, 1, 9), (-1, 1, 9), (float("nan"), 1, 9), (8, 0, 9), (8, 1.5, 9), (8, 1, 7),
-                  (8, 1, float("inf"))],
+                  (8, 1, float("inf")), (True, 1, 9), ("8", 1, 9), (8j, 1, 9), (8, 1, True),
+                  (1, 1, True), (8, 1, "9"), (8, True, 9), (8, "1", 9), (8, 1, 9j)],
 )  # fmt: skip
 def test_figures_that_make_no_sense_are_refused(arguments):
     with pytest.raises(InvalidInputError):

@@ -7,11 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import diskreplay
 from diskreplay.errors import EmptyBufferError, ShardsLostError
 from diskreplay.ray.client import Client
 from diskreplay.ray.rate_limiter import MinSize
 from diskreplay.ray.shard import ShardState
+from diskreplay.ray.sharded_buffer import ShardedReplayBuffer
 from diskreplay.sampling.prioritized import PriorityMass
+from diskreplay.sampling.rng import ReplayableRng
+from tests.on_ray.without_ray import BUFFER, local_shard, use_local_actors
 
 OPTIONS = {"timeout": 60.0, "shard_timeout": 2.0, "buffer": {"beta": 0.4, "alpha": 0.6}}
 HAS_ROWS = ShardState(PriorityMass(3.0, 1.0, 3, 1.0), 1, 3)
@@ -26,7 +30,9 @@ class ActorThatIsNotThere:
 def client(monkeypatch):
     """One of a shard that has nothing, and two that are asked in vain."""
     actors = [ActorThatIsNotThere() for _ in range(3)]
-    made = Client(ActorThatIsNotThere(), OPTIONS, None, actors, np.random.default_rng(0))
+    made = Client(
+        ActorThatIsNotThere(), OPTIONS, None, actors, ReplayableRng(np.random.default_rng(0))
+    )
     made.looks = threading.Semaphore(0)
     monkeypatch.setattr(made, "refresh", made.looks.release)
     return made
@@ -90,3 +96,29 @@ def test_the_wait_ends(client, monkeypatch, lost, error):
         lose(handle)
     with pytest.raises(error):
         client.begin(1, 4)
+
+
+@pytest.mark.parametrize("stack_size", [1, 3])
+def test_no_ids_are_no_transitions_as_of_a_buffer(tmp_path, monkeypatch, stack_size):
+    use_local_actors(monkeypatch)
+    shards = [local_shard(tmp_path, number, 2, 1, stack_size=stack_size) for number in range(2)]
+    rng = ReplayableRng(np.random.default_rng(0))
+    sharded = ShardedReplayBuffer.__new__(ShardedReplayBuffer)
+    sharded._closed = False
+    sharded._client = Client(ActorThatIsNotThere(), OPTIONS, None, shards, rng)
+    none = np.empty(0, np.int64)
+    with diskreplay.PrioritizedReplayBuffer(
+        None, capacity=100, stack_size=stack_size, **BUFFER
+    ) as buffer:
+        expected = buffer.gather([])
+        for ids in ([], none, (), [[]]):
+            found = sharded.gather(ids)
+            assert len(found) == 0
+            assert set(found) == set(expected)
+            for name in expected:
+                assert found[name].shape == expected[name].shape
+                assert found[name].dtype == expected[name].dtype
+    sharded.update_priorities([], [], [])
+    sharded._closed = True
+    for shard in shards:
+        shard.made.close()

@@ -1,0 +1,117 @@
+"""Batches that are asked for ahead of a client that is none; without a cluster."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from diskreplay.errors import ClosedError, EmptyBufferError
+from diskreplay.ray.sharded_prefetcher import ShardedPrefetcher
+
+SIZE, BATCHES = 4, 2
+
+
+class Client:
+    """Numbers its batches; their random numbers are their numbers, too."""
+
+    def __init__(self, room=None):
+        self.lock = threading.RLock()
+        self.rng = self
+        self.made, self.back, self.given_back, self.errors = 0, [], 0, []
+        self.room = threading.Semaphore(room) if room is not None else None
+
+    def begin(self, batches, size):
+        assert (batches, size) == (BATCHES, SIZE)
+        if self.room is not None:
+            assert self.room.acquire(timeout=60)
+        if self.errors:
+            raise self.errors.pop(0)
+        return self
+
+    def finish(self):
+        self.uniform = [np.full(SIZE, self.made + at) for at in range(BATCHES)]
+        self.made += BATCHES
+        return [f"batch {int(numbers[0])}" for numbers in self.uniform]
+
+    def put_back(self, numbers):
+        self.back += [int(each[0]) for each in numbers]
+
+    def give_back(self, samples):
+        self.given_back += samples
+
+
+def settled(prefetcher, requests):
+    """Wait until so many requests are ready and none is under way."""
+    with prefetcher._lock:
+        while len(prefetcher._ready) < requests * BATCHES or prefetcher._working:
+            assert prefetcher._changed.wait(60)
+
+
+def test_batches_come_in_order_and_no_more_are_asked_for_than_may_wait():
+    client = Client()
+    with ShardedPrefetcher(client, 3, BATCHES, SIZE) as batches:
+        settled(batches, 3)
+        assert client.made == 3 * BATCHES
+        assert iter(batches) is batches
+        assert next(batches) == "batch 0"
+        assert client.made == 3 * BATCHES  # half of a request is taken
+        assert [next(batches) for _ in range(5)] == [f"batch {n}" for n in range(1, 6)]
+        settled(batches, 3)
+        assert not batches.closed
+    assert batches.closed
+    assert not batches._thread.is_alive()
+
+
+def test_what_was_not_taken_is_drawn_again():
+    client = Client()
+    batches = ShardedPrefetcher(client, 2, BATCHES, SIZE)
+    settled(batches, 2)
+    assert [next(batches), next(batches), next(batches)] == ["batch 0", "batch 1", "batch 2"]
+    settled(batches, 1)
+    numbers = batches.pause()
+    there = [int(each[0]) for each in numbers]
+    assert there == list(range(3, client.made))
+    assert client.given_back == SIZE * len(there)
+    assert batches.pause() == []
+    made = client.made
+    batches.resume()
+    assert next(batches) == f"batch {made}"
+    settled(batches, 1)
+    batches.close()
+    assert client.back == list(range(made + 1, client.made))
+    with pytest.raises(ClosedError):
+        next(batches)
+    batches.close()
+
+
+def test_an_error_is_raised_where_a_batch_is_taken_and_then_it_goes_on():
+    client = Client(room=0)
+    client.errors = [EmptyBufferError("nothing to sample")]
+    batches = ShardedPrefetcher(client, 1, BATCHES, SIZE)
+    client.room.release(2)
+    with pytest.raises(EmptyBufferError):
+        next(batches)
+    assert next(batches) == "batch 0"
+    assert next(batches) == "batch 1"
+    client.room.release(9)
+    batches.close()
+
+
+def test_what_is_ready_is_taken_before_an_error_is_raised():
+    client = Client(room=1)
+    batches = ShardedPrefetcher(client, 2, BATCHES, SIZE)
+    settled_one = threading.Event()
+    with batches._lock:
+        while len(batches._ready) < BATCHES:
+            assert batches._changed.wait(60)
+        client.errors = [EmptyBufferError("nothing to sample")]
+    client.room.release()
+    with batches._lock:
+        while batches._error is None:
+            assert batches._changed.wait(60)
+    settled_one.set()
+    assert [next(batches), next(batches)] == ["batch 0", "batch 1"]
+    with pytest.raises(EmptyBufferError):
+        next(batches)
+    client.room.release(9)
+    batches.close()
