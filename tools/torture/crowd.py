@@ -485,6 +485,8 @@ def resources() -> dict[str, list[str]]:
             continue  # that of the listing itself
     with open("/proc/self/maps") as file:
         maps = [line.split(None, 5)[5].strip() if len(line.split()) > 5 else "" for line in file]
+    # Libraries come when something is used first: SciPy's, with Numba's first compilation.
+    maps = [name for name in maps if ".so" not in name]
     return {
         "threads": [thread.name for thread in threading.enumerate()],
         "open files": [name for name in open_files if not name.startswith("pipe:")],

@@ -313,7 +313,7 @@ class Witness:
                     self.copy.ranks = message.generation, list(message.counts)
                 continue
             if message.action == writer.SAVE:
-                self._take_copy(message.counts, under_way.get(False))
+                self._take_copy(message.counts, under_way.get(False), self.kept)
             del under_way[is_beside]
             if message.action in (writer.OPEN, writer.REOPEN):
                 self.known.cut()
@@ -337,12 +337,13 @@ class Witness:
                 raise Lost(f"{message} is not what was expected: {self.known.counts}")
         return list(under_way.values())
 
-    def _take_copy(self, counts: tuple[int, ...], adding: Message | None) -> None:
-        """What is saved has these rows: of a moment since the save began."""
+    def _take_copy(self, counts: tuple[int, ...], adding: Message | None, kept: int) -> None:
+        """What is saved has these rows, of a moment since the save began, while each env kept so
+        many."""
         if counts not in self.moments and not self._is_amid(counts, adding):
             raise Lost(f"rows {counts} are saved, which nobody had: {self.moments[-5:]}, {adding}")
         self.copy.advance(counts)
-        self.copy.evict(self.kept)
+        self.copy.evict(kept)
 
     def _is_amid(self, counts: tuple[int, ...], adding: Message | None) -> bool:
         """Whether these may be the rows while a call is under way."""
@@ -383,7 +384,7 @@ class Witness:
             self._compare_ranks(buffer, under_way)
             if len(buffer):
                 buffer.sample(8)
-            self._check_checkpoints(pending, beside)
+            self._check_checkpoints(pending, beside, before)
         self.known.cut()
         self._verify(self.life.store)
         if writes:
@@ -443,7 +444,15 @@ class Witness:
             found, expected = starts[starts % envs == env] // envs, known.starts(env)
             if found.tolist() != expected:
                 odd = sorted(set(found.tolist()) ^ set(expected))
-                raise Lost(f"{buffer.path}: episodes of env {env} begin elsewhere: rows {odd[:9]}")
+                near = range(max(odd[0] - 9, 0), odd[-1] + 9)
+                said = {name: buffer._rows.store.meta.get(name) for name in ("begins", "parts")}
+                raise Lost(
+                    f"{buffer.path}: episodes of env {env} begin elsewhere: rows {odd[:9]}; found "
+                    f"{[row for row in found.tolist() if row in near]} and expected "
+                    f"{[row for row in expected if row in near]} of {buffer.bounds.tolist()}, with "
+                    f"steps {known.steps[env][near.start : near.stop]} from row {near.start} on; "
+                    f"the attributes say {said}"
+                )
         self.totals["episodes"] += len(starts)
 
     def _compare_ranks(self, buffer: diskreplay.ReplayBuffer, under_way: Iterable[Message]) -> None:
@@ -481,14 +490,17 @@ class Witness:
         else:  # one was replaced and the other not yet: nobody says which is whose
             self.known.ranks = None
 
-    def _check_checkpoints(self, adding: Message | None, pending: Message | None) -> None:
-        """Those that were acknowledged are there, and what is there is whole."""
+    def _check_checkpoints(
+        self, adding: Message | None, pending: Message | None, kept: int
+    ) -> None:
+        """Those that were acknowledged are there, and what is there is whole. The writer that was
+        killed kept so many rows of each env."""
         names = [path.name for path in self.life.checkpoints.glob("replay_ckpt.*")]
         there = {int(name.rpartition(".")[2]) for name in names}
         if pending and pending.action == writer.SAVE and pending.suffix in there:
             path = self.life.checkpoints / f"replay_ckpt.{pending.suffix}"
             with diskreplay.open(path) as buffer:
-                self._take_copy(tuple(buffer.bounds[:, 1].tolist()), adding)
+                self._take_copy(tuple(buffer.bounds[:, 1].tolist()), adding, kept)
             self.saved[pending.suffix] = self.copy
             for suffix in sorted(self.saved)[: -writer.KEPT]:
                 if suffix not in there:

@@ -1,0 +1,45 @@
+"""A short run of tools/torture/interrupts; a long one is `tools/torture/run interrupts`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TORTURE = Path(__file__).resolve().parent.parent.parent / "tools" / "torture"
+sys.path.insert(0, str(TORTURE))
+
+import interrupts  # noqa: E402 - of the tools
+
+# What was cut may hold an open file, and a `__del__` may be cut.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+def test_signals_at_random_moments(tmp_path):
+    found = interrupts.run(seconds=3, seed=5, directory=tmp_path)
+    assert found["failures"] == []
+    assert sum(found["cuts"].values()) > 20
+
+
+@pytest.mark.parametrize(
+    ("leave", "says"),
+    [
+        (lambda buffer: buffer._lock.acquire(), "a lock is held"),
+        (lambda buffer: buffer._busy.add(interrupts.threading.get_ident()), "busy"),
+        (lambda buffer: setattr(buffer._rows.store.rwlock, "_inside", 1), "a reader is inside"),
+    ],
+)
+def test_what_is_left_behind_is_seen(tmp_path, leave, says):
+    calls = interrupts.Calls(tmp_path, interrupts.random.Random(1))
+    calls._end_prefetch()
+    calls.check()
+    buffer = calls.buffers[0]
+    leave(buffer)
+    with pytest.raises(AssertionError, match=says):
+        calls.check()
+    while buffer._lock._is_owned():
+        buffer._lock.release()
+    buffer._busy.clear()
+    buffer._rows.store.rwlock._inside = 0
+    assert calls.end() == []
