@@ -1,5 +1,5 @@
 """Calls every kernel, as users do: buffers of each kind, readers, a check, a tree and
-the older APIs. Run by tests/test_warmup.py in processes of its own, in an empty directory.
+the older APIs. Run by tests/cli/test_warmup.py in processes of its own, in an empty directory.
 
 Prints the kernels that this process compiled itself, one a line: their names, or a part's.
 """

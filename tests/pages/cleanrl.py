@@ -72,8 +72,9 @@ def around(_said):
             "real_next_obs": stack, "actions": one.astype(int), "rewards": one,
             "terminations": one.astype(bool), "truncations": one.astype(bool), "torch": torch,
             "loss_per_sample": torch.ones(8), "box": gym.spaces.Box, "global_step": 8,
-            "q_network": network, "optimizer": torch.optim.Adam(network.parameters()),
+            "q_network": network, "target_network": network,
+            "optimizer": torch.optim.Adam(network.parameters()),
         }
     )  # fmt: skip
-    with open("runs/rainbow/buffer.pkl", "rb") as file:
-        assert pickle.load(file).size() == 20
+    with open("runs/rainbow/run.pkl", "rb") as file:
+        assert pickle.load(file)["rb"].size() == 20

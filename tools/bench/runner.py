@@ -251,12 +251,14 @@ class Runner:
 
     def _environment(self) -> dict[str, str]:
         """One BLAS thread: the learner's step is one core's work; the rest is as users have it."""
-        return {
+        environment = {
             **os.environ,
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
             "TMPDIR": str(self.options.workdir),
         }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all modules
+        return environment
 
     def _fresh(self, name: str) -> Path:
         path = self.options.workdir / name
