@@ -172,6 +172,8 @@ def seaweedfs():
                 f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}",
                 "-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}",
                 "-s3", f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}",
+                # Further services, whose ports are the same for all: a second server would end.
+                "-s3.port.iceberg=0", "-s3.port.lance=0",
             ]  # fmt: skip
             return command, f"http://127.0.0.1:{s3}"
 
