@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 import zipfile
 import zlib
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from diskreplay.errors import FormatError
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.rng import parse as parse_rng
+from diskreplay.store import numbers, priorities
 from diskreplay.union_members import UnionMembers
 from diskreplay.union_prefetchers import UnionPrefetchers
 
@@ -60,13 +62,13 @@ class UnionState:
                         "prioritized or opened in another way"
                     )
                 if leaves is not None:
-                    shape, kind = (*leaves.shape, 0)[1], leaves.dtype
-                    if shape != member.buffer.num_envs or kind != np.float64 or (leaves < 0).any():
-                        raise ValueError(f"leaves{number}: {kind} of shape {leaves.shape} found")
-                    largest = float(said["largest"])
-                    if not 0 < largest < np.inf:
-                        raise ValueError(f"largest: {largest} found")
-                    self._restored.append((member, int(said["start"]), leaves, largest))
+                    _check(f"leaves{number}", leaves, member.buffer.num_envs)
+                    start = numbers.integer("start", said["start"], 0, numbers.MOST_ROWS)
+                    # Its power may be above the largest leaf, which new rows get then.
+                    largest = numbers.real(
+                        "largest", said["largest"], sys.float_info.min, sys.float_info.max
+                    )
+                    self._restored.append((member, start, leaves, largest))
         except (
             FormatError, LookupError, ValueError, TypeError, OSError, EOFError,
             zipfile.BadZipFile, zlib.error,
@@ -80,3 +82,19 @@ class UnionState:
         for member, start, leaves, largest in self._restored:
             member.restore(start, leaves, largest)
         rng.adopt(*self._rng)
+
+
+def _check(name: str, leaves: np.ndarray, num_envs: int) -> None:
+    """Refuse what cannot be leaves of so many envs. All of it before anything is restored; and
+    without it a sum may be infinite, with which kernels leave the tree's memory."""
+    if leaves.ndim != 2 or leaves.shape[1] != num_envs or leaves.dtype != np.float64:
+        raise ValueError(
+            f"{name}: float64 of shape (rows, {num_envs}) expected, found {leaves.dtype} of shape "
+            f"{leaves.shape}"
+        )
+    bad = leaves[priorities.unlikely(leaves)]
+    if len(bad):
+        raise ValueError(
+            f"{name}: numbers from 0 to {priorities.LARGEST_LEAF:g}, or NaN for none, expected, "
+            f"found {bad[0]}"
+        )

@@ -64,6 +64,17 @@ def test_what_no_member_saves_comes_back(tmp_path):
     assert found[1].restored == found[2].restored == []
 
 
+def test_the_leaves_and_the_priority_that_a_member_may_have_come_back(tmp_path):
+    """The largest priority of a store that was opened with a larger alpha since may be any."""
+    path, one = tmp_path / "state.npz", member("/a", leaves=((0.0,), (np.nan,), (1e297,)))
+    one.sampler.largest = 1.7e308
+    path.write_bytes(packed([one], rng(1)))
+    UnionState(path, [one]).restore(rng(2), Prefetchers())
+    ((_start, leaves, largest),) = one.restored
+    np.testing.assert_array_equal(leaves, [[0.0], [np.nan], [1e297]])
+    assert largest == 1.7e308
+
+
 @pytest.mark.parametrize(
     "others",
     [members()[:2], [*members(), member("/d")],
@@ -79,8 +90,11 @@ def test_that_of_other_members_is_refused(tmp_path, others):
 
 @pytest.mark.parametrize(
     ("leaves", "change"),
-    [(((-1.0,), (2.0,)), {}), (((1.0, 2.0),), {}), (((1.0,),), {"largest": 0}),
-     (((1.0,),), {"largest": "x"}), (((1.0,),), {"version": 2}), (((1.0,),), {"rng": {}})],
+    [(((-1.0,), (2.0,)), {}), (((np.inf,), (2.0,)), {}), (((2.0,), (1.1e297,)), {}),
+     (((1.0, 2.0),), {}), ((1.0,), {}), ((((1.0,),),), {}), (1.0, {}),
+     (((1.0,),), {"largest": 0}), (((1.0,),), {"largest": np.inf}),
+     (((1.0,),), {"largest": "x"}), (((1.0,),), {"start": -1}), (((1.0,),), {"start": 2**63}),
+     (((1.0,),), {"start": 1.5}), (((1.0,),), {"version": 2}), (((1.0,),), {"rng": {}})],
 )  # fmt: skip
 def test_one_that_is_damaged_is_refused(tmp_path, leaves, change):
     path, one = tmp_path / "state.npz", member("/a", leaves=leaves)
@@ -88,7 +102,7 @@ def test_one_that_is_damaged_is_refused(tmp_path, leaves, change):
     with np.load(path) as file:
         arrays = dict(file)
     state = json.loads(arrays["state"].tobytes())
-    if "largest" in change:
+    if change.keys() <= state["members"][0].keys():
         state["members"][0] |= change
     else:
         state |= change

@@ -101,7 +101,8 @@ def find_leaves(nodes, starts, levels, masses, out, count):
             three = two + nodes[child + 2]
             if three + nodes[child + 3] <= mass:  # rounding carried it past the end of the group
                 child += 3
-                while not nodes[child] > 0.0:
+                first = here + out[i] * FANOUT  # not below it: sums may be wrong, memory must not
+                while child > first and not nodes[child] > 0.0:
                     child -= 1
                 mass = nodes[child] * _BELOW_ONE
             else:

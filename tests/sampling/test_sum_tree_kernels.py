@@ -85,3 +85,15 @@ def test_what_rounding_carries_past_the_end_is_no_leaf_of_zero():
     found = np.empty(4, np.int64)
     tree_find(nodes, starts, masses, found)
     assert found.tolist() == [37, 37, 37, 5]
+
+
+def test_a_sum_of_nothing_leads_to_no_memory_before_the_group():
+    """No sum of ours is wrong. Where one is, a leaf of that group is found all the same."""
+    tree = empty(300)
+    nodes, _least, starts = tree
+    put(tree, [5], [1.0])
+    nodes[starts[1] + 3] = nodes[-1] = 1.0  # above leaves 48 to 63, which are zeros
+    nodes[starts[1]] = 0.0
+    out = np.zeros(1, np.int64)
+    tree_find(nodes, starts, np.array([0.5]), out)
+    assert out[0] in range(48, 64)
