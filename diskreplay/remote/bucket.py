@@ -1,7 +1,7 @@
 """The requests to an object store, by obstore: conditional puts, gets, listings.
 
 Every error of the client becomes one of ours, without what may be a secret: a URL of a request can
-have a signature in its query.
+have a signature in its query. None is raised `from` the client's, whose text a traceback shows.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from diskreplay.errors import (
 )
 from diskreplay.extensions import needed
 from diskreplay.locks import Lock
-from diskreplay.remote import refusals
+from diskreplay.remote import client_options, refusals
 from diskreplay.store.outside import check_outside
 
 SCHEMES = ("s3", "gs", "az", "azure", "abfs", "abfss", "file", "memory")
@@ -57,14 +57,14 @@ class _Explained:
     itself, and holds what the frames on its way hold, a buffer say, until garbage is collected.
     """
 
-    def __init__(self, explain: Callable[[Exception], None]) -> None:
+    def __init__(self, explain: Callable[[BaseException], None]) -> None:
         self._explain = explain
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, Exception):
+        if error is not None:
             self._explain(error)
 
 
@@ -99,7 +99,7 @@ class Bucket:
         self._obstore, self.requests = obstore, 0
         self._lock = Lock()
         self._local: Path | None = None
-        self._secrets = refusals.secrets_of(options or {})
+        self._secrets = client_options.secrets_of(options or {})
         if isinstance(url, str):
             self.url = url.rstrip("/")
             self._store = self._made(url, dict(options or {}))
@@ -139,14 +139,18 @@ class Bucket:
             return store.LocalStore(self._local, mkdir=True)
         if not parts.netloc:
             raise InvalidInputError(f"url: {parts.scheme}:// and no bucket; s3://bucket/runs/pong")
+        client_options.check(parts.scheme, options)
         try:
             return store.from_url(url, **{"retry_config": _RETRY} | options)
-        except (self._obstore.exceptions.BaseError, TypeError, ValueError) as error:
+        except BaseException as error:
+            known = self._obstore.exceptions.BaseError, TypeError, ValueError
+            if not isinstance(error, known) and not refusals.is_panic(error):
+                raise
             text = self._says(error)
             raise InvalidInputError(
                 f"{self.url}: no store can be made with these options: {text} "
                 f"({refusals.of_options(text)})"
-            ) from error
+            ) from None
 
     # -- errors
 
@@ -165,7 +169,7 @@ class Bucket:
         return _Explained(lambda error: self._explain(error, key, doing, conditional, makes))
 
     def _explain(
-        self, error: Exception, key: str, doing: str, conditional: bool, makes: bool
+        self, error: BaseException, key: str, doing: str, conditional: bool, makes: bool
     ) -> None:
         """Raise one of ours for it, if it is none."""
         known = self._obstore.exceptions
@@ -173,24 +177,25 @@ class Bucket:
             return
         if isinstance(error, FileNotFoundError):
             if makes or refusals.of_bucket(error):
-                raise self._refused(key, doing, error, refusals.NO_BUCKET) from error
-            raise Missing(key) from error
+                raise self._refused(key, doing, error, refusals.NO_BUCKET) from None
+            raise Missing(key) from None
         if isinstance(error, (known.PreconditionError, known.AlreadyExistsError)):
             if conditional:
-                raise Overtaken(key) from error
-            raise self._unavailable(key, doing, error) from error
+                raise Overtaken(key) from None
+            raise self._unavailable(key, doing, error) from None
         if isinstance(error, (known.NotSupportedError, NotImplementedError)):
             raise UnsupportedStoreError(
                 errno.ENOTSUP, f"{doing}: {self._says(error)}", self.where(key)
-            ) from error
+            ) from None
         if isinstance(error, known.InvalidPathError):
-            raise InvalidInputError(f"{self.where(key)}: {doing}: {self._says(error)}") from error
-        if isinstance(error, (known.BaseError, OSError, RuntimeError, ValueError)):
+            raise InvalidInputError(f"{self.where(key)}: {doing}: {self._says(error)}") from None
+        failed = isinstance(error, (known.BaseError, OSError, RuntimeError, ValueError))
+        if failed or refusals.is_panic(error):
             denied = isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError))
-            why = refusals.DENIED if denied else refusals.reason(error)
+            why = refusals.reason(error) or (refusals.DENIED if denied else None)
             if why is not None:
-                raise self._refused(key, doing, error, why) from error
-            raise self._unavailable(key, doing, error) from error
+                raise self._refused(key, doing, error, why) from None
+            raise self._unavailable(key, doing, error) from None
 
     def _refused(
         self, key: str, doing: str, error: BaseException, why: tuple[int, str]

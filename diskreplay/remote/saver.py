@@ -90,7 +90,7 @@ class RemoteSaver:
     def _push(self, remote: RemoteCheckpoints, path: Path, suffix: str, keep: int | None) -> None:
         try:
             pushed = remote.push(path)
-        except Exception as error:  # raised by `save`, or kept until somebody asks
+        except BaseException as error:  # raised by `save`, or kept until somebody asks
             self._status = SaveStatus(suffix, "failed", path, None, error)
             return
         self._status = SaveStatus(suffix, "published", path, pushed)

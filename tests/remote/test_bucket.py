@@ -2,8 +2,11 @@
 
 import datetime
 import errno
+import http.server
+import json
 import logging
 import random
+import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -75,10 +78,10 @@ def test_urls_of_azure(url, account, prefix, monkeypatch):
         ("az://box/x", {"account_name": "a", "sas_key": "very-secret"}, "SAS"),
         ("az://box/x", {"account_name": "a", "very": "secret"}, "'very' is not valid"),
         ("az://box/x", {"account_name": "a", "account_key": 5}, "'int'"),
-        ("az://box/x", {"account_name": "a", "endpoint": "nowhere"}, "without a base"),
+        ("az://box/x", {"account_name": "a", "endpoint": "nowhere"}, "http://HOST:PORT"),
         ("az://box/x", {"account_name": "a", "client_options": 5}, "'dict'"),
         ("https://theirs.blob.core.windows.net/", {}, "Container name"),
-        ("abfss://box@theirs.dfs.core.windows.net/x", {"account_name": "a"}, "Duplicate key"),
+        ("abfss://box@theirs.dfs.core.windows.net/x", {"account_name": "a"}, "already"),
         ("s3://box/x", {"account_name": "a"}, "'account_name' is not valid"),
     ],
 )
@@ -214,6 +217,115 @@ def test_no_secret_is_in_a_message(run, faulty, tmp_path, caplog):
         assert secret.encode() not in stored
         for file in tmp_path.rglob("*"):
             assert not file.is_file() or secret.encode() not in file.read_bytes()
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    """Refuses each request, and sends back all that came with it."""
+
+    def answer(self):
+        asked = f"{self.path} {self.headers} {self.server.more}"
+        body = (
+            f"<Error><StringToSign>{asked}</StringToSign><Message>{asked!r}</Message>"
+            f"<Code>SignatureDoesNotMatch</Code></Error>"
+        ).encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_HEAD = do_PUT = answer
+
+    def log_message(self, *_what):
+        pass
+
+
+@pytest.fixture
+def echo():
+    """A server, and where it is."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        server.more = ""
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("s3://box/x", {"session_token": "a-{}"}),
+        ("s3://box/x", {"client_options": {"default_headers": {"Authorization": "Bearer {}"}}}),
+        ("s3://box/x", {"endpoint": "http://user:{}@127.0.0.1:1"}),
+        ("s3://box/x", {"endpoint": "http://user:{}/@127.0.0.1:1"}),
+        ("s3://box/x", {"client_options": {"proxy_url": "user:{}@127.0.0.1 1"}}),
+        ("s3://box/x", {"client_options": {"proxy_url": "http://user:{}@127.0.0.1:1"}}),
+        ("az://box/x", {"account_name": "us", "sas_key": "sv=2022&sig={}%3D"}),
+        ("s3://box/x", {"AWS_SESSION_TOKEN": "a-{}"}),
+        ("az://box/x", {"AZURE_STORAGE_ACCOUNT_NAME": "us", "AZURE_STORAGE_SAS_KEY": "sig={}%3D"}),
+    ],
+)  # fmt: skip
+def test_no_secret_is_in_a_traceback(url, options, echo, monkeypatch):
+    """Whatever the server sends back; the whole of it, with all that an error was raised from."""
+    server, endpoint = echo
+    word = "".join(["wo", "rd", "12345"])  # a traceback quotes lines of this file, too
+    server.more = f"{word}= sig={word}%3D&sp=r {word}"
+    made = json.loads(json.dumps(options).replace("{}", word))
+    for name in [name for name in made if name.isupper()]:
+        monkeypatch.setenv(name, made.pop(name))
+    own = {"access_key_id": "us", "secret_access_key": "ours-as-well", "region": "here"}
+    made = {"endpoint": endpoint} | (own if url.startswith("s3") else {}) | made
+    made["client_options"] = {"allow_http": True} | made.get("client_options", {})
+    calls = (
+        lambda bucket: bucket.get("a", 9), lambda bucket: bucket.create("a", b""),
+        lambda bucket: bucket.size("a"), lambda bucket: bucket.swap("a", b"", "tag"),
+        lambda bucket: bucket.get_range("a", 0, 1), lambda bucket: list(bucket.list("a/")),
+        lambda bucket: list(bucket.pieces("a")),
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises((errors.RemoteError, errors.InvalidInputError)) as refused:
+            call(Bucket(url, {**made, "retry_config": {"max_retries": 0}}))
+        said = "".join(traceback.format_exception(refused.value))
+        assert word not in said
+        assert "ours-as-well" not in said
+
+
+class PanicException(BaseException):
+    """What the client raises where it breaks off: no `Exception`."""
+
+
+def test_a_panic_of_the_client_is_an_error_of_ours(monkeypatch):
+    bucket = Bucket("memory://panic")
+
+    def panic(*_what, **_more):
+        raise PanicException("called `Result::unwrap()` on an `Err` value: ()")
+
+    for name in ("get", "put", "head", "list"):
+        monkeypatch.setattr(bucket._obstore, name, panic)
+    for call in (
+        lambda: bucket.get("a", 9), lambda: bucket.create("a", b""), lambda: bucket.size("a"),
+        lambda: list(bucket.list("a/")),
+    ):  # fmt: skip
+        with pytest.raises(errors.RemoteError, match="no request can be made") as refused:
+            call()
+        assert refused.value.errno == errno.EINVAL
+        assert not isinstance(refused.value, errors.RemoteUnavailableError)
+    monkeypatch.setattr(bucket._obstore.store, "from_url", panic)
+    with pytest.raises(errors.InvalidInputError, match="no store can be made"):
+        Bucket("s3://box/x")
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_stays_what_it_is(monkeypatch, interrupt):
+    bucket = Bucket("memory://panic")
+
+    def cut(*_what, **_more):
+        raise interrupt
+
+    monkeypatch.setattr(bucket._obstore, "get", cut)
+    with pytest.raises(interrupt):
+        bucket.get("a", 9)
+    monkeypatch.setattr(bucket._obstore.store, "from_url", cut)
+    with pytest.raises(interrupt):
+        Bucket("s3://box/x")
 
 
 def test_a_missing_bucket(run, moto):

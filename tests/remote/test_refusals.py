@@ -14,6 +14,10 @@ ANSWER = (
 )
 
 
+class PanicException(BaseException):
+    """As the client's is named, which cannot be imported."""
+
+
 def answer(status, code, request="GET"):
     return OSError(ANSWER.format(request, status, code))
 
@@ -28,15 +32,31 @@ def test_a_line():
     assert len(refusals.line(OSError("x" * 999), ())) == 300
 
 
+def test_of_an_answer_only_its_code_and_its_message_are_said():
+    begin = "Error performing GET http://host/a in 2ms - Server returned "
+    code, text = "<Code>Its code</Code>", "<Message>its message\nRequestId:7</Message>"
+    signed = "<StringToSign>word</StringToSign>"
+    for answer, says in (
+        (f"<?xml?><Error>{code}{text}{signed}</Error>", ": Its code: its message"),
+        (f"<Error>{text}{code}{signed}</Error>", ": Its code: its message"),
+        (f"<Error>{code}{signed}{text}</Error>", ": Its code: its message"),
+        (f"<Error>{signed}{code}</Error>", ": Its code"),
+        (f"<Error>{signed}</Error>", ""),
+        (f"<e:Error>{signed}</e:Error>", ""),
+        ('{"error": "word: word"}', ""),
+        ("word:\n\nword", ""),
+        ("", ""),
+    ):
+        for status in ("non-2xx status code: 403 Forbidden", "error response"):
+            said = refusals.line(OSError(f"{begin}{status}: {answer}\n\nDebug source:\nword"), ())
+            assert said == f"{begin}{status}{says}"
+    assert refusals.line(OSError(f"no status {signed}"), ()) == "no status"
+
+
 def test_secrets_are_left_out():
-    options = {
-        "account_key": "key-1", "client_options": {"timeout": 1, "proxy_password": "pass-1"},
-        "sas_key": "", "endpoint": "http://host", "secret": "key-1-and-more", "allow_key": True,
-    }  # fmt: skip
-    secrets = refusals.secrets_of(options)
-    assert secrets == ["key-1-and-more", "pass-1", "key-1"]
-    said = OSError("key-1-and-more, key-1 and pass-1 of http://host")
-    assert refusals.line(said, secrets) == "..., ... and ... of http://host"
+    secrets = ["key-1-and-more", "pass-1", "two  words\n", "key-1", "S"]
+    said = OSError("key-1-and-more, key-1 and pass-1pass-1 of S3, S and two  words\n")
+    assert refusals.line(said, secrets) == "..., ... and ...... of S3, ... and ..."
 
 
 @pytest.mark.parametrize(
@@ -52,6 +72,23 @@ def test_secrets_are_left_out():
         (OSError("GET http://169.254.169.254/x - status code: 400 Bad Request"), errno.EACCES),
         (OSError("GET http://169.254.169.254/x - status code: 404 Not Found"), None),
         (OSError("GET http://169.254.169.254/x - error sending request"), None),
+        (OSError("HTTP error: builder error ... BadScheme"), errno.EINVAL),
+        (OSError("HTTP error: builder error"), errno.EINVAL),
+        (answer("400 Bad Request", "ExpiredToken"), errno.EACCES),
+        (answer("400 Bad Request", "InvalidToken"), errno.EACCES),
+        (answer("400 Bad Request", "AuthorizationHeaderMalformed"), errno.EINVAL),
+        (answer("403 Forbidden", "RequestTimeTooSkewed"), errno.EINVAL),
+        (answer("400 Bad Request", "SomethingElse"), errno.EINVAL),
+        (OSError("HEAD http://host/a - status code: 400 Bad Request"), errno.EINVAL),
+        (
+            OSError(
+                "Received redirect without LOCATION, this normally indicates an incorrectly "
+                "configured region"
+            ),
+            errno.EINVAL,
+        ),
+        (PanicException("unwrap"), errno.EINVAL),
+        (answer("400 Bad Request", "IncompleteBody"), None),
         (answer("400 Bad Request", "RequestTimeout"), None),
         (answer("409 Conflict", "ContainerBeingDeleted"), None),
         (answer("500 Internal Server Error", "InternalError"), None),
@@ -65,6 +102,27 @@ def test_what_no_repetition_makes_better(error, code):
     assert refusals.of_bucket(error) == (code == errno.ENOENT)
 
 
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (answer("400 Bad Request", "ExpiredToken"), "renew them"),
+        (answer("400 Bad Request", "RequestTimeTooSkewed"), "clock"),
+        (answer("403 Forbidden", "RequestTimeTooSkewed"), "clock"),
+        (answer("400 Bad Request", "AuthorizationHeaderMalformed"), "check the region"),
+        (answer("400 Bad Request", "SomethingElse"), "takes no such request"),
+        (OSError("in 4us - HTTP error: builder error\n\nDebug source: BadScheme"), "allow_http"),
+        (OSError("GET http://host/a in 4us - HTTP error: builder error"), "allow_http"),
+        (
+            OSError("GET https://host/a in 4us - HTTP error: builder error"),
+            "no request can be",
+        ),
+        (PanicException("unwrap"), "no request can be"),
+    ],
+)
+def test_remedies(error, remedy):
+    assert remedy in refusals.reason(error)[1]
+
+
 def test_later():
     assert refusals.later(OSError("error sending request")) == "call again later"
     for token in ("performing token request: no answer", "http://169.254.169.254/latest/token"):
@@ -73,4 +131,8 @@ def test_later():
 
 def test_options():
     assert "AZURE_STORAGE_ACCOUNT_NAME" in refusals.of_options("Account must be specified")
+    twice = "Duplicate key {} provided"
+    named = refusals.of_options(twice.format("azure_storage_account_name"))
+    assert named.startswith("the URL names the storage account already")
+    assert "leave one out" in refusals.of_options(twice.format("aws_region"))
     assert refusals.of_options("else") == "check the URL, storage_options and the environment"

@@ -132,6 +132,25 @@ def test_a_failure_on_the_thread_is_told(run, url):
         run.buffer.save(remote, 5, wait=False)
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_push_that_anything_cuts_has_failed(tmp_path, url, wait):
+    """What is no `Exception`, too: else it would be under way for ever."""
+    run, remote, cut = Run(tmp_path), RemoteCheckpoints(url), BaseException("cut")
+    remote._bucket.create = refusing(cut)
+    run.add(100)
+    if wait:
+        with pytest.raises(BaseException, match="cut"):
+            run.buffer.save(remote, 1)
+    else:
+        run.buffer.save(remote, 1, wait=False)
+        wait_for(lambda: run.buffer.save_status().state == "failed")
+        assert run.buffer.save_status().error is cut
+        with pytest.warns(RuntimeWarning, match="checkpoint 1 was not published: cut"):
+            run.buffer.close()
+    assert run.buffer.save_status().state == "failed"
+    run.buffer.close()
+
+
 def test_close_warns_of_a_failure_and_lets_go(tmp_path, url):
     run = Run(tmp_path)
     run.add(100)
