@@ -11,6 +11,7 @@ from diskreplay.errors import (
     ClosedError,
     DisconnectedError,
     InvalidInputError,
+    RateLimiterTimeout,
     RowsMissingError,
     ShardsLostError,
 )
@@ -21,8 +22,10 @@ from diskreplay.ray.leasing import leased
 from diskreplay.ray.shard import Chunk, Lease
 from diskreplay.ray.trajectory_builder import TrajectoryBuilder
 from diskreplay.schema import Schema
+from diskreplay.signals import undisturbed
 
 _IN_FLIGHT = 2  # chunks that are sent and not acknowledged
+_UNSENT = 2  # chunks that could not be sent; a writer takes no more steps then
 
 
 class _Sent(NamedTuple):
@@ -31,7 +34,8 @@ class _Sent(NamedTuple):
 
 
 class _Unsent(NamedTuple):
-    """Rows that were collected, and have no numbers yet."""
+    """Rows that were collected, and have no numbers yet; and how many transitions of them the
+    limiter has not let pass."""
 
     chunk: Chunk
     transitions: int
@@ -102,7 +106,9 @@ class ShardWriter:
         ShapeError, DtypeError, NotFiniteError, ExtrasError, PriorityError
             Nothing was recorded.
         RateLimiterTimeout, ShardsLostError
-            The step is recorded here; a chunk could not be sent, and the next call tries again.
+            A chunk could not be sent, and the next call tries again. The step is recorded here,
+            unless two chunks wait already: then the message says that it is not, and it has to be
+            added again. Where `flush` is called until it returns, that does not happen.
         DisconnectedError
             Ray was shut down; this writer can send nothing any more.
         ClosedError
@@ -113,6 +119,10 @@ class ShardWriter:
         """
         if self._closed:
             raise ClosedError("this writer was closed; make a new one")
+        if self._builder.is_full:  # Ctrl-C came before it was collected
+            self._collect()
+        if len(self._unsent) >= _UNSENT:  # else they would fill the memory
+            self._make_room()
         self._builder.add(
             observation, action, reward, terminated, truncated, next_observation, mask, priority,
             extras,
@@ -167,12 +177,23 @@ class ShardWriter:
                     stacklevel=2,
                 )
 
+    def _make_room(self) -> None:
+        """Send what waits before a step is recorded."""
+        try:
+            self._send()
+        except (RateLimiterTimeout, ShardsLostError) as error:
+            raise type(error)(
+                f"{error}; this step is not recorded, since {len(self._unsent)} chunks of "
+                f"{self._chunk_rows} steps wait in this writer: add it again, or call flush first"
+            ) from error
+
     def _collect(self) -> None:
         """Make a chunk of the steps so far, whether or not it can be sent: there is room for the
         next one then."""
-        columns, lengths, priority, transitions = self._builder.take()
-        chunk = Chunk(columns, self._envs, self._next, lengths, priority)
-        self._unsent.append(_Unsent(chunk, transitions))
+        with undisturbed():  # or rows are in no chunk, and not in the builder any more
+            columns, lengths, priority, transitions = self._builder.take()
+            chunk = Chunk(columns, self._envs, self._next, lengths, priority)
+            self._unsent.append(_Unsent(chunk, transitions))
 
     def _send(self) -> None:
         """Send all chunks that wait."""
@@ -180,13 +201,15 @@ class ShardWriter:
             while len(self._sent) >= _IN_FLIGHT:
                 self._acknowledge()
             unsent = self._unsent[0]
-            if self._limited:
+            if self._limited and unsent.transitions:
                 timeout = self._options["timeout"]
                 let_pass(self._coordinator, "acquire_insert", unsent.transitions, timeout)
+                self._unsent[0] = unsent._replace(transitions=0)
             chunk = unsent.chunk._replace(envs=self._envs, first_rows=self._next.copy())
-            self._sent.append(_Sent(chunk, self._call(chunk)))
-            self._unsent.popleft()
-            self._next += chunk.lengths
+            with undisturbed():  # or the next rows get the numbers of these, and are left out
+                self._sent.append(_Sent(chunk, self._call(chunk)))
+                self._unsent.popleft()
+                self._next += chunk.lengths
 
     def _call(self, chunk: Chunk) -> Call:
         return self._actor.call(
@@ -204,9 +227,10 @@ class ShardWriter:
             self._renumber(error)
         else:
             # Two chunks may be there by now: these counts are at least those of the first.
-            chunk = self._sent.popleft().chunk
-            self.acknowledged = np.maximum(self.acknowledged, chunk.first_rows + chunk.lengths)
+            chunk = self._sent[0].chunk
             assert (np.array(counts) >= chunk.first_rows + chunk.lengths).all()
+            self.acknowledged = np.maximum(self.acknowledged, chunk.first_rows + chunk.lengths)
+            self._sent.popleft()  # last: what is cut before is done once more
 
     @property
     def _patience(self) -> float:
@@ -270,9 +294,10 @@ class ShardWriter:
                 "try again"
             ) from error
         lost, given_up = self.shard, self._unacknowledged
-        rests = self._leave_out_rests(np.ones(self.num_envs, np.bool_))
-        self._sent.clear()
-        self._take(others[number], number, lease)
+        with undisturbed():  # or some rows go to a shard with the numbers of the other
+            rests = self._leave_out_rests(np.ones(self.num_envs, np.bool_))
+            self._sent.clear()
+            self._take(others[number], number, lease)
         warnings.warn(  # last: it is raised where warnings are errors
             f"shard {lost} has not answered for {waited:.0f} s; this writer goes on in shard "
             f"{number}. {given_up} rows that were not acknowledged are given up, since the lost "
@@ -284,11 +309,11 @@ class ShardWriter:
     def _leave_out_rests(self, waiting: np.ndarray) -> int:
         """Of what was not sent, leave out what `_without_rests` says; how many rows that is."""
         dropped = 0
-        for at, (chunk, _transitions) in enumerate(self._unsent):
+        for at, (chunk, transitions) in enumerate(self._unsent):
             kept = _without_rests(chunk, waiting)
             dropped += int(chunk.lengths.sum() - kept.lengths.sum())
-            finals = int(np.count_nonzero(kept.columns["is_final"]))
-            self._unsent[at] = _Unsent(kept, int(kept.lengths.sum()) - finals)
+            own = int(np.count_nonzero(~kept.columns["is_final"]))
+            self._unsent[at] = _Unsent(kept, min(transitions, own))
         return dropped + self._builder.leave_out_rests(waiting)
 
     def _send_again(self) -> None:
@@ -305,15 +330,16 @@ class ShardWriter:
         ):
             return self._send_again()  # a chunk came before the one that it follows
         had = self.acknowledged
-        self._generation, self._next = lease.generation, counts.copy()
-        self.acknowledged = counts.copy()
-        waiting, chunks = np.ones(self.num_envs, np.bool_), []  # for an episode to begin
-        for sent in self._sent:
-            chunk = _without_rests(sent.chunk, waiting)._replace(first_rows=self._next.copy())
-            chunks.append(chunk)
-            self._next += chunk.lengths
-        self._leave_out_rests(waiting)
-        self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
+        with undisturbed():  # or rows have numbers of before, of which some are gone
+            self._generation, self._next = lease.generation, counts.copy()
+            self.acknowledged = counts.copy()
+            waiting, chunks = np.ones(self.num_envs, np.bool_), []  # for an episode to begin
+            for sent in self._sent:
+                chunk = _without_rests(sent.chunk, waiting)._replace(first_rows=self._next.copy())
+                chunks.append(chunk)
+                self._next += chunk.lengths
+            self._leave_out_rests(waiting)
+            self._sent = deque(_Sent(chunk, self._call(chunk)) for chunk in chunks)
         warnings.warn(  # last: it is raised where warnings are errors
             f"shard {self.shard}: its envs {self._envs.tolist()} had {had.tolist()} "
             f"rows and have {counts.tolist()} now, after a power cut or since a checkpoint was "

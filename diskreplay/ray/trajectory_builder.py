@@ -20,6 +20,15 @@ class TrajectoryBuilder:
     num_envs : int
     rows : int
         Steps of each env that it holds.
+
+    Attributes
+    ----------
+    filled : ndarray of int64, shape (num_envs,)
+        How many rows each env has.
+    transitions : int
+        How many rows are transitions.
+    is_full : bool
+        Whether some env has no room for another step.
     """
 
     def __init__(self, schema: Schema, num_envs: int, rows: int) -> None:
@@ -40,12 +49,7 @@ class TrajectoryBuilder:
         """Collect anew, in the same memory: fresh pages take as long as a copy."""
         self.filled = np.zeros(self.num_envs, np.int64)  # the last one is somebody else's
         self._priority.fill(np.nan)
-        self.transitions = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether some env has no room for another step."""
-        return bool((self.filled >= self.rows).any())
+        self.transitions, self.is_full = 0, False
 
     def add(
         self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
@@ -66,14 +70,23 @@ class TrajectoryBuilder:
             final_envs = np.flatnonzero(ended)
             final = validator.frames(final_envs, self.steps + 1, next_observation)
         priorities = self._priorities(priority, envs)
-        self._put(kept, rows, None if priorities is None else priorities[~self._left_out[envs]])
+        steps = self.steps.copy()
+        filled = self._put(
+            kept, self.filled, rows,
+            None if priorities is None else priorities[~self._left_out[envs]],
+        )  # fmt: skip
         final_envs = final_envs[~self._left_out[final_envs]]
         if len(final_envs):
-            self._put(final_envs, final, None)
-        self.steps[envs] += 1
-        self.steps[ended] = 0
-        self._left_out[ended] = False
-        self.transitions += len(kept)
+            filled = self._put(final_envs, filled, final, None)
+        steps[envs] += 1
+        steps[ended] = 0
+        left_out = self._left_out & ~ended
+        transitions = self.transitions + len(kept)
+        is_full = bool((filled >= self.rows).any())
+        # Together, and nothing is called in between: Ctrl-C leaves all of the step, or none of it.
+        self.filled, self.steps, self._left_out, self.transitions, self.is_full = (
+            filled, steps, left_out, transitions, is_full
+        )  # fmt: skip
 
     def end_episodes(self, mask: Any) -> None:
         """Cut the episodes under way: the next step begins one."""
@@ -106,6 +119,7 @@ class TrajectoryBuilder:
                 self._priority[env, filled - start :] = np.nan
                 self.filled[env] = filled - start
                 dropped += start
+        self.is_full = bool((self.filled >= self.rows).any())
         return dropped
 
     def _priorities(self, priority: Any, envs: np.ndarray) -> np.ndarray | None:
@@ -124,13 +138,21 @@ class TrajectoryBuilder:
             )
         return given
 
-    def _put(self, envs: np.ndarray, rows: list[np.ndarray], priorities: np.ndarray | None) -> None:
-        at, everyone = self.filled[envs], len(envs) == self.num_envs
+    def _put(
+        self, envs: np.ndarray, filled: np.ndarray, rows: list[np.ndarray],
+        priorities: np.ndarray | None,
+    ) -> np.ndarray:  # fmt: skip
+        """Put a row of each of these envs behind those that there are; how many there are then."""
+        at, everyone = filled[envs], len(envs) == self.num_envs
         for column, values in zip(self._columns, rows, strict=True):
             column[envs, at] = values if everyone else values[envs]
         if priorities is not None:
             self._priority[envs, at] = priorities
-        self.filled[envs] += 1
+        if everyone:
+            return filled + 1
+        filled = filled.copy()
+        filled[envs] += 1
+        return filled
 
     def take(self) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, int]:
         """What was collected: columns with the rows of one env behind those of another, how many

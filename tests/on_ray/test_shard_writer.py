@@ -2,6 +2,8 @@
 
 import contextlib
 import pickle
+import signal
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from diskreplay.errors import (
     ClosedError,
     DisconnectedError,
     InvalidInputError,
+    RateLimiterTimeout,
     RowsMissingError,
     ShardsLostError,
 )
@@ -48,6 +51,22 @@ def step(writer, number, *, ended=False):
         frames(numbers), numbers % 5, numbers % 7, np.full(ENVS, ended), no, frames(-numbers),
         number=numbers,
     )  # fmt: skip
+
+
+def added(writer, number, *, ended=False):
+    """A step that is recorded, whatever can be sent: some wait, and else it is added again."""
+    while True:
+        try:
+            return step(writer, number, ended=ended)
+        except ShardsLostError as error:
+            if "not recorded" not in str(error):
+                return None
+
+
+def recorded(writer):
+    """How many rows of the first env are recorded: those that have numbers, and the others."""
+    unsent = sum(int(each.chunk.lengths[0]) for each in writer._unsent)
+    return int(writer._next[0]) + unsent + int(writer._builder.filled[0])
 
 
 def stored(actor, env):
@@ -104,8 +123,7 @@ def test_each_row_comes_once_whatever_answers_are_lost(faults, ends, chunk_rows)
     writer = writer_of(actor, chunk_rows=chunk_rows)
     actor.faults = list(faults)
     for number in range(30):
-        with contextlib.suppress(ShardsLostError):  # it is recorded; a later call sends what waits
-            step(writer, number, ended=number in ends)
+        added(writer, number, ended=number in ends)
     while True:
         with contextlib.suppress(ShardsLostError):
             writer.flush()
@@ -113,6 +131,7 @@ def test_each_row_comes_once_whatever_answers_are_lost(faults, ends, chunk_rows)
     for env in range(ENVS):
         assert actor.made.rows[env] == listed(range(30), env, ends)
         assert writer.acknowledged[env] == len(actor.made.rows[env])
+    actor.faults = []  # a local actor is not asked again
     writer.close()
     writer.close()
     assert actor.asked.count("release") == 1
@@ -158,6 +177,85 @@ def test_the_limiter_is_asked_for_each_transition_once_and_before_they_are_sent(
     assert [each[3] for each in passed] == list(range(len(passed)))
     assert {each[2] for each in passed} == {5.0}
     actor.made.close()
+
+
+def test_while_nothing_can_be_sent_few_steps_are_taken(tmp_path, monkeypatch):
+    """Each step that was recorded comes once, and each that was not can be added again."""
+    actor, open_ = local_shard(tmp_path), []
+
+    def let_pass(coordinator, what, count, timeout):
+        if not open_:
+            raise RateLimiterTimeout("waited 0 s to insert")
+
+    monkeypatch.setattr(shard_writer, "let_pass", let_pass)
+    writer, kept, taken = writer_of(actor, chunk_rows=4, limited=True), [], 0
+    for number in range(50):
+        try:
+            step(writer, number)
+        except RateLimiterTimeout as error:
+            if "this step is not recorded, since 2 chunks of 4 steps wait" in str(error):
+                continue
+        kept.append(number)
+        taken = len(kept)
+        assert recorded(writer) == taken
+    assert kept == list(range(8))
+    open_.append(True)
+    for number in range(8, 20):
+        step(writer, number)
+    writer.close()
+    for env in range(ENVS):
+        assert stored(actor, env) == listed(range(20), env, ())
+    actor.made.close()
+
+
+def interrupted(number):
+    """What raises Ctrl-C before line `number` of those of a writer that run; None once it has."""
+    left = [number]
+
+    def trace(frame, event, _argument):
+        if not frame.f_code.co_filename.endswith(("shard_writer.py", "trajectory_builder.py")):
+            return None
+        if event == "line" and "tests" not in frame.f_code.co_filename:
+            left[0] -= 1
+            if left[0] == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    return trace, left
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_ctrl_c_before_any_line_loses_no_row_and_makes_none_twice(monkeypatch, limited):
+    monkeypatch.setattr(shard_writer, "let_pass", lambda *_what: None)
+    tracing, ends = sys.gettrace(), {2, 6}
+    at, left = 1, [0]
+    while left[0] <= 0:
+        actor = LocalActor(ListShard())
+        writer = writer_of(actor, chunk_rows=3, limited=limited)
+        actor.faults = ["after", None, None, "before"]
+        trace, left = interrupted(at)
+        for number in range(11):
+            before = recorded(writer)
+            sys.settrace(trace)
+            try:
+                added(writer, number, ended=number in ends)
+            except KeyboardInterrupt:
+                sys.settrace(tracing)
+                rows = recorded(writer) - before
+                assert rows in (0, 2 if number in ends else 1)  # all of a step, or nothing
+                if not rows:
+                    added(writer, number, ended=number in ends)
+            finally:
+                sys.settrace(tracing)
+        sys.settrace(trace)
+        for _ in range(3):
+            with contextlib.suppress(KeyboardInterrupt, ShardsLostError):
+                writer.flush()
+            sys.settrace(tracing)
+        for env in range(ENVS):
+            assert actor.made.rows[env] == listed(range(11), env, ends), at
+            assert writer.acknowledged[env] == len(actor.made.rows[env])
+        at += effort(7, 3, 1)
 
 
 def test_after_a_load_the_next_episodes_follow_the_rows_of_the_checkpoint(tmp_path):
