@@ -73,15 +73,13 @@ class ActorRings:
         CorruptSegmentError, SchemaError
             A file is no ring of this store.
         """
-        current = generation.current(rows.store.meta)
+        current, lost = generation.current(rows.store.meta), {}
         for path in private.rings(self._path):
             env = int(path.suffix[1:])
             if env >= rows.store.num_envs:
                 raise SchemaError(f"{path}: the store has {rows.store.num_envs} env(s)")
-            if (lost := actor_ring.lost_by_a_power_cut(path)) is not None:
-                if lost:
-                    warnings.warn(lost, RuntimeWarning, stacklevel=2)
-                files.remove(path)
+            if (says := actor_ring.lost_by_a_power_cut(path)) is not None:
+                lost[path] = says
                 continue
             ring = ActorRing(path, self._fields)
             ring.words[CLOSED] = 0
@@ -94,6 +92,11 @@ class ActorRings:
             self._rings[env] = ring
             self._go_on.add(env)
             self._check_rows(ring)
+        for path in lost:
+            files.remove(path)
+        if any(lost.values()):  # last: it is raised where warnings are errors
+            text = "\n".join(says for says in lost.values() if says)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _check_rows(self, ring: ActorRing) -> None:
         """Refuse rows that cannot be: the file may come from anybody, and kernels go by them."""

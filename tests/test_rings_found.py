@@ -20,16 +20,16 @@ from tests.effort import effort
 PRIORITIZED = diskreplay.PrioritizedReplayBuffer
 
 
-def left(path: Path, **options) -> Path:
-    """The ring of a store whose learner was killed: five rows wait in it."""
+def left(path: Path, envs: int = 1, **options) -> Path:
+    """The first ring of a store whose learner was killed: five rows wait in each."""
     child = os.fork()
     if child == 0:
         try:
             priority = options.pop("priority", None)
-            (writer,) = make(path, 1, **options).env_writers(rows=8, automatic=False)
-            for number in range(5):
-                given = {} if priority is None else {"priority": priority}
-                writer.add(**step_of(0, number), **given)
+            for writer in make(path, envs, **options).env_writers(rows=8, automatic=False):
+                for number in range(5):
+                    given = {} if priority is None else {"priority": priority}
+                    writer.add(**step_of(0, number), **given)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -81,6 +81,19 @@ def test_what_a_power_cut_leaves_of_a_ring(tmp_path, header):
     with buffer:
         assert not buffer.bounds.any()
         assert not path.exists()
+
+
+def test_a_power_cut_is_told_once_also_where_warnings_are_errors(tmp_path):
+    paths = [left(tmp_path / "a", envs=2), private.ring(tmp_path / "a", 1)]
+    for path in paths:
+        data = path.read_bytes()
+        path.write_bytes(data[:8] + b"another boot".ljust(56, b"\0") + data[64:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match=r"ring\.0: rows .*\n.*ring\.1: rows "):
+            make(tmp_path / "a", 2)
+        make(tmp_path / "a", 2).close()
+    assert not any(path.exists() for path in paths)
 
 
 def test_a_ring_of_which_a_power_cut_has_left_some_sectors(tmp_path):
