@@ -1,12 +1,13 @@
 """Who may add to the envs of a shard; on its disk."""
 
 import json
+import math
 import secrets
 import time
 from pathlib import Path
 
 from diskreplay.errors import FormatError, UsageError
-from diskreplay.store import files
+from diskreplay.store import files, numbers
 from diskreplay.store.format import read_json
 
 
@@ -30,15 +31,33 @@ class EnvLeases:
         self._seconds: dict[str, float] = {}  # by token
         if files.is_there(path):
             now = time.time()
-            noted = read_json(path)  # where a time may be infinite
-            try:
-                for env, token, until, *seconds in noted:
-                    if seconds:  # written by a later version than the first
-                        self._seconds[token] = seconds[0]
-                        until = max(until, now + seconds[0]) if restarted else until
-                    self._held[int(env)] = token, until
-            except (TypeError, ValueError, OverflowError) as error:
-                raise FormatError(f"{path}: damaged ({error})") from error
+            for env, token, until, seconds in self._noted():
+                if seconds is not None:
+                    self._seconds[token] = seconds
+                    until = max(until, now + seconds) if restarted else until
+                self._held[env] = token, until
+
+    def _noted(self) -> list[tuple[int, str, float, float | None]]:
+        """What the file says, all of it checked."""
+        noted: list[tuple[int, str, float, float | None]] = []
+        try:
+            for env, token, until, *seconds in read_json(self._path):
+                if type(token) is not str:
+                    raise ValueError(f"token: a text expected, found {token!r:.60}")
+                env = numbers.integer("env", env, 0, self._num_envs - 1)
+                until = numbers.real("until", until, -math.inf, math.inf)
+                if seconds:  # written by a later version than the first
+                    (found,) = seconds
+                    noted.append((env, token, until, numbers.real("seconds", found, 0, math.inf)))
+                else:
+                    noted.append((env, token, until, None))
+        except (TypeError, ValueError) as error:
+            raise FormatError(
+                f"{self._path}: damaged ({error}); a list of [env, token, until, seconds] "
+                "expected. Remove it once no writer of this shard lives: it says which envs they "
+                "have"
+            ) from error
+        return noted
 
     def free(self) -> list[int]:
         """Envs that nobody has."""

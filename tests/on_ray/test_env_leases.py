@@ -6,6 +6,7 @@ import time
 import pytest
 
 from diskreplay import UsageError
+from diskreplay.errors import FormatError
 from diskreplay.ray.env_leases import EnvLeases
 
 
@@ -62,3 +63,27 @@ def test_leases_without_their_seconds_are_read(tmp_path, clock):
     assert EnvLeases(path, 3).free() == [2]
     clock[0] += 6
     assert EnvLeases(path, 3).free() == [1, 2]
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        [0, "t", "x"], [0, "t", None], [0, ["a"], 5.0], [0, None, 5.0], [0, "t", 5.0, "x"],
+        [0, "t", 5.0, None], [0, "t", 5.0, -1.0], [0, "t", float("nan")], [0, "t", 5.0, 6.0, 7.0],
+        [2, "t", 5.0], [99, "t", 5.0, 6.0], [-1, "t", 5.0], [0.5, "t", 5.0], ["0", "t", 5.0],
+        [True, "t", 5.0], [float("nan"), "t", 5.0], [0, "t"], "ab", 5, None,
+    ],
+)  # fmt: skip
+def test_a_damaged_entry_is_refused_as_it_is_read(tmp_path, entry, restarted):
+    path = tmp_path / "leases"
+    for noted in ([entry], [[1, "good", 5.0, 6.0], entry], entry):
+        path.write_text(json.dumps(noted))
+        with pytest.raises(FormatError, match=r"leases: damaged \(.*\); a list of"):
+            EnvLeases(path, 2, restarted=restarted)
+
+
+def test_a_lease_for_ever_is_read(tmp_path):
+    path = tmp_path / "leases"
+    EnvLeases(path, 2).take(1, float("inf"))
+    assert EnvLeases(path, 2, restarted=True).free() == [1]
