@@ -21,6 +21,7 @@ _OF_THE_BUFFER = (
     "batch_size", "extras", "compressor", "segment_rows", "alpha", "beta", "weight_normalization",
 )  # fmt: skip
 _RAY_WITH_GRAPHS = (2, 50)
+_LONGEST_S = 1e8  # three years. Ray takes no longer time, and none without an end for a graph
 
 
 def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,15 +58,16 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
     buffer["extras"] = dict(buffer["extras"] or {})
     _check_resources(given["resources"], shards)
     seconds = {
-        name: given_numbers.seconds(name, given[name])
-        for name in ("timeout", "shard_timeout", "lease_seconds")
+        name: min(given_numbers.seconds(name, given[name]), _LONGEST_S)
+        for name in ("timeout", "shard_timeout")
     }
+    lease = given_numbers.seconds("lease_seconds", given["lease_seconds"])
     capacity = given_numbers.whole("capacity", given["capacity"], optional=True, most=MOST_ROWS)
     failover = given["failover_after"]
     return {
         "buffer": buffer, "num_shards": shards, "num_envs": envs, "envs": divided,
         "env_group": group, "capacity": capacity,
-        "name": checkpoint_names.checked_suffix(given["name"]), **seconds,
+        "name": checkpoint_names.checked_suffix(given["name"]), **seconds, "lease_seconds": lease,
         "failover_after": (
             None if failover is None else given_numbers.seconds("failover_after", failover)
         ),

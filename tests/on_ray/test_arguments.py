@@ -34,6 +34,17 @@ def test_what_all_clients_and_shards_are_made_from():
     assert options_of(GIVEN | {"resources": resources})["num_shards"] == 2
 
 
+@pytest.mark.parametrize("value", [np.inf, 1e300, np.float64(1e12)])
+def test_times_without_an_end(value):
+    """Ray makes whole milliseconds of them, of int64."""
+    given = dict.fromkeys(("timeout", "shard_timeout", "lease_seconds", "failover_after"), value)
+    options = options_of(GIVEN | given)
+    for name in ("timeout", "shard_timeout"):
+        assert options[name] >= 3 * 365 * 86_400
+        assert int(options[name] * 1e9) < 2**62  # nanoseconds too, with those till now
+    assert options["lease_seconds"] == options["failover_after"] == value  # not for Ray
+
+
 @pytest.mark.parametrize("name", ["timeout", "shard_timeout", "lease_seconds", "failover_after"])
 @pytest.mark.parametrize(
     "value", ["60", -1, -0.1, np.nan, True, [1], np.array([1, 2]), 10**400, 1j]
