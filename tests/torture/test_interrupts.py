@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,26 @@ def test_signals_at_random_moments(tmp_path):
     found = interrupts.run(seconds=3, seed=5, directory=tmp_path)
     assert found["failures"] == []
     assert sum(found["cuts"].values()) > 20
+
+
+def test_each_cut_is_counted_once(tmp_path, monkeypatch):
+    answers = [interrupts.Cut(), None, interrupts.diskreplay.ClosedError("closed"), None]
+    monkeypatch.setattr(interrupts.Calls, "cut", lambda _calls, _name: answers.pop(0))
+    monkeypatch.setattr(interrupts.Calls, "check", lambda _calls: None)
+    clock = SimpleNamespace(monotonic=lambda: -len(answers), perf_counter=lambda: 0.0)
+    monkeypatch.setattr(interrupts, "time", clock)
+    found = interrupts.run(seconds=4, directory=tmp_path)
+    assert not answers
+    assert sum(found["cuts"].values()) == sum(found["others"].values()) == 1
+    assert found["failures"] == []
+
+
+def test_a_call_that_is_never_cut_is_a_failure(tmp_path, monkeypatch):
+    for name, answer in (("draw", "add"), ("cut", None), ("check", None)):
+        monkeypatch.setattr(interrupts.Calls, name, lambda *_what, answer=answer: answer)
+    found = interrupts.run(seconds=0.1, directory=tmp_path)
+    assert len(found["failures"]) == 1
+    assert "add was made" in found["failures"][0]
 
 
 @pytest.mark.parametrize(

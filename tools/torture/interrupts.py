@@ -27,6 +27,7 @@ _OPTIONS = {
     "compressor": "lz4", "batch_size": 8,
 }  # fmt: skip
 _PATIENCE_S = 120.0
+_SOME = 20  # times that a call is made; a signal comes amid nearly all of them, or behind
 
 
 class Cut(BaseException):
@@ -48,27 +49,34 @@ def run(
     Returns
     -------
     dict
-        How often each call was cut, the calls that ended with another error, and ``failures``.
+        How often each call was cut, the calls that ended with another error, and ``failures``: a
+        call that was never cut is one, too.
     """
     base = Path(tempfile.mkdtemp(prefix="torture-", dir=directory))
     calls = Calls(base, random.Random(seed))
     before = signal.signal(signal.SIGALRM, _raise)
-    cuts, others, failures = Counter[str](), Counter[str](), list[str]()
+    made, cuts, others, failures = Counter[str](), Counter[str](), Counter[str](), list[str]()
     kept: BaseException | None = None
     try:
         end = time.monotonic() + seconds
         while time.monotonic() < end and not failures:
             name = calls.draw()
             try:
-                kept = calls.cut(name) or kept
-                cuts[name] += isinstance(kept, Cut)
-                if isinstance(kept, diskreplay.DiskReplayError):
-                    others[f"{name}: {type(kept).__name__}"] += 1
+                made[name] += 1
+                found = calls.cut(name)
+                cuts[name] += isinstance(found, Cut)
+                if isinstance(found, diskreplay.DiskReplayError):
+                    others[f"{name}: {type(found).__name__}"] += 1
+                kept = found or kept
                 calls.check()
             except Cut as late:  # the handler was called late
                 kept = late
             except (AssertionError, diskreplay.DiskReplayError) as error:
                 failures.append(f"seed {seed}, after {name} was cut by {kept!r}: {error!r}")
+        failures += [
+            f"seed {seed}: {name} was made {times} times, and never cut"
+            for name, times in made.items() if times >= _SOME and not cuts[name]
+        ]  # fmt: skip
         if not failures:
             failures += calls.end()
     finally:
