@@ -18,6 +18,7 @@ esac
 while [ "$1" != --prefix ]; do shift; done
 mkdir -p "$2/node_modules/azurite"
 echo '  "version": "'"${{3#azurite@}}"'",' >"$2/node_modules/azurite/package.json"
+[ {meanwhile} = 0 ] || cp -r "$2" "{place}/.venv/azurite"
 exit {install}
 """
 
@@ -29,14 +30,15 @@ def tool(tmp_path):
     shutil.copy(ROOT / "tools/azurite", tmp_path / "tools/azurite")
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name in ("bash", "dirname", "grep", "mkdir", "mktemp", "mv", "rm", "tail", "timeout"):
+    for name in ("bash", "cp", "dirname", "grep", "mkdir", "mktemp", "mv", "rm", "tail", "timeout"):
         (programs / name).symlink_to(shutil.which(name))
 
-    def run(*, install=0, view=0, without=None):
+    def run(*, install=0, view=0, meanwhile=0, without=None):
         (tmp_path / "asked").unlink(missing_ok=True)
         for name, text in (
-            ("node", "#!/bin/sh\n"), ("npm", NPM.format(place=tmp_path, install=install, view=view))
-        ):  # fmt: skip
+            ("node", "#!/bin/sh\n"),
+            ("npm", NPM.format(place=tmp_path, install=install, view=view, meanwhile=meanwhile)),
+        ):
             (programs / name).unlink(missing_ok=True)
             if name != without:
                 (programs / name).write_text(text)
@@ -75,6 +77,40 @@ def test_another_version_is_replaced(tool):
     assert (done.returncode, len(asked)) == (0, 2)
     assert "3.35.0" in package.read_text()
     assert not (tool.place / "old").exists()
+
+
+@pytest.mark.parametrize(
+    "how", [{"without": "npm"}, {"view": 1}, {"install": 1}], ids=lambda how: next(iter(how))
+)
+def test_another_version_stays_where_there_is_no_other(tool, how):
+    package = tool.place / "node_modules/azurite/package.json"
+    package.parent.mkdir(parents=True)
+    package.write_text('{"version": "3.34.0"}\n')
+    done, _asked = tool(**how)
+    assert done.returncode == 3
+    assert done.stderr.endswith("The version that is there stays.\n")
+    assert "3.34.0" in package.read_text()
+    assert os.listdir(tool.place.parent) == ["azurite"]
+
+
+def test_two_at_once_install_one(tool):
+    done, _asked = tool(meanwhile=1)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.listdir(tool.place.parent) == ["azurite"]
+    assert not list(tool.place.glob(".azurite-*"))  # none is in the other
+
+
+def test_one_that_comes_last_of_two_changes_nothing(tool):
+    """The other one came between the look and the move."""
+    mv = tool.place.parent.parent / "programs/mv"
+    real = os.readlink(mv)
+    mv.unlink()
+    mv.write_text(f'#!/bin/sh\ncp -r "$2" "{tool.place}"\nexec {real} "$@"\n')
+    mv.chmod(0o755)
+    done, _asked = tool()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.listdir(tool.place.parent) == ["azurite"]
+    assert sorted(os.listdir(tool.place)) == ["log", "node_modules"]
 
 
 @pytest.mark.parametrize("program", ["node", "npm"])
