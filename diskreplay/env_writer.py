@@ -185,7 +185,7 @@ class EnvWriter:
         if ring.words[CLOSED]:
             self._refuse_closed()
         if next_observation is not None and self._step:
-            row = self._validator.frame(self._step, next_observation)
+            row = self._validator.frame(self._step, next_observation, is_next=True)
             if self._written + 1 - ring.words[TAKEN] > ring.rows:
                 self._wait(ring, 1)
             ring.put(self._written, row, _NONE)

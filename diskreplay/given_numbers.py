@@ -102,13 +102,21 @@ def asked_exponent(beta: Any) -> None:
         exponent(beta)
 
 
-def as_array(name: str, value: Any, error: type[InvalidInputError] | None = None) -> np.ndarray:
+def as_array(
+    name: str,
+    value: Any,
+    error: type[InvalidInputError] | None = None,
+    *,
+    among: np.ndarray | None = None,
+) -> np.ndarray:
     """`value` as an array.
 
     Parameters
     ----------
     error : type, optional
         What is raised in place of the two below.
+    among : ndarray of int64, optional
+        Only these places of the first axis are looked at.
 
     Raises
     ------
@@ -117,11 +125,15 @@ def as_array(name: str, value: Any, error: type[InvalidInputError] | None = None
     DtypeError
         Some of its values are masked: NumPy would take what is below the mask.
     """
-    if isinstance(value, _Masked) and (masked := np.count_nonzero(value.mask)):
-        raise (error or DtypeError)(
-            f"{name}: a value for each expected, found {masked} masked ones; replace them first, "
-            "by filled() say"
-        )
+    if isinstance(value, _Masked):
+        mask = np.ma.getmaskarray(value)
+        if among is not None and mask.ndim and len(mask) > among.max(initial=-1):
+            mask = mask[among]
+        if masked := np.count_nonzero(mask):
+            raise (error or DtypeError)(
+                f"{name}: a value for each expected, found {masked} masked ones; replace them "
+                "first, by filled() say"
+            )
     try:
         return np.asarray(value)
     except (ValueError, TypeError, OverflowError, RuntimeError) as found:
@@ -129,7 +141,12 @@ def as_array(name: str, value: Any, error: type[InvalidInputError] | None = None
 
 
 def as_reals(
-    name: str, value: Any, error: type[InvalidInputError] | None = None, *, flags: bool = False
+    name: str,
+    value: Any,
+    error: type[InvalidInputError] | None = None,
+    *,
+    flags: bool = False,
+    among: np.ndarray | None = None,
 ) -> np.ndarray:
     """The same as float64, C-contiguous; a `DtypeError` too where they are no real numbers.
 
@@ -137,12 +154,18 @@ def as_reals(
     ----------
     flags : bool
         Take True and False for 1 and 0, as rewards may be.
+    among : ndarray of int64, optional
+        As for `as_array`.
     """
     if type(value) is not _Array:
-        value = as_array(name, value, error)
+        value = as_array(name, value, error, among=among)
     if value.dtype.kind == "O":
         value = _of_objects(value)
-    if value.dtype.kind not in ("fiub" if flags else "fiu"):
+    kind = value.dtype.kind
+    # JAX's bfloat16 is of the kind V, as plain bytes are: NumPy has no letter for it.
+    if kind not in ("fiub" if flags else "fiu") and not (
+        kind == "V" and np.can_cast(value.dtype, _FLOAT64)
+    ):
         raise (error or DtypeError)(f"{name}: numbers expected, found dtype {value.dtype}")
     if not value.ndim:
         return value.astype(np.float64)

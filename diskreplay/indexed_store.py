@@ -267,9 +267,7 @@ class IndexedStore(DrawableRows):
         if next_observation is not None:
             has = ended
             if next_observation_mask is not None:
-                has = ended & validation.fit_flags(
-                    "next_observation_mask", next_observation_mask, num_envs
-                )
+                has = ended & validator.flags("next_observation_mask", next_observation_mask, envs)
             final_envs = np.flatnonzero(has)  # these flags are cleared where nothing is recorded
             final = validator.frames(final_envs, steps + 1, next_observation)
         flags = terminated.view(np.uint8) + 2 * truncated.view(np.uint8)
@@ -333,7 +331,8 @@ class IndexedStore(DrawableRows):
         envs = envs[steps[envs] > 0]
         if self.store.num_envs == 1:
             if len(envs):
-                self._append_frame(self._validator.frame(steps.item(0), next_observation), 0)
+                row = self._validator.frame(steps.item(0), next_observation, is_next=True)
+                self._append_frame(row, 0)
             return
         final = self._validator.frames(envs, steps, next_observation)
         if not len(envs):

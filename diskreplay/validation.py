@@ -1,5 +1,6 @@
 """What comes in, checked and cast without loss: options, values, whole rows for the store."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -67,7 +68,10 @@ def fit(field: Field, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray | in
         value = as_array(field.name, value)
     if value.shape != lead + field.shape:
         hint = ""
-        if field.name.startswith("observation") and value.shape[1:] == lead + field.shape:
+        if (
+            field.name.startswith(("observation", "next_observation"))
+            and value.shape[1:] == lead + field.shape
+        ):
             hint = " (give one frame: stacks are made when sampling)"
         raise ShapeError(
             f"{field.name}: shape {lead + field.shape} expected, found {value.shape}{hint}"
@@ -152,9 +156,9 @@ def fit_flags(name: str, value: Any, num_envs: int) -> np.ndarray:
 def fit_rows(field: Field, value: Any, num_envs: int, envs: np.ndarray) -> np.ndarray:
     """A value for each env, C-contiguous; only those of `envs` are looked at."""
     if type(value) is not np.ndarray:
-        value = as_array(field.name, value)
+        value = as_array(field.name, value, among=envs)
     if value.shape != (num_envs, *field.shape):
-        hint, space = "", field.name.split("/")[0]
+        hint, space = "", field.name.split("/")[0].removeprefix("next_")
         is_batched = value.shape == field.shape and field.shape[:1] == (num_envs,)
         if is_batched and space in ("observation", "action"):
             hint = (
@@ -173,6 +177,13 @@ def fit_rows(field: Field, value: Any, num_envs: int, envs: np.ndarray) -> np.nd
     return result
 
 
+def _named(field: Field, name: str) -> Field:
+    """The same field with a name for messages, which may be longer than one that is a path."""
+    made = copy.copy(field)
+    object.__setattr__(made, "name", name)
+    return made
+
+
 class RowValidator:
     """Turns what `add` is given into rows: checked, cast, in the order of the fields.
 
@@ -185,6 +196,8 @@ class RowValidator:
     def __init__(self, schema: Schema, num_envs: int) -> None:
         self._schema, self._num_envs = schema, num_envs
         self._flat = (schema.observations[0], schema.actions[0]) if schema.is_flat else None
+        # Only in messages: each says which of both observations it is about.
+        self._next = [_named(field, f"next_{field.name}") for field in schema.observations]
         self._all_envs = np.arange(num_envs)
         self._zeros = [np.zeros((), field.dtype) for field in schema.fields]
         both = schema.observation_space, schema.action_space
@@ -218,14 +231,15 @@ class RowValidator:
         if next_observation is None:
             return row, None
         if terminated or truncated:
-            return row, self.frame(step + 1, next_observation, "next_observation")
+            return row, self.frame(step + 1, next_observation, is_next=True)
         self._check_shape(next_observation)
         return row, None
 
-    def frame(self, step: int, observation: Any, what: str = "observation") -> list[Any]:
+    def frame(self, step: int, observation: Any, *, is_next: bool = False) -> list[Any]:
         """A value for each field of a row that holds only an observation."""
         schema = self._schema
-        leaves = self._leaves(schema.observation_space, schema.observations, observation)
+        fields = self._next if is_next else schema.observations
+        leaves = self._leaves(schema.observation_space, fields, observation)
         row = [*leaves, *self._zeros[len(leaves) :]]
         row[self._step_at], row[self._final_at] = step, True
         return row
@@ -240,14 +254,16 @@ class RowValidator:
         return [fit(field, part) for field, part in zip(fields, parts, strict=True)]
 
     def _check_shape(self, next_observation: Any) -> None:
-        fields = self._schema.observations
+        """Of one that is not stored: its values are not looked at, nor what is masked."""
+        fields = self._next
         if self._schema.is_flat and getattr(next_observation, "shape", None) == fields[0].shape:
             return
-        parts = spaces.flatten(self._schema.observation_space, next_observation, "observation")
+        parts = spaces.flatten(self._schema.observation_space, next_observation, "next_observation")
         for field, part in zip(fields, parts, strict=True):
-            shape = as_array(f"next_{field.name}", part).shape
-            if shape != field.shape:
-                raise ShapeError(f"next_{field.name}: shape {field.shape} expected, found {shape}")
+            if getattr(part, "shape", None) != field.shape:
+                shape = as_array(field.name, part).shape
+                if shape != field.shape:
+                    raise ShapeError(f"{field.name}: shape {field.shape} expected, found {shape}")
 
     # -- a step of several envs
 
@@ -271,10 +287,12 @@ class RowValidator:
             rows.append(fit_rows(field, extras[name], num_envs, envs))
         return rows
 
-    def frames(self, envs: np.ndarray, steps: np.ndarray, observation: Any) -> list[np.ndarray]:
+    def frames(
+        self, envs: np.ndarray, steps: np.ndarray, next_observation: Any
+    ) -> list[np.ndarray]:
         """The same of rows that hold only an observation."""
         schema = self._schema
-        rows = self._leaf_rows(schema.observation_space, schema.observations, observation, envs)
+        rows = self._leaf_rows(schema.observation_space, self._next, next_observation, envs)
         if not len(envs):
             return []
         for field in schema.fields[len(rows) :]:
@@ -285,7 +303,7 @@ class RowValidator:
 
     def flags(self, name: str, value: Any, envs: np.ndarray) -> np.ndarray:
         """Flags of a vector step, False for envs that do not record."""
-        flags = value if type(value) is np.ndarray else as_array(name, value)
+        flags = value if type(value) is np.ndarray else as_array(name, value, among=envs)
         if len(envs) != self._num_envs and flags.shape == (self._num_envs,):
             cleared = np.zeros(self._num_envs, flags.dtype)
             cleared[envs] = flags[envs]

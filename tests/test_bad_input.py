@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import google_crc32c
@@ -246,6 +247,46 @@ def test_values_of_masked_envs_are_not_looked_at(vector):
     reward = np.array([1.0, np.nan, np.inf])
     ids = vector.add(**vector_step(5, 3, reward=reward, mask=np.array([True, False, False])))
     assert ids.tolist() == [(int(vector._rows.store.count[0]) - 1) * 3]
+
+
+def test_masks_over_values_of_masked_envs_are_not_looked_at(vector):
+    """Of each argument that has a value for each env."""
+    records, last = np.array([True, False, False]), np.ones(3, bool)
+    values = vector_step(5, 3, terminated=last, next_observation_mask=last, priority=np.ones(3))
+    hidden = {}
+    for name, value in values.items():
+        hidden[name] = np.ma.masked_array(value, mask=False)
+        hidden[name][~records] = np.ma.masked
+    assert len(vector.add(**hidden, mask=records)) == 1
+    for name, value in hidden.items():
+        kind = errors.PriorityError if name == "priority" else errors.DtypeError
+        changed = partial(vector.add, **values | {name: value})
+        refused(vector, kind, [f"{name}: a value for each expected", "masked"], changed)
+
+
+def test_a_next_observation_is_called_so(vector, shared):
+    flat, floats = np.zeros(3, np.uint8), np.zeros((3, *FRAME))
+    for next_observation, kind in ((flat, errors.ShapeError), (floats, errors.DtypeError)):
+        last = {"terminated": np.ones(3, bool), "next_observation": next_observation}
+        changed = partial(vector.add, **vector_step(5, 3, **last))
+        refused(vector, kind, ["next_observation: "], changed)
+    for terminated in (True, False):
+        bad = step(5, terminated=terminated, next_observation=flat)
+        refused(shared, errors.ShapeError, ["next_observation: "], partial(shared.add, **bad))
+    shared.add(**step(5))
+    ended = partial(shared.end_episode, next_observation=floats[0])
+    refused(shared, errors.DtypeError, ["next_observation: "], ended)
+
+
+def test_a_next_observation_that_is_not_stored_may_be_masked():
+    """One answer, whatever the space is: only its shape is looked at."""
+    box, seen, hidden = Box(0, 255, (3,), "uint8"), np.zeros(3, np.uint8), np.ma.masked_all(3, "u1")
+    nested = Dict({"a": box})
+    for space, there, value in ((box, seen, hidden), (nested, {"a": seen}, {"a": hidden})):
+        with make(None, observation_space=space, stack_size=1, extras=None) as buffer:
+            buffer.add(there, 0, 0.0, False, False, next_observation=value)
+            with pytest.raises(errors.DtypeError, match=r"^next_observation.*masked"):
+                buffer.add(there, 0, 0.0, True, False, next_observation=value)
 
 
 @pytest.mark.parametrize(

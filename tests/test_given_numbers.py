@@ -256,3 +256,31 @@ def test_exact_numbers_are_numbers():
                   [Fraction(1), np.True_], [Decimal("sNaN")]]:  # fmt: skip
         with pytest.raises(DtypeError, match=r"^x: numbers expected, found dtype object"):
             as_reals("x", value)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4"])
+def test_numbers_of_jax_are_numbers(buffers, name):
+    """NumPy knows them as plain bytes that it can make floats of."""
+    ones = np.ones(2, getattr(pytest.importorskip("ml_dtypes"), name))
+    found = as_reals("x", ones)
+    assert found.dtype == np.float64
+    assert found.tolist() == [1.0, 1.0]
+    assert buffers.one.update_priorities([0, 1], ones) == 0
+
+
+@pytest.mark.parametrize("dtype", ["V4", "V8", [("x", "f4")], "S8", "m8[s]"])
+def test_bytes_are_no_numbers(dtype):
+    with pytest.raises(DtypeError, match=r"^x: numbers expected, found dtype "):
+        as_reals("x", np.zeros(2, dtype))
+
+
+def test_masked_values_among_those_that_are_looked_at():
+    value = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
+    for among in ([0, 2], [0], []):
+        assert as_array("x", value, among=np.array(among, int)).tolist() == [1.0, 2.0, 3.0]
+        assert as_reals("x", value, among=np.array(among, int)).tolist() == [1.0, 2.0, 3.0]
+    for among in ([1], [0, 1, 2], [5]):  # the last: of another length, so all is looked at
+        with pytest.raises(DtypeError, match="found 1 masked ones"):
+            as_array("x", value, among=np.array(among, int))
+    with pytest.raises(DtypeError, match="found 1 masked ones"):
+        as_array("x", np.ma.masked, among=np.array([], int))

@@ -126,7 +126,7 @@ class TrajectoryBuilder:
         if priority is None:
             return None
         try:
-            numbers = as_reals("priority", priority, PriorityError)
+            numbers = as_reals("priority", priority, PriorityError, among=envs)
             given = np.broadcast_to(numbers, (self.num_envs,))[envs]
         except ValueError as error:
             raise PriorityError(

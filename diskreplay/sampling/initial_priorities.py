@@ -47,7 +47,7 @@ def checked(
     ------
     PriorityError, ShapeError
     """
-    numbers = as_reals("priority", priorities, PriorityError)
+    numbers = as_reals("priority", priorities, PriorityError, among=among)
     if numbers.shape != shape:
         raise ShapeError(f"priority: shape {shape} expected, found {numbers.shape}")
     numbers = numbers.reshape(-1) if among is None else numbers[among]
