@@ -3,6 +3,7 @@
 Nothing is imported before it can be interrupted in good order.
 """
 
+import contextlib
 import os
 import sys
 
@@ -13,8 +14,9 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:  # without the half second that all else takes to load
         from diskreplay import __version__
 
-        print(f"diskreplay {__version__}")
-        return
+        with contextlib.suppress(OSError):  # then the command says it, with the code for that
+            print(f"diskreplay {__version__}", flush=True)
+            return
     try:
         from diskreplay.cli.app import main
 

@@ -67,6 +67,8 @@ _IN_A_SHELL = {
     'close it there, or read along with diskreplay.open(path, mode="r")': "end it first, or wait",
 }
 
+_USAGE_ERROR: Any = typer.BadParameter.mro()[1]  # Click's own, or what Typer has in its place
+
 # The first that fits counts.
 _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (errors.LockedError, Code.LOCKED),
@@ -127,6 +129,12 @@ def _failing_well(*, debug: bool) -> Iterator[None]:
     except BrokenPipeError:
         _lead_nowhere(sys.stdout)  # `diskreplay episodes ... | head`
         raise typer.Exit(Code.FINE) from None
+    except _USAGE_ERROR as error:  # Typer would let through that it cannot be said
+        try:
+            error.show()
+        except OSError:
+            _lead_nowhere(sys.stderr)
+        raise typer.Exit(Code.USAGE) from None
     except tuple(kind for kind, _code in _CODES) as error:
         if isinstance(error, ImportError) and "pip install" not in str(error):
             raise  # a mistake of ours, not a package that one could install

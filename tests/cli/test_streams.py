@@ -10,6 +10,8 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+
 
 @pytest.fixture
 def store(tmp_path):
@@ -25,8 +27,8 @@ def store(tmp_path):
 def run(redirected, *arguments, **env):
     """Not by `processes`: it is about how an interpreter starts."""
     return subprocess.run(
-        ["/bin/sh", "-c", f'"$@" {redirected}', "sh", sys.executable, "-m", "diskreplay",
-         *map(str, arguments)],
+        ["bash", "-o", "pipefail", "-c", f'"$@" {redirected}', "sh",
+         sys.executable, "-m", "diskreplay", *map(str, arguments)],
         capture_output=True, env=os.environ | env, timeout=600, check=False,
     )  # fmt: skip
 
@@ -38,12 +40,30 @@ def test_a_stream_that_is_closed(store, redirected):
     assert (b"sound" in done.stdout) == (redirected == "2>&-")
 
 
+@FULL
 @pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full", ">&- 2>/dev/full"])
 def test_an_error_that_cannot_be_said(tmp_path, redirected):
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full")
     done = run(redirected, "info", tmp_path / "none")
     assert (done.returncode, done.stdout) == (3, b"")
+
+
+@FULL
+@pytest.mark.parametrize("redirected", ["2>/dev/full", ">/dev/full 2>/dev/full", "2>&1 | true"])
+@pytest.mark.parametrize("arguments", [["bogus"], ["info"], ["info", "--bogus", "x"], []], ids=str)
+def test_a_mistake_of_usage_that_cannot_be_said(arguments, redirected):
+    done = run(redirected, *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
+
+
+@FULL
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["info", "--help"]], ids=str)
+def test_an_answer_that_cannot_be_given(arguments):
+    full = run(">/dev/full", *arguments)
+    assert (full.returncode, full.stdout) == (4, b"")
+    assert full.stderr == b"error: No space left on device\n"
+    assert run(">/dev/full 2>/dev/full", *arguments).returncode == 4
+    cut = run("| true", *arguments)
+    assert (cut.returncode, cut.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
