@@ -82,7 +82,7 @@ class BatchReader:
         """Refuse so many transitions where this machine's memory cannot hold them, with an
         `InvalidInputError`."""
         if size > self._most:
-            refuse_size(size, self._bytes)
+            refuse_size("batch_size", size, self._bytes)
 
     def read(
         self, drawn: DrawnBatch, out: Batch | None, threads: int, contiguous: bool
@@ -212,16 +212,16 @@ def reused(
     return array
 
 
-def refuse_size(size: int, bytes_: int) -> NoReturn:
-    """Say that a batch of so many transitions or windows, of so many bytes each, is larger than
-    the machine's memory. While it was drawn, the system would kill some process.
+def refuse_size(name: str, size: int, bytes_: int) -> NoReturn:
+    """Say of an argument that a batch of so many transitions or windows, of so many bytes each, is
+    larger than the machine's memory. While it was drawn, the system would kill some process.
 
     Raises
     ------
     InvalidInputError
     """
     raise InvalidInputError(
-        f"batch_size: {size:,} found, which take {size * bytes_ / 2**30:,.1f} GiB of memory or "
+        f"{name}: {size:,} found, which take {size * bytes_ / 2**30:,.1f} GiB of memory or "
         f"more, and this machine has {MEMORY / 2**30:,.1f} GiB; ask for fewer at a time"
     )
 

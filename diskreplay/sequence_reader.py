@@ -8,7 +8,7 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.batch import MOST_KEPT
-from diskreplay.batch_reader import MEMORY, flat, refuse_size, reused, row_bytes
+from diskreplay.batch_reader import MEMORY, flat, refuse_size, reused
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.schema import Schema
@@ -57,9 +57,6 @@ class SequenceMemory:
     def fits(self, size: int) -> bool:
         """Whether a batch of so many windows may be put here."""
         return self.plan.size == size and list(map(sys.getrefcount, self._kept)) == self._alone
-
-
-_OTHERS = 30  # bytes of a position's numbers, from its reward to its id
 
 
 class Read(NamedTuple):
@@ -140,28 +137,31 @@ class SequenceReader:
         self._extras = [name for name in schema.extras if name in fields and name not in state]
         self._state = [name for name in schema.extras if name in state]
         self._kept: list[SequenceMemory] = []
+        one = self._plan(1)
+        read = (ids.size * columns[name].field.row_bytes for name, ids, _rows in self._fields(one))
+        self._bytes = one.block.nbytes + sum(read)  # of a window
 
-    def check_fits(self, size: int) -> None:
+    def check_fits(self, size: int, name: str = "batch_size") -> None:
         """Refuse so many windows where this machine's memory cannot hold them, with an
-        `InvalidInputError`."""
-        schema = self._schema
-        shown = [*schema.observations, *(f for f in schema.actions if f.name in self._actions)]
-        shown += [schema.extras[name] for name in self._extras]
-        each = self._window.positions * (row_bytes(shown) + _OTHERS)
-        if size * each > MEMORY:
-            refuse_size(size, each)
+        `InvalidInputError` that is about the argument `name`."""
+        if size * self._bytes > MEMORY:
+            refuse_size(name, size, self._bytes)
 
-    def memory_for(self, size: int) -> SequenceMemory:
+    def _plan(self, size: int) -> WindowPlan:
+        return WindowPlan(self._window, size, self._stack, has_to_go=self._has_to_go)
+
+    def memory_for(self, size: int, name: str = "batch_size") -> SequenceMemory:
         """Memory of a batch of so many windows, which nobody else has. Needs the buffer's lock:
-        another thread may give memory back meanwhile, but not take it."""
+        another thread may give memory back meanwhile, but not take it. `name` as for
+        `check_fits`."""
         kept = self._kept
         for _ in range(len(kept)):
             memory = kept.pop()  # of the newest batch: the caches have it
             if memory.fits(size):
                 return memory
             kept.insert(0, memory)
-        self.check_fits(size)
-        plan = WindowPlan(self._window, size, self._stack, has_to_go=self._has_to_go)
+        self.check_fits(size, name)
+        plan = self._plan(size)
         most = min(max(len(plan.transition_rows), len(plan.frame_rows)), READS)
         scratches = [self._columns[name].scratch(most) for name, *_ in self._fields(plan)]
         return SequenceMemory(plan, max(scratches, key=len))

@@ -147,7 +147,7 @@ class SequenceView:
         """What is to be read of the windows of these anchors; `guard` holds it."""
         self.catch_up(rows)
         self.anchors.check(anchors)
-        memory = self._reader.memory_for(len(anchors))
+        memory = self._reader.memory_for(len(anchors), "anchors")
         plan = memory.plan
         plan.anchor[:], plan.weight[:] = anchors, 1.0
         plan.probability[:] = self.anchors.probability(anchors)

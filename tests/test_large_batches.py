@@ -80,3 +80,31 @@ def test_what_the_memory_holds_is_drawn(buffer, monkeypatch, name):
         else:
             with pytest.raises(InvalidInputError, match="ask for fewer at a time"):
                 call(18)  # for which no memory is there yet
+
+
+@pytest.mark.parametrize("ends", ["inside", "pad", "cross"])
+@pytest.mark.parametrize("stack", [1, 4])
+def test_windows_take_what_is_reckoned_with(ends, stack):
+    """Also the ids of stacks that go over the ends of episodes, and a state, which is no more than
+    one value a window."""
+    with diskreplay.ReplayBuffer(
+        None, observation_space=Box(0, 255, (9,), "uint8"), action_space=Discrete(3),
+        capacity=100, stack_size=stack, extras={"h": ((50,), "float32"), "x": ((), "int8")}, seed=0,
+    ) as buffer:  # fmt: skip
+        for row in range(60):
+            buffer.add(np.zeros(9, np.uint8), 0, 0.0, row % 20 == 19, False, h=np.zeros(50), x=row)
+        for options in ({}, {"state": "h"}, {"fields": ["x"]}, {"returns_to_go": 0.9}):
+            view = buffer.sequences(3, ends=ends, **options)
+            assert nbytes(view.sample(16)) == 16 * view._view._reader._bytes
+            view.close()
+
+
+@pytest.mark.parametrize("of", ["view", "union"])
+def test_too_many_anchors_are_called_so(buffer, monkeypatch, of):
+    view = buffer.sequences(3, name="gathered")
+    union = diskreplay.ReplayUnion([view], seed=1)
+    call = view.gather if of == "view" else union.gather
+    anchors = np.full(9, view.anchors()[0])
+    monkeypatch.setattr(sequence_reader, "MEMORY", 1000)
+    with pytest.raises(InvalidInputError, match=r"^anchors: 9 found, which take"):
+        call(anchors)
