@@ -1069,6 +1069,64 @@ def test_a_directory_that_may_not_be_entered(tmp_path, mode):
         check_refused(line, tmp_path)
 
 
+NOT_LISTED = """
+import pathlib, sys
+from gymnasium.spaces import Box, Discrete
+import diskreplay
+from diskreplay.check.verify import verify
+from diskreplay.cli.transfer import _told_from
+from diskreplay.compat import reagent
+from diskreplay.convert import gz_checkpoint, output
+from diskreplay.inspection.overview import overview_of
+from diskreplay.inspection.recorded_times import recorded_times
+from diskreplay.integrations import cleanrl
+from diskreplay.ray.sharded_checkpoint import CheckpointDirectory
+store, saved, empty = map(pathlib.Path, sys.argv[1:])
+spaces = dict(observation_space=Box(0, 255, (32, 32), "uint8"), action_space=Discrete(4))
+own = diskreplay.ReplayBuffer(None, capacity=40, **spaces)
+def sample(path):
+    with diskreplay.open(path) as buffer:
+        buffer.sample()
+attempt("read", lambda: sample(store))
+attempt("append", lambda: diskreplay.open(store, mode="a"))
+attempt("read a checkpoint", lambda: sample(saved / "replay_ckpt.1"))
+attempt("list", lambda: diskreplay.checkpoints(saved))
+attempt("load", lambda: own.load(saved))
+attempt("create", lambda: diskreplay.ReplayBuffer(empty, capacity=40, **spaces))
+attempt("verify", lambda: verify(store))
+attempt("look", lambda: overview_of(store))
+attempt("look at times", lambda: recorded_times(store, own.bounds[:, 1]))
+attempt("newest", lambda: gz_checkpoint.newest(empty))
+attempt("found", lambda: gz_checkpoint.found(empty, 1))
+attempt("export", output.new_files(empty, ".parquet", overwrite=True).__enter__)
+attempt("import", lambda: _told_from(empty))
+attempt("CleanRL", lambda: cleanrl.ReplayBuffer(100, *spaces.values(), path=empty))
+attempt("ReAgent", lambda: reagent.ReplayBuffer(
+    observation_shape=(4,), stack_size=1, replay_capacity=9, batch_size=2, path=empty
+))
+attempt("shards", lambda: CheckpointDirectory(empty, "replay").suffixes())
+"""
+
+
+def test_a_directory_that_may_be_entered_but_not_listed(tmp_path):
+    with make(tmp_path / "theirs") as buffer:
+        record(buffer, 30)
+        buffer.save(tmp_path / "saved", 1)
+    (tmp_path / "empty").mkdir()
+    places = [tmp_path / "theirs", tmp_path / "saved", tmp_path / "empty"]
+    closed = [Path(base) for place in places for base, _dirs, _names in os.walk(place)]
+    for path in closed:
+        path.chmod(0o311)
+    try:
+        said = run_under_modes(NOT_LISTED, *places).splitlines()
+    finally:
+        for path in closed:
+            path.chmod(0o755)
+    assert len(said) == 16
+    for line in said:
+        check_refused(line, tmp_path)
+
+
 # -- the wrong moment
 
 

@@ -311,11 +311,11 @@ def _told_from(path: Path) -> Format:
     endings = {".parquet": Format.PARQUET, ".csv": Format.CSV, ".npz": Format.NPZ}
     if path.suffix in endings:
         return endings[path.suffix]
-    if files.is_dir(path) and any(path.glob("*.parquet")):
+    if files.is_dir(path) and files.listed(path, "*.parquet"):
         return Format.PARQUET
     if files.is_file(path / "meta" / "info.json"):
         return Format.LEROBOT
-    if files.is_dir(path) and any(path.glob("*_ckpt.*.gz")):
+    if files.is_dir(path) and files.listed(path, "*_ckpt.*.gz"):
         return Format.DOPAMINE
     raise InvalidInputError(
         f"{path}: its name does not say which format; give --format {'|'.join(Format)}"

@@ -89,7 +89,7 @@ class Facade:
     @staticmethod
     def _is_free(path: Path) -> bool:
         """Whether a store can be made there. What a killed creation left is replaced by it."""
-        names = {part.name for part in path.iterdir()} if files.is_dir(path) else {""}
+        names = {part.name for part in files.listed(path)} if files.is_dir(path) else {""}
         return files.is_there(private.directory(path)) or names <= {private.PLACE.parts[0]}
 
     def _make_ring(

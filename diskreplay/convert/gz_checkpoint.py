@@ -55,8 +55,9 @@ def newest(directory: str | os.PathLike) -> int | None:
     """
     pattern = re.compile(r"add_count_ckpt\.(\d+)\.gz")
     directory = local(directory, "directory")
-    names = [path.name for path in directory.iterdir()] if files.is_dir(directory) else []
-    return max((int(m[1]) for m in map(pattern.fullmatch, names) if m), default=None)
+    paths = files.listed(directory) if files.is_dir(directory) else []
+    matches = (pattern.fullmatch(path.name) for path in paths)
+    return max((int(match[1]) for match in matches if match), default=None)
 
 
 class Found(NamedTuple):

@@ -52,7 +52,7 @@ class GzFiles:
         )
         if not files.is_dir(self.directory):
             return []
-        found = (pattern.fullmatch(path.name) for path in self.directory.iterdir())
+        found = (pattern.fullmatch(path.name) for path in files.listed(self.directory))
         return sorted(match[1] for match in found if match)
 
     def check_present(self, names: Iterable[str]) -> None:

@@ -83,9 +83,14 @@ class LeRobotFiles:
             raise FormatError(f"{path}: damaged ({error})") from error
         return info
 
+    def _files_of_episodes(self) -> list[Path]:
+        place = self.path / "meta" / "episodes"
+        chunks = filter(files.is_dir, files.listed(place) if files.is_dir(place) else [])
+        return [path for chunk in chunks for path in files.listed(chunk, "*.parquet")]
+
     def _read_episodes(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        for path in sorted((self.path / "meta" / "episodes").glob("*/*.parquet")):
+        for path in self._files_of_episodes():
             names = self._schema(path).names
             wanted = [name for name in names if not name.startswith("stats/")]
             found += self._read_parquet(path, wanted).to_pylist()

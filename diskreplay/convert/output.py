@@ -42,7 +42,7 @@ def new_files(out: str | os.PathLike, suffix: str, *, overwrite: bool = False) -
     out = resolved(out)
     if files.is_there(out):
         check_wanted(out, overwrite)
-        if not files.is_dir(out) or any(path.suffix != suffix for path in out.iterdir()):
+        if not files.is_dir(out) or any(path.suffix != suffix for path in files.listed(out)):
             raise InvalidInputError(
                 f"{out}: holds other things than {suffix} files, so it is not replaced; choose "
                 "another path, or remove it yourself"
@@ -51,7 +51,7 @@ def new_files(out: str | os.PathLike, suffix: str, *, overwrite: bool = False) -
         files.make_dirs(beside)
         with written(out):
             yield beside
-        files.sync([*beside.iterdir(), beside])
+        files.sync([*files.listed(beside), beside])
 
 
 @contextlib.contextmanager

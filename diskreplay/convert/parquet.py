@@ -65,7 +65,6 @@ from diskreplay.given_numbers import whole
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import local
-from diskreplay.store.system_errors import explained
 from diskreplay.validation import one_of
 
 __all__ = ["from_parquet", "to_parquet"]
@@ -362,10 +361,7 @@ def _take_in(path: Path, batch: Any, importer: Importer) -> None:
 
 
 def _paths(path: Path) -> list[Path]:
-    if files.is_dir(path):
-        with explained(path, "cannot list the directory"):
-            os.listdir(path)  # `glob` finds nothing in one that may not be read
-    found = sorted(path.glob("*.parquet")) if files.is_dir(path) else [path]
+    found = files.listed(path, "*.parquet") if files.is_dir(path) else [path]
     if not found or not files.is_file(found[0]):
         what = "no .parquet file in it" if files.is_dir(path) else "no such file"
         raise FormatError(f"{path}: {what}")

@@ -1,5 +1,6 @@
 """About when rows were recorded: a row has no time of its own, but the files of rows have."""
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from diskreplay.inspection.store_activity import last_write
 from diskreplay.store import manifest
 from diskreplay.store.field import Field, parse_chunk_key
 from diskreplay.store.format import read_attributes
+from diskreplay.store.system_errors import explained
 
 _LATER = 2.0  # seconds by which a file's time may be behind what a checkpoint says of itself
 
@@ -127,11 +129,12 @@ def ends_of(episodes: Episodes, path: Path, count: np.ndarray) -> tuple[np.ndarr
 def _written(directory: Path) -> dict[tuple[int, int], float]:
     """When each segment in its place, by ``(number, group)``, was written to last."""
     found = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if (key := parse_chunk_key(entry.name)) is not None:
-                    found[key] = entry.stat().st_mtime
-    except FileNotFoundError:  # the writer has just removed it: what comes next shows that
-        pass
+    with (
+        explained(directory, "cannot list the directory"),
+        contextlib.suppress(FileNotFoundError),  # just removed by the writer: what comes next shows
+        os.scandir(directory) as entries,
+    ):
+        for entry in entries:
+            if (key := parse_chunk_key(entry.name)) is not None:
+                found[key] = entry.stat().st_mtime
     return found

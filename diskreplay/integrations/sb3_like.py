@@ -128,7 +128,7 @@ class DiskTransitions(Checkpointed):
         if path is None or not files.is_there(Path(path)):
             return
         if not files.is_there(Path(path, "zarr.json")):
-            if not files.is_dir(Path(path)) or any(name[0] != "." for name in os.listdir(path)):
+            if not files.is_dir(Path(path)) or files.listed(Path(path), "[!.]*"):
                 raise FormatError(f"{path}: holds something else than a store; choose another path")
             return
         there = {field["name"]: field for field in read_attributes(Path(path))["fields"]}

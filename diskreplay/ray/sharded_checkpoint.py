@@ -182,12 +182,12 @@ class CheckpointDirectory:
     def _remove_attachments(self, left: list[dict[str, Any] | None]) -> None:
         """Remove what no checkpoint names, if it is known what they name."""
         place, prefix = self.path / _ATTACHMENTS, f"{self._name}."
-        if None in left or not place.is_dir():
+        if None in left or not files.is_dir(place):
             return
         named = {sha256 for each in left if each for sha256 in attachments_of(each).values()}
-        for name in os.listdir(place):
-            if name.startswith(prefix) and name.removeprefix(prefix) not in named:
-                files.remove(place / name)
+        for path in files.listed(place):
+            if path.name.startswith(prefix) and path.name.removeprefix(prefix) not in named:
+                files.remove(path)
 
     def _attachment(self, sha256: str) -> Path:
         return self.path / _ATTACHMENTS / f"{self._name}.{sha256}"
@@ -209,8 +209,8 @@ class CheckpointDirectory:
     def suffixes(self) -> list[str]:
         """Those of the checkpoints that are there, numbers first, in their order."""
         pattern = re.compile(re.escape(self._name) + r"_shards\.([A-Za-z0-9._-]+)\.json")
-        names = os.listdir(self.path) if self.path.is_dir() else []
-        found = [match[1] for name in names if (match := pattern.fullmatch(name))]
+        paths = files.listed(self.path) if files.is_dir(self.path) else []
+        found = [match[1] for path in paths if (match := pattern.fullmatch(path.name))]
         return in_order(found)
 
     def read(self, suffix: int | str | None) -> dict[str, Any]:

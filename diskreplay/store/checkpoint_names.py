@@ -9,7 +9,6 @@ import numpy as np
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
 from diskreplay.store import files, manifest, tempfiles
 from diskreplay.store.paths import resolved
-from diskreplay.store.system_errors import explained
 
 CHECKPOINT_DURATION = 4
 """So many numbered checkpoints `save` keeps by default, as ReAgent and Dopamine do."""
@@ -67,8 +66,7 @@ def retired(directory: Path, name: str, keep: int) -> list[Path]:
 def _directories(inside: Path) -> list[Path]:
     if not files.is_dir(inside):
         return []
-    with explained(inside, "cannot list the directory"):
-        return [path for path in inside.iterdir() if files.is_dir(path)]
+    return [path for path in files.listed(inside) if files.is_dir(path)]
 
 
 def pattern_of(name: str) -> str:

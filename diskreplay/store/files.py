@@ -8,6 +8,7 @@ fail, delay or lose it. ``OSError`` leaves this module as a `StorageError` that 
 import contextlib
 import ctypes
 import errno
+import fnmatch
 import os
 import shutil
 import stat
@@ -124,6 +125,14 @@ def is_file(path: Path) -> bool:
 def is_dir(path: Path) -> bool:
     """As `Path.is_dir`, but as `is_there` where it may not be looked at."""
     return stat.S_ISDIR(_mode(path))
+
+
+def listed(directory: Path, pattern: str = "*") -> list[Path]:
+    """What is in a directory and has a name like this, in order. In one that may be entered but not
+    listed, `Path.iterdir` raises a bare error, and `Path.glob` finds nothing; this raises, as all
+    here does, a `StorageError`."""
+    with explained(directory, "cannot list the directory"):
+        return [directory / name for name in sorted(fnmatch.filter(os.listdir(directory), pattern))]
 
 
 def _mode(path: Path) -> int:

@@ -23,7 +23,7 @@ def priority_key(number: int) -> str:
 
 def priority_chunks(directory: Path) -> list[int]:
     """The numbers of the chunks of priorities that are there, in order."""
-    keys = (parse_chunk_key(path.name) for path in directory.iterdir())
+    keys = (parse_chunk_key(path.name) for path in files.listed(directory))
     return sorted(key[0] for key in keys if key is not None)
 
 

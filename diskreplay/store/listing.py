@@ -13,7 +13,6 @@ from diskreplay.errors import DiskReplayError, InvalidInputError, StorageError
 from diskreplay.store import attachments, files, format, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
 from diskreplay.store.paths import resolved
-from diskreplay.store.system_errors import explained
 
 _NAME = re.compile(r"([^.].*)_ckpt\.([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
@@ -125,8 +124,7 @@ def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> li
     resolved(directory, "directory")  # not where a link leads nowhere: nobody should begin anew
     directory = Path(directory)
     try:
-        with explained(directory, "cannot list the directory"):
-            entries = [path for path in directory.iterdir() if files.is_dir(path)]
+        entries = [path for path in files.listed(directory) if files.is_dir(path)]
     except StorageError as error:
         if error.errno == errno.ENOENT:
             return []

@@ -188,7 +188,7 @@ def is_set(name: str) -> bool:
 
 def sets(root: Path) -> list[str]:
     """The names of the sets that are there, in order."""
-    return sorted(path.name for path in root.glob(f"{MAIN}*") if is_set(path.name))
+    return [path.name for path in files.listed(root, f"{MAIN}*") if is_set(path.name)]
 
 
 def replace(root: Path, name: str, priorities: np.ndarray, start: int, alpha: float | None) -> None:
@@ -208,7 +208,7 @@ def share(root: Path, written: Path) -> list[Path]:
     files.remove_tree(beside)
     files.make_dirs(beside)
     copies = []
-    for path in written.iterdir():
+    for path in files.listed(written):
         if not files.link(path, beside / path.name):
             files.copy(path, beside / path.name)
             copies.append(beside / path.name)

@@ -26,9 +26,8 @@ def directory(root: Path) -> Path:
 
 
 def _named(root: Path, pattern: str) -> list[Path]:
-    """Those whose names match. Asked first whether they may be looked at: `Path.glob` says that in
-    its own way in each version of Python."""
-    return list(directory(root).glob(pattern)) if files.is_dir(directory(root)) else []
+    """Those whose names match."""
+    return files.listed(directory(root), pattern) if files.is_dir(directory(root)) else []
 
 
 def lock_file(root: Path) -> Path:
@@ -107,10 +106,12 @@ def begun(root: Path) -> list[Path]:
 def clear(root: Path) -> None:
     """Remove what is of use only while rows come: of a store that was closed, whose shards are all
     in their places."""
-    for path in [*_named(root, "tail.*"), *_named(root, "open.*/*"), *begun(root)]:
+    for path in [*_named(root, "tail.*"), *begun(root)]:
         files.remove(path)
-    for path in _named(root, "open.*"):
-        files.remove_empty_dir(path)
+    for inside in _named(root, "open.*"):
+        for path in files.listed(inside):
+            files.remove(path)
+        files.remove_empty_dir(inside)
 
 
 def check_place(root: Path) -> None:

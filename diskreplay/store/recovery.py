@@ -397,13 +397,13 @@ def _sort_pending_deletes(
 
 
 def _pairs(directory: Path) -> list[tuple[int, int]]:
-    names = os.listdir(directory) if files.is_dir(directory) else []
-    matches = (re.fullmatch(r"(\d+)\.(\d+)", name) for name in names)
+    paths = files.listed(directory) if files.is_dir(directory) else []
+    matches = (re.fullmatch(r"(\d+)\.(\d+)", path.name) for path in paths)
     return [(int(match[1]), int(match[2])) for match in matches if match]
 
 
 def _numbered(directory: Path) -> list[tuple[int, int]]:
     """Segment and group of every chunk file."""
-    names = os.listdir(directory) if files.is_dir(directory) else []
-    keys = (parse_chunk_key(name) for name in names)
+    paths = files.listed(directory) if files.is_dir(directory) else []
+    keys = (parse_chunk_key(path.name) for path in paths)
     return [key for key in keys if key is not None]

@@ -151,7 +151,7 @@ class Store(OpenStore):
         # What a creation that was cut had begun is gone over again. A store that another process
         # has made since we looked is left to the lock.
         ours = {private.PLACE.parts[0], *(f.name.split("/")[0] for f in fields)}
-        foreign = [p.name for p in path.iterdir() if p.name not in ours]
+        foreign = [p.name for p in files.listed(path) if p.name not in ours]
         if manifest.is_checkpoint(path):  # one whose own metadata are gone
             foreign = [manifest.NAME.as_posix()]
         if foreign and not cls.is_at(path):

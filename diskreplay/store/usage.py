@@ -1,7 +1,10 @@
 """How much of a disk the files of a directory take."""
 
+import contextlib
 import os
 from pathlib import Path
+
+from diskreplay.store.system_errors import explained
 
 _BLOCK = 512  # bytes; what ``st_blocks`` counts, whatever the file system's own blocks are
 
@@ -13,15 +16,14 @@ def sizes(directory: Path) -> dict[str, int]:
     deleted since it was listed is left out. Costs one look at each file.
     """
     found: dict[str, int] = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                try:
-                    if not entry.is_dir(follow_symlinks=False):
-                        blocks = entry.stat(follow_symlinks=False).st_blocks
-                        found[entry.name] = _BLOCK * blocks
-                except FileNotFoundError:
-                    continue
-    except (FileNotFoundError, NotADirectoryError):
-        pass
+    with (
+        explained(directory, "cannot list the directory"),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(directory) as entries,
+    ):
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if not entry.is_dir(follow_symlinks=False):
+                    blocks = entry.stat(follow_symlinks=False).st_blocks
+                    found[entry.name] = _BLOCK * blocks
     return found

@@ -11,7 +11,6 @@ from diskreplay.errors import DiskReplayError, FormatError, StorageError
 from diskreplay.inspection.store_activity import checkpoints_beside
 from diskreplay.locks import Lock
 from diskreplay.store import files, format, manifest
-from diskreplay.store.system_errors import explained
 
 _DEPTH = 4  # directories below one that was given
 _MOST_DIRECTORIES = 5_000
@@ -62,8 +61,7 @@ class ShownStores:
                 raise FormatError(
                     f"{path}: {what}; a store, a checkpoint or a directory of them expected"
                 )
-            with explained(path, "cannot list the directory"):
-                os.listdir(path)
+            files.listed(path)
             if files.is_there(path / "zarr.json"):
                 format.read_attributes(path)
         self._lock = Lock()

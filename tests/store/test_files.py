@@ -240,3 +240,13 @@ def test_what_is_there(tmp_path):
         assert files.is_there(path) == path.exists()
         assert files.is_file(path) == path.is_file()
         assert files.is_dir(path) == path.is_dir()
+
+
+def test_what_is_in_a_directory(tmp_path):
+    for name in ("b.x", "a.x", ".x", "c.y"):
+        (tmp_path / name).touch()
+    assert files.listed(tmp_path) == [tmp_path / name for name in (".x", "a.x", "b.x", "c.y")]
+    assert files.listed(tmp_path, "[!.]*.x") == [tmp_path / "a.x", tmp_path / "b.x"]
+    for missing in ("none", "a.x"):
+        with pytest.raises(errors.StorageError, match="cannot list the directory"):
+            files.listed(tmp_path / missing)
