@@ -2,8 +2,10 @@
 
 import _thread
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import Protocol, TypeVar
+
+from diskreplay.errors import UsageError
 
 Found = TypeVar("Found")
 
@@ -19,6 +21,24 @@ class AnyLock(Protocol):
     def release(self) -> None: ...
 
 
+def taking(lock: AnyLock) -> Iterator[bool]:
+    """Takes a lock at each step. It has no end, and keeps nothing between two steps.
+
+    ``iter(lock.acquire, None)`` would, once a signal handler has raised StopIteration while it
+    waits: it is over then for ever. Such a step ends a ``for`` here too, which has no lock then, so
+    that `not_taken` is raised behind each.
+    """
+    return starmap(lock.acquire, repeat(()))
+
+
+def not_taken() -> UsageError:
+    """What a ``for`` over `taking` has ended without."""
+    return UsageError(
+        "a signal handler raised StopIteration while this thread waited for a lock; nothing was "
+        "done: have it raise another exception, and call again"
+    )
+
+
 class Lock(_thread.RLock):  # type: ignore[misc]
     """As `threading.RLock`, in a ``with`` statement that a signal cannot cut behind its beginning.
 
@@ -30,18 +50,18 @@ class Lock(_thread.RLock):  # type: ignore[misc]
     Attributes
     ----------
     taken : iterator of bool
-        Takes the lock at each step. It has no end.
+        Takes the lock at each step: see `taking`.
     """
 
     __slots__ = ("taken",)
 
     def __init__(self) -> None:
-        self.taken: Iterator[bool] = iter(self.acquire, None)
+        self.taken = taking(self)
 
     def __enter__(self) -> bool:  # type: ignore[override]
         for taken in self.taken:
             return taken
-        raise AssertionError
+        raise not_taken()
 
     # `__exit__` is that of the RLock, in C: before the first line of a Python function a signal
     # could come, and the lock would not be released.
@@ -78,6 +98,7 @@ def busy_in(sets: Sequence[set[int]], call: Callable[[], Found]) -> Found:
 
 def wait_for(lock: AnyLock) -> None:
     """Wait until nobody holds a lock. A signal cannot leave it held."""
-    for _ in iter(lock.acquire, None):
+    for _ in taking(lock):
         lock.release()  # nothing looks for signals before that: see `Lock`
         return
+    raise not_taken()

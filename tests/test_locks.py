@@ -255,6 +255,98 @@ def test_who_waits_gets_on_where_a_signal_cut_who_was_to_tell_it(monkeypatch):
     changing.join()
 
 
+def rounds_of(lock):
+    """The ways to take a lock that end with it free again, and raise if it was not had."""
+
+    def entered():
+        with lock:
+            pass
+
+    def read():
+        guard = rwlock.ReadGuard()
+        lock.acquire_read(guard)
+        assert guard.is_held
+        guard.release()
+        assert not guard.is_held
+
+    both = [entered, lambda: wait_for(lock)]
+    return [*both, read] if isinstance(lock, rwlock.RWLock) else both
+
+
+def stopped(lock, call):
+    """What `call` raises where a signal handler raises StopIteration while it waits for the lock,
+    which another thread holds."""
+    held, waited = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            assert waited.wait(600)
+
+    def handler(number, frame):
+        raise StopIteration
+
+    before, holder = signal.signal(signal.SIGALRM, handler), threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert held.wait(600)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(diskreplay.UsageError, match="StopIteration"):
+            call()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        waited.set()
+        holder.join()
+
+
+@pytest.mark.parametrize(("made", "many"), [(Lock, 2), (rwlock.RWLock, 3)])
+def test_a_handler_that_raises_stop_iteration_breaks_no_lock(made, many):
+    """It ends loops: without the lock nothing is done, and the lock can be taken later."""
+    lock = made()
+    rounds = rounds_of(lock)
+    assert len(rounds) == many
+    for call in rounds:
+        stopped(lock, call)
+        for each in rounds:
+            each()
+        assert not lock._is_owned()
+
+
+def test_a_reader_whose_release_such_a_handler_stops_is_still_inside():
+    lock, guard = rwlock.RWLock(), rwlock.ReadGuard()
+    lock.acquire_read(guard)
+    held, waited = threading.Event(), threading.Event()
+
+    def hold():
+        for _ in lock.taken:  # not as a changer, who would wait for the reader
+            held.set()
+            assert waited.wait(600)
+            lock.release()
+            return
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(600)
+
+    def handler(number, frame):
+        raise StopIteration
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(diskreplay.UsageError, match="StopIteration"):
+            guard.release()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        waited.set()
+        holder.join()
+    assert guard.is_held
+    assert lock.has_readers
+    guard.release()
+    assert not lock.has_readers
+
+
 @pytest.mark.parametrize("many", [1, 7, 8, 20])
 def test_a_signal_leaves_none_of_many_locks_held_and_no_thread_busy(many):
     locks, sets = [Lock() for _ in range(many)], [set() for _ in range(many)]

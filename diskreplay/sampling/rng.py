@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.locks import not_taken, taking
 
 Drawn = TypeVar("Drawn")
 
@@ -54,7 +55,7 @@ class ReplayableRng:
 
     def _use(self, rng: np.random.Generator) -> None:
         self.rng, self._lock = rng, rng.bit_generator.lock
-        self._taken_lock = iter(self._lock.acquire, None)  # see `locks.Lock`
+        self._taken_lock = taking(self._lock)  # see `locks.Lock`
         self._is_reentrant = isinstance(self._lock, _REENTRANT)  # of NumPy 1.26 it is not
         self._address = _address_in(rng.bit_generator.capsule, b"BitGenerator")
 
@@ -67,26 +68,34 @@ class ReplayableRng:
         """
         numbers, known = np.empty(size), 0
         if len(self._returned):
-            returned, self._returned = self._returned[:size], self._returned[size:]
+            returned = self._returned[:size]
             known = len(returned)
             numbers[:known] = returned
-        self.numbers.append(numbers)
         if not self._is_reentrant:  # a signal handler that draws would wait for itself for ever
             self.rng.random(out=numbers[known:])
-            return kernel(*arguments, numbers, size, 0)
-        for _ in self._taken_lock:
-            try:
-                return kernel(*arguments, numbers, known, self._address)
-            finally:
-                self._lock.release()
-        raise AssertionError
+            drawn = kernel(*arguments, numbers, size, 0)
+        else:
+            for _ in self._taken_lock:
+                try:
+                    drawn = kernel(*arguments, numbers, known, self._address)
+                finally:
+                    self._lock.release()
+                break
+            else:
+                raise not_taken()
+        # Not before: Ctrl-C would leave numbers noted that nobody has drawn.
+        if known:
+            self._returned = self._returned[known:]
+        self.numbers.append(numbers)
+        return drawn
 
     def random(self, size: int) -> np.ndarray:
         """The next `size` numbers of ``[0, 1)``."""
         if len(self._returned):
-            numbers, self._returned = self._returned[:size], self._returned[size:]
+            numbers = self._returned[:size]
             if len(numbers) < size:
                 numbers = np.concatenate([numbers, self.rng.random(size - len(numbers))])
+            self._returned = self._returned[size:]  # not before: see `draw`
         else:
             numbers = self.rng.random(size)
         self.numbers.append(numbers)

@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from diskreplay.locks import LOOK_AGAIN_S, Lock
+from diskreplay.locks import LOOK_AGAIN_S, Lock, not_taken
 from diskreplay.signals import undisturbed
 
 
@@ -44,6 +44,7 @@ class RWLock(Lock):  # type: ignore[misc]
             finally:
                 self.release()
             return
+        raise not_taken()  # or rows would be read that are being unmapped
 
     def __enter__(self) -> bool:  # type: ignore[override]
         """The changer's side: wait until nobody is inside, and keep everybody out."""
@@ -60,7 +61,7 @@ class RWLock(Lock):  # type: ignore[misc]
                 self.release()
                 raise
             return taken
-        raise AssertionError
+        raise not_taken()
 
     def _wait(self) -> None:
         with undisturbed():  # a condition that is cut lets go of the lock, or keeps it: who knows
@@ -95,3 +96,4 @@ class ReadGuard:
             finally:
                 rwlock.release()
             return
+        raise not_taken()

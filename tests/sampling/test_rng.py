@@ -7,7 +7,8 @@ import numba
 import numpy as np
 import pytest
 
-from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.errors import FormatError, InvalidInputError, UsageError
+from diskreplay.locks import taking
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.rng_kernels import draw_uniform
 
@@ -74,6 +75,67 @@ def test_a_kernel_draws_the_same_numbers(kind):
         kept = int(chance.integers(0, size + 1)) if chance.random() < 0.5 else size
         rng.put_back([numbers[kept:]])
         given -= size - kept
+
+
+@pytest.mark.parametrize("lock", [threading.RLock, threading.Lock], ids=["now", "NumPy 1.26"])
+def test_a_draw_that_is_cut_leaves_nothing_noted_and_nothing_lost(lock):
+    """Numbers that were returned come again; memory that nobody has written to is no number."""
+    rng = ReplayableRng(np.random.Generator(Another(lock())))
+    returned = np.linspace(0, 0.5, 4)
+    rng.put_back([returned])
+
+    def cut(*arguments):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rng.draw(6, cut)
+    assert rng.taken() == []
+    out = np.empty(4)
+    rng.draw(4, take, 0.0, out)
+    np.testing.assert_array_equal(out, returned)
+    (noted,) = rng.taken()
+    np.testing.assert_array_equal(noted, returned)
+
+
+def test_a_call_for_numbers_that_is_cut_loses_none_that_were_returned(monkeypatch):
+    rng, returned = made(), np.linspace(0, 0.5, 4)
+    rng.put_back([returned])
+
+    class Cut:
+        def random(self, size):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rng, "rng", Cut())
+        with pytest.raises(KeyboardInterrupt):
+            rng.random(6)
+    assert rng.taken() == []
+    np.testing.assert_array_equal(rng.random(4), returned)
+
+
+def test_a_handler_that_raises_stop_iteration_breaks_no_draw():
+    """It ends loops: the draw raises, and the next one has the generator's lock again."""
+    rng, out = made(), np.empty(3)
+
+    class Waits:
+        stops = True
+
+        def acquire(self):
+            if self.stops:
+                raise StopIteration  # as a signal handler does while the lock is waited for
+            return True
+
+        def release(self):
+            pass
+
+    rng._lock = lock = Waits()
+    rng._taken_lock, rng._is_reentrant = taking(lock), True
+    with pytest.raises(UsageError, match="StopIteration"):
+        rng.draw(3, take, 0.0, out)
+    assert rng.taken() == []
+    lock.stops = False
+    rng.draw(3, take, 0.0, out)
+    np.testing.assert_array_equal(out, made().random(3))
 
 
 def test_a_kernel_has_the_generator_to_itself():
