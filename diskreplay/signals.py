@@ -25,8 +25,9 @@ class undisturbed:
     """Puts Ctrl-C, and handlers of other signals, off until the end of the block.
 
     For what must not stop between any two of its steps, since handlers may raise exceptions. A
-    second Ctrl-C is let through at once, unless it has a handler of the user's. Only on the main
-    thread, where handlers run. A block inside of another one is part of that.
+    second Ctrl-C ends that at once, unless it has a handler of the user's: `__exit__`, which it may
+    cut, has nothing left to do then. Only on the main thread, where handlers run. A block inside of
+    another one is part of that.
     """
 
     __slots__ = ("_came", "_handlers")
@@ -52,8 +53,8 @@ class undisturbed:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if number not in self._came:
             self._came.append(number)
-        if self._handlers[number] is signal.default_int_handler:
-            _set_handler(number, signal.default_int_handler)
+        elif self._handlers[number] is signal.default_int_handler:
+            self._restore()  # which raises KeyboardInterrupt
 
     def __exit__(self, *_exception: object) -> None:
         if self._handlers:
@@ -63,7 +64,7 @@ class undisturbed:
         undisturbed._is_under_way = False
         try:
             while self._handlers:
-                number = next(iter(self._handlers))
+                number = next(reversed(self._handlers))  # Ctrl-C last: it raises nothing till then
                 _set_handler(number, self._handlers[number])
                 del self._handlers[number]
         finally:  # one that is there again may have come, and raised

@@ -1,6 +1,7 @@
 """Ctrl-C and handlers of signals, put off till what must not stop is done."""
 
 import signal
+import sys
 import threading
 
 import pytest
@@ -27,6 +28,51 @@ def test_a_second_ctrl_c_is_heard_at_once():
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def at_the_first_line_of(function, do):
+    """Do something where Python looks for signals as it begins with a function."""
+
+    def looks(frame, event, argument):
+        if event == "call" and frame.f_code is function.__code__:
+            sys.setprofile(None)
+            do()
+
+    sys.setprofile(looks)
+
+
+@pytest.mark.parametrize("name", ["__exit__", "_restore"])
+def test_a_second_ctrl_c_leaves_nothing_put_off_wherever_it_comes(name):
+    heard = []
+
+    def handler(number, frame):
+        heard.append(number)
+
+    def twice():
+        with undisturbed():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            at_the_first_line_of(
+                getattr(undisturbed, name), lambda: signal.raise_signal(signal.SIGINT)
+            )
+
+    numbers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: handler}
+    before = {number: signal.signal(number, its) for number, its in numbers.items()}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            twice()
+        sys.setprofile(None)
+        assert not undisturbed._is_under_way
+        assert {number: signal.getsignal(number) for number in numbers} == numbers
+        assert heard == [signal.SIGTERM]  # what had come is not lost
+        with undisturbed():
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == [signal.SIGTERM]
+        assert heard == [signal.SIGTERM] * 2
+    finally:
+        sys.setprofile(None)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def test_handlers_wait_for_what_must_not_stop():
