@@ -1,13 +1,11 @@
 """A checkpoint of a live store, which goes on getting rows while it is made durable."""
 
-import contextlib
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from diskreplay import signals
 from diskreplay.indexed_store import IndexedStore
+from diskreplay.locks import busy_in, not_taken, wait_for
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sequence_state import SequenceState
 from diskreplay.sequence_view import Views
@@ -44,37 +42,43 @@ class CheckpointSaver:
     ) -> Path:
         """Write one. The lock is held while the rows are taken, and not while they are synced:
         an `add` on another thread does not wait for the disk."""
-        session, me, guard = self._session, threading.get_ident(), ReadGuard()
+        session = self._session
         session._take_waiting()
         with session._turn():
             session._rows.store.place.check()  # before a directory is made, beside the old path say
-        with (
-            checkpoint.begun(directory, session.name, suffix, wanted) as begun,
-            contextlib.ExitStack() as held,
-        ):
+        with checkpoint.begun(directory, session.name, suffix, wanted) as begun:
             lock = session._turn()
+            # No call by a handler of a signal begins amid this one, and no pass of maintenance.
+            busy = [session._busy, session._rows.store.maintenance.pausing]
+            return busy_in(busy, lambda: self._save(begun, lock, keep))
+
+    def _save(self, begun: checkpoint.Construction, lock: Any, keep: int | None) -> Path:
+        session, guard, is_held = self._session, ReadGuard(), False
+        wait_for(session._rows.store.maintenance.lock)  # for a pass that is under way
+        checkpoint.prepare(begun, session._rows.store)
+        session._rows.prepare_to_save()
+        try:
+            with lock:
+                session._check_writable()
+                store = session._rows.store
+                # Until the end: who closes, loads, flushes or saves comes after this. Ctrl-C cannot
+                # come between this and `is_held`: see `Lock`.
+                for _ in store.maintenance.lock.taken:
+                    is_held = True
+                    break
+                else:
+                    raise not_taken()
+                taken, leaves = self._take(begun)
+                store.rwlock.acquire_read(guard)
+            taken.copy()
+            guard.release()
+            return checkpoint.finish(begun, store, session.name, taken, leaves, keep)
+        finally:
             try:
-                session._busy.add(me)  # no call by a handler of a signal, amid this one
-                with signals.undisturbed():  # or nobody would let go of it
-                    held.enter_context(session._rows.store.maintenance.paused())
-                checkpoint.prepare(begun, session._rows.store)
-                session._rows.prepare_to_save()
-                with lock:
-                    session._check_writable()
-                    store = session._rows.store
-                    with signals.undisturbed():
-                        # Until the end: who closes, loads, flushes or saves comes after this.
-                        held.enter_context(store.maintenance.lock)
-                    taken, leaves = self._take(begun)
-                    store.rwlock.acquire_read(guard)
-                taken.copy()
                 guard.release()
-                return checkpoint.finish(begun, store, session.name, taken, leaves, keep)
-            finally:
-                try:
-                    guard.release()
-                finally:  # Ctrl-C may come as it begins
-                    session._busy.discard(me)
+            finally:  # Ctrl-C may come as it begins
+                if is_held:
+                    store.maintenance.lock.release()
 
     def _take(self, begun: checkpoint.Construction) -> tuple[checkpoint.Contents, priorities.Sets]:
         """What a checkpoint has of this moment, and its priorities. Needs the lock."""

@@ -29,6 +29,7 @@ from diskreplay.errors import (
     SchemaError,
     ShapeError,
 )
+from diskreplay.locks import wait_for
 from diskreplay.store import files, private
 from diskreplay.store.actor_ring import TAKEN, UNTIL, WRITTEN
 from tests import processes
@@ -291,12 +292,15 @@ def test_a_kill_at_steps_of_taking(tmp_path):
                     snapshot(path, path.with_suffix(".killed"))
             return trace
 
-        with buffer._rows.store.maintenance.paused():  # files are not moved while they are copied
-            sys.settrace(trace)
-            try:
-                buffer.drain()
-            finally:
-                sys.settrace(None)
+        maintenance = buffer._rows.store.maintenance
+        maintenance.pausing.add(threading.get_ident())  # files are not moved while they are copied
+        wait_for(maintenance.lock)
+        sys.settrace(trace)
+        try:
+            buffer.drain()
+        finally:
+            sys.settrace(None)
+            maintenance.pausing.clear()
         for writer in writers:
             writer.close()
         buffer.close()

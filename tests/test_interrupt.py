@@ -1,5 +1,6 @@
 """Ctrl-C at any place of `add`, `extend`, `sample` and the like; and then people go on."""
 
+import contextlib
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import diskreplay
 from diskreplay.check.verify import verify
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.store import files, reading_pool
+from diskreplay.store.segments import Segments
 from tests.effort import effort
 
 PACKAGE = str(Path(diskreplay.__file__).parent)
@@ -361,6 +363,77 @@ def test_loading(tmp_path):
     assert [str(finding) for finding in verify(path).findings] == []
     make(path, "one").close()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "store"]
+
+
+def cut_at_the_end_of_a_stack(call, number):
+    """Whether the call had one more `ExitStack` than so many, at the first line of whose `__exit__`
+    Ctrl-C came; and the error, whose traceback refers to all that is there."""
+    left, code = [number], contextlib.ExitStack.__exit__.__code__
+
+    def look(frame, event, _argument):
+        if event == "call" and frame.f_code is code:
+            left[0] -= 1
+            if left[0] < 0:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.setprofile(look)
+    try:
+        call()
+    except KeyboardInterrupt as error:
+        return left[0] < 0, error
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGINT, before)
+    return left[0] < 0, None
+
+
+@pytest.mark.parametrize("call", ["save", "delete_left"])
+def test_no_stack_that_ctrl_c_cuts_keeps_a_lock(tmp_path, call, monkeypatch):
+    """Python looks for signals before the first line of its `__exit__`, and it lets go of nothing
+    then."""
+    with make(tmp_path / "store", "one") as buffer:
+        player, maintenance = Player(buffer), buffer._rows.store.maintenance
+        columns = buffer._rows.store.columns.values()
+
+        def save():
+            buffer.save(tmp_path / "checkpoints", player.steps)
+
+        def delete_left():
+            """With a first Ctrl-C before, which is put off."""
+            forget = Segments.forget
+
+            def forgets(*arguments):
+                if not told:
+                    told.append(1)
+                    signal.raise_signal(signal.SIGINT)
+                return forget(*arguments)
+
+            told = []
+            with monkeypatch.context() as patch, maintenance.lock:
+                patch.setattr(Segments, "forget", forgets)
+                for _ in range(30):
+                    player.step()
+                maintenance.run(durable=True)
+            assert told
+
+        for _ in range(100):
+            player.step()
+        number, had_one, errors = 0, True, []
+        while had_one:
+            had_one, error = cut_at_the_end_of_a_stack(locals()[call], number)
+            errors.append(error)
+            locks = [maintenance.lock, buffer._rows.store.rwlock, buffer._lock]
+            locks += [column.files.changing for column in columns]
+            held = [lock for lock in locks if lock._is_owned()]
+            for lock in held:  # or the buffer could not be closed
+                lock.release()
+            assert not held
+            assert not maintenance.pausing
+            assert threading.get_ident() not in buffer._busy
+            number += 1
+        player.check()
 
 
 @pytest.mark.parametrize("name", ["flush", "close"])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diskreplay.locks import holding
 from diskreplay.store import (
     attachments,
     checkpoint_names,
@@ -99,15 +100,17 @@ def _link(
     """Link a segment if it is sealed."""
     if segment.seal is None:
         return False
-    with contextlib.ExitStack() as held:
-        if count[segment.envs].min() < segment.stop:
-            # An env may come back to it, and have another file made by that name.
-            held.enter_context(column.files.changing)
-            if column.segments.mapped.get(segment.key) is not segment:
-                return False
+
+    def link() -> bool:
+        if column.segments.mapped.get(segment.key) is not segment:
+            return False
         copies.link(segment.path, build / _name_of(column.field, segment.key))
         column.segments.seal_of(segment)
         return True
+
+    # An env may come back to it, and have another file made by that name.
+    may_change = count[segment.envs].min() < segment.stop
+    return holding([column.files.changing] if may_change else [], link)
 
 
 def _name_of(field: Field, key: tuple[int, int]) -> str:

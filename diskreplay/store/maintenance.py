@@ -5,14 +5,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from diskreplay.errors import DiskReplayError, StorageError
-from diskreplay.locks import Lock
+from diskreplay.locks import Lock, holding
 from diskreplay.signals import undisturbed
 from diskreplay.store import files
 from diskreplay.store.open_store import OpenStore
@@ -55,12 +55,16 @@ class Maintenance:
     busy : set of int
         The buffer's: threads on which no call of it may begin. A ``__del__`` that runs on the
         maintenance thread would wait for a lock whose owner waits for the maintenance thread.
+    pausing : set of int
+        Threads for which no pass of the maintenance thread begins. Who wants `lock` beside the
+        buffer's is one of them, and waits for a pass that is under way before, so that no `add`
+        does.
     """
 
     def __init__(self, store: OpenStore, record: Record) -> None:
         self.lock = Lock()
-        self._pauses = 0
         self.busy: set[int] = set()
+        self.pausing: set[int] = set()
         self._store, self._record = store, record
         # Putting into it is one step. Setting an Event is not: a handler of a signal that raises
         # amid it leaves its lock held, and the maintenance thread waits for that for ever.
@@ -102,22 +106,10 @@ class Maintenance:
                 return
             try:
                 with self.lock:
-                    wait = _PAUSED if self._pauses else self.run(spares=True)
+                    wait = _PAUSED if self.pausing else self.run(spares=True)
             except DiskReplayError:
                 # What was not done is tried again with the next pass; flush and save raise.
                 wait = _RECORD_EVERY
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """No pass of the maintenance thread begins, and none is under way. Who wants `lock` beside
-        the buffer's waits for a pass before, so that no `add` does."""
-        with self.lock:
-            self._pauses += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self._pauses -= 1
 
     @property
     def is_here(self) -> bool:
@@ -292,24 +284,26 @@ class Maintenance:
         """Delete segments that the record does not name any more. Not `first`: rows that were
         added while the record was written may have advanced that further."""
         store, columns = self._store, self._store.columns.values()
-        first = store.durable_first
-        if any(len(column.table.left(first)[0]) for column in columns):
+        if any(len(column.table.left(store.durable_first)[0]) for column in columns):
+            # A shard is not closed while a block is written to it, and no segment goes that an env
+            # is just coming to.
+            held = [*(column.files.changing for column in columns), store.rwlock]
             # In a save Ctrl-C may come, and a segment would be forgotten whose file nobody deletes.
-            with undisturbed(), contextlib.ExitStack() as held:
-                # A shard is not closed while a block is written to it, and no segment goes that an
-                # env is just coming to.
-                for column in columns:
-                    held.enter_context(column.files.changing)
-                held.enter_context(store.rwlock)
-                for column in columns:
-                    gone, paths = column.segments.forget(first, store.count), column.files.paths
-                    # Before an env can come to one of them, and has a new file made by that name.
-                    for segment in gone:
-                        column.files.pending_deletes += paths.of_segment(*segment.key)
+            with undisturbed():
+                holding(held, self._forget_left)
         if any(column.files.pending_deletes for column in columns):
             store.place.check()
         for column in columns:
             column.files.delete_pending()
+
+    def _forget_left(self) -> None:
+        """Let go of segments that the record does not name any more, and note their files: before
+        an env can come to one of them, and has a new file made by that name."""
+        store = self._store
+        for column in store.columns.values():
+            paths = column.files.paths
+            for segment in column.segments.forget(store.durable_first, store.count):
+                column.files.pending_deletes += paths.of_segment(*segment.key)
 
     def sync_names(self, paths: Iterable[Path]) -> None:
         """Make the names of these files, and of segments opened since, durable up to the root."""

@@ -175,7 +175,7 @@ class Calls:
             for lock in (buffer._lock, store.rwlock, store.maintenance.lock):
                 assert not lock._is_owned(), "a lock is held"
             assert threading.get_ident() not in buffer._busy, "busy"
-            assert not store.maintenance._pauses, "the maintenance thread is paused"
+            assert not store.maintenance.pausing, "the maintenance thread is paused"
             assert self._prefetcher is not None or not store.rwlock._inside, "a reader is inside"
         done = []
         thread = threading.Thread(target=lambda: done.append(self._go_on()), daemon=True)
