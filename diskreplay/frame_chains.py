@@ -9,11 +9,34 @@ when its own row is there.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from diskreplay.given_numbers import whole
+
 Columns = Mapping[str, np.ndarray]
+
+MOST_FRAMES = 100  # of a stack
+
+
+def stacks(asked: Mapping[str, Any]) -> dict[str, int]:
+    """The frames of each stack that somebody, or a file, asks for, or an `InvalidInputError`."""
+    return {name: whole(f"stack[{name!r}]", k, most=MOST_FRAMES) for name, k in asked.items()}
+
+
+def reach(longest: int, *, is_followed: bool) -> int:
+    """So many rows before its own one a record may have frames in, of which the longest stack has
+    so many; `is_followed` if there is a column of what some led to."""
+    return 2 * longest - 1 if is_followed and longest > 1 else longest - 1 + is_followed
+
+
+def reach_in(attributes: Mapping[str, Any]) -> int:
+    """The same by the attributes of the group of a store; 0 of one that is no store of `Slots`. A
+    ``ValueError`` or ``TypeError`` where they are damaged."""
+    slots = {**attributes.get("slots", {})}
+    next_of, asked = ({**slots.get(name, {})} for name in ("next_of", "stack"))
+    return reach(max(stacks(asked).values(), default=1), is_followed=bool(next_of))
 
 
 class Chain(NamedTuple):
@@ -97,7 +120,7 @@ class FrameChains:
         self.has_back = longest > 1 and bool(self.least_back)
         # Of a record that goes on from nothing, and of one whose two stacks have nothing in common.
         self._leads, self._apart = longest - 1 + self.least_back, longest
-        self.reach = 2 * longest - 1 if self.has_back else self._leads
+        self.reach = reach(longest, is_followed=bool(self.least_back))
 
     def __bool__(self) -> bool:
         return bool(self.chains)

@@ -8,7 +8,7 @@ from gymnasium import spaces as gym_spaces
 
 from diskreplay import naming
 from diskreplay.errors import FormatError, InvalidInputError
-from diskreplay.frame_chains import Chain, FrameChains
+from diskreplay.frame_chains import Chain, FrameChains, stacks
 from diskreplay.given_numbers import whole
 from diskreplay.schema import Schema
 from diskreplay.spaces import box
@@ -19,7 +19,7 @@ SLOT, BACK = "slot", "back"
 _META = "slots"  # among the attributes of the group
 _NOTHING, _NO_ACTION = gym_spaces.Box(0, 255, (1,), np.uint8), gym_spaces.Discrete(1)
 _SCALARS = {"reward": np.float32, "terminated": np.bool_, "truncated": np.bool_}
-_MOST_SLOTS, MOST_FRAMES = 1 << 36, 100
+_MOST_SLOTS = 1 << 36
 _LEAST_SLACK, _SLACK = 64, 8
 
 
@@ -214,7 +214,7 @@ def _chains(
     for option, names in (("next_of", [*next_of, *next_of.values()]), ("stack", stack)):
         if unknown := [name for name in names if name not in known]:
             raise InvalidInputError(f"{option}: no field {unknown[0]!r:.120}; there are {known}")
-    frames = {name: whole(f"stack[{name!r}]", k, most=MOST_FRAMES) for name, k in stack.items()}
+    frames = stacks(stack)
     following = {now: name for name, now in next_of.items()}
     for name, now in next_of.items():  # of which of the two a stack is said is all the same
         for one, other in ((name, now), (now, name)):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from diskreplay import Slots
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
+from diskreplay.errors import FormatError
 from tests.check.damaged import LIVE, flip, segments
 from tests.effort import effort
 
@@ -150,6 +151,26 @@ def recorded(path, layout, order, *, killed=False):
     twin = made.like(path / "store", root / ("killed" if killed else "store"))
     twin.is_weighted = not killed
     return twin, root / "copy"
+
+
+@pytest.mark.parametrize("slots", [
+    {"stack": {"seen": 10**12}}, {"stack": {"seen": -3}}, {"stack": {"seen": "4"}}, {"stack": [4]},
+    {"stack": None}, {"next_of": ["seen"]}, [], None,
+])  # fmt: skip
+def test_damaged_stacks_are_refused(tmp_path, slots):
+    """Frames of lost rows would be looked for in 10**12 others, or in none."""
+    twin, _copy = recorded(tmp_path, "stack", "any")
+    path = twin.path / "zarr.json"
+    document = json.loads(path.read_text())
+    attributes = document["attributes"]["diskreplay"]
+    attributes["slots"] = {**attributes["slots"], **slots} if isinstance(slots, dict) else slots
+    path.write_text(json.dumps(document))
+    harmed(twin, "frames", "flipped", 0.6)
+    before = path.read_bytes()
+    for call in (verify, repair):
+        with pytest.raises(FormatError, match="restore the file"):
+            call(twin.path)
+    assert path.read_bytes() == before
 
 
 def stored(twin, name):

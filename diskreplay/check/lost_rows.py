@@ -1,7 +1,6 @@
 """Which rows of a damaged store are lost, and which cannot be shown without them."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 import numpy as np
 
@@ -34,18 +33,6 @@ def showing(check: Check, env: int) -> np.ndarray:
     the rows behind it."""
     lost = lost_rows(check, env, _NO_FRAMES)
     found = np.zeros_like(lost)
-    for back in range(1, _reach(check.snapshot.attributes) + 1):
+    for back in range(1, min(check.snapshot.reach + 1, len(lost))):
         found[back:] |= lost[:-back]
     return found
-
-
-def _reach(attributes: Mapping[str, Any]) -> int:
-    """So many rows before its own one a row of `Slots` may have frames in; 0 for other stores."""
-    slots = attributes.get("slots")
-    if not isinstance(slots, dict):
-        return 0
-    next_of, stack = slots.get("next_of") or {}, slots.get("stack") or {}
-    longest = max([frames for frames in stack.values() if type(frames) is int], default=1)
-    if next_of and longest > 1:
-        return 2 * longest - 1
-    return longest - 1 + bool(next_of)

@@ -10,6 +10,7 @@ import numpy as np
 from diskreplay.check.report import Finding
 from diskreplay.episode_parts import Parts
 from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.frame_chains import reach_in
 from diskreplay.store import files, format, manifest, private
 from diskreplay.store.catalog import Catalog
 from diskreplay.store.commit_page import CommitPage, finals_in
@@ -37,6 +38,8 @@ class Snapshot:
         Of the group.
     transitions : ndarray of int64, shape (num_envs,)
         What the record says of them.
+    reach : int
+        So many rows before its own one a row of `Slots` may have frames in; 0 in other stores.
     parts : Parts
         What it says of these. All rows where that is damaged.
     manifest : dict or None
@@ -101,6 +104,7 @@ class Snapshot:
         self.rows_per_env = None if capacity is None else capacity // self.num_envs
         self.count, self.first = format.parse_rows(attributes, self.num_envs)
         self.durable_count = self.count.copy()
+        self.reach = reach_in(attributes)
         names = {field.name for field in self.fields}
         lacking = BOOKKEEPING - names
         if lacking or len(names) < len(self.fields):

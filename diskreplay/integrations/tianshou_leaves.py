@@ -12,9 +12,10 @@ from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 from tianshou.data.batch import create_value
 
 from diskreplay.errors import InvalidInputError, SchemaError
+from diskreplay.frame_chains import MOST_FRAMES
 from diskreplay.given_numbers import whole
 from diskreplay.integrations.disk_batch import NUMBER, LeafRows, field_names, fields_of, leaves
-from diskreplay.slot_fields import MOST_FRAMES, SlotFields
+from diskreplay.slot_fields import SlotFields
 from diskreplay.slots import Slots
 from diskreplay.store import files, tempfiles
 from diskreplay.store.format import read_attributes

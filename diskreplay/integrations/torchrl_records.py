@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torchrl.data import RoundRobinWriter
 
 from diskreplay.errors import DtypeError, InvalidInputError, SchemaError, ShapeError
+from diskreplay.frame_chains import MOST_FRAMES, stacks
 from diskreplay.given_numbers import whole
 from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_layout import Leaf
@@ -20,13 +21,12 @@ from diskreplay.metadata import parse as parse_metadata
 from diskreplay.store.format import read_attributes
 
 _LEAST_ON_DISK = 1024  # bytes of a leaf that a record cannot have from later on
-_MOST_FRAMES = 100
 
 
 def checked_stack(stack: Any) -> "int | Mapping[str, int]":
     if isinstance(stack, Mapping):
-        return {key: whole(f"stack[{key!r}]", k, most=_MOST_FRAMES) for key, k in stack.items()}
-    return whole("stack", stack, most=_MOST_FRAMES)
+        return stacks(stack)
+    return whole("stack", stack, most=MOST_FRAMES)
 
 
 def stacked(data: list[Any]) -> Any:
