@@ -58,6 +58,8 @@ class RecordLog:
         The row that each slot shows; -1 where nothing was written.
     missing : ndarray of bool, shape (slots,)
         The slots whose newest row a repair set aside, or may have: they show nothing.
+    lost : int
+        How many these are: where there are none, nobody looks through `missing`.
     cursor : int or None
         The newest slot of those that were written with `moves`.
 
@@ -141,7 +143,7 @@ class RecordLog:
 
     def _forget(self) -> None:
         self.rows = np.full(self.slots, -1, np.int64)
-        self.missing = np.zeros(self.slots, np.bool_)
+        self.missing, self.lost = np.zeros(self.slots, np.bool_), 0
         self._cost = np.zeros(self.slots, np.uint8)  # rows that each record was appended with
         self._back = np.zeros(self.slots if self.layout.has_back else 0, np.uint8)
         self._needed = 0
@@ -169,11 +171,12 @@ class RecordLog:
         newest = np.maximum.accumulate(np.where(lost, rows, self._newest_lost))
         aside, self._newest_lost = oldest <= newest, int(newest[-1])
         # 0 is also what a slot reads as that was lost itself: any slot may have been written then.
-        unknown = np.flatnonzero(lost & (slots == 0))
-        if len(unknown):
+        breaks = np.flatnonzero((lost & (slots == 0)) | (slots == _CLEARED))
+        if len(breaks):  # of what came before the last of these nothing is known, or needed
             self._forget()
-            self.missing[:] = True
-            rest = slice(int(unknown[-1]) + 1, None)
+            is_unknown = bool(slots[breaks[-1]] != _CLEARED)
+            self.missing[:], self.lost = is_unknown, self.slots * is_unknown
+            rest = slice(int(breaks[-1]) + 1, None)
             rows, slots, aside = rows[rest], slots[rest], aside[rest]
             back = None if back is None else back[rest]
         # One after the other: a slot may be among these twice.
@@ -185,6 +188,7 @@ class RecordLog:
                 own = slots[part][slots[part] >= 0]
                 own = own - (own >= _MOVED) * _MOVED
                 self.rows[own], self.missing[own] = -1, True
+                self.lost = int(self.missing.sum())
 
     def _note(self, rows: np.ndarray, slots: np.ndarray, back: np.ndarray | None = None) -> None:
         """These rows, one behind the other, have what slots show now."""
@@ -195,7 +199,10 @@ class RecordLog:
         own = np.flatnonzero(slots >= 0)
         moved = slots[own] >= _MOVED
         written = slots[own] - moved * _MOVED
-        self.rows[written], self.missing[written] = rows[own], False
+        self.rows[written] = rows[own]
+        if self.lost:
+            self.lost -= len(np.unique(written[self.missing[written]]))
+            self.missing[written] = False
         if back is not None:
             self._back[written] = back[own]
         if len(written) == 1:  # by far the most common, and in no need of arrays
@@ -320,29 +327,23 @@ class RecordLog:
 
     # -- reading
 
-    def check(self, slots: Any, index: Any) -> None:
+    def check(self, slots: np.ndarray) -> None:
         """Refuse records that a repair has set aside, and in whose slots nothing was written since.
 
         Parameters
         ----------
-        slots : Tensor of int64
-            All of them, along the record axes.
-        index : int, slice, Tensor, ...
-            Of these.
+        slots : ndarray of int64, any shape
 
         Raises
         ------
         CorruptSegmentError
         """
-        if not self.missing.any():
-            return
-        asked = slots[index].reshape(-1).numpy()
-        gone = np.unique(asked[self.missing[asked]])
+        gone = np.unique(slots[self.missing[slots]])
         if len(gone):
             raise CorruptSegmentError(
                 f"{self.path}: {len(gone)} of these records, {gone[:4].tolist()} among them, were "
-                f"set aside by a repair, as {int(self.missing.sum())} slots were in all; write "
-                "them again, or load a checkpoint"
+                f"set aside by a repair, as {self.lost} slots were in all; write them again, or "
+                "load a checkpoint"
             )
 
     def read(self, name: str, slots: np.ndarray) -> np.ndarray:

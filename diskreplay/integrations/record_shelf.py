@@ -103,9 +103,22 @@ class RecordShelf:
     def recall(self, slots: np.ndarray) -> None:
         """Put the leaves in memory there, as the rows have them."""
         for name, memory in self.memory.items():
-            memory[torch.from_numpy(slots)] = DiskLeaf(self, name).read(slots)
+            leaf = DiskLeaf(self, name)
+            memory[torch.from_numpy(slots)] = leaf.made(self.log.read(name, slots))
 
     # -- reading
+
+    def check(self, index: Any, length: int) -> None:
+        """Refuse records that a repair has set aside, see `RecordLog.check`.
+
+        Parameters
+        ----------
+        index : int, slice, Tensor, ...
+            Along the record axes, of which the first one is so long.
+        length : int
+        """
+        if self.log.lost:
+            self.log.check(self.slots[:length][index].numpy())
 
     @contextmanager
     def looking(self, index: tuple[torch.Tensor, ...]) -> Iterator[None]:
@@ -140,6 +153,8 @@ class RecordShelf:
 
     def read(self, leaf: "DiskLeaf", slots: np.ndarray) -> torch.Tensor:
         """A leaf of these records: what was kept of it, or what it reads."""
+        if self.log.lost:
+            self.log.check(slots)
         looked, name = self._looked, leaf.name
         offered = None if looked.offered is None else looked.offered.pop(name, None)
         if (

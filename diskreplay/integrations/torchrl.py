@@ -44,6 +44,7 @@ from diskreplay.integrations.torchrl_records import (
     described,
     first,
     is_int,
+    is_lazy,
     items,
     key,
     noted,
@@ -288,12 +289,14 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         Raises
         ------
         CorruptSegmentError
-            A repair has set one of them aside, and nothing was written there since.
+            A repair has set one of them aside, and nothing was written there since. Of slices a
+            leaf on disk raises it when it is read.
         """
         self._follow()
         if self._shelf is None:
             return super().get(index)
-        self._shelf.log.check(self._shelf.slots, index)
+        if not is_lazy(index):  # else a leaf says so where it is read: samplers look at others
+            self._shelf.check(index, self._len_along_dim0)
         with self._shelf.once_more(index):
             return super().get(index)
 

@@ -48,6 +48,12 @@ def is_int(cursor: Any) -> bool:
     )
 
 
+def is_lazy(index: Any) -> bool:
+    """Whether this index reads no leaf on disk yet: it has slices only, or is a leaf's key."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or isinstance(part, slice | str) for part in parts)
+
+
 def first(data: Any) -> Any:
     """One of several records."""
     return data[0] if is_tensor_collection(data) else pytree.tree_map(lambda x: x[0], data)

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("torchrl")
 import torch
 from tensordict import TensorDict
-from torchrl.data import TensorDictReplayBuffer
+from torchrl.data import SliceSampler, TensorDictReplayBuffer
 
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
@@ -45,9 +45,7 @@ def test_what_is_set_aside_is_refused(tmp_path, options, steps, name, where):
         rows[n % SIZE] = one
     storage.close()
     field = "observation/pixels" if name == "pixels" else name
-    segment = segments(path, field)[-1]
-    flip(segment, int(min(segment.stat().st_size, open_segments(path)[field].size) * where))
-    repair(path)
+    damage(path, field, where)
     buffer, storage = make(path, options)
     there = check(storage, rows)
     assert len(there) < len(rows)
@@ -87,3 +85,62 @@ def check(storage, rows):
             assert torch.equal(found[key], value), (slot, key)
         there.add(slot)
     return there
+
+
+@pytest.mark.parametrize("key", ["number", ("next", "done")])
+def test_samplers_look_at_other_leaves(tmp_path, key):
+    """Slices are read leaf by leaf, so that one that a sampler does not need refuses nothing."""
+    path, options = tmp_path / "store", {"next_of": True}
+    buffer, storage = make(path, options)
+    for n in range(150):
+        buffer.add(TensorDict(record(n, 1), batch_size=[]))
+    storage.close()
+    damage(path, "observation/pixels", 0.3)
+    _, storage = make(path, options)
+    sampler = SliceSampler(slice_len=4, end_key=("next", "done"), traj_key=None)
+    buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=8)
+    gone = np.flatnonzero(storage._shelf.log.missing)
+    assert 0 < len(gone) == storage._shelf.log.lost < 20
+    drawn = 0
+    for _ in range(40):
+        try:
+            numbers = buffer.sample()["number"].reshape(-1, 4)
+        except CorruptSegmentError:
+            continue
+        drawn += 1
+        assert (numbers[:, 1:] == numbers[:, :-1] + 1).all()
+        assert not set(numbers.reshape(-1).tolist()) & set((gone + 1).tolist())
+    assert drawn
+    low, high = int(gone[0]), int(gone[0]) + 1
+    assert storage[:][key].shape[0] == 150
+    for index in (low, low - 150, [0, low], torch.tensor([low]), torch.arange(150) == low):
+        with pytest.raises(CorruptSegmentError):
+            storage.get(index)
+    lazy = storage[low:high]["pixels"]
+    with pytest.raises(CorruptSegmentError):
+        lazy.tolist()
+    storage.set(low, TensorDict(record(low, 1), batch_size=[]))
+    assert lazy.tolist() == record(low, 1)["pixels"][None].tolist()
+    assert storage._shelf.log.lost == len(gone) - 1
+
+
+@pytest.mark.parametrize(("emptied", "missing"), [(15, [100]), (17, [])])
+def test_what_was_emptied_before_is_not_missing(tmp_path, emptied, missing):
+    """A repair sets the rows aside before and behind the one that says so."""
+    path, options = tmp_path / "store", {"next_of": True, "stack": 3}
+    buffer, storage = make(path, options)
+    for n in range(emptied):
+        buffer.add(TensorDict(record(n, 3), batch_size=[]))
+    buffer.empty()
+    storage.set(100, TensorDict(record(100, 3), batch_size=[]))
+    storage.close()
+    damage(path, "observation/pixels", 0.7)
+    log = make(path, options)[1]._shelf.log
+    assert np.flatnonzero(log.missing).tolist() == missing
+    assert log.lost == len(missing)
+
+
+def damage(path, field, where):
+    segment = segments(path, field)[-1]
+    flip(segment, int(min(segment.stat().st_size, open_segments(path)[field].size) * where))
+    repair(path)
