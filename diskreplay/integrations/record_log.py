@@ -54,8 +54,6 @@ class RecordLog:
 
     Attributes
     ----------
-    rows : ndarray of int64, shape (slots,)
-        The row that each slot shows; -1 where nothing was written.
     missing : ndarray of bool, shape (slots,)
         The slots whose newest row a repair set aside, or may have: they show nothing.
     lost : int
@@ -65,7 +63,7 @@ class RecordLog:
 
     Notes
     -----
-    11 bytes of memory a slot, beside those of the buffer. Rows that no slot shows any more are at
+    10 bytes of memory a slot, beside those of the buffer. Rows that no slot shows any more are at
     most an eighth of the slots, but 64 at least, and what is in segments with others.
     """
 
@@ -137,15 +135,16 @@ class RecordLog:
         self._take_in(buffer, self._count)
         if self._mode == "a" and self._count > self._first:
             # Rows that left may be back after a kill. They are the oldest, and no slot shows them.
-            shown = self.rows[self.rows >= 0]
+            shown = self._shown[self._shown >= 0] >> 8
             self._scanned = int(shown.min()) if len(shown) else self._count - 1
             self._evict(buffer)
 
     def _forget(self) -> None:
-        self.rows = np.full(self.slots, -1, np.int64)
+        # The row that each slot shows, and in the lowest byte its `back`. In one number: else a
+        # thread that reads while another one writes could have a row with another one's `back`.
+        self._shown = np.full(self.slots, -1, np.int64)
         self.missing, self.lost = np.zeros(self.slots, np.bool_), 0
         self._cost = np.zeros(self.slots, np.uint8)  # rows that each record was appended with
-        self._back = np.zeros(self.slots if self.layout.has_back else 0, np.uint8)
         self._needed = 0
         self.cursor: int | None = None
 
@@ -187,7 +186,7 @@ class RecordLog:
             if aside[low]:
                 own = slots[part][slots[part] >= 0]
                 own = own - (own >= _MOVED) * _MOVED
-                self.rows[own], self.missing[own] = -1, True
+                self._shown[own], self.missing[own] = -1, True
                 self.lost = int(self.missing.sum())
 
     def _note(self, rows: np.ndarray, slots: np.ndarray, back: np.ndarray | None = None) -> None:
@@ -199,12 +198,10 @@ class RecordLog:
         own = np.flatnonzero(slots >= 0)
         moved = slots[own] >= _MOVED
         written = slots[own] - moved * _MOVED
-        self.rows[written] = rows[own]
+        self._shown[written] = rows[own] << 8 if back is None else rows[own] << 8 | back[own]
         if self.lost:
             self.lost -= len(np.unique(written[self.missing[written]]))
             self.missing[written] = False
-        if back is not None:
-            self._back[written] = back[own]
         if len(written) == 1:  # by far the most common, and in no need of arrays
             at, cost = int(written[0]), int(own[0]) + 1
             self._needed += cost - int(self._cost[at])
@@ -228,18 +225,22 @@ class RecordLog:
         first, count = (int(n) for n in self.buffer.bounds[0])
         if count == self._known:
             return None
-        before = self.rows.copy()
+        before = self._shown.copy()
         if count < self._known or first > self._known:  # it loaded a checkpoint, or is far ahead
             self.look()
         else:
             self._take_in(self.buffer, count)
-        return np.flatnonzero(before != self.rows)
+        return np.flatnonzero(before != self._shown)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The row that each slot shows, int64 of shape (slots,); -1 where nothing was written."""
+        return self._shown >> 8
 
     @property
     def state(self) -> tuple[int, np.ndarray]:
-        """What tells whether the slots show what they showed when this was asked before: then it
-        is the same number, and the same array."""
-        return self._known, self.rows
+        """The same number, and the same array, as long as the slots show the same rows."""
+        return self._known, self._shown
 
     # -- writing
 
@@ -284,12 +285,13 @@ class RecordLog:
         self._tip = None
         try:
             buffer.extend(rows)
-        finally:  # on a full disk the first ones may be there
             count = int(buffer.bounds[0, 1])
-            new = count - self._count
-            back = rows[BACK][:new] if self.layout.has_back else None
-            self._note(np.arange(self._count, count), rows[SLOT][:new], back)
+            self._note(np.arange(self._count, count), rows[SLOT], rows.get(BACK))
             self._count = self._known = count
+        except BaseException:  # Ctrl-C at any place, or a full disk: the first ones may be there
+            if buffer.bounds[0, 1] > self._known:
+                self.look()
+            raise
         self._tip = self.layout.tip(columns)
 
     def _make_room(self, buffer: Any) -> None:
@@ -298,7 +300,7 @@ class RecordLog:
             oldest = np.arange(self._scanned, self._scanned + self._step)
             slots = buffer.take(SLOT, oldest)
             slots = np.where(slots >= _MOVED, slots - _MOVED, slots)
-            shown = slots[(slots >= 0) & (self.rows[slots] == oldest)]
+            shown = slots[(slots >= 0) & (self._shown[slots] >> 8 == oldest)]
             if len(shown):
                 columns = {name: self.read(name, shown) for name in self.layout.leaves}
                 self._append(buffer, shown + (shown == self.cursor) * _MOVED, columns)
@@ -341,9 +343,8 @@ class RecordLog:
         gone = np.unique(slots[self.missing[slots]])
         if len(gone):
             raise CorruptSegmentError(
-                f"{self.path}: {len(gone)} of these records, {gone[:4].tolist()} among them, were "
-                f"set aside by a repair, as {self.lost} slots were in all; write them again, or "
-                "load a checkpoint"
+                f"{self.path}: {len(gone)} of these records, such as {gone[:4].tolist()}, were set "
+                f"aside by a repair, {self.lost} in all; write them again, or load a checkpoint"
             )
 
     def read(self, name: str, slots: np.ndarray) -> np.ndarray:
@@ -405,13 +406,13 @@ class RecordLog:
     ) -> Read:
         """What is read of the rows that slots show."""
         while True:
-            rows = self.rows[slots]
+            shown = self._shown[slots]
             try:
-                return read(rows, self._back[slots] if self.layout.has_back else None)
+                return read(shown >> 8, shown & 255 if self.layout.has_back else None)
             except (NotSampleableError, UnknownIdError):
                 # They left since, for newer ones: another thread or the writer wrote to these.
                 self.follow()
-                if (self.rows[slots] == rows).all():
+                if (self._shown[slots] == shown).all():
                     raise
 
     # -- saving

@@ -1,6 +1,8 @@
 """Records in slots against arrays in memory: written in any order, with frames in common."""
 
 import pickle
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -9,8 +11,11 @@ from hypothesis import strategies as st
 
 from diskreplay.check.verify import verify
 from diskreplay.errors import DiskFullError, InvalidInputError, ReadOnlyError, UsageError
+from diskreplay.integrations import record_log
 from diskreplay.integrations.record_layout import Leaf, RecordLayout
 from diskreplay.integrations.record_log import RecordLog
+from tests.effort import effort
+from tests.test_interrupt import interrupted
 
 SLOTS = 40
 U1, F4 = np.dtype("uint8"), np.dtype("float32")
@@ -257,3 +262,71 @@ def test_leaves_that_cannot_share_frames_are_refused():
     RecordLayout(apart)
     with pytest.raises(InvalidInputError, match="cannot be 3 frames"):
         RecordLayout([Leaf(("pixels",), (4, 3), "uint8", U1, True, 3)])
+
+
+@pytest.mark.parametrize("call", ["read", "read_both"])
+def test_a_thread_never_has_half_of_what_another_writes(call):
+    """At each line of a read another thread writes there: frames that go on from those of the
+    record before, or do not."""
+    made = layout(stack=3)
+    log, number = RecordLog(None, SLOTS, made), 0
+    now, led = "observation/pixels", "observation/next_pixels"
+
+    def record(value):
+        columns = {name: np.full((1, 6, 3), value, np.uint8) for name in (now, led)}
+        columns[led] += value % 2  # what an odd one led to is something else
+        return {**columns, "next_reward": np.zeros((1, 1), np.float32)}
+
+    def write():
+        log.put(np.zeros(1, np.int64), record(number + 1))
+
+    def look(frame, event, _argument):
+        if frame.f_code.co_filename == record_log.__file__ and event in ("call", "line"):
+            left[0] -= event == "line"
+            if left[0] == 0:
+                thread = threading.Thread(target=write)
+                thread.start()
+                thread.join()
+            return look
+        return None
+
+    log.put(np.zeros(1, np.int64), record(number))
+    while True:
+        left, before = [number + 1], sys.gettrace()
+        sys.settrace(look)
+        try:
+            found = getattr(log, call)(now, np.zeros(1, np.int64))
+        finally:
+            sys.settrace(before)
+        if left[0] > 0:
+            break
+        number += 1
+        found = found if call == "read" or found is None else found[0]
+        assert found is None or np.unique(found).tolist() in ([number - 1], [number])
+    assert number > 5
+    log.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # amid a generator
+@pytest.mark.parametrize("kind", ["plain", "stack, next"])
+def test_ctrl_c_at_any_place_of_a_put(kind):
+    """Memory shows what a look at the store alone shows, and what comes next goes on from there."""
+    made = layout(**LAYOUTS[kind])
+    log, game, number = RecordLog(None, SLOTS, made), Game(made, np.random.default_rng(0)), 0
+
+    def put(count):
+        slots = (log.cursor or 0) + 1 + np.arange(count)
+        log.put(slots % SLOTS, game.records(count), True)
+
+    for _ in range(30):
+        put(3)
+    while interrupted(lambda: put(2), number):
+        put(1)
+        shown = {name: log.read(name, np.arange(SLOTS)) for name in made.leaves}
+        before = log.cursor, log._needed
+        log.look()
+        check(log, shown)
+        assert (log.cursor, log._needed) == before
+        number += effort(3, 1)
+    assert number > 100
+    log.close()
