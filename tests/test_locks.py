@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import call_guard
-from diskreplay.locks import Lock, busy_in, holding, wait_for
+from diskreplay.locks import Lock, busy_in, holding, taking, wait_for
 from diskreplay.store import column_files, maintenance, rwlock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,6 +94,10 @@ class Watched:
 
     def __exit__(self, *_exception):
         self.release()
+
+    @property
+    def taken(self):
+        return taking(self)
 
     def __getattr__(self, name):
         return getattr(self._lock, name)
