@@ -22,7 +22,7 @@ from diskreplay.inspection.store_activity import (
 from diskreplay.open_episodes import parse_begins
 from diskreplay.schema import Schema
 from diskreplay.store import actor_ring, files, format, manifest, private
-from diskreplay.store.catalog import segments_of
+from diskreplay.store.catalog import keys_beside_files
 from diskreplay.store.field import Field
 from diskreplay.store.field_paths import FieldPaths
 from diskreplay.store.store import Store
@@ -256,10 +256,10 @@ def _field(
     paths = FieldPaths(path, number, field)
     chunks, private_files = sizes(paths.directory), sizes(private.directory(path))
     open_segments = sizes(paths.open_segments)
-    found = segments_of(field, bounds[:, 0], bounds[:, 1])
+    found = keys_beside_files(paths, bounds[:, 0], bounds[:, 1])
     missing = [
         f"{field.name}/{field.chunk_key(*key)}"
-        for key, _envs in found
+        for key in found
         # A writer may have deleted it since its rows were counted.
         if not live
         and field.chunk_key(*key) not in chunks

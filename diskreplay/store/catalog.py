@@ -1,8 +1,9 @@
 """Which rows count and which segments a store has: worked out from its metadata, in one place."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from diskreplay.store.field import Field
 from diskreplay.store.field_paths import FieldPaths
 from diskreplay.store.segment import Seal
 
-_MOST_SEGMENTS = 1 << 26  # of one field and all envs: more than a disk has files
+_AT_ONCE = 1 << 16  # segments, each counted for each env
+_MOST_LACKING = 1 << 16  # files of a field that somebody may have removed
 
 Key = tuple[str, int, int]  # name of a field, number, group
 
@@ -119,9 +121,10 @@ class Catalog:
         return slice(group * size, min((group + 1) * size, self.num_envs))
 
     def entries(self, field: Field) -> list[SegmentEntry]:
-        """The segments that have retained rows, the oldest first."""
-        found = segments_of(field, self.first, self.count)
-        return [self.segment(field, *key) for key, _envs in found]
+        """The segments that have retained rows, the oldest first; a `FormatError` where they are
+        far more than there are files."""
+        found = keys_beside_files(self.paths(field), self.first, self.count)
+        return [self.segment(field, *key) for key in found]
 
     def entry(self, field: Field, number: int, group: int) -> SegmentEntry | None:
         """One segment; None if none of its rows is retained."""
@@ -207,45 +210,69 @@ def rows_between(field: Field, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def segments_of(
     field: Field, first: np.ndarray, count: np.ndarray
-) -> list[tuple[tuple[int, int], np.ndarray]]:
+) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
     """The segments that hold rows ``first[e]`` up to ``count[e]`` of any env `e`.
+
+    They are worked out some at a time: numbers that are damaged may say that there are more than
+    memory holds, and who opens them ends at the first one whose file is missing.
 
     Parameters
     ----------
     first, count : ndarray of int64, shape (num_envs,)
 
-    Returns
-    -------
-    list of ((number, group), envs)
-        The oldest first, each with the envs that have rows in it, in order. Costs some bytes of
-        memory for each segment and env.
+    Yields
+    ------
+    ((number, group), envs)
+        The oldest first, each with the envs that have rows in it, in order.
+    """
+    low = first // field.segment_rows
+    high = np.where(count > first, -(-count // field.segment_rows), low)
+    some, at = max(_AT_ONCE // len(first), 1), 0
+    while len(left := low[high > np.maximum(low, at)]):
+        at = max(at, int(left.min()))
+        yield from _segments_between(field, low.clip(at, at + some), high.clip(at, at + some))
+        at += some
+
+
+def _segments_between(
+    field: Field, low: np.ndarray, high: np.ndarray
+) -> Iterable[tuple[tuple[int, int], np.ndarray]]:
+    """The same of the segments ``low[e]`` up to ``high[e]`` of each env `e`; there is one."""
+    sizes = high - low
+    envs = np.repeat(np.arange(len(low)), sizes)
+    numbers = low[envs] + np.arange(len(envs)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    order = np.argsort(numbers, kind="stable")  # they are in the order of the envs
+    numbers, envs = numbers[order], envs[order]
+    groups = envs // field.env_group
+    changes = (np.diff(numbers) != 0) | (np.diff(groups) != 0)
+    starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
+    keys = zip(numbers[starts].tolist(), groups[starts].tolist(), strict=True)
+    return zip(keys, np.split(envs, starts[1:]), strict=True)
+
+
+def keys_beside_files(
+    paths: FieldPaths, first: np.ndarray, count: np.ndarray
+) -> list[tuple[int, int]]:
+    """``(number, group)`` of the segments that `segments_of` gives, in that order.
 
     Raises
     ------
     FormatError
-        They are more than a disk can have: the numbers are damaged.
+        They are far more than the field has files: the numbers are damaged.
     """
-    rows = field.segment_rows
-    low, high = first // rows, -(-count // rows)
-    sizes = np.where(count > first, high - low, 0)
-    if sizes.sum(dtype=np.float64) > _MOST_SEGMENTS:  # memory for them would be asked for
-        raise FormatError(
-            f"field {field.name!r}: rows {first.min()} to {count.max()} are counted, which no "
-            "store can have: damaged; restore it, or load a checkpoint"
-        )
-    envs = np.repeat(np.arange(len(first)), sizes)
-    if not len(envs):
-        return []
-    numbers = low[envs] + np.arange(len(envs)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    order = np.lexsort((envs, envs // field.env_group, numbers))
-    numbers, envs = numbers[order], envs[order]
-    groups = envs // field.env_group
-    changes = (np.diff(numbers) != 0) | (np.diff(groups) != 0)
-    starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).tolist()
-    return [
-        ((int(numbers[start]), int(groups[start])), some)
-        for start, some in zip(starts, np.split(envs, starts[1:]), strict=True)
-    ]
+    field, places = paths.field, (paths.directory, paths.open_segments)
+    keys = (key for key, _envs in segments_of(field, first, count))
+    found = list(islice(keys, _MOST_LACKING + 1))
+    if len(found) > _MOST_LACKING:
+        there = sum(len(os.listdir(place)) for place in places if files.is_dir(place))
+        found += islice(keys, there)
+        if len(found) > _MOST_LACKING + there:
+            raise FormatError(
+                f"{paths.root}: rows {first.min()} to {count.max()} are counted, of which the "
+                f"field {field.name!r} lacks more than {_MOST_LACKING} files, and has {there}: "
+                "damaged; restore zarr.json, or load a checkpoint"
+            )
+    return found
 
 
 def keys_of(field: Field, first: np.ndarray, count: np.ndarray) -> list[tuple[int, int]]:

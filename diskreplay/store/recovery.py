@@ -382,11 +382,14 @@ def _sort_pending_deletes(
     record, which counts on them. They are deleted after the next one.
     """
     # Of rows that are in the tail too: what a flush wrote stays until there is better.
-    kept = {key for key, _envs in segments_of(column.field, first, count)}
-    counted_on = {key for key, _envs in segments_of(column.field, durable_first, durable_count)}
     where = column.files.paths
     found = [(where.open_segment(*key), key) for key in _pairs(where.open_segments)]
     found += [(where.chunk(*key), key) for key in _numbered(where.directory)]
+    kept = {key for key, _envs in segments_of(column.field, first, count)}
+    # If the record is damaged, there may be more before these than memory holds.
+    oldest = min((number for _path, (number, _group) in found), default=0)
+    begin = np.maximum(durable_first, oldest * column.field.segment_rows)
+    counted_on = {key for key, _envs in segments_of(column.field, begin, durable_count)}
     for path, key in found:
         if key in kept:
             continue

@@ -1,8 +1,11 @@
 """Which rows count and which segments there are, beside plain loops."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
+from diskreplay.errors import FormatError
 from diskreplay.store.catalog import Catalog, is_still_sealed, keys_of, segments_of
 from diskreplay.store.field import Field
 from diskreplay.store.segment import Seal
@@ -28,16 +31,50 @@ def has_rows(field, first, count):
     return found
 
 
-def test_the_segments_that_have_rows_and_which_envs_have_them():
+@pytest.mark.parametrize("at_once", [1, 13, 1 << 16])
+def test_the_segments_that_have_rows_and_which_envs_have_them(monkeypatch, at_once):
+    monkeypatch.setattr("diskreplay.store.catalog._AT_ONCE", at_once)
     rng = np.random.default_rng(1)
     for trial in range(300):
         field, first, count = random_case(rng, trial)
         expected = has_rows(field, first, count)
-        found = segments_of(field, first, count)
+        found = list(segments_of(field, first, count))
         assert [key for key, _envs in found] == sorted(expected)
         for key, envs in found:
             assert envs.tolist() == sorted(expected[key])
         assert keys_of(field, first, count) == sorted(expected)
+
+
+def test_who_looks_at_some_segments_waits_for_no_others():
+    """More are counted, by numbers that have rotted, than memory holds."""
+    field = Field("f", (), np.dtype("u1"), "raw", 4, 2)
+    first, count = np.array([0, 0, 1 << 40]), np.array([1 << 61, 6, 1 << 61])
+    found = islice(segments_of(field, first, count), 4)
+    assert [(key, envs.tolist()) for key, envs in found] == [
+        ((0, 0), [0, 1]), ((1, 0), [0, 1]), ((2, 0), [0]), ((3, 0), [0])
+    ]  # fmt: skip
+
+
+def test_segments_are_held_against_the_files(tmp_path, monkeypatch):
+    """Many envs in one file count once: a store of 1,024 with 65,537 segments is no damaged one."""
+    monkeypatch.setattr("diskreplay.store.catalog._MOST_LACKING", 10)
+    field = Field("f", (), np.dtype("u1"), "raw", 4, 3)
+    made = catalog(tmp_path, field, np.array([0, 0, 0]), np.array([60, 60, 60]))
+    with pytest.raises(FormatError, match=r"rows 0 to 60 are counted, .* 'f' .* has 0:"):
+        made.entries(field)
+    paths = made.paths(field)
+    for directory in (paths.directory, paths.open_segments):
+        directory.mkdir(parents=True)
+    paths.open_segment(14, 0).touch()
+    for number in range(4):
+        assert not paths.chunk(number, 0).exists()
+        with pytest.raises(FormatError, match=f"has {number + 1}:"):
+            made.entries(field)
+        paths.chunk(number, 0).touch()
+    assert [entry.number for entry in made.entries(field)] == list(range(15))
+    rotten = catalog(tmp_path, field, np.array([0, 0, 0]), np.array([60, 60, 1 << 61]))
+    with pytest.raises(FormatError, match="has 5:"):
+        rotten.entries(field)
 
 
 def catalog(tmp_path, field, first, count, **options):

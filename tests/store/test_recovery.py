@@ -1,5 +1,6 @@
 """What is there after a kill, a power cut or a close, beside lists of rows."""
 
+import json
 import shutil
 import warnings
 
@@ -255,3 +256,16 @@ def test_a_shard_that_was_cut_off_is_refused_after_a_kill_and_made_anew_after_a_
         again = make(copy)
     with again:
         check(again, [20, 20])
+
+
+@pytest.mark.parametrize("count", [1 << 28, 1 << 60])
+def test_rows_that_a_damaged_record_counts_are_missed_at_the_first_file(tmp_path, count):
+    """And memory for them is not asked for."""
+    path = tmp_path / "store"
+    with make(path) as buffer:
+        add(buffer, 20)
+    document = json.loads((path / "zarr.json").read_text())
+    document["attributes"]["diskreplay"] |= {"count": [20, count], "transitions": [20, count]}
+    (path / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(CorruptSegmentError, match=r"missing, and with it rows 20 to 23 of env 1"):
+        make(path)
