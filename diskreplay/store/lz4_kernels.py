@@ -124,9 +124,7 @@ def lz4_decode(source, size, target, wanted, whole):
             return -1
         if length < _TOKEN and stop - to >= _WIDE:
             _short_match(to, offset)
-            to += length + 4
-            if to >= stop:
-                break
+            to += length + 4  # which is not the end: that is further away
             continue
         if length == _TOKEN:
             more = int64(255)
