@@ -9,7 +9,7 @@ import numpy as np
 
 from diskreplay.errors import DtypeError, InvalidInputError, ShapeError
 
-_REAL = (int, float, np.integer, np.floating)
+_REAL, _NOT_REAL = (int, float, np.integer, np.floating), (bool, np.timedelta64)
 _FINITE = sys.float_info.max
 _Masked = np.ma.MaskedArray
 # By these names, since each update of priorities asks: that is what is measured of it.
@@ -17,8 +17,14 @@ _Array, _FLOAT64, _contiguous = np.ndarray, np.dtype(np.float64), np.ascontiguou
 
 
 def is_real(value: Any) -> bool:
-    """Whether it is a real number of Python or NumPy. True and False are flags."""
-    return isinstance(value, _REAL) and not isinstance(value, bool)
+    """Whether it is a real number of Python or NumPy. True and False are flags, and a span of time
+    is one of a unit, though NumPy has it among its integers."""
+    return isinstance(value, _REAL) and not isinstance(value, _NOT_REAL)
+
+
+def is_integer(value: Any) -> bool:
+    """The same of an integer: no float, though it be a whole number."""
+    return isinstance(value, int | np.integer) and not isinstance(value, _NOT_REAL)
 
 
 @overload
@@ -176,7 +182,7 @@ def _of_objects(array: np.ndarray) -> np.ndarray:
     """As float64 where each object is a real number: a `Fraction`, a `Decimal`, an int that NumPy
     has no integer for. Else as it is."""
     for each in array.flat:
-        if not isinstance(each, numbers.Real | Decimal) or isinstance(each, bool):
+        if not isinstance(each, numbers.Real | Decimal) or isinstance(each, _NOT_REAL):
             return array
     try:
         return array.astype(np.float64)

@@ -8,7 +8,7 @@ import numpy as np
 
 from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.errors import InvalidInputError
-from diskreplay.given_numbers import as_array
+from diskreplay.given_numbers import as_array, is_integer
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.mutable_fields import MutableFields
 from diskreplay.runs import Run
@@ -156,7 +156,7 @@ class RowBuffer(MutableFields):
         such calls. In the rows of such a call `verify` takes neither for rot.
         """
         self._check_writable()
-        if not isinstance(env, int | np.integer) or not 0 <= env < self.num_envs:
+        if not is_integer(env) or not 0 <= env < self.num_envs:
             raise InvalidInputError(f"env: 0 to {self.num_envs - 1} expected, found {env!r}")
         with self._turn_when_drawn():
             self._check_writable()

@@ -25,6 +25,7 @@ RAGGED = [[1], [1, 2]]
 NONE = {
     "True": True, "np.True_": np.True_, "'1'": "1", "b'1'": b"1", "1j": 1j,
     "complex64": np.complex64(1), "10**400": HUGE, "datetime": np.datetime64(1, "s"),
+    "span of time": np.timedelta64(1, "s"), "number of spans": np.timedelta64(1),
 }  # fmt: skip
 
 

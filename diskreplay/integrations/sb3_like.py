@@ -23,7 +23,7 @@ from diskreplay.errors import (
     ReadOnlyError,
     SchemaError,
 )
-from diskreplay.given_numbers import whole
+from diskreplay.given_numbers import is_integer, whole
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
 from diskreplay.integrations.slot_array import SlotArray
 from diskreplay.integrations.stacked_leaf import StackedLeaf
@@ -74,8 +74,7 @@ class DiskTransitions(Checkpointed):
         self._disk = options
         one_of("pickle", options.pickle, ("reference", "embed"))
         one_of("stack_padding", options.stack_padding, ("auto", "zero", "reset"))
-        whole = isinstance(options.prefetch, int | np.integer)
-        if not whole or not 0 <= options.prefetch <= 1024:
+        if not is_integer(options.prefetch) or not 0 <= options.prefetch <= 1024:
             raise InvalidInputError(f"prefetch: 0 to 1024 expected, found {options.prefetch!r:.60}")
         self._leaves = self._make_leaves()
         self._of_one = (1, *self._leaves[0].shape), self._leaves[0].dtype

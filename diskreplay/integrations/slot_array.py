@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import is_integer
 
 _AT_ONCE = 64 << 20  # bytes that `__array__` reads at a time
 _ALL = slice(None)
@@ -157,8 +158,7 @@ def _picks(rest: tuple[Any, ...]) -> bool:
 
 def _is_basic(part: Any) -> bool:
     """Whether it is a part of a key with which NumPy makes a view."""
-    is_number = isinstance(part, int | np.integer) and not isinstance(part, bool)
-    return part is Ellipsis or part is None or is_number or _is_slice(part)
+    return part is Ellipsis or part is None or is_integer(part) or _is_slice(part)
 
 
 def _is_slice(part: Any) -> bool:

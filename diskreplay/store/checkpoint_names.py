@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
+from diskreplay.given_numbers import is_integer
 from diskreplay.store import files, manifest, tempfiles
 from diskreplay.store.paths import resolved
 
@@ -23,7 +22,7 @@ def checked_suffix(suffix: int | str) -> str:
 
     An integer (a NumPy one too) from 0 on, or a string; nothing else has one obvious text.
     """
-    is_number = isinstance(suffix, int | np.integer) and not isinstance(suffix, bool)
+    is_number = is_integer(suffix)
     if is_number and int(suffix) < 0:
         raise SuffixError(
             f"checkpoint suffix {suffix!r}: a number from 0 on expected, or a string; count from 0"
@@ -40,7 +39,7 @@ def checked_suffix(suffix: int | str) -> str:
 
 def checked_keep(keep: int | None) -> int | None:
     """How many numbered checkpoints to keep, or an `InvalidInputError`."""
-    is_number = isinstance(keep, int | np.integer) and not isinstance(keep, bool)
+    is_number = is_integer(keep)
     if keep is not None and (not is_number or keep < 1):
         raise InvalidInputError(f"keep: a positive integer or None expected, found {keep!r}")
     return None if keep is None else int(keep)

@@ -29,7 +29,23 @@ def test_a_suffix_becomes_text(suffix, text):
 
 @pytest.mark.parametrize(
     "suffix",
-    [-1, np.int64(-3), True, None, 1.0, b"1", "", ".a", "a/b", "a b", "a\n", "ü", "x" * 101, ["1"]],
+    [
+        -1,
+        np.int64(-3),
+        np.timedelta64(3),
+        True,
+        None,
+        1.0,
+        b"1",
+        "",
+        ".a",
+        "a/b",
+        "a b",
+        "a\n",
+        "ü",
+        "x" * 101,
+        ["1"],
+    ],
 )
 def test_a_suffix_that_is_no_name_is_refused(suffix):
     with pytest.raises(SuffixError, match="checkpoint suffix"):

@@ -18,6 +18,7 @@ from diskreplay.compat.cpprb.resident import Resident
 from diskreplay.compat.cpprb.tracks import Arrays, check_links
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import is_real
 
 _ROWS_AT_ONCE = 1024
 _MOST_SLOTS = 2**62 - 1
@@ -85,7 +86,7 @@ class ReplayBuffer(Facade):
         compressor: str = "auto",
         **ignored: Any,
     ) -> None:
-        if not isinstance(size, int | float | np.number) or not 1 <= size <= _MOST_SLOTS:
+        if not is_real(size) or not 1 <= size <= _MOST_SLOTS:
             raise InvalidInputError(f"size: a positive number expected, found {size!r}")
         self._size = int(size)
         self._columns = Columns(env_dict, names(next_of), default_dtype)

@@ -7,6 +7,7 @@ import numpy as np
 
 from diskreplay.compat.cpprb.columns import Columns, names
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import is_integer
 
 Arrays = dict[str, np.ndarray]
 
@@ -43,7 +44,7 @@ class NstepBuffer:
         next_of: Any = None,
     ) -> None:
         size = Nstep["size"]
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        if not is_integer(size) or size < 1:
             raise InvalidInputError(f"Nstep: size {size!r} found, a positive integer expected")
         self.columns = Columns(env_dict, names(next_of), default_dtype)
         self.size, self.gamma = int(size), float(Nstep.get("gamma", 0.99))

@@ -12,6 +12,7 @@ from diskreplay.compat.cpprb.columns import PRIORITIES
 from diskreplay.compat.cpprb.tracks import Arrays
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
+from diskreplay.given_numbers import is_real
 from diskreplay.sampling.sum_tree import SumTree
 
 
@@ -66,7 +67,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         **ignored: Any,
     ) -> None:
         for name, value in (("alpha", alpha), ("eps", eps)):
-            if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
+            if not is_real(value) or not 0 <= value < np.inf:
                 raise InvalidInputError(f"{name}: a number from 0 on expected, found {value!r}")
         self._alpha, self._eps, self._check = float(alpha), float(eps), bool(check_for_update)
         self._rng = np.random.default_rng()
