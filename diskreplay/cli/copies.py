@@ -80,7 +80,7 @@ def merge(
     """Make one store from several: env by env, the rows of the first, then those of the next.
 
     The rows of the new store are numbered from 0. What is left of an episode whose beginning was
-    evicted is taken over from the first store only.
+    evicted is taken over from the first store only; a warning says how many rows that leaves out.
     """
     from diskreplay.convert import copying
 

@@ -9,7 +9,8 @@ left out. Windows of ``ends="cross"`` with a stride begin at multiples of it, of
 those that are others have the largest priority. Parts of episodes stay parts (`begins`).
 
 Sources may be live stores and checkpoints. Of a live one, rows that its writer evicts while they
-are copied are left out, and so are those behind them up to the next beginning of an episode.
+are copied are left out, and so are those behind them up to the next beginning of an episode; a
+`RuntimeWarning` says how many these are.
 """
 
 import contextlib
@@ -116,7 +117,8 @@ def merge(
     -----
     Where a source other than an env's first begins inside an episode, because the beginning was
     evicted, what is left of that episode is left out: its stacks would show another source's
-    frames. An episode that was open at the end of a source is cut there.
+    frames. A `RuntimeWarning` says how many rows of which source. An episode that was open at the
+    end of a source is cut there.
     """
     return _copied(sources, out, overwrite, progress, capacity=capacity)
 
@@ -226,5 +228,6 @@ def _fill(target: ReplayBuffer, sources: Sequence[ReplayBuffer], progress: Progr
                 made = importer.add(env, taken, columns, known.of(ids), np.isin(ids, begins))
                 views.add(env, taken, made)
                 importer.progress(len(rows), total)
+        importer.warn_of_left_out(source.path)
     importer.set_priorities(max(largest, default=None))
     views.write()

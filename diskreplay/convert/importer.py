@@ -30,7 +30,7 @@ class Importer:
     progress : callable
         To be called with how many rows were read since and how many there are.
     left_out : int
-        Rows so far; see `warn_of_left_out`.
+        Rows since the last warning; see `warn_of_left_out`.
     """
 
     def __init__(self, buffer: ReplayBuffer, progress: Progress | None = None) -> None:
@@ -161,10 +161,12 @@ class Importer:
         self._remember(ids, priorities)
 
     def warn_of_left_out(self, source: object) -> None:
-        """Say how many rows were left out, if any: what came back is a smaller buffer."""
+        """Say how many rows of this source, the newest one, were left out, if any: what came back
+        is a smaller buffer."""
         if self.left_out:
+            left_out, self.left_out = self.left_out, 0
             warnings.warn(
-                f"{source}: {self.left_out} row(s) left out: rows before them are missing, so the "
+                f"{source}: {left_out} row(s) left out: rows before them are missing, so the "
                 "stacks of their frames would not be theirs",
                 RuntimeWarning, stacklevel=5,
             )  # fmt: skip

@@ -1,6 +1,8 @@
 """Copies, merged and trimmed stores against what was recorded."""
 
+import contextlib
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -64,15 +66,19 @@ def test_merging(tmp_path_factory, one, ticks, capacity):
     two = one | {"ticks": ticks["ticks"], "seed": ticks["seed"]}
     sources = [Recorded(path / f"store{i}", **stream) for i, stream in enumerate((one, two))]
     num_envs = one["num_envs"]
-    merge([each.buffer for each in sources], path / "both",
-          capacity=capacity and capacity * num_envs)  # fmt: skip
-    expected = []
+    with warnings.catch_warnings(record=True) as warned:
+        merge([each.buffer for each in sources], path / "both",
+              capacity=capacity and capacity * num_envs)  # fmt: skip
+    expected, left_out = [], 0
     for env in range(num_envs):
         before, after = sources[0].kept(env), sources[1].kept(env)
         if before:  # the rest of an episode whose beginning is gone has no stacks there
             begins = [i for i, row in enumerate(after) if row["step"] == 0]
+            left_out += begins[0] if begins else len(after)
             after = after[begins[0] :] if begins else []
         expected.append(before + after)
+    said = f"{path / 'store1'}: {left_out} row(s) left out: rows before them are missing"
+    assert [str(each.message)[: len(said)] for each in warned] == [said] * (left_out > 0)
     with diskreplay.open(path / "both") as both:
         if capacity is None:
             sources[0].check_store(both, expected)
@@ -136,11 +142,13 @@ def test_a_checkpoint_and_a_live_store(tmp_path, recorded):
 
 
 @pytest.mark.parametrize(
-    ("more", "left"),
-    [(0, [*range(3, 12)]), (2, [3, 8, 9, 10, 11]), (5, [3, 8, 9, 10, 11]), (6, [3]), (9, [3])],
-)
-def test_a_writer_that_evicts_meanwhile(tmp_path, monkeypatch, more, left):
-    """Row 3 ends the first episode, 4 to 7 and 8 to 11 are the next two."""
+    ("more", "left", "left_out"),
+    [(0, [*range(3, 12)], 0), (2, [3, 8, 9, 10, 11], 3), (5, [3, 8, 9, 10, 11], 0), (6, [3], 3),
+     (9, [3], 0)],
+)  # fmt: skip
+def test_a_writer_that_evicts_meanwhile(tmp_path, monkeypatch, more, left, left_out):
+    """Row 3 ends the first episode, 4 to 7 and 8 to 11 are the next two; `left_out` rows are
+    retained behind those that left."""
     monkeypatch.setattr(copying, "_PIECE_BYTES", 1)
     recorded = Recorded(
         tmp_path / "s", **{**FEW, "num_envs": 1, "rows_per_env": 9, "ticks": [ON, ON, END] * 3}
@@ -152,7 +160,8 @@ def test_a_writer_that_evicts_meanwhile(tmp_path, monkeypatch, more, left):
             for _ in range(more):
                 recorded.tick(ON)
 
-    with recorded.buffer as buffer:
+    said = pytest.warns(RuntimeWarning, match=rf"/s: {left_out} row\(s\) left out")
+    with recorded.buffer as buffer, said if left_out else contextlib.nullcontext():
         convert(buffer, tmp_path / "copy", progress=write_on)
     with diskreplay.open(tmp_path / "copy") as copy:
         recorded.check_store(copy, [[before[t] for t in left]])

@@ -89,6 +89,7 @@ def test_rows_that_left_amid_an_episode_cost_its_rest():
         assert kept(buffer) == [0, 1, 2, 7]
         with pytest.warns(RuntimeWarning, match=r"here: 2 row\(s\) left out"):
             importer.warn_of_left_out("here")
+        importer.warn_of_left_out("there")  # of which none were
         for env in (-1, 1):
             with pytest.raises(InvalidInputError, match=f"0 to 0 expected, found {env}"):
                 importer.add(env, np.array([8]), columns([1], [8]))
