@@ -151,6 +151,16 @@ def test_code_has_the_form_of_its_language(page):
             assert language in NOT_CODE, (language, text)
 
 
+def test_every_table_has_a_head():
+    """Lines of one that follow an empty line are no table any more: they come out as text."""
+    for page in PAGES:
+        for paragraph in (ROOT / page).read_text().split("\n\n"):
+            lines = [line.strip() for line in paragraph.strip().splitlines()]
+            if lines and lines[0].startswith("|"):
+                assert len(lines) > 1, (page, lines)
+                assert set(lines[1]) <= set("|-: "), (page, lines[0])
+
+
 def test_each_exception_is_needed():
     for page, beginning in NOT_RUN:
         found = [text for _, text in blocks(page) if text.startswith(beginning)]
