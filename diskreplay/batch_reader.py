@@ -1,6 +1,5 @@
 """A batch that was drawn, and its reader: from what is to be read to the arrays."""
 
-import os
 import sys
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
@@ -12,6 +11,7 @@ from diskreplay.batch import Batch, WindowMemory
 from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
 from diskreplay.schema import Schema
+from diskreplay.store import machine
 from diskreplay.store.column import Column
 from diskreplay.store.field import Field
 from diskreplay.store.read_job import JOB
@@ -19,8 +19,6 @@ from diskreplay.store.reading_pool import pool
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
-MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-"""Bytes that the machine has."""
 _OTHERS = 40  # bytes of a transition's numbers, from its reward to its probability
 _NOTHING = np.empty(0, np.uint8)
 
@@ -72,14 +70,14 @@ class BatchReader:
         frames = stack_size + min(stack_size, update_horizon)
         self._bytes = frames * row_bytes(schema.observations) + row_bytes(schema.actions)
         self._bytes += row_bytes(schema.extras.values()) + _OTHERS
-        self._most = MEMORY // self._bytes
+        self._most = machine.memory() // self._bytes
         # How many batches to ask the kernel for in advance, see batch_kernels.windows. Only Linux
         # says how many page faults a thread had.
         self._advice = np.array([0, 16 if sys.platform == "linux" else 0], np.int64)
         self._rusage = np.zeros(32, np.int64)
 
     def check_fits(self, size: int) -> None:
-        """Refuse so many transitions where this machine's memory cannot hold them, with an
+        """Refuse so many transitions where `machine.memory` cannot hold them, with an
         `InvalidInputError`."""
         if size > self._most:
             refuse_size("batch_size", size, self._bytes)
@@ -214,15 +212,16 @@ def reused(
 
 def refuse_size(name: str, size: int, bytes_: int) -> NoReturn:
     """Say of an argument that a batch of so many transitions or windows, of so many bytes each, is
-    larger than the machine's memory. While it was drawn, the system would kill some process.
+    larger than the memory that this process may have. While it was drawn, the system would kill
+    some process.
 
     Raises
     ------
     InvalidInputError
     """
     raise InvalidInputError(
-        f"{name}: {size:,} found, which take {size * bytes_ / 2**30:,.1f} GiB of memory or "
-        f"more, and this machine has {MEMORY / 2**30:,.1f} GiB; ask for fewer at a time"
+        f"{name}: {size:,} found, which take {size * bytes_ / 2**30:,.1f} GiB of memory or more, "
+        f"and this process may have {machine.memory() / 2**30:,.1f} GiB; ask for fewer at a time"
     )
 
 

@@ -15,7 +15,7 @@ from diskreplay.handover import Handover
 from diskreplay.locks import Lock, wait_for
 from diskreplay.options import Beta
 from diskreplay.signals import undisturbed
-from diskreplay.store import numbers
+from diskreplay.store import machine
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
@@ -48,8 +48,8 @@ class UnderWay(NamedTuple):
         Raises
         ------
         FormatError
-            It is damaged; or more was under way than the memory of this machine holds, which a run
-            on it cannot have had.
+            It is damaged; or more was under way than the memory of this process holds, which a run
+            with as much cannot have had.
         """
         found = []
         if isinstance(attributes, list) and len(attributes) > MOST_PREFETCHERS:
@@ -68,12 +68,11 @@ class UnderWay(NamedTuple):
                 case _:
                     raise FormatError(f"the attribute prefetch is damaged ({entry!r:.60})")
         drawn = sum(each.depth * each.batch_size for each in found if each.turn >= 0)
-        memory = numbers.memory()
-        if drawn * transition_bytes > memory:
+        if drawn * transition_bytes > machine.memory():
             raise FormatError(
                 f"the attribute prefetch lists {drawn:,} transitions under way: they take "
-                f"{drawn * transition_bytes / 2**30:,.1f} GiB, and this machine has "
-                f"{memory / 2**30:,.1f} GiB of memory"
+                f"{drawn * transition_bytes / 2**30:,.1f} GiB, and this process may have "
+                f"{machine.memory() / 2**30:,.1f} GiB"
             )
         return found
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from diskreplay import spaces
 from diskreplay.batch import MOST_KEPT
-from diskreplay.batch_reader import MEMORY, flat, refuse_size, reused
+from diskreplay.batch_reader import flat, refuse_size, reused
 from diskreplay.errors import CorruptSegmentError
 from diskreplay.sampling.window import Window, WindowPlan
 from diskreplay.schema import Schema
 from diskreplay.sequence_batch import SequenceBatch
+from diskreplay.store import machine
 from diskreplay.store.column import Column
 from diskreplay.store.read_job import READS
 from diskreplay.store.reading_pool import pool
@@ -142,9 +143,9 @@ class SequenceReader:
         self._bytes = one.block.nbytes + sum(read)  # of a window
 
     def check_fits(self, size: int, name: str = "batch_size") -> None:
-        """Refuse so many windows where this machine's memory cannot hold them, with an
+        """Refuse so many windows where `machine.memory` cannot hold them, with an
         `InvalidInputError` that is about the argument `name`."""
-        if size * self._bytes > MEMORY:
+        if size * self._bytes > machine.memory():
             refuse_size(name, size, self._bytes)
 
     def _plan(self, size: int) -> WindowPlan:

@@ -13,7 +13,7 @@ from diskreplay.prefetch import UnderWay
 from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.schema import Schema
 from diskreplay.small_columns import check_steps
-from diskreplay.store import numbers
+from diskreplay.store import machine, numbers
 from diskreplay.store.store import Store
 
 
@@ -40,7 +40,7 @@ class StoreKind:
         Raises
         ------
         FormatError
-            They are damaged, or describe batches that this machine has no memory for.
+            They are damaged, or describe batches that there is no memory for.
         """
         meta = store.meta
         try:
@@ -53,11 +53,11 @@ class StoreKind:
                 options.check_capacity(store.capacity)
             found = cls(Schema.parse(meta), options, distribution.parse(meta))
             needed = options.batch_size * found.transition_bytes
-            if needed > numbers.memory():
+            if needed > machine.memory():
                 raise ValueError(
                     f"a batch of {options.batch_size:,} transitions of {found.transition_bytes:,} "
-                    f"bytes takes {needed / 2**30:,.1f} GiB, and this machine has "
-                    f"{numbers.memory() / 2**30:,.1f} GiB of memory"
+                    f"bytes takes {needed / 2**30:,.1f} GiB, and this process may have "
+                    f"{machine.memory() / 2**30:,.1f} GiB"
                 )
         except (
             FormatError, KeyError, TypeError, ValueError, AttributeError, OverflowError

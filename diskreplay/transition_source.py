@@ -57,7 +57,7 @@ class TransitionSource(ActorRows):
         ------
         InvalidInputError
             `threads` is not from 1 to 64, or `batch_size` no whole number from 1 on, or more than
-            this machine's memory holds.
+            memory holds, that of the machine or of its container.
         EmptyBufferError
             Nothing can be sampled yet.
         CorruptSegmentError

@@ -7,8 +7,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import batch_reader, sequence_reader
 from diskreplay.errors import InvalidInputError
+from diskreplay.store import machine
 
 MANY = 10**9
 
@@ -70,11 +70,10 @@ def test_what_the_memory_holds_is_drawn(buffer, monkeypatch, name):
     """What is reckoned with is no more than a batch is, and more than half of it."""
     call = calls(buffer)[name]
     held = nbytes(call(16))
-    for memory, fits in ((held, True), (held // 2, False)):
-        monkeypatch.setattr(batch_reader, "MEMORY", memory)
-        monkeypatch.setattr(sequence_reader, "MEMORY", memory)
+    for most, fits in ((held, True), (held // 2, False)):
+        monkeypatch.setattr(machine, "memory", lambda most=most: most)
         reader = buffer._rows._batch_reader
-        monkeypatch.setattr(reader, "_most", memory // reader._bytes)
+        monkeypatch.setattr(reader, "_most", most // reader._bytes)
         if fits:
             assert len(call(16)) == 16
         else:

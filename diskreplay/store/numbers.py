@@ -4,7 +4,6 @@ A number beyond them may lead a kernel, which checks nothing, to memory that is 
 no types: a rotten byte makes a number a text, a list or another number.
 """
 
-import os
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,6 @@ def flag(name: str, value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError(f"{name}: true or false expected, found {value!r:.60}")
     return value
-
-
-def memory() -> int:
-    """Bytes of memory of this machine: what a number from a file asks for has to fit into it."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def real(name: str, value: Any, low: float, high: float) -> float:

@@ -1,7 +1,5 @@
 """Numbers from files: what is taken, and what is refused by its name."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -67,10 +65,3 @@ def test_a_long_value_is_cut():
     with pytest.raises(ValueError) as caught:
         numbers.integer("x", "9" * 100_000, 0, 1)
     assert len(str(caught.value)) < 150
-
-
-def test_memory_is_that_of_the_machine():
-    with open("/proc/meminfo") as file:
-        total = int(file.readline().split()[1]) << 10
-    assert abs(numbers.memory() - total) < total / 10
-    assert numbers.memory() % os.sysconf("SC_PAGE_SIZE") == 0
