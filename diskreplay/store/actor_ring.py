@@ -211,23 +211,29 @@ def lost_by_a_power_cut(path: Path) -> str | None:
     found = np.frombuffer(head.ljust(_DATA_AT, b"\0"), _HEADER, 1)[0]
     if found["magic"] != _MAGIC or found["boot"] == boot_id().encode():
         return None
-    waiting = waiting_in(path)
-    if not waiting:
+    waiting = _waiting(head)
+    if waiting == 0:
         return ""
+    lost = "an unknown number of rows" if waiting is None else waiting
     return (
-        f"{path}: rows that an actor had added are lost ({waiting}): they are of before this "
-        "machine was started, or of another machine"
+        f"{path}: rows that an actor had added are lost ({lost}): they are of before this machine "
+        "was started, or of another machine"
     )
 
 
 def waiting_in(path: Path) -> int:
     """How many rows a file says are not taken yet; 0 of one that is no ring, or is damaged."""
-    head = files.read(path, _DATA_AT)[:_DATA_AT]
+    return _waiting(files.read(path, _DATA_AT)[:_DATA_AT]) or 0
+
+
+def _waiting(head: bytes) -> int | None:
+    """The same of the beginning of a file; None of one that is no ring, or is damaged."""
     if len(head) < _DATA_AT or np.frombuffer(head, _HEADER, 1)[0]["magic"] != _MAGIC:
-        return 0
-    words = np.frombuffer(head, "<i8")
-    waiting = int(words[WRITTEN]) - int(words[TAKEN])
-    return waiting if 0 <= waiting <= np.frombuffer(head, _HEADER, 1)[0]["rows"] else 0
+        return None
+    words, rows = np.frombuffer(head, "<i8"), int(np.frombuffer(head, _HEADER, 1)[0]["rows"])
+    taken = int(words[TAKEN])
+    waiting = int(words[WRITTEN]) - taken
+    return waiting if 0 <= waiting <= rows <= MOST_PLACES and taken >= 0 < rows else None
 
 
 def schema_digest(fields: Sequence[Field]) -> str:

@@ -7,7 +7,16 @@ import pytest
 
 from diskreplay.errors import CorruptSegmentError, SchemaError
 from diskreplay.store import actor_ring
-from diskreplay.store.actor_ring import BEHIND, FIRST, TAKEN, UNTIL, WRITTEN, ActorRing
+from diskreplay.store.actor_ring import (
+    BEHIND,
+    FIRST,
+    TAKEN,
+    UNTIL,
+    WRITTEN,
+    ActorRing,
+    lost_by_a_power_cut,
+    waiting_in,
+)
 from diskreplay.store.field import Field
 
 FIELDS = [
@@ -196,6 +205,33 @@ def test_one_of_another_boot(path, ring):
         file.seek(8)
         file.write(b"\xff another".ljust(56, b"\0"))  # no UTF-8 either
     assert not ActorRing(path, FIELDS).of_this_boot
+
+
+@pytest.mark.parametrize(
+    ("written", "taken", "places", "lost"),
+    [
+        (5, 5, 7, None), (5, 3, 7, "2"), (12, 5, 7, "7"), (13, 5, 7, "an unknown number of rows"),
+        (3, 5, 7, "an unknown number of rows"), (-1, -3, 7, "an unknown number of rows"),
+        (0, 0, 0, "an unknown number of rows"), (9, 9, -1, "an unknown number of rows"),
+        (2**62, 0, 7, "an unknown number of rows"), (5, 3, 1 << 60, "an unknown number of rows"),
+    ],
+)  # fmt: skip
+def test_what_a_power_cut_took_is_said(path, ring, monkeypatch, written, taken, places, lost):
+    """Counts that cannot be do not say that there was nothing."""
+    ring.words[WRITTEN], ring.words[TAKEN] = written, taken
+    ring.words[(8 + 56 + 64 + 32) // 8] = places
+    assert lost_by_a_power_cut(path) is None
+    monkeypatch.setattr(actor_ring, "boot_id", lambda: "another")
+    said = lost_by_a_power_cut(path)
+    assert (f"are lost ({lost}): " in said) if lost else said == ""
+    assert waiting_in(path) == (int(lost) if lost and lost.isdecimal() else 0)
+
+
+def test_of_a_ring_that_is_cut_in_its_header_nobody_knows(path, ring, monkeypatch):
+    monkeypatch.setattr(actor_ring, "boot_id", lambda: "another")
+    path.write_bytes(path.read_bytes()[:600])
+    assert "are lost (an unknown number of rows): " in lost_by_a_power_cut(path)
+    assert waiting_in(path) == 0
 
 
 @pytest.mark.parametrize(
