@@ -16,6 +16,7 @@ from diskreplay.locks import Lock, wait_for
 from diskreplay.options import Beta
 from diskreplay.signals import undisturbed
 from diskreplay.store import machine
+from diskreplay.thread_start import try_to_start
 
 MOST_DEPTH = 1024  # each batch under way takes memory: more is a slip of the finger
 MOST_PREFETCHERS = 1024  # of a buffer
@@ -226,17 +227,16 @@ class Prefetcher:
         while len(self._threads) < self._most_threads:
             thread = threading.Thread(target=self._run, name="diskreplay prefetch", daemon=True)
             with undisturbed():  # `close` waits for those that are listed, and would miss one
-                try:
-                    thread.start()
-                except RuntimeError as error:  # no more are to be had
-                    if self._threads:
-                        break
+                if try_to_start(thread):
+                    self._threads.append(thread)
+                elif self._threads:
+                    break
+                else:
                     raise UsageError(
-                        f"the prefetcher cannot start a thread ({error}): end other threads, or "
-                        "allow more (ulimit -u, or pids.max of a container), and call again; "
-                        "sample() needs none"
-                    ) from error
-                self._threads.append(thread)
+                        "the prefetcher cannot start a thread: end other threads, or allow more "
+                        "(ulimit -u, or pids.max of a container), and call again; sample() needs "
+                        "none"
+                    )
         job = self._others.new_job()
         try:
             self._others.last_asked = job.number, job.drawn

@@ -67,6 +67,7 @@ LEVELS = [
         "fork",
         "locks",
         "signals",
+        "thread_start",
         "cache_line",
         "row_commit",
         "jit",

@@ -18,6 +18,7 @@ from diskreplay.store import files
 from diskreplay.store.open_store import OpenStore
 from diskreplay.store.record import Record
 from diskreplay.store.spare_files import WORTH_A_SPARE
+from diskreplay.thread_start import try_to_start
 
 _RECORD_EVERY = 2.0  # seconds
 _PAUSED = 0.02  # until the thread looks again whether it may go on
@@ -82,10 +83,9 @@ class Maintenance:
         if self._thread is None:
             name = f"diskreplay maintenance {self._store.path.name}"
             thread = threading.Thread(target=self._keep, name=name, daemon=True)
-            # Undisturbed: else the new thread would wait for ever for a lock of `start`.
-            with undisturbed(), contextlib.suppress(RuntimeError):
-                thread.start()
-                self._thread = thread
+            with undisturbed():  # `join` waits for the one that is noted, and would miss it
+                if try_to_start(thread):
+                    self._thread = thread
         if self._woken.empty():
             self._woken.put(None)
 

@@ -6,7 +6,9 @@ import threading
 
 import numpy as np
 
+from diskreplay.signals import undisturbed
 from diskreplay.store.read_job import JOB, TAKEN
+from diskreplay.thread_start import try_to_start
 
 _PART_BYTES = 1 << 16  # that a thread reads at once, at least
 _PARTS = 4  # for each thread, so that one that comes late, or is held up, is not waited for
@@ -65,13 +67,10 @@ class ReadingPool:
         while len(self._threads) < helpers:
             thread = threading.Thread(target=_help, args=(self._jobs,), name="diskreplay reading")
             thread.daemon = True
-            try:
-                thread.start()
-            except RuntimeError as error:  # no more are to be had: those that there are do
-                if type(error) is not RuntimeError:
-                    raise  # of a signal handler
-                break
-            self._threads.append(thread)
+            with undisturbed():  # or one more would be started the next time
+                if not try_to_start(thread):
+                    break  # those that there are do
+                self._threads.append(thread)
         for _ in range(min(helpers, len(self._threads))):
             self._jobs.put(job)
 

@@ -52,6 +52,7 @@ from diskreplay.store.place import read_steadily
 from diskreplay.store.record import Record, write_group
 from diskreplay.store.row_writer import RowWriter
 from diskreplay.store.usage import sizes
+from diskreplay.thread_start import try_to_start
 
 _TRIES = 20  # of a reader
 
@@ -309,12 +310,10 @@ class Store(OpenStore):
 
         name = f"diskreplay clearing {self.path.name}"
         thread = threading.Thread(target=clear, name=name)
-        try:
-            thread.start()
-        except RuntimeError:  # no thread is to be had
-            clear()
-        else:
+        if try_to_start(thread):
             self._clearing = thread
+        else:
+            clear()
 
     def finish_clearing(self) -> None:
         """Wait until the files of the store that this one has replaced are gone."""

@@ -44,3 +44,24 @@ def test_rows_are_added_where_no_more_threads_are_to_be_had(
     assert verify(tmp_path / "replay").clean
     with diskreplay.open(tmp_path / "replay") as reader:
         assert reader.bounds[0][1] == 1000
+
+
+@pytest.mark.parametrize("error", [RecursionError, NotImplementedError])
+def test_what_else_is_raised_as_the_thread_starts_is_no_lack_of_threads(
+    tmp_path, monkeypatch, error
+):
+    """By a signal handler, say, or where there is no room on the stack."""
+
+    def start(thread):
+        raise error(thread.name)
+
+    with diskreplay.ReplayBuffer(
+        tmp_path / "replay", observation_space=Box(0, 255, (4,), "uint8"),
+        action_space=Discrete(2), capacity=300,
+    ) as buffer:  # fmt: skip
+        maintenance = buffer._rows.store.maintenance
+        with monkeypatch.context() as patch:
+            patch.setattr(maintenance, "_thread", None)
+            patch.setattr(threading.Thread, "start", start)
+            with pytest.raises(error, match="diskreplay maintenance"):
+                maintenance.wake()
