@@ -125,7 +125,7 @@ def _call(name: str, writer: Callable[[Path], Any], path: Path) -> None:
     try:
         writer(path)
     except Exception as error:
-        code = errno_if_full(error, before) or _errno_if_full(path)
+        code = errno_if_full(error, path.parent, before) or _errno_if_full(path)
         if code is not None:
             plain = OSError(code, os.strerror(code))
             doing = f"cannot write attachment {name!r} ({type(error).__name__}: {error})"

@@ -28,17 +28,43 @@ def says_lost(error: BaseException) -> bool:
     return not isinstance(error, OSError) or error.errno is None or error.errno in _LOST
 
 
-def errno_if_full(error: BaseException, before: BaseException | None = None) -> int | None:
-    """What the system said if the disk, or a quota, is full and an error came of that; else None.
-    Of what led to it, `before` and what is behind that count for nothing."""
+def errno_if_full(
+    error: BaseException, directory: str | os.PathLike, before: BaseException | None = None
+) -> int | None:
+    """What the system said if the disk of a directory, or a quota, is full and an error came of
+    that; else None. Of what led to it, `before` and what is behind that count for nothing."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and found is not before and id(found) not in seen:
-        if isinstance(found, OSError) and found.errno in _FULL:
+        if isinstance(found, OSError) and found.errno in _FULL and _is_beside(found, directory):
             return found.errno
         seen.add(id(found))
-        found = found.__cause__ or found.__context__
+        found = found.__cause__ or _cut_off(found)
     return None
+
+
+def _cut_off(error: BaseException) -> BaseException | None:
+    """What an error came amid, if it may be no more than what that left: a file that cannot be
+    closed since it could not be written. torch raises a RuntimeError then, and zipfile a
+    ValueError. All other kinds say what is wrong themselves: what came before was dealt with."""
+    if error.__suppress_context__:
+        return None
+    is_left = isinstance(error, OSError) or type(error) in (RuntimeError, ValueError)
+    return error.__context__ if is_left else None
+
+
+def _is_beside(error: OSError, directory: str | os.PathLike) -> bool:
+    """Whether an error may be of a file on the disk of a directory. Of another disk, with a log on
+    it, say, nothing else is known; and mostly no file is named where one is written to."""
+    if error.filename is None:
+        return True
+    try:
+        disk, place = os.stat(directory).st_dev, error.filename
+        if not isinstance(place, int) and not os.path.lexists(place):  # it was removed, say
+            place = os.path.dirname(place) or os.curdir
+        return os.stat(place).st_dev == disk
+    except OSError:
+        return True
 
 
 class explained:

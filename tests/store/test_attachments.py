@@ -336,6 +336,25 @@ def test_a_writer_that_fails_after_a_disk_was_full(tmp_path, buffer):
             buffer.save(tmp_path / "ckpt", 1, attachments={"agent.pt": raising_late})
 
 
+def after_a_full_log(_path):
+    """On another disk, of whose error no file is known."""
+    try:
+        with open("/dev/full", "wb", 0) as file:
+            file.write(b"line")
+    except OSError:
+        raise KeyError("optimizer")  # noqa: B904
+
+
+def of_a_full_log(_path):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/dev/full")
+
+
+@pytest.mark.parametrize("writer", [after_a_full_log, of_a_full_log])
+def test_another_disk_that_is_full_is_not_the_checkpoint_s(tmp_path, buffer, writer):
+    with pytest.raises(errors.AttachmentError, match=r"agent\.pt"):
+        buffer.save(tmp_path / "ckpt", 1, attachments={"agent.pt": writer})
+
+
 def raising_late(_path):
     raise ValueError("no network")
 

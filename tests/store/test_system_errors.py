@@ -85,23 +85,50 @@ def chain(*found, context=False):
 
 @pytest.mark.parametrize("context", [False, True])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_found_behind_other_errors(code, context):
+def test_a_full_disk_is_found_behind_other_errors(tmp_path, code, context):
     full = OSError(code, "full")
-    assert errno_if_full(full) == code
-    assert errno_if_full(chain(ValueError(), KeyError(), full, context=context)) == code
+    assert errno_if_full(full, tmp_path) == code
+    left = chain(ValueError(), RuntimeError(), OSError(errno.EIO, "x"), full, context=context)
+    assert errno_if_full(left, tmp_path) == code
+    assert errno_if_full(chain(KeyError(), TypeError(), full), tmp_path) == code
 
 
-def test_what_does_not_come_of_a_full_disk():
+def test_an_error_of_its_own_meaning_comes_of_no_full_disk(tmp_path):
+    """It is raised where one was dealt with."""
+    full = OSError(errno.ENOSPC, "full")
+    for own in (KeyError("x"), TypeError("x"), AssertionError(), NotImplementedError(),
+                UnicodeError(), KeyboardInterrupt()):  # fmt: skip
+        assert errno_if_full(chain(own, full, context=True), tmp_path) is None
+        assert errno_if_full(chain(RuntimeError(), own, full, context=True), tmp_path) is None
+    said = chain(RuntimeError("x"), full, context=True)
+    assert errno_if_full(said, tmp_path) == errno.ENOSPC
+    said.__suppress_context__ = True
+    assert errno_if_full(said, tmp_path) is None
+
+
+def test_a_file_on_another_disk_says_nothing_of_this_one(tmp_path):
+    for name, code in (
+        (str(tmp_path / "x"), errno.ENOSPC), (bytes(tmp_path), errno.ENOSPC),
+        (str(tmp_path / "no" / "such"), errno.ENOSPC), ("/dev/full", None),
+        ("/proc/gone", None), (None, errno.ENOSPC),
+    ):  # fmt: skip
+        full = OSError(errno.ENOSPC, "full", name)
+        assert errno_if_full(full, tmp_path) == code, name
+    full = OSError(errno.ENOSPC, "full", "/dev/full")
+    assert errno_if_full(chain(full, OSError(errno.ENOSPC, "full")), tmp_path) == errno.ENOSPC
+
+
+def test_what_does_not_come_of_a_full_disk(tmp_path):
     full, other = OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "broken")
-    assert errno_if_full(other) is None
-    assert errno_if_full(ValueError()) is None
+    assert errno_if_full(other, tmp_path) is None
+    assert errno_if_full(ValueError(), tmp_path) is None
     error = chain(ValueError(), other, full)
-    assert errno_if_full(error, before=other) is None  # and what is behind it
-    assert errno_if_full(error, before=full) is None
-    assert errno_if_full(error, before=KeyError()) == errno.ENOSPC
+    assert errno_if_full(error, tmp_path, before=other) is None  # and what is behind it
+    assert errno_if_full(error, tmp_path, before=full) is None
+    assert errno_if_full(error, tmp_path, before=KeyError()) == errno.ENOSPC
 
 
-def test_errors_in_a_circle_come_to_an_end():
+def test_errors_in_a_circle_come_to_an_end(tmp_path):
     one, two = ValueError(), KeyError()
     one.__cause__, two.__cause__ = two, one
-    assert errno_if_full(one) is None
+    assert errno_if_full(one, tmp_path) is None
