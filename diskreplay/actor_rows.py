@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from diskreplay import given_numbers
 from diskreplay.actor_rings import ActorRings
+from diskreplay.brief import brief
 from diskreplay.checkpoint_loader import Attached
 from diskreplay.env_writer import EnvWriter, Terms
 from diskreplay.errors import ClosedError, DiskReplayError, InvalidInputError
@@ -82,7 +83,7 @@ class ActorRows(RowBuffer):
         try:
             asked = range(self.num_envs) if envs is None else list(envs)
         except TypeError as error:
-            raise InvalidInputError(f"envs: a sequence expected, found {envs!r:.60}") from error
+            raise InvalidInputError(f"envs: a sequence expected, found {brief(envs)}") from error
         which = [given_numbers.whole("envs", env, least=0, most=last) for env in asked]
         if len(set(which)) < len(which):
             raise InvalidInputError("envs: an env is there twice; a ring has one writer")

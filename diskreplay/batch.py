@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diskreplay import extensions
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 
 # Batches whose memory is kept: a loop holds one while it takes the next; some threads share these.
@@ -360,7 +361,9 @@ class Batch:
         except (KeyError, ValueError, IndexError, TypeError):
             shown = None
         if kind != "observation" or not isinstance(shown, np.ndarray):
-            raise InvalidInputError(f"name: a field such as 'observation' expected, found {name!r}")
+            raise InvalidInputError(
+                f"name: a field such as 'observation' expected, found {brief(name)}"
+            )
         views = [shown] if following is None else [shown, following]
         if window is None or not all(np.may_share_memory(window, view) for view in views):
             return None

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.errors import DtypeError, InvalidInputError, ShapeError
 
 _REAL, _NOT_REAL = (int, float, np.integer, np.floating), (bool, np.timedelta64)
@@ -54,9 +55,9 @@ def whole(
     number = int(value) if is_whole else least - 1  # Python's: a float16 is below every `most`
     if number < least:
         what = "a positive integer" if least == 1 else f"a whole number from {least} on"
-        raise InvalidInputError(f"{name}: {what} expected, found {value!r:.60}")
+        raise InvalidInputError(f"{name}: {what} expected, found {brief(value)}")
     if number > most:
-        raise InvalidInputError(f"{name}: at most {most} expected, found {value!r:.60}")
+        raise InvalidInputError(f"{name}: at most {most} expected, found {brief(value)}")
     return number
 
 
@@ -84,7 +85,7 @@ def real(
     if not what and most == _FINITE:
         what = f"a finite number from {least:g} on"
     what = what or f"a number from {least:g} to {most:g}"
-    raise InvalidInputError(f"{name}: {what} expected, found {value!r:.60}")
+    raise InvalidInputError(f"{name}: {what} expected, found {brief(value)}")
 
 
 def positive(name: str, value: Any) -> float:
@@ -166,7 +167,7 @@ def as_reals(
     if type(value) is not _Array:
         value = as_array(name, value, error, among=among)
     if value.dtype.kind == "O":
-        value = _of_objects(value)
+        value = _of_objects(name, value, error)
     kind = value.dtype.kind
     # JAX's bfloat16 is of the kind V, as plain bytes are: NumPy has no letter for it.
     if kind not in ("fiub" if flags else "fiu") and not (
@@ -178,13 +179,17 @@ def as_reals(
     return _contiguous(value, _FLOAT64)  # which would give a single one an axis
 
 
-def _of_objects(array: np.ndarray) -> np.ndarray:
+def _of_objects(
+    name: str, array: np.ndarray, refused: type[InvalidInputError] | None
+) -> np.ndarray:
     """As float64 where each object is a real number: a `Fraction`, a `Decimal`, an int that NumPy
-    has no integer for. Else as it is."""
+    has no integer for. Else as it is; refused if it is a number that float64 has not."""
     for each in array.flat:
         if not isinstance(each, numbers.Real | Decimal) or isinstance(each, _NOT_REAL):
             return array
     try:
         return array.astype(np.float64)
-    except (ValueError, OverflowError):  # of an int that no float can be
-        return array
+    except (ValueError, OverflowError) as error:  # of an int that no float can be
+        raise (refused or DtypeError)(
+            f"{name}: numbers expected, found dtype object with one that no float64 is ({error})"
+        ) from error

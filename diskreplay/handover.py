@@ -6,6 +6,7 @@ from typing import Any
 
 from diskreplay import extensions
 from diskreplay.batch import Batch
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 
 Map = Callable[[Any], Any]
@@ -62,7 +63,7 @@ def handovers_to(device: Any, map: Map | None) -> Callable[[], Handover]:
         A device is asked for, and there is no PyTorch.
     """
     if map is not None and not callable(map):
-        raise InvalidInputError(f"map: a function of a batch expected, found {map!r:.80}")
+        raise InvalidInputError(f"map: a function of a batch expected, found {brief(map, 80)}")
     if device is None:
         return partial(Handover, map)
     return extensions.find("handovers_to")(device, map)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 
 MOST_BYTES = 64 << 10
@@ -30,7 +31,7 @@ def checked(metadata: Any) -> dict[str, Any]:
     """
     if not isinstance(metadata, Mapping):
         raise InvalidInputError(
-            f"metadata: a dict expected, found {type(metadata).__name__} ({metadata!r:.60})"
+            f"metadata: a dict expected, found {type(metadata).__name__} ({brief(metadata)})"
         )
     plain = _plain(metadata, "metadata", 0)
     size = len(json.dumps(plain, ensure_ascii=False).encode())
@@ -62,7 +63,7 @@ def _plain(value: Any, where: str, deep: int) -> Any:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise InvalidInputError(f"{where}: {value!r:.60} is no text ({error})") from error
+            raise InvalidInputError(f"{where}: {brief(value)} is no text ({error})") from error
         return str(value)
     if isinstance(value, int) and -(2**63) <= value < 2**64:
         return int(value)
@@ -73,14 +74,14 @@ def _plain(value: Any, where: str, deep: int) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise InvalidInputError(f"{where}: the key {key!r:.60} is no text")
+                raise InvalidInputError(f"{where}: the key {brief(key)} is no text")
         return {
-            _plain(key, where, deep): _plain(inner, f"{where}[{key!r:.60}]", deep + 1)
+            _plain(key, where, deep): _plain(inner, f"{where}[{brief(key)}]", deep + 1)
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
         return [_plain(inner, f"{where}[{i}]", deep + 1) for i, inner in enumerate(value)]
     raise InvalidInputError(
-        f"{where}: {value!r:.60} ({type(value).__name__}) is no JSON value; dicts with text as "
+        f"{where}: {brief(value)} ({type(value).__name__}) is no JSON value; dicts with text as "
         "keys, lists, texts, finite numbers of at most 64 bits, booleans and None are"
     )

@@ -3,6 +3,7 @@
 import numpy as np
 
 from diskreplay import validation
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 from diskreplay.row_reader import RowReader
 
@@ -55,7 +56,7 @@ class MutableFields(RowReader):
         if spec is None or not spec.mutable:
             there = [name for name, f in self._kind.schema.extras.items() if f.mutable]
             raise InvalidInputError(
-                f"field: {field!r:.60} is no mutable extra; there are: "
+                f"field: {brief(field)} is no mutable extra; there are: "
                 f"{', '.join(there) or 'none at all'}. Declare it as (shape, dtype, 'mutable') "
                 "when the store is made"
             )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from diskreplay.batch import Batch
+from diskreplay.brief import brief
 from diskreplay.errors import ExtrasError, InvalidInputError
 from diskreplay.store.field import PART_RULE, is_part
 
@@ -33,8 +34,8 @@ def check_extras(names: Iterable[object]) -> None:
     for name in names:
         if not isinstance(name, str) or not _EXTRA.fullmatch(name):
             raise ExtrasError(
-                f"extras: {name!r:.120} is no name for a field: a letter, then letters, digits and "
-                "underscores expected, of ASCII and at most 100"
+                f"extras: {brief(name, 120)} is no name for a field: a letter, then letters, "
+                "digits and underscores expected, of ASCII and at most 100"
             )
         if name.lower() in RESERVED:
             raise ExtrasError(
@@ -48,7 +49,7 @@ def checked_view(name: object) -> str:
     """The name of a view, of which a directory is named, or an `InvalidInputError`."""
     if not isinstance(name, str) or not _VIEW.fullmatch(name):
         raise InvalidInputError(
-            f"name: {name!r:.120} is no name for a view: a letter, then letters, digits and "
+            f"name: {brief(name, 120)} is no name for a view: a letter, then letters, digits and "
             "underscores expected, of ASCII and at most 60"
         )
     return name
@@ -59,7 +60,7 @@ def check_keys(keys: Iterable[object], of: str) -> None:
     seen: dict[str, str] = {}
     for key in keys:
         if not isinstance(key, str) or not is_part(key):
-            raise InvalidInputError(f"{of}: the key {key!r:.120} of a Dict space: {PART_RULE}")
+            raise InvalidInputError(f"{of}: the key {brief(key, 120)} of a Dict space: {PART_RULE}")
         _check_case(seen, key, of, InvalidInputError)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.distribution import PrioritizedDistribution, UniformDistribution
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError, SchemaError
@@ -130,7 +131,9 @@ def attachment(
             contents = manifest.read_whole(path)
             if name not in contents.attachments:
                 there = ", ".join(sorted(contents.attachments)) or "none"
-                raise InvalidInputError(f"{path}: no attachment {name!r:.120}; it has: {there}")
+                raise InvalidInputError(
+                    f"{path}: no attachment {brief(name, 120)}; it has: {there}"
+                )
             loading.check_bytes(path, (ATTACHMENTS / name).as_posix(), contents)
             return path / ATTACHMENTS / name
         except InvalidInputError:

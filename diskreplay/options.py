@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from diskreplay import given_numbers
+from diskreplay.brief import brief
 from diskreplay.errors import CapacityError, InvalidInputError
 
 Beta = float | Callable[[int], float]
@@ -41,7 +42,7 @@ class Options(NamedTuple):
         gamma = given_numbers.real("gamma", gamma, most=1.0)
         if stack_padding not in ("zero", "reset"):
             raise InvalidInputError(
-                f"stack_padding: 'zero' or 'reset' expected, found {stack_padding!r:.60}"
+                f"stack_padding: 'zero' or 'reset' expected, found {brief(stack_padding)}"
             )
         return cls(
             num_envs, stack_size, stack_padding, update_horizon, gamma, batch_size,

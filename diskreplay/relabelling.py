@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
 from diskreplay.given_numbers import as_reals, whole
 from diskreplay.transition_source import TransitionSource
@@ -55,13 +56,15 @@ class Relabelling:
         one_of("strategy", strategy, STRATEGIES)
         for what, given in (("compute_reward", compute_reward), ("terminated", terminated)):
             if not callable(given) and not (what == "terminated" and given is None):
-                raise InvalidInputError(f"{what}: a function expected, found {given!r:.60}")
+                raise InvalidInputError(f"{what}: a function expected, found {brief(given)}")
         _check_goals(buffer.observation_space, achieved, desired)
         info = tuple(field_names(info, "info"))
         for name in info:
             if name not in buffer.extras:
                 there = ", ".join(buffer.extras) or "none at all"
-                raise InvalidInputError(f"info: there is no extra {name!r:.60}; there are: {there}")
+                raise InvalidInputError(
+                    f"info: there is no extra {brief(name)}; there are: {there}"
+                )
         self._compute, self._terminated = compute_reward, terminated
         self.ends_episodes = terminated is not None
         self._strategy, self._finished = STRATEGIES.index(strategy), fit_flag("finished", finished)
@@ -129,7 +132,7 @@ def _check_goals(space: spaces.Space, achieved: str, desired: str) -> None:
         ):
             boxes = ", ".join(k for k in space.spaces if isinstance(space[k], spaces.Box))
             raise InvalidInputError(
-                f"{what}: a Box of the observation expected, found {key!r:.60}; there are: {boxes}"
+                f"{what}: a Box of the observation expected, found {brief(key)}; there are: {boxes}"
             )
     one, other = space[achieved], space[desired]
     if (one.shape, one.dtype) != (other.shape, other.dtype):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.checkpoint_loader import CheckpointLoader
 from diskreplay.errors import InvalidInputError
 from diskreplay.given_numbers import as_array, is_integer
@@ -79,7 +80,7 @@ class RowBuffer(MutableFields):
             if not isinstance(values, list) or len(values) != len(rows.store.columns):
                 raise InvalidInputError(
                     f"put_row: a list of {len(rows.store.columns)} values expected, one for each "
-                    f"of {', '.join(rows.store.columns)}; found {values!r:.100}"
+                    f"of {', '.join(rows.store.columns)}; found {brief(values, 100)}"
                 )
             return (self._addable() if rows.index is None else rows).put_row(values)
 
@@ -157,7 +158,7 @@ class RowBuffer(MutableFields):
         """
         self._check_writable()
         if not is_integer(env) or not 0 <= env < self.num_envs:
-            raise InvalidInputError(f"env: 0 to {self.num_envs - 1} expected, found {env!r}")
+            raise InvalidInputError(f"env: 0 to {self.num_envs - 1} expected, found {brief(env)}")
         with self._turn_when_drawn():
             self._check_writable()
             rows, env = self._addable(), int(env)
@@ -355,7 +356,7 @@ class RowBuffer(MutableFields):
         if not fits or (rows > np.maximum(count - 1, 0)).any():
             raise InvalidInputError(
                 f"first: a row of each of {self.num_envs} env(s) expected, none behind the newest "
-                f"({(count - 1).tolist()}), found {first!r:.200}"
+                f"({(count - 1).tolist()}), found {brief(first, 200)}"
             )
         return rows.astype(np.int64)
 
@@ -365,5 +366,7 @@ def _whole(name: str, numbers: Any) -> np.ndarray:
     found = as_array(name, numbers, InvalidInputError)
     fits = found.dtype.kind in "iu" or found.size == 0
     if not fits or found.ndim != 1:
-        raise InvalidInputError(f"{name}: integers along one axis expected, found {numbers!r:.200}")
+        raise InvalidInputError(
+            f"{name}: integers along one axis expected, found {brief(numbers, 200)}"
+        )
     return found.astype(np.int64)

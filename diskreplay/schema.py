@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import naming, spaces
+from diskreplay.brief import brief
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
 from diskreplay.store.field import CODECS, Field
 from diskreplay.store.store import Store
@@ -56,7 +57,7 @@ class Schema:
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
         if not isinstance(extras, Mapping | None):
-            raise ExtrasError(f"extras: (shape, dtype) by name expected, found {extras!r:.60}")
+            raise ExtrasError(f"extras: (shape, dtype) by name expected, found {brief(extras)}")
         declared: dict[str, list[Any]] = {
             "observation": list(spaces.leaves(observation_space, "observation")),
             "action": list(spaces.leaves(action_space, "action")),
@@ -65,7 +66,7 @@ class Schema:
         known = {name for specs in declared.values() for name, *_ in specs}
         if not isinstance(compressor, str | Mapping):
             raise InvalidInputError(
-                f"compressor: a name, or names by field, expected, found {compressor!r:.60}"
+                f"compressor: a name, or names by field, expected, found {brief(compressor)}"
             )
         if not isinstance(compressor, str) and (unknown := set(compressor) - known):
             raise InvalidInputError(
@@ -154,7 +155,7 @@ class Schema:
 
 def _checked_new(names: Collection[str], extras: Mapping[str, Field]) -> frozenset[str]:
     if isinstance(names, str) or not isinstance(names, Collection):
-        raise ExtrasError(f"new_extras: a list of names expected, found {names!r}")
+        raise ExtrasError(f"new_extras: a list of names expected, found {brief(names)}")
     for name in names:
         if not isinstance(name, str) or name not in extras:
             raise ExtrasError(f"new_extras: {name!r} is none of the extras; declare it there too")

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.errors import CapacityError, InvalidInputError
 from diskreplay.given_numbers import exponent, real, whole
 from diskreplay.sampling.window import ENDS, Window
@@ -122,7 +123,7 @@ def _names(buffer: Viewed, what: str, names: Any) -> tuple[str, ...]:
     for name in names:
         if name not in buffer.extras:
             there = ", ".join(buffer.extras) or "none at all"
-            raise InvalidInputError(f"{what}: there is no extra {name!r:.60}; there are: {there}")
+            raise InvalidInputError(f"{what}: there is no extra {brief(name)}; there are: {there}")
     return names
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import naming
+from diskreplay.brief import brief
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.frame_chains import Chain, FrameChains, stacks
 from diskreplay.given_numbers import whole
@@ -168,7 +169,9 @@ class SlotFields:
         """Refuse names that are no fields."""
         for name in names:
             if name not in self.specs:
-                raise InvalidInputError(f"no field {name!r:.120}; there are {list(self.specs)}")
+                raise InvalidInputError(
+                    f"no field {brief(name, 120)}; there are {list(self.specs)}"
+                )
 
     def describe(self) -> dict[str, Any]:
         """As JSON, for the group's attributes."""
@@ -201,7 +204,9 @@ def _named(option: str, given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise InvalidInputError(f"{option}: a dict by the names of fields, found {given!r:.120}")
+        raise InvalidInputError(
+            f"{option}: a dict by the names of fields, found {brief(given, 120)}"
+        )
     # As numbers of Python's own: attributes are JSON.
     return {n: v.item() if isinstance(v, np.generic) else v for n, v in given.items()}
 
@@ -213,7 +218,9 @@ def _chains(
     known = [*specs]  # a list, as what is no text may have no hash
     for option, names in (("next_of", [*next_of, *next_of.values()]), ("stack", stack)):
         if unknown := [name for name in names if name not in known]:
-            raise InvalidInputError(f"{option}: no field {unknown[0]!r:.120}; there are {known}")
+            raise InvalidInputError(
+                f"{option}: no field {brief(unknown[0], 120)}; there are {known}"
+            )
     frames = stacks(stack)
     following = {now: name for name, now in next_of.items()}
     for name, now in next_of.items():  # of which of the two a stack is said is all the same
@@ -249,14 +256,14 @@ def _spec(name: str, spec: Any) -> tuple[tuple[int, ...], np.dtype]:
         found = tuple(int(n) for n in shape), np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"fields: {name!r:.120} needs (shape, dtype), found {spec!r:.120}"
+            f"fields: {brief(name, 120)} needs (shape, dtype), found {brief(spec, 120)}"
         ) from error
     if any(n < 1 for n in found[0]):
         raise InvalidInputError(
-            f"fields: {name!r:.120} has shape {found[0]}, which has no elements"
+            f"fields: {brief(name, 120)} has shape {found[0]}, which has no elements"
         )
     if found[1].name not in DTYPES:
         raise InvalidInputError(
-            f"fields: {name!r:.120} is of dtype {found[1]}; one of {sorted(DTYPES)} expected"
+            f"fields: {brief(name, 120)} is of dtype {found[1]}; one of {sorted(DTYPES)} expected"
         )
     return found[0], np.dtype(found[1].name)  # of this machine's byte order, as rows are

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from diskreplay import given_numbers, validation
+from diskreplay.brief import brief
 from diskreplay.errors import DtypeError, InvalidInputError, SchemaError, ShapeError
 from diskreplay.options import Options
 from diskreplay.row_reader import RowReader
@@ -278,7 +279,7 @@ class Slots(RowReader):
         is_one = at.ndim == 0
         at = at.reshape(1) if is_one else at
         if at.ndim != 1 or (at.size and at.dtype.kind not in "iu"):
-            raise ShapeError(f"slots: integers along one axis expected, found {slots!r:.120}")
+            raise ShapeError(f"slots: integers along one axis expected, found {brief(slots, 120)}")
         at = np.ascontiguousarray(at, np.int64)
         if at.size and (at.min() < 0 or at.max() >= fields.total):
             raise InvalidInputError(
@@ -308,7 +309,7 @@ class Slots(RowReader):
         """
         self._check_writable()
         if not 0 <= lane < self.num_envs:
-            raise InvalidInputError(f"lane: 0 to {self.num_envs - 1} expected, found {lane!r:.60}")
+            raise InvalidInputError(f"lane: 0 to {self.num_envs - 1} expected, found {brief(lane)}")
         with self._turn_when_drawn():
             self._check_writable()
             self._table.empty(int(lane))

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from diskreplay import naming
+from diskreplay.brief import brief
 from diskreplay.errors import FormatError, InvalidInputError, ShapeError
 
 _PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -81,7 +82,7 @@ def flatten(space: spaces.Space, value: Any, name: str) -> list[Any]:
     if isinstance(space, spaces.Tuple):
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
             raise ShapeError(
-                f"{name}: a tuple of {len(space.spaces)} expected, found {value!r:.60}"
+                f"{name}: a tuple of {len(space.spaces)} expected, found {brief(value)}"
             )
         return [
             part

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from diskreplay.batch import Batch
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ClosedError, InvalidInputError, PriorityError, ShapeError, UsageError
 from diskreplay.given_numbers import as_reals, asked_exponent, exponent, whole
@@ -92,7 +93,7 @@ class ReplayUnion:
     ) -> None:  # fmt: skip
         self._closed = True  # until there is something to close
         if not isinstance(members, Iterable) or isinstance(members, str | bytes):
-            raise InvalidInputError(f"members: several expected, found {members!r:.60}")
+            raise InvalidInputError(f"members: several expected, found {brief(members)}")
         members = list(members)
         if not members:
             raise InvalidInputError("members: at least one buffer, view or path expected")

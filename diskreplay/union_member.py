@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from diskreplay.batch import Batch
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError
 from diskreplay.opening import open as open_buffer
@@ -162,7 +163,7 @@ def opened_member(member: Any, opened: contextlib.ExitStack) -> ReplayBuffer | S
         return member
     if not isinstance(member, str | os.PathLike):
         raise InvalidInputError(
-            f"members: a buffer, a view of sequences or a path expected, found {member!r:.60}"
+            f"members: a buffer, a view of sequences or a path expected, found {brief(member)}"
         )
     return opened.enter_context(open_buffer(member))
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 from diskreplay.given_numbers import as_reals
 
@@ -15,10 +16,10 @@ def checked_mixture(mixture: Any, members: int) -> np.ndarray | None:
     shares = as_reals("mixture", mixture, InvalidInputError)
     if shares.shape != (members,):
         raise InvalidInputError(
-            f"mixture: one share for each of {members} members expected, found {mixture!r:.60}"
+            f"mixture: one share for each of {members} members expected, found {brief(mixture)}"
         )
     with np.errstate(over="ignore"):
         total = shares.sum()  # finite, and so are all of them
     if not ((shares >= 0).all() and 0 < total < np.inf):
-        raise InvalidInputError(f"mixture: shares from 0 on expected, found {mixture!r:.60}")
+        raise InvalidInputError(f"mixture: shares from 0 on expected, found {brief(mixture)}")
     return shares / total

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import spaces
+from diskreplay.brief import brief
 from diskreplay.errors import (
     DtypeError,
     ExtrasError,
@@ -32,7 +33,7 @@ def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
     if isinstance(value, np.ndarray) or value not in choices:
         *some, last = map(repr, choices)
         raise InvalidInputError(
-            f"{name}: {', '.join(some)} or {last} expected, found {value!r:.60}"
+            f"{name}: {', '.join(some)} or {last} expected, found {brief(value)}"
         )
 
 
@@ -43,7 +44,7 @@ def generator(seed: Any) -> np.random.Generator:
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(
             f"seed: a number from 0 on, a numpy.random.Generator or None expected, found "
-            f"{seed!r:.60}"
+            f"{brief(seed)}"
         ) from error
 
 
@@ -138,7 +139,7 @@ def fit_flag(name: str, value: Any) -> bool:
         raise ShapeError(f"{name}: a bool expected, found shape {array.shape}")
     if array.dtype.kind == "b" or (array.dtype.kind in "iu" and array in (0, 1)):
         return bool(array)
-    raise DtypeError(f"{name}: a bool expected, found {value!r:.60}")
+    raise DtypeError(f"{name}: a bool expected, found {brief(value)}")
 
 
 def fit_flags(name: str, value: Any, num_envs: int) -> np.ndarray:
@@ -332,7 +333,7 @@ class RowValidator:
         fields = self._schema.fields
         if not isinstance(columns, Mapping):
             raise InvalidInputError(
-                f"extend: arrays by the names of the fields expected, found {columns!r:.60}"
+                f"extend: arrays by the names of the fields expected, found {brief(columns)}"
             )
         if columns.keys() != set(self._schema.names):
             differing = sorted(columns.keys() ^ set(self._schema.names), key=repr)
@@ -404,5 +405,5 @@ def field_names(field: str | Sequence[str], what: str = "field") -> list[str]:
         return [field]
     names = list(field) if isinstance(field, Iterable) else [field]
     if not all(isinstance(name, str) for name in names):
-        raise InvalidInputError(f"{what}: a name or several expected, found {field!r:.200}")
+        raise InvalidInputError(f"{what}: a name or several expected, found {brief(field, 200)}")
     return names

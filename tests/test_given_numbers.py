@@ -8,6 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
+from diskreplay.brief import brief
 from diskreplay.convert import pandas as frames
 from diskreplay.errors import (
     DiskReplayError,
@@ -18,6 +19,7 @@ from diskreplay.errors import (
 )
 from diskreplay.given_numbers import as_array, as_reals, exponent, positive, real, seconds, whole
 from diskreplay.pictures.animation import save_gif
+from tests.test_brief import WithoutText
 
 HUGE = 10**400
 RAGGED = [[1], [1, 2]]
@@ -26,10 +28,11 @@ NONE = {
     "True": True, "np.True_": np.True_, "'1'": "1", "b'1'": b"1", "1j": 1j,
     "complex64": np.complex64(1), "10**400": HUGE, "datetime": np.datetime64(1, "s"),
     "span of time": np.timedelta64(1, "s"), "number of spans": np.timedelta64(1),
+    "10**5000": 10**5000, "without text": WithoutText(),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [*NONE.values(), None, [1], np.array(1), np.nan], ids=repr)
+@pytest.mark.parametrize("value", [*NONE.values(), None, [1], np.array(1), np.nan], ids=brief)
 def test_what_is_no_number(value):
     for check in (whole, real, positive, seconds, lambda _name, beta: exponent(beta)):
         with pytest.raises(InvalidInputError, match=r"^(x|beta): "):
@@ -257,6 +260,9 @@ def test_exact_numbers_are_numbers():
                   [Fraction(1), np.True_], [Decimal("sNaN")]]:  # fmt: skip
         with pytest.raises(DtypeError, match=r"^x: numbers expected, found dtype object"):
             as_reals("x", value)
+    for value in (HUGE, [1, -HUGE], [10**5000]):
+        with pytest.raises(PriorityError, match=r"that no float64 is .int too large"):
+            as_reals("x", value, PriorityError)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4"])

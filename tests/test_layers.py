@@ -62,6 +62,7 @@ LEVELS = [
     ["store"],
     ["given_numbers"],
     [
+        "brief",
         "errors",
         "extensions",
         "fork",

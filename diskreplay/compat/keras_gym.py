@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.compat.base import Facade
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError
@@ -246,16 +247,16 @@ class ExperienceReplayBuffer(Facade):
             given, action = np.asarray(a), np.empty(space.shape, space.dtype)
             if given.dtype.kind not in "biuf" or given.shape not in ((), space.shape):
                 raise ShapeError(
-                    f"a: a number or numbers of shape {space.shape} expected, found {a!r:.60}"
+                    f"a: a number or numbers of shape {space.shape} expected, found {brief(a)}"
                 )
             action[...] = given
             if action.dtype.kind in "iu" and (action != given).any():
-                raise InvalidInputError(f"a: {a!r:.60} is no {action.dtype}")
+                raise InvalidInputError(f"a: {brief(a)} is no {action.dtype}")
             return action
         if isinstance(a, np.ndarray) and a.shape == (space.n,):
             return a.astype(np.float64)
         if not isinstance(a, int | np.integer):
-            raise AssertionError(f"a: an int or {space.n} propensities expected, found {a!r:.60}")
+            raise AssertionError(f"a: an int or {space.n} propensities expected, found {brief(a)}")
         if not 0 <= a < space.n:
             raise InvalidInputError(f"a: 0 to {space.n - 1} expected, found {a}")
         one_hot = np.zeros(int(space.n))

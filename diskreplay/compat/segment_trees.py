@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.sampling.sum_tree import SumTree
 
 
@@ -27,7 +28,7 @@ class _SegmentTree:
 
     def __init__(self, capacity: int) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
-            raise AssertionError(f"capacity: a power of two expected, found {capacity!r}")
+            raise AssertionError(f"capacity: a power of two expected, found {brief(capacity)}")
         self.capacity = int(capacity)
 
     def __getitem__(self, idx: Any) -> Any:
@@ -38,7 +39,7 @@ class _SegmentTree:
     def _checked(self, idx: Any) -> np.ndarray:
         found = np.array(idx, np.int64, ndmin=1)
         if len(found) and (found.min() < 0 or found.max() >= self.capacity):
-            raise AssertionError(f"index: 0 to {self.capacity - 1} expected, found {idx!r:.60}")
+            raise AssertionError(f"index: 0 to {self.capacity - 1} expected, found {brief(idx)}")
         return found
 
     @property
@@ -112,7 +113,7 @@ class SumSegmentTree(_SegmentTree):
         if not total > 0:
             raise AssertionError("retrieve: every leaf is 0")
         if not ((masses >= 0) & (masses <= total + 1e-5)).all():
-            raise AssertionError(f"upperbound: 0 to {total} expected, found {upperbound!r:.60}")
+            raise AssertionError(f"upperbound: 0 to {total} expected, found {brief(upperbound)}")
         found = self.weights.find(np.minimum(masses, total))
         return found if np.ndim(upperbound) else int(found)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import make_buffer, options_of
 from diskreplay.convert.copied_views import CopiedViews
@@ -164,7 +165,7 @@ def _copied(
     **options: object,
 ) -> Path:
     if isinstance(sources, str | os.PathLike) or not len(sources):
-        raise InvalidInputError(f"sources: one store or more expected, found {sources!r}")
+        raise InvalidInputError(f"sources: one store or more expected, found {brief(sources)}")
     with contextlib.ExitStack() as opened:
         buffers = [
             source if isinstance(source, ReplayBuffer)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.extensions import needed
 
@@ -55,7 +56,7 @@ def check(pictures: str, key: str, height: int, width: int) -> None:
     """
     if pictures not in (*_CODECS, "png"):
         raise InvalidInputError(
-            f"pictures: one of {[*_CODECS, 'png']} expected, found {pictures!r:.60}"
+            f"pictures: one of {[*_CODECS, 'png']} expected, found {brief(pictures)}"
         )
     codec = _CODECS.get(pictures)
     odd = codec is not None and codec.even and (height % 2 or width % 2)

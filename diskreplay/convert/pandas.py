@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from diskreplay import spaces
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.timeline import Timeline, flat, take_retained, timeline_of
 from diskreplay.errors import InvalidInputError, NotSampleableError, UnknownIdError
@@ -265,7 +266,7 @@ class _Plan:
 
     def _picked(self, shown: list[str | _Column], columns: Sequence[str]) -> list[str | _Column]:
         if isinstance(columns, str):
-            raise InvalidInputError(f"columns: a list of names expected, found {columns!r}")
+            raise InvalidInputError(f"columns: a list of names expected, found {brief(columns)}")
         picked = []
         for name in columns:
             found = [c for c in shown if name == _name(c)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.episode_parts import PARTS
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.open_episodes import BEGINS
@@ -77,7 +78,7 @@ def regroup(
     """
     for name, given in (("sources", sources), ("targets", targets)):
         if isinstance(given, str | bytes | os.PathLike):
-            raise InvalidInputError(f"{name}: a list of paths expected, found {given!r}")
+            raise InvalidInputError(f"{name}: a list of paths expected, found {brief(given)}")
     paths = [resolved(path) for path in targets]
     _check_targets(paths)
     opened: list[SourceCheckpoint] = []
@@ -86,7 +87,7 @@ def regroup(
             opened.append(SourceCheckpoint(resolved(path)))
         _check_alike(opened)
         if isinstance(envs, int | str):
-            raise InvalidInputError(f"envs: a list for each target expected, found {envs!r}")
+            raise InvalidInputError(f"envs: a list for each target expected, found {brief(envs)}")
         division = _divided(opened, len(paths)) if envs is None else envs
         if len(division) != len(paths):
             raise InvalidInputError(
@@ -194,7 +195,8 @@ def _pieces(
             numbers = [operator.index(env) for env in envs]
         except TypeError as error:
             raise InvalidInputError(
-                f"envs: for target {number} a list of whole numbers expected, found {envs!r:.100}"
+                f"envs: for target {number} a list of whole numbers expected, found "
+                f"{brief(envs, 100)}"
             ) from error
         if not numbers:
             raise InvalidInputError(f"envs: target {number} has none; one group at least expected")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from diskreplay.brief import brief
 from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -99,7 +100,7 @@ class RunState:
             )
         if is_remote(checkpoint_dir) and not hasattr(buffer, "_remote_saver"):
             raise InvalidInputError(
-                f"checkpoint_dir: a directory expected, found {checkpoint_dir!r:.80}: a "
+                f"checkpoint_dir: a directory expected, found {brief(checkpoint_dir, 80)}: a "
                 f"{type(buffer).__name__} is not saved to URLs; push its checkpoints there"
             )
         self._buffer, self._keep = buffer, keep
@@ -329,7 +330,7 @@ class RunState:
 def _named(what: str, given: Any, methods: tuple[type, ...] | tuple[str, ...]) -> dict[str, Any]:
     """A dict of names to things of some classes, or with some methods."""
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise InvalidInputError(f"{what}: a dict of names expected, found {given!r:.80}")
+        raise InvalidInputError(f"{what}: a dict of names expected, found {brief(given, 80)}")
     for name, each in given.items():
         fits = (
             isinstance(each, methods) if isinstance(methods[0], type)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import (
     EmptyBufferError,
@@ -75,7 +76,9 @@ class DiskTransitions(Checkpointed):
         one_of("pickle", options.pickle, ("reference", "embed"))
         one_of("stack_padding", options.stack_padding, ("auto", "zero", "reset"))
         if not is_integer(options.prefetch) or not 0 <= options.prefetch <= 1024:
-            raise InvalidInputError(f"prefetch: 0 to 1024 expected, found {options.prefetch!r:.60}")
+            raise InvalidInputError(
+                f"prefetch: 0 to 1024 expected, found {brief(options.prefetch)}"
+            )
         self._leaves = self._make_leaves()
         self._of_one = (1, *self._leaves[0].shape), self._leaves[0].dtype
         if self._draws_itself and len({leaf.stack for leaf in self._leaves}) > 1:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tianshou.data import PrioritizedReplayBuffer
 
+from diskreplay.brief import brief
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError
 from diskreplay.integrations.tianshou_leaves import NOTE, LeavesOnDisk
 from diskreplay.store import files
@@ -145,7 +146,7 @@ class SavedBuffer(LeavesOnDisk):
         if self._rows is None:
             if is_remote(checkpoint_dir):
                 raise InvalidInputError(
-                    f"checkpoint_dir: a directory expected, found {checkpoint_dir!r:.200}: a "
+                    f"checkpoint_dir: a directory expected, found {brief(checkpoint_dir, 200)}: a "
                     "buffer without a transition looks there first which arrays it is to have; "
                     "pull the checkpoint (diskreplay pull), and load it from where it is then"
                 )

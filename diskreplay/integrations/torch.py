@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.extensions import needed
 from diskreplay.store.paths import local
 
@@ -220,10 +221,12 @@ class SampleStream(IterableDataset):
     ) -> None:
         for name, value in (("batch_size", batch_size), ("batches", batches)):
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise InvalidInputError(f"{name}: a positive integer expected, found {value!r}")
+                raise InvalidInputError(
+                    f"{name}: a positive integer expected, found {brief(value)}"
+                )
         if not isinstance(prefetch, int) or not 0 <= prefetch <= MOST_DEPTH:
             raise InvalidInputError(
-                f"prefetch: a number from 0 to {MOST_DEPTH:,} expected, found {prefetch!r}"
+                f"prefetch: a number from 0 to {MOST_DEPTH:,} expected, found {brief(prefetch)}"
             )
         self.path, self.prefetch = _path(store), prefetch
         self.batch_size, self.batches, self.beta = batch_size, batches, beta

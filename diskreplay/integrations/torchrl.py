@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.extensions import needed
 from diskreplay.store import files
 from diskreplay.store.paths import local
@@ -124,7 +125,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         stack: int | Mapping[str, int] = 1,
     ) -> None:
         if not isinstance(min_bytes, int) or min_bytes < 0:
-            raise InvalidInputError(f"min_bytes: 0 or more expected, found {min_bytes!r:.60}")
+            raise InvalidInputError(f"min_bytes: 0 or more expected, found {brief(min_bytes)}")
         self._shelf: RecordShelf | None = None
         super().__init__(whole("max_size", max_size, most=1 << 40), ndim=ndim, device=device)
         self._path = None if path is None else local(path, "path")

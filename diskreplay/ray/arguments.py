@@ -7,6 +7,7 @@ from typing import Any
 import ray
 
 from diskreplay import given_numbers
+from diskreplay.brief import brief
 from diskreplay.distribution import PrioritizedDistribution
 from diskreplay.errors import InvalidInputError
 from diskreplay.options import Options
@@ -82,7 +83,7 @@ def check_transport(transport: Any) -> None:
     InvalidInputError
     """
     if transport not in ("call", "graph"):
-        raise InvalidInputError(f"transport: 'call' or 'graph' expected, found {transport!r}")
+        raise InvalidInputError(f"transport: 'call' or 'graph' expected, found {brief(transport)}")
     has = tuple(int(number) for number in re.findall(r"\d+", ray.__version__)[:2])
     if transport == "graph" and has < _RAY_WITH_GRAPHS:
         raise InvalidInputError(
@@ -97,5 +98,5 @@ def _check_resources(resources: Any, shards: int) -> None:
     ):  # fmt: skip
         raise InvalidInputError(
             f"resources: 'spread', or one dict a shard ({shards}) expected, found "
-            f"{resources!r:.100}"
+            f"{brief(resources, 100)}"
         )

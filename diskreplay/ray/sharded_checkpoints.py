@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from diskreplay.brief import brief
 from diskreplay.errors import (
     CheckpointError,
     CorruptCheckpointError,
@@ -177,7 +178,7 @@ class ShardedCheckpoints:
         client, document = self._client, self._there.read(suffix)
         if not 0 <= number < len(client.handles):
             raise InvalidInputError(
-                f"number: 0 to {len(client.handles) - 1} expected, found {number!r}"
+                f"number: 0 to {len(client.handles) - 1} expected, found {brief(number)}"
             )
         handle, pieces = client.handles[number], self._pieces(document)[number]
         try:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 from diskreplay.remote.bucket import Listed
 from diskreplay.remote.catalog import Catalog, in_order
@@ -36,7 +37,8 @@ def seconds_of(grace: float | str) -> float:
     match = _GRACE.fullmatch(str(grace).strip())
     if isinstance(grace, bool) or match is None:
         raise InvalidInputError(
-            f"grace: seconds, or a text like '90s', '30m', '24h' or '7d' expected, found {grace!r}"
+            "grace: seconds, or a text like '90s', '30m', '24h' or '7d' expected, found "
+            f"{brief(grace)}"
         )
     return float(match[1]) * _SECONDS[match[2]]
 

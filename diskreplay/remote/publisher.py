@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
 from diskreplay.locks import Lock
 from diskreplay.remote import document
@@ -258,5 +259,5 @@ def check_extra(extra: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"extra: only what JSON has ({error})") from error
     if not isinstance(kept, dict):
-        raise InvalidInputError(f"extra: a dict expected, found {extra!r:.60}")
+        raise InvalidInputError(f"extra: a dict expected, found {brief(extra)}")
     return kept

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diskreplay.brief import brief
 from diskreplay.errors import (
     CheckpointNotFoundError,
     DiskReplayError,
@@ -160,6 +161,7 @@ class RemoteSaver:
             return where
         if not isinstance(where, str):
             raise InvalidInputError(
-                f"checkpoint_dir: a path, a URL or RemoteCheckpoints expected, found {where!r:.80}"
+                "checkpoint_dir: a path, a URL or RemoteCheckpoints expected, found "
+                f"{brief(where, 80)}"
             )
         return self._opened.setdefault(where, RemoteCheckpoints(where))

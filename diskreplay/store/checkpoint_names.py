@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from diskreplay.brief import brief
 from diskreplay.errors import CheckpointNotFoundError, InvalidInputError, SuffixError
 from diskreplay.given_numbers import is_integer
 from diskreplay.store import files, manifest, tempfiles
@@ -30,7 +31,7 @@ def checked_suffix(suffix: int | str) -> str:
     text = str(int(suffix)) if is_number else suffix
     if not isinstance(text, str) or not _SUFFIX.fullmatch(text):
         raise SuffixError(
-            f"checkpoint suffix {suffix!r:.200}: expected an integer, or a string of letters, "
+            f"checkpoint suffix {brief(suffix, 200)}: expected an integer, or a string of letters, "
             "digits, '.', '_' and '-', not starting with a dot, and at most 100 of them (an "
             "iteration number, say)"
         )
@@ -41,7 +42,7 @@ def checked_keep(keep: int | None) -> int | None:
     """How many numbered checkpoints to keep, or an `InvalidInputError`."""
     is_number = is_integer(keep)
     if keep is not None and (not is_number or keep < 1):
-        raise InvalidInputError(f"keep: a positive integer or None expected, found {keep!r}")
+        raise InvalidInputError(f"keep: a positive integer or None expected, found {brief(keep)}")
     return None if keep is None else int(keep)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from diskreplay.brief import brief
 from diskreplay.errors import DiskReplayError, InvalidInputError, StorageError
 from diskreplay.store import attachments, files, format, manifest, tempfiles
 from diskreplay.store.manifest import Manifest
@@ -166,7 +167,7 @@ def superfluous(directory: Path, keep: int) -> list[Checkpoint]:
         `keep` is not positive.
     """
     if keep < 1:
-        raise InvalidInputError(f"keep: a positive integer expected, found {keep!r}")
+        raise InvalidInputError(f"keep: a positive integer expected, found {brief(keep)}")
     numbered = [c for c in checkpoints(directory, None) if c.number is not None]
     listed = []
     for name in dict.fromkeys(c.name for c in numbered):

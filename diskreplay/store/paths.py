@@ -10,6 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError, StorageError
 from diskreplay.store.system_errors import explained
 
@@ -40,7 +41,7 @@ def local(path: str | os.PathLike, argument: str) -> Path:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidInputError(
-            f"{argument}: a str or a Path expected, found {type(path).__name__} ({path!r:.80})"
+            f"{argument}: a str or a Path expected, found {type(path).__name__} ({brief(path, 80)})"
         )
     try:
         is_name = b"\0" not in os.fsencode(text)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.compat.base import Facade
 from diskreplay.compat.cpprb import files
 from diskreplay.compat.cpprb.columns import PRIORITIES, Columns, names
@@ -87,7 +88,7 @@ class ReplayBuffer(Facade):
         **ignored: Any,
     ) -> None:
         if not is_real(size) or not 1 <= size <= _MOST_SLOTS:
-            raise InvalidInputError(f"size: a positive number expected, found {size!r}")
+            raise InvalidInputError(f"size: a positive number expected, found {brief(size)}")
         self._size = int(size)
         self._columns = Columns(env_dict, names(next_of), default_dtype)
         self._nstep = None

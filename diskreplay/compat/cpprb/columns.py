@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.store.field import DTYPES
 
@@ -90,7 +91,9 @@ class Columns:
         self.by_name: dict[str, Column] = {}
         for name, spec in (env_dict or {}).items():
             if not isinstance(spec, Mapping):
-                raise InvalidInputError(f"env_dict: a dict expected for {name!r}, found {spec!r}")
+                raise InvalidInputError(
+                    f"env_dict: a dict expected for {name!r}, found {brief(spec)}"
+                )
             self.by_name[name] = Column(name, spec.get("shape", 1), spec.get("dtype", default))
         for name in next_of:
             of = self.by_name[name]

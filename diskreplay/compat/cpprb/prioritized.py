@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.compat.cpprb.buffer import ReplayBuffer
 from diskreplay.compat.cpprb.columns import PRIORITIES
 from diskreplay.compat.cpprb.tracks import Arrays
@@ -68,7 +69,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> None:
         for name, value in (("alpha", alpha), ("eps", eps)):
             if not is_real(value) or not 0 <= value < np.inf:
-                raise InvalidInputError(f"{name}: a number from 0 on expected, found {value!r}")
+                raise InvalidInputError(
+                    f"{name}: a number from 0 on expected, found {brief(value)}"
+                )
         self._alpha, self._eps, self._check = float(alpha), float(eps), bool(check_for_update)
         self._rng = np.random.default_rng()
         self._least_leaf = float(self._leaves(np.array(0.0)))
@@ -145,7 +148,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Priorities rounded to float32 as in the original, shape (n,), and their leaves."""
         found = np.asarray(priorities)
         if found.dtype == object:
-            raise TypeError(f"priorities: numbers expected, found {priorities!r:.60}")
+            raise TypeError(f"priorities: numbers expected, found {brief(priorities)}")
         with np.errstate(over="ignore"):
             found = found.astype(np.float32).astype(np.float64).ravel()
         if len(found) and found.min() >= 0 and found.max() <= self._most:  # as good as always

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from diskreplay.brief import brief
 from diskreplay.compat.base import Facade, in_memory
 from diskreplay.compat.reagent.checkpointing import Checkpointing
 from diskreplay.compat.reagent.elements import ReplayElement, native_rewards
@@ -110,7 +111,8 @@ class ReplayBuffer(Signature, Checkpointing, Facade):
             )
         if checkpoint_format not in ("reagent", "native"):
             raise ValueError(
-                f"checkpoint_format: 'reagent' or 'native' expected, found {checkpoint_format!r}"
+                "checkpoint_format: 'reagent' or 'native' expected, found "
+                f"{brief(checkpoint_format)}"
             )
         if return_as_timeline_format and update_horizon <= 1:
             _logger.warning(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.compat.reagent.kernels import stratified
 from diskreplay.convert.unpickling import levels
 from diskreplay.errors import EmptyBufferError
@@ -41,7 +42,7 @@ class SumTree:
 
     def __init__(self, capacity: int, *, tree: Tree | None = None) -> None:
         if not isinstance(capacity, int):
-            raise AssertionError(f"capacity: an int expected, found {capacity!r}")
+            raise AssertionError(f"capacity: an int expected, found {brief(capacity)}")
         if capacity <= 0:
             raise ValueError(f"Sum tree capacity should be positive. Got: {capacity}")
         self._tree = Tree(capacity) if tree is None else tree
