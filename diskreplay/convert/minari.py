@@ -21,7 +21,7 @@ reset and is zeros, entry ``t + 1`` belongs to step ``t``.
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ import numpy as np
 from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of
+from diskreplay.convert.hdf5_file import telling_nothing
 from diskreplay.convert.importer import Progress, importing
 from diskreplay.convert.minari_directory import check_space, datasets_below, new_dataset
 from diskreplay.convert.timeline import take_retained
@@ -95,7 +96,9 @@ def to_minari(
         The id is malformed or taken, ``MINARI_DATASETS_PATH`` is no absolute path, or there is no
         step to write.
     DiskFullError
-        There is less space than the arrays take.
+        There is less space than the arrays take, or no more while they are written.
+    StorageError
+        The system refused a write.
     CorruptSegmentError
 
     Notes
@@ -122,10 +125,11 @@ def to_minari(
             check_space(buffer, int(episodes.rows.sum()), root)
         as_lists = storage.FORMAT != "hdf5"
         advance = progress or (lambda amount, total: None)
-        storage.update_episodes(_written(buffer, episodes, padded, as_lists, advance))
-        if not padded:
-            raise InvalidInputError(f"{buffer.path}: no whole step to write to {dataset_id}")
-        storage.update_episode_metadata([{_PADDED: flag} for flag in padded])
+        with telling_nothing(storage) as check:
+            storage.update_episodes(_written(buffer, episodes, padded, as_lists, advance, check))
+            if not padded:
+                raise InvalidInputError(f"{buffer.path}: no whole step to write to {dataset_id}")
+            storage.update_episode_metadata([{_PADDED: flag} for flag in padded])
         storage.update_metadata({_OURS: options_of(buffer)})
     return minari.load_dataset(dataset_id)
 
@@ -136,13 +140,16 @@ def _written(
     padded: list[bool],
     as_lists: bool,
     advance: Progress,
+    check: Callable[[], None],
 ) -> Iterator["EpisodeBuffer"]:
-    """Minari's episodes one after the other; `padded` says which end with zeros."""
+    """Minari's episodes one after the other; `padded` says which end with zeros, and `check` raises
+    if one before could not be written."""
     for episode in range(len(episodes)):
         for piece, last in unbroken(episodes, episode):
             pad = bool(last < 0 and episodes.terminated[episode])
             rows = piece if last < 0 else np.append(piece, last)
             written = _episode(buffer, rows, pad, as_lists)
+            check()
             if written is not None:
                 padded.append(pad)
                 yield written

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.convert.output import new_directory
+from diskreplay.convert.output import new_directory, written
 from diskreplay.errors import DiskFullError, InvalidInputError
 from diskreplay.locks import Lock
 from diskreplay.store import files
@@ -44,7 +44,8 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
         with new_directory(path, instead=root / dataset_id.replace("/", "+")) as beside:
             own = beside / "root"
             files.make_dirs(own)
-            yield own
+            with written(path):
+                yield own
             files.rename(own / dataset_id / "data", beside / "data")
             files.remove_tree(own)
             files.sync([each for each in beside.rglob("*") if each.is_file()])
@@ -106,7 +107,7 @@ def datasets_below(root: Path) -> Iterator[None]:
 
 
 def check_space(buffer: ReplayBuffer, steps: int, root: Path) -> None:
-    """HDF5 may take the process with it when the disk is full, so that is seen before.
+    """Say that there is not room enough before much is written.
 
     Parameters
     ----------

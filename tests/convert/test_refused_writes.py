@@ -47,6 +47,21 @@ def files_of_at_most(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_a_file_of_hdf5_that_may_not_grow(tmp_path, buffer, monkeypatch):
+    """HDF5 itself cannot close it, and takes the process with it in the end."""
+    pytest.importorskip("h5py")
+    to_minari = pytest.importorskip("diskreplay.convert.minari").to_minari
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    for size in (40, 4000, 30_000):
+        with (
+            files_of_at_most(size),
+            pytest.raises(StorageError, match="aa/few-v0: cannot write it"),
+        ):
+            to_minari(buffer, "aa/few-v0")
+        assert list((tmp_path / "sets").iterdir()) == []
+    assert to_minari(buffer, "aa/few-v0").total_steps == 60
+
+
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_file_that_may_not_grow(tmp_path, buffer, kind):
     """The system's own error, of Python and of pyarrow, is one of ours; nothing is left."""
