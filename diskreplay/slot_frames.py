@@ -34,6 +34,7 @@ class SlotFrames:
         chains, lanes = self.chains.chains, len(fields.sizes)
         self.names = [name for chain in chains for name in (chain.now, chain.following) if name]
         self.leads = np.zeros(lanes, np.int64)
+        self._offsets, self._sizes = fields.offsets, fields.sizes
         self._leads_of = np.zeros(fields.total, np.uint8)
         self._back = np.zeros(fields.total, np.uint8) if self.chains.has_back else None
         specs = {chain.newest: fields.specs[chain.newest] for chain in chains}
@@ -68,6 +69,11 @@ class SlotFrames:
     def forget(self, lane: int, slots: slice) -> None:
         """A lane was emptied."""
         self.leads[lane] = self._leads_of[slots] = 0
+
+    def recount(self) -> None:
+        """Count the leads of each lane anew: what changes them may have stopped short."""
+        counts = np.concatenate([[0], np.cumsum(self._leads_of, dtype=np.int64)])
+        self.leads[:] = counts[self._offsets + self._sizes] - counts[self._offsets]
 
     def _note(
         self, lane: int, slots: np.ndarray, leads: np.ndarray, back: np.ndarray | None,

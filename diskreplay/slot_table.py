@@ -169,7 +169,14 @@ class SlotTable(IndexedStore):
                 _check_finite(slots, values["reward"])
             elif "reward" in self.columns:  # its owner may have set anything there
                 _check_finite(slots, self.columns["reward"][slots])
-        lanes = self.fields.lanes(slots)
+        before = self.store.count.copy()
+        try:
+            self._put(self.fields.lanes(slots), slots, values)
+        except BaseException as error:
+            self._mend_slots(before, error)
+            raise
+
+    def _put(self, lanes: np.ndarray, slots: np.ndarray, values: Mapping[str, np.ndarray]) -> None:
         if len(slots) == 1 or len(np.unique(lanes)) == len(lanes):
             whole = self._whole(slots, values)
             put = self._put_step_of_frames if self.frames else self._put_step
@@ -207,8 +214,9 @@ class SlotTable(IndexedStore):
         try:
             self.store.rwlock.acquire_read(guard)
             self.store.columns[stored].take(ids, out)
-        finally:
             guard.release()
+        finally:
+            guard.release()  # twice is fine: Ctrl-C may come as the one before begins
 
     def _stored(self, slots: np.ndarray, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """An array for each of the store's fields, in their order."""
@@ -254,18 +262,14 @@ class SlotTable(IndexedStore):
         ended = columns[at + 1] | columns[at + 2]
         columns[at + 3][:] = self.next_step[lanes]
         rows = self.store.count[lanes]
-        try:
-            if self.store.num_envs == 1:
-                row = [column[0] for column in columns]
-                row[at : at + 3] = float(row[at]), bool(row[at + 1]), bool(row[at + 2])
-                self._append(int(row[at + 3]), row, None)
-            else:
-                self._append_step(lanes, columns)
-                self.next_step[lanes] = np.where(ended, 0, self.next_step[lanes] + 1)
-                self.add_count += len(lanes)
-        except BaseException as error:
-            self._mend_slots(rows, lanes, error)
-            raise
+        if self.store.num_envs == 1:
+            row = [column[0] for column in columns]
+            row[at : at + 3] = float(row[at]), bool(row[at + 1]), bool(row[at + 2])
+            self._append(int(row[at + 3]), row, None)
+        else:
+            self._append_step(lanes, columns)
+            self.next_step[lanes] = np.where(ended, 0, self.next_step[lanes] + 1)
+            self.add_count += len(lanes)
         if self.frames:
             self.frames.went_on(lanes, slots, values, rows)
         self._note(lanes, slots, rows, values)
@@ -297,20 +301,12 @@ class SlotTable(IndexedStore):
         numbers."""
         first = int(self.store.count[lane])
         if not self.frames:
-            self._extend_lane(lane, columns)
+            self.extend([Run(lane, columns)])
             return first + np.arange(len(slots))
         columns, placed = self.frames.place(lane, columns, values, first)
-        self._extend_lane(lane, columns)
+        self.extend([Run(lane, columns)])
         self.frames.placed(lane, slots, values, placed, first)
         return first + placed.at
-
-    def _extend_lane(self, lane: int, columns: list[np.ndarray]) -> None:
-        before = self.store.count[[lane]]
-        try:
-            self.extend([Run(lane, columns)])
-        except BaseException as error:
-            self._mend_slots(before, np.array([lane]), error)
-            raise
 
     def _note(
         self, lanes: np.ndarray, slots: np.ndarray, rows: np.ndarray, values: Mapping[str, Any]
@@ -322,25 +318,38 @@ class SlotTable(IndexedStore):
         self._taken_in[lanes] = self.store.count[lanes]
         self._let_go()
 
-    def _mend_slots(self, before: np.ndarray, lanes: np.ndarray, error: BaseException) -> None:
-        """After a call that stopped short: rows that are there count."""
-        counts = self.store.count.copy()
-        counts[lanes] = before
-        if (self.store.count > counts).any():
-            self._mend(counts, error)
-            self.catch_up()
+    def _mend_slots(self, before: np.ndarray, error: BaseException) -> None:
+        """After a call that stopped short, at any place: rows that are there count, and memory is
+        told of those that it may know of in part.
+
+        Parameters
+        ----------
+        before : ndarray of int64, shape (lanes,)
+            What `store.count` was.
+        """
+        self._mend(before, error)
+        # The newest row may be one that was added once more: nothing follows it.
+        self.next_step[self.store.count > before] = 0
+        if self.frames:
+            self.frames.recount()
+        self.catch_up()
 
     def empty(self, lane: int) -> None:
         """From now on the slots of a lane have no rows."""
-        self._make_room(lane, 1)
-        columns = [np.zeros((1, *s), d) for s, d in self.fields.schema.shapes.values()]
-        names = self.fields.schema.names
-        columns[names.index(SLOT)][:] = _EMPTIED
-        columns[names.index("is_final")][:] = True
-        columns[names.index("step")][:] = self.next_step[lane]
-        self._extend_lane(lane, columns)
-        self.catch_up()
-        self._let_go()
+        before = self.store.count.copy()
+        try:
+            self._make_room(lane, 1)
+            columns = [np.zeros((1, *s), d) for s, d in self.fields.schema.shapes.values()]
+            names = self.fields.schema.names
+            columns[names.index(SLOT)][:] = _EMPTIED
+            columns[names.index("is_final")][:] = True
+            columns[names.index("step")][:] = self.next_step[lane]
+            self.extend([Run(lane, columns)])
+            self.catch_up()
+            self._let_go()
+        except BaseException as error:
+            self._mend_slots(before, error)
+            raise
 
     def _let_go(self) -> None:
         """Of rows that the capacity of the store, which is for the largest lane, would keep."""

@@ -1,5 +1,7 @@
 """Which row is in which slot: the log that comes round, and rows that are added once more."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,9 @@ from hypothesis import strategies as st
 
 from diskreplay import Slots, errors
 from diskreplay import slot_table as module
+from diskreplay.check.verify import verify
+from tests.effort import effort
+from tests.test_interrupt import interrupted
 from tests.test_slots import Twin, make, rows_of
 
 
@@ -205,3 +210,55 @@ def test_a_number_of_another_lane_is_refused(tmp_path, number):
         segment.values[0, 0] = 11  # the last one of its lane
         slots._table.catch_up()
         assert slots._table.row_of[11] == 0
+
+
+KINDS = {
+    "plain": {},
+    "two lanes": {"lanes": 2},
+    "next_of": {"next_of": {"led": "seen"}},
+    "stacks in two lanes": {"next_of": {"led": "seen"}, "stack": {"seen": 3}, "lanes": 2},
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # amid a generator
+@pytest.mark.parametrize("call", ["one", "many", "empty"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctrl_c_at_any_place(tmp_path, kind, call):
+    """Memory shows what a reader finds in the store, and what comes next goes on from there."""
+    fields = {"seen": ((3, 4), "uint8"), "led": ((3, 4), "uint8"), "small": ((), "int64")}
+    options, rng, number = {"min_bytes": 9, **KINDS[kind]}, np.random.default_rng(0), 0
+    everywhere, stamps = np.arange(24), itertools.count()
+
+    def rows(slots):
+        now = np.array([next(stamps) % 40 for _ in slots], np.uint8)
+        frames = (now[:, None] + np.arange(3, dtype=np.uint8))[:, :, None].repeat(4, 2)
+        return slots, {"seen": frames, "led": frames + np.uint8(1), "small": now.astype(int)}
+
+    def one():
+        slots.put(*rows(rng.integers(0, size, len(slots.sizes)) + slots.offsets))
+
+    calls = {
+        "one": one,
+        "many": lambda: slots.put(*rows(rng.integers(0, 24, 9))),
+        "empty": lambda: slots.empty(0),
+    }
+    with (
+        Slots(tmp_path / "slots", fields, 24, **options) as slots,
+        Slots.reader(tmp_path / "slots") as reader,
+    ):
+        size = int(slots.sizes[0])
+        slots.put(*rows(everywhere))
+        while interrupted(calls[call], number):
+            assert not slots._table.store.rwlock._inside, number
+            for _ in range(number % 3):
+                one()
+            for name in fields:
+                np.testing.assert_array_equal(
+                    slots.read(name, everywhere), reader.read(name, everywhere)
+                )
+            np.testing.assert_array_equal(slots.used, reader.used)
+            mine, its = slots._table.frames, reader._table.frames
+            assert mine is None or mine.leads.tolist() == its.leads.tolist()
+            number += effort(3, 1)
+        assert number > 40
+    assert verify(tmp_path / "slots").clean
