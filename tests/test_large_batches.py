@@ -104,6 +104,6 @@ def test_too_many_anchors_are_called_so(buffer, monkeypatch, of):
     union = diskreplay.ReplayUnion([view], seed=1)
     call = view.gather if of == "view" else union.gather
     anchors = np.full(9, view.anchors()[0])
-    monkeypatch.setattr(sequence_reader, "MEMORY", 1000)
+    monkeypatch.setattr("diskreplay.store.machine.memory", lambda: 1000)
     with pytest.raises(InvalidInputError, match=r"^anchors: 9 found, which take"):
         call(anchors)
