@@ -33,6 +33,7 @@ TOGETHER = {
     "convert/lerobot_writer.py": ("a data set", "convert/test_lerobot.py"),
     "inspection/summary.py": ("the command stats", "cli/test_look.py"),
     "integrations/disk_batch.py": ("arrays of a buffer", "integrations/test_tianshou.py"),
+    "integrations/generator_states.py": ("a part of a run", "integrations/test_run_state.py"),
     "integrations/lerobot.py": ("a data set's interface", "integrations/test_lerobot_buffer.py"),
     "integrations/lerobot_datasets.py": ("data sets", "integrations/test_lerobot_buffer.py"),
     "integrations/pickled_ring.py": ("pickles of a buffer", "integrations/test_sb3_disk.py"),

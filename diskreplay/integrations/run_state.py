@@ -5,7 +5,7 @@ import copy
 import functools
 import os
 import pickle
-import random
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,9 @@ from diskreplay.errors import (
     InvalidInputError,
 )
 from diskreplay.integrations.env_state import EnvState
+from diskreplay.integrations.generator_states import GLOBAL, kind_of, set_state, state_of
 from diskreplay.opening import checkpoints
+from diskreplay.signals import undisturbed
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint
 from diskreplay.store.paths import is_remote, local
@@ -113,9 +115,9 @@ class RunState:
             "generators", generators or {}, (np.random.Generator, torch.Generator)
         )
         self._rng = (rng,) if isinstance(rng, str) else tuple(rng)
-        unknown = [name for name in self._rng if name not in _GLOBAL]
+        unknown = [name for name in self._rng if name not in GLOBAL]
         if unknown:
-            raise InvalidInputError(f"rng: {unknown[0]!r} found, one of {[*_GLOBAL]} expected")
+            raise InvalidInputError(f"rng: {unknown[0]!r} found, one of {[*GLOBAL]} expected")
         self._env = None if env is None else EnvState(env)
 
     def save(self, number: int | str, /, **extras: Any) -> Path:
@@ -149,8 +151,8 @@ class RunState:
             "modules": {name: each.state_dict() for name, each in self._modules.items()},
             "optimizers": {name: each.state_dict() for name, each in self._optimizers.items()},
             "classes": {name: type(each).__qualname__ for name, each in self._optimizers.items()},
-            "rng": {name: _GLOBAL[name][0]() for name in self._rng},
-            "generators": {name: _state(each) for name, each in self._generators.items()},
+            "rng": {name: GLOBAL[name][0]() for name in self._rng},
+            "generators": {name: state_of(each) for name, each in self._generators.items()},
             "extras": extras,
         }
         for name, state in agent.items():
@@ -181,61 +183,64 @@ class RunState:
             What was saved does not fit the modules, optimizers, generators or the environment.
         CheckpointError, SchemaError, StorageError
             As ``buffer.load``; also if `RunState` did not write it. In all these cases rows,
-            networks, generators and environment stay as they were.
+            networks, generators and environment stay as they were. But an environment
+            that had no state yet, before its first reset, may have got one.
 
         Notes
         -----
         ``env.pkl`` is unpickled, if there is an `env`, which runs what it says: load checkpoints
         that you trust. Without an `env` that file is left alone.
         """
-        found, agent, states = self._load_rows(number)
+        found, agent = self._load_all(number)
         if found is None:
             return None, {}
-        if self._env is not None:
-            self._env.give(states)
         return (found.suffix if found.number is None else found.number), agent["extras"]
 
-    def _load_rows(
-        self, number: int | str | None
-    ) -> tuple[Checkpoint | None, dict[str, Any], list[Any]]:
-        """Load the rows of a checkpoint whose other parts fit; and give those."""
+    def _load_all(self, number: int | str | None) -> tuple[Checkpoint | None, dict[str, Any]]:
+        """Load a checkpoint whose parts fit, and say what `agent.pt` has."""
         located = self._located(number)
         if located is None:
-            return None, {}, []
+            return None, {}
         directory, number = located
         while True:
             found = self._find(directory, number)
             if found is None:
-                return None, {}, []
+                return None, {}
             agent, states = self._read(found) if found.whole else ({}, [])
             with contextlib.ExitStack() as undo:
                 # Before the rows, which cannot be given back: what refuses its state raises here.
                 if found.whole:
-                    self._give(agent, found.path, undo)
-                # What is not whole is refused here, by name.
-                loaded = self._buffer.load(
-                    directory, found.suffix, resume_episodes=self._env is not None
-                )
-                if found.whole and loaded.saved_at == found.saved_at:  # else replaced meanwhile
-                    undo.pop_all()
-                    return found, agent, states
+                    self._give(agent, states, found.path, undo)
+                with undisturbed():  # Ctrl-C when rows are loaded would undo all but these
+                    # What is not whole is refused here, by name.
+                    loaded = self._buffer.load(
+                        directory, found.suffix, resume_episodes=self._env is not None
+                    )
+                    if found.whole and loaded.saved_at == found.saved_at:  # else it was replaced
+                        undo.pop_all()
+                        return found, agent
 
-    def _give(self, agent: dict[str, Any], path: Path, undo: contextlib.ExitStack) -> None:
-        """Put modules, optimizers and generators into the states that were saved; `undo` puts them
-        back into those that they have now."""
+    def _give(
+        self, agent: dict[str, Any], states: list[Any], path: Path, undo: contextlib.ExitStack
+    ) -> None:
+        """Put modules, optimizers, generators and the environment into the states that were saved;
+        `undo` puts them back into those that they have now."""
         parts: list[tuple[str, Any, Callable[[Any], Any], Any]] = []  # name, now, setting, saved
         for kind, mine in (("modules", self._modules), ("optimizers", self._optimizers)):
             for name, each in mine.items():
                 where, state = f"{kind}[{name!r}]", _copied(each.state_dict())
                 parts.append((where, state, each.load_state_dict, agent[kind][name]))
         for name in self._rng:
-            take, give = _GLOBAL[name]
+            take, give = GLOBAL[name]
             parts.append((f"rng, {name}", take(), give, agent["rng"][name]))
         for name, generator in self._generators.items():
-            where, give = f"generators[{name!r}]", functools.partial(_set_state, generator)
-            parts.append((where, _state(generator), give, agent["generators"][name]))
+            where, give = f"generators[{name!r}]", functools.partial(set_state, generator)
+            parts.append((where, state_of(generator), give, agent["generators"][name]))
+        if self._env is not None:
+            parts.append(("env", _state_now(self._env), self._env.give, states))
         for where, now, give, saved in parts:
-            undo.callback(give, now)
+            if now is not None:
+                undo.callback(_put_back, where, give, now)
             try:
                 give(saved)
             except Exception as error:  # whatever their own code raises
@@ -323,8 +328,32 @@ class RunState:
             saved, mine = (_groups(e) for e in (agent["optimizers"][name], optimizer.state_dict()))
             check(f"{what}, parameters of each group", saved, mine)
         for name, generator in self._generators.items():
-            saved, mine = (_kind(each) for each in (agent["generators"][name], _state(generator)))
+            saved, mine = (
+                kind_of(each) for each in (agent["generators"][name], state_of(generator))
+            )
             check(f"generators[{name!r}]", saved, mine)
+
+
+def _state_now(env: EnvState) -> list[Any] | None:
+    """What takes an environment back to its state of now; None if it has none that can be taken, as
+    before its first reset. Then there is nothing to go back to."""
+    try:
+        return env.read(env.take())
+    except Exception:  # whatever its own code raises
+        return None
+
+
+def _put_back(where: str, give: Callable[[Any], Any], before: Any) -> None:
+    """Undo what was loaded. What refuses that too is named, and keeps no other part from it."""
+    try:
+        give(before)
+    except Exception as error:  # whatever its own code raises
+        warnings.warn(
+            f"{where}: it does not take its own state of before the load ({type(error).__name__}: "
+            f"{error}); make it anew",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _named(what: str, given: Any, methods: tuple[type, ...] | tuple[str, ...]) -> dict[str, Any]:
@@ -389,62 +418,3 @@ def _copied(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_copied(inner) for inner in value)
     return copy.deepcopy(value)
-
-
-# -- generators
-
-
-def _state(generator: np.random.Generator | torch.Generator) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    return _tensors(generator.bit_generator.state)
-
-
-def _set_state(generator: np.random.Generator | torch.Generator, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state)
-    else:
-        generator.bit_generator.state = _arrays(state)
-
-
-def _kind(state: Any) -> Any:
-    return state["bit_generator"] if isinstance(state, dict) else f"{state.numel()} bytes"
-
-
-def _tensors(value: Any) -> Any:
-    """A state of NumPy, with tensors where it has arrays."""
-    if isinstance(value, dict):
-        return {key: _tensors(inner) for key, inner in value.items()}
-    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
-
-
-def _arrays(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _arrays(inner) for key, inner in value.items()}
-    return value.numpy() if isinstance(value, torch.Tensor) else value
-
-
-def _cuda() -> list[torch.Tensor]:
-    return torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-
-
-def _set_cuda(states: list[torch.Tensor]) -> None:
-    for device, state in zip(range(torch.cuda.device_count()), states, strict=False):
-        torch.cuda.set_rng_state(state, device)
-
-
-def _numpy() -> dict[str, Any]:
-    return _tensors(np.random.get_state(legacy=False))  # noqa: NPY002 - of code that uses it
-
-
-def _set_numpy(state: dict[str, Any]) -> None:
-    np.random.set_state(_arrays(state))  # noqa: NPY002
-
-
-# The global generators: how to have their state, and how to set it.
-_GLOBAL: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "python": (random.getstate, random.setstate),
-    "numpy": (_numpy, _set_numpy),
-    "torch": (torch.get_rng_state, torch.set_rng_state),
-    "cuda": (_cuda, _set_cuda),
-}

@@ -1,5 +1,6 @@
 """A run of PyTorch in one checkpoint: it goes on bit for bit, and nothing is loaded by halves."""
 
+import itertools
 import random
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from diskreplay import CheckpointError, CorruptCheckpointError, InvalidInputErro
 from diskreplay.integrations.gymnasium import Recorder  # noqa: E402
 from diskreplay.integrations.torch import RunState  # noqa: E402
 from tests import processes  # noqa: E402
+from tests.effort import effort  # noqa: E402
+from tests.test_interrupt import interrupted  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 BITS = ["PCG64", "MT19937", "Philox", "SFC64"]
@@ -457,3 +460,96 @@ def test_rows_that_cannot_be_loaded_leave_the_networks(tmp_path, monkeypatch):
             run.load()
         assert torch.equal(network.weight, weights)
         assert torch.equal(torch.get_rng_state(), state)
+
+
+class Moody(gymnasium.Env):
+    """Says its state itself, and may take no other."""
+
+    observation_space, action_space = Box(-np.inf, np.inf, (4,), "float32"), Discrete(2)
+
+    def __init__(self):
+        self.takes = lambda state: True
+
+    def reset(self, *, seed=None, options=None):
+        self.place = 0
+        return np.zeros(4, np.float32), {}
+
+    def get_state(self):
+        return {"place": self.place}
+
+    def set_state(self, state):
+        if not self.takes(state):
+            raise ValueError("it is another game")
+        self.place = state["place"]
+
+
+def moody_run(tmp_path, buffer):
+    """One with a checkpoint of zeros, that has gone on to ones."""
+    network, env = torch.nn.Linear(4, 2), Moody()
+    run = RunState(buffer, tmp_path / "ckpt", modules={"q": network}, env=env)
+    env.reset()
+    go_on(network, env, 0)
+    run.save(1)
+    buffer.add(np.zeros(4, np.float32), 0, 1.0, False, False)
+    go_on(network, env, 1)
+    return run, network, env
+
+
+def go_on(network, env, number):
+    env.place = number
+    with torch.no_grad():
+        network.weight.fill_(number)
+
+
+def test_an_environment_that_refuses_its_state_changes_nothing(tmp_path):
+    with make_buffer(tmp_path / "replay") as buffer:
+        run, network, env = moody_run(tmp_path, buffer)
+        env.takes = lambda state: state["place"] == 1
+        with pytest.raises(InvalidInputError, match=r"replay_ckpt\.1: env: .*another game"):
+            run.load()
+        assert (buffer.add_count, network.weight.unique().item(), env.place) == (1, 1, 1)
+        env.takes = lambda state: False
+        with (
+            pytest.raises(InvalidInputError, match="another game"),
+            pytest.warns(RuntimeWarning, match="env: it does not take its own state"),
+        ):
+            run.load()
+        assert (buffer.add_count, network.weight.unique().item(), env.place) == (1, 1, 1)
+        env.takes = lambda state: True
+        assert run.load() == (1, {})
+        assert (buffer.add_count, network.weight.unique().item(), env.place) == (0, 0, 0)
+
+
+def test_an_environment_without_a_state_gets_one(tmp_path):
+    """It has none before its first reset, and that of a run that goes on is never reset."""
+    with make_buffer(tmp_path / "replay") as buffer:
+        _, network, _ = moody_run(tmp_path, buffer)
+        fresh = Moody()
+        RunState(buffer, tmp_path / "ckpt", modules={"q": network}, env=fresh).load()
+        assert fresh.place == 0
+
+
+def test_ctrl_c_amid_a_load_leaves_all_of_one_moment(tmp_path):
+    """A real one, which waits for what must not stop; mostly near the end, when rows are there."""
+    before, seen = signal.signal(signal.SIGINT, signal.default_int_handler), set()
+    try:
+        with make_buffer(tmp_path / "replay") as buffer:
+            run, network, env = moody_run(tmp_path, buffer)
+
+            def is_cut(number):
+                if not interrupted(run.load, number, lambda: signal.raise_signal(signal.SIGINT)):
+                    return False
+                found = buffer.add_count, network.weight.unique().item(), env.place
+                assert found in ((0, 0, 0), (1, 1, 1)), number
+                seen.add(found[0])
+                if not buffer.add_count:
+                    buffer.add(np.zeros(4, np.float32), 0, 1.0, False, False)
+                    go_on(network, env, 1)
+                return True
+
+            end = next(number for number in itertools.count(0, 101) if not is_cut(number))
+            for number in range(end - 200, end, effort(7, 3, 1)):
+                is_cut(number)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == {0, 1}
