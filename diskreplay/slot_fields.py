@@ -1,5 +1,6 @@
 """The fields of rows in slots, and what a store has for each."""
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -65,6 +66,7 @@ class SlotFields:
         compressor: str | Mapping[str, str] = "auto", next_of: Mapping[str, str] | None = None,
         stack: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
+        fields = _named("fields", fields)
         if not fields:
             raise InvalidInputError("fields: at least one expected, found none")
         if not len(sizes):
@@ -99,6 +101,11 @@ class SlotFields:
                 extras[self.stored[name]] = (shape, dtype)
         self.stored |= {name: self.stored[now] for name, now in followed.items()}
         if not isinstance(compressor, str):
+            if compressor is None:
+                raise InvalidInputError(
+                    "compressor: a name, or names by field, expected; found None"
+                )
+            compressor = _named("compressor", compressor)
             if unknown := sorted(compressor.keys() - self.specs.keys()):
                 raise InvalidInputError(f"compressor: {unknown[0]!r} is no field one can choose")
             for name, now in followed.items():
@@ -168,10 +175,18 @@ class SlotFields:
     def check(self, names: Iterable[str]) -> None:
         """Refuse names that are no fields."""
         for name in names:
-            if name not in self.specs:
+            if not isinstance(name, str) or name not in self.specs:  # what is no text has no hash
                 raise InvalidInputError(
                     f"no field {brief(name, 120)}; there are {list(self.specs)}"
                 )
+
+    def within(self, slots: np.ndarray) -> np.ndarray:
+        """These integers as int64, C-contiguous; refused where one of them is no slot."""
+        if slots.size and (slots.min() < 0 or slots.max() >= self.total):
+            raise InvalidInputError(
+                f"slots: 0 to {self.total - 1} expected, found {slots.min()} to {slots.max()}"
+            )
+        return np.asarray(slots, np.int64, order="C")
 
     def describe(self) -> dict[str, Any]:
         """As JSON, for the group's attributes."""
@@ -200,10 +215,10 @@ class SlotFields:
 
 
 def _named(option: str, given: Any) -> dict[str, Any]:
-    """An option that says something of each of some fields."""
+    """An option that says something of each of some fields; None is an empty one."""
     if given is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise InvalidInputError(
             f"{option}: a dict by the names of fields, found {brief(given, 120)}"
         )
@@ -253,7 +268,7 @@ def _chains(
 def _spec(name: str, spec: Any) -> tuple[tuple[int, ...], np.dtype]:
     try:
         shape, dtype = spec
-        found = tuple(int(n) for n in shape), np.dtype(dtype)
+        found = tuple(operator.index(n) for n in shape), np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
             f"fields: {brief(name, 120)} needs (shape, dtype), found {brief(spec, 120)}"

@@ -183,6 +183,7 @@ class Slots(RowReader):
     def used(self) -> np.ndarray:
         """Which slots have a row: bool of shape (slots,)."""
         with self._turn():
+            self._check_open()
             self._follow()
             return self._table.row_of >= 0
 
@@ -201,9 +202,11 @@ class Slots(RowReader):
             One that the log added once more counts as put then. Slots that are written in turn are
             in the order of that.
         """
+        lane = self._lane(lane)
         with self._turn():
+            self._check_open()
             self._follow()
-            return self._table.order(int(lane))
+            return self._table.order(lane)
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -280,10 +283,10 @@ class Slots(RowReader):
         at = at.reshape(1) if is_one else at
         if at.ndim != 1 or (at.size and at.dtype.kind not in "iu"):
             raise ShapeError(f"slots: integers along one axis expected, found {brief(slots, 120)}")
-        at = np.ascontiguousarray(at, np.int64)
-        if at.size and (at.min() < 0 or at.max() >= fields.total):
+        at = fields.within(at)
+        if not isinstance(values, Mapping):
             raise InvalidInputError(
-                f"slots: 0 to {fields.total - 1} expected, found {at.min()} to {at.max()}"
+                f"values: a dict by the names of fields expected, found {brief(values, 120)}"
             )
         fields.check(values)
         fitted = {}
@@ -308,11 +311,13 @@ class Slots(RowReader):
             The env.
         """
         self._check_writable()
-        if not 0 <= lane < self.num_envs:
-            raise InvalidInputError(f"lane: 0 to {self.num_envs - 1} expected, found {brief(lane)}")
+        lane = self._lane(lane)
         with self._turn_when_drawn():
             self._check_writable()
-            self._table.empty(int(lane))
+            self._table.empty(lane)
+
+    def _lane(self, lane: Any) -> int:
+        return given_numbers.whole("lane", lane, least=0, most=self.num_envs - 1)
 
     # -- reading
 
@@ -344,12 +349,8 @@ class Slots(RowReader):
         at = given_numbers.as_array("slots", slots)
         if at.size and at.dtype.kind not in "iu":
             raise DtypeError(f"slots: integers expected, found dtype {at.dtype}")
-        at = np.asarray(at, np.int64, order="C")
+        at = fields.within(at)
         flat = at.reshape(-1)
-        if flat.size and (flat.min() < 0 or flat.max() >= fields.total):
-            raise InvalidInputError(
-                f"slots: 0 to {fields.total - 1} expected, found {flat.min()} to {flat.max()}"
-            )
         specs = fields.specs
         found = {n: np.empty((*at.shape, *specs[n][0]), specs[n][1]) for n in names}
         read = list(found)
@@ -404,7 +405,8 @@ class Slots(RowReader):
 def _sizes(slots: int | Sequence[int], lanes: int) -> list[int]:
     """Slots of each lane."""
     lanes = given_numbers.whole("lanes", lanes)
-    if isinstance(slots, Iterable) and np.ndim(slots):  # a text has no axes
+    # A text has no axes, and a dict has none.
+    if isinstance(slots, Iterable) and given_numbers.as_array("slots", slots).ndim:
         sizes = list(slots)
         if lanes not in (1, len(sizes)):
             raise InvalidInputError(

@@ -291,6 +291,10 @@ def test_what_was_put_outlives_a_kill(tmp_path, seed):
         ([-1], {}, errors.InvalidInputError, "0 to 23 expected"),
         ([[1]], {}, errors.ShapeError, "one axis"),
         ([0.5], {}, errors.ShapeError, "integers"),
+        ([2**63], {}, errors.InvalidInputError, "0 to 23 expected, found 9223372036854775808"),
+        ([0], None, errors.InvalidInputError, "values: a dict"),
+        ([0], [("act", 1)], errors.InvalidInputError, "values: a dict"),
+        ([0], {1: [1]}, errors.InvalidInputError, "no field 1"),
         ([0], {"nothing": [1]}, errors.InvalidInputError, "no field 'nothing'"),
         ([0], {"act": np.zeros((1, 3))}, errors.ShapeError, "act"),
         ([0, 1], {"act": np.zeros((1, 2))}, errors.ShapeError, "act"),
@@ -333,7 +337,13 @@ def test_fields_are_stored_by_the_names_that_stores_have():
         ({"slots": [0, 0]}, "slots"),
         ({"slots": [3, 4], "lanes": 3}, "2 of them"),
         ({"min_bytes": -1}, "min_bytes"),
+        ({"slots": [[1], [2, 3]]}, "slots"),
         ({"compressor": {"nothing": "lz4"}}, "nothing"),
+        ({"compressor": None}, "compressor"),
+        ({"compressor": ["lz4"]}, "compressor"),
+        ({"compressor": {1: "lz4", "act": "raw"}}, "compressor"),
+        ({"next_of": {1: "act"}}, "next_of"),
+        ({"stack": ["act"]}, "stack"),
     ],
 )
 def test_options_that_make_no_sense(options, message):
@@ -341,7 +351,34 @@ def test_options_that_make_no_sense(options, message):
         make(**options)
 
 
-@pytest.mark.parametrize("spec", [((2,), object), ((2,), "complex64"), "float", ((-1,), "int8")])
+@pytest.mark.parametrize(
+    "fields", [None, {}, ["act"], "act", {1: ((2,), "uint8")}, {"a": ((2,), "uint8"), 1: 2}]
+)
+def test_fields_are_named(fields):
+    with pytest.raises(errors.InvalidInputError, match="fields"):
+        Slots(None, fields, 5)
+
+
+@pytest.mark.parametrize("lane", [-1, 2, 0.5, "0", None, True, [0]])
+def test_a_lane_is_one_of_those_there_are(lane):
+    with make() as slots:
+        slots.put([0, 12], rows_of(np.random.default_rng(0), 2))
+        for call in (slots.order, slots.empty):
+            with pytest.raises(errors.InvalidInputError, match="lane"):
+                call(lane)
+        assert slots.used.sum() == 2
+        assert slots.order(np.int64(1)).tolist() == slots.order(1.0).tolist() == [12]
+
+
+@pytest.mark.parametrize("field", [["act"], None, 3, "nothing"])
+def test_a_view_is_of_one_field(field):
+    with make() as slots, pytest.raises(errors.InvalidInputError, match="no field"):
+        slots.view(field)
+
+
+@pytest.mark.parametrize(
+    "spec", [((2,), object), ((2,), "complex64"), "float", ((-1,), "int8"), ((2.5,), "int8"), "12"]
+)
 def test_fields_that_have_no_bytes_to_store(spec):
     with pytest.raises(errors.InvalidInputError, match="thing"):
         Slots(None, {"thing": spec}, 5)
@@ -367,6 +404,10 @@ def test_a_closed_one_answers_no_more():
         slots.put([0], {})
     with pytest.raises(errors.ClosedError):
         slots.read("act", [0])
+    with pytest.raises(errors.ClosedError):
+        slots.order(0)
+    with pytest.raises(errors.ClosedError):
+        slots.used  # noqa: B018
 
 
 def test_an_owner_may_set_values_in_memory_and_put_them(tmp_path):
