@@ -141,6 +141,14 @@ class SlotTable(IndexedStore):
         for column in self.columns.values():
             column[slots] = 0
 
+    def recall(self, slots: np.ndarray) -> None:
+        """Have the fields in memory of these slots as their rows have them."""
+        ids = self.ids(slots)
+        for name, column in self.columns.items():
+            values = np.empty((len(slots), *column.shape[1:]), column.dtype)
+            self._take(self.fields.stored[name], ids, values)
+            column[slots] = values
+
     def follow(self) -> None:
         super().follow()
         self.catch_up()

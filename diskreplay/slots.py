@@ -221,10 +221,21 @@ class Slots(RowReader):
     def memory(self) -> dict[str, np.ndarray]:
         """The arrays that `columns` are views of, for an owner that sets values in them itself.
 
-        What is set shows at once, in `read` too, and is on the disk when `put` is given it. `load`
-        makes others.
+        What is set shows at once, in `read` too, and is on the disk when `put` is given it.
+        `recall` takes it back. `load` makes others.
         """
         return dict(self._table.columns)
+
+    def recall(self, slots: np.ndarray) -> None:
+        """Have `memory` in these slots as it is on the disk, where `put` has failed, say.
+
+        Parameters
+        ----------
+        slots : ndarray of int, shape (n,)
+        """
+        with self._turn_when_drawn():
+            self._check_open()
+            self._table.recall(self._table.fields.within(slots))
 
     @property
     def weights(self) -> np.ndarray:

@@ -190,6 +190,33 @@ class LeafRows:
         finally:
             self._is_adding = False
 
+    @property
+    def marks(self) -> np.ndarray:
+        """What tells `added` from when on rows are new ones: the next number of each lane."""
+        return self._next.copy()
+
+    def added(self, lane: int, first: int, mark: int) -> tuple[int, bool]:
+        """How many of the rows of a lane are there that are new since `mark`, and whether these are
+        all that were numbered. The numbers of others are free again.
+
+        Parameters
+        ----------
+        lane : int
+        first : int
+            The place in the lane that the first one was for.
+        mark : int
+            Of `marks`.
+        """
+        if self._slots is None or self._slots.closed:
+            return 0, False
+        offset, size = int(self._offsets[lane]), int(self._slots.sizes[lane])
+        at = (first + np.arange(min(self._next[lane] - mark, size))) % size
+        numbers = self._slots.read(NUMBER, offset + at)
+        numbers = numbers[np.logical_and.accumulate(numbers >= mark)]
+        after = int(numbers[-1]) + 1 if len(numbers) else mark
+        is_all, self._next[lane] = mark < after == self._next[lane], after
+        return len(numbers), bool(is_all)
+
     def _numbered(self, slots: np.ndarray) -> np.ndarray:
         lanes = np.searchsorted(self._offsets, slots, side="right") - 1
         sizes = np.array(self._sizes())
@@ -275,21 +302,32 @@ class LeafRows:
                 each for each in self._aside if not len(each[1]) or each[1][0] not in slots
             ]
 
-    @contextlib.contextmanager
-    def whole(self, batch: "DiskBatch", slots: np.ndarray) -> Iterator[None]:
-        """What is set in the block are rows, which are there together or not at all."""
+    def whole(self, batch: "DiskBatch", slots: np.ndarray, set_all: Callable[[], None]) -> None:
+        """What `set_all` sets are rows, which are there together or not at all.
+
+        Not a context manager: Ctrl-C before its block could leave it open, and rows unwritten, as
+        long as somebody keeps the traceback.
+        """
         if self._puts_aside or self._drops or self._staged is not None:
-            yield
+            set_all()
             return
-        self._staged = {}
+        kept = _alone(batch, self.in_memory, slots) if self.in_memory else []
         try:
-            yield
-            staged = self._staged
+            self._staged = {}
+            set_all()
+            staged, self._staged = self._staged, None
+            if slots.ndim == 1 and (slots[1:] > slots[:-1]).all():
+                self.put(slots, staged)
+            else:
+                self.put(*_once(slots, staged))
+        except BaseException:
+            for values, at, before in kept:
+                values[at] = before
+            if not self.slots.closed:
+                self.slots.recall(np.unique(slots))
+            raise
         finally:
             self._staged = None
-        if slots.ndim != 1 or not (slots[1:] > slots[:-1]).all():
-            slots, staged = _once(slots, staged)
-        self.put(slots, staged)
 
     def put(self, slots: np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Put rows into slots, whose small leaves are in memory already."""
@@ -303,6 +341,14 @@ class LeafRows:
                 rewards = np.clip(rewards, -_LARGEST_REWARD, _LARGEST_REWARD)
             values = {**values, _REWARD: rewards.astype(np.float32)}
         self.slots.put(slots, values)
+
+
+def _alone(
+    batch: "DiskBatch", paths: set[str], slots: np.ndarray
+) -> list[tuple[Any, np.ndarray, Any]]:
+    """What leaves that are in memory alone have in these slots: leaf, places and values."""
+    at = (slots - batch._range.start) // batch._range.step
+    return [(value, at, value[at]) for path, value in leaves(batch) if path in paths]
 
 
 def _once(
@@ -346,12 +392,15 @@ class DiskBatch(Batch):
         if isinstance(index, str):
             super().__setitem__(index, value)
             return
-        with self._rows.whole(self, slots_at(self._range, index)):
+
+        def set_all() -> None:
             try:
-                super().__setitem__(index, value)
+                super(DiskBatch, self).__setitem__(index, value)
             except ValueError:  # a key is new: Tianshou makes an array for it, and sets them again
                 self._rows.has_new_keys = True
                 raise
+
+        self._rows.whole(self, slots_at(self._range, index), set_all)
 
     def __reduce__(self) -> tuple:
         return in_memory, (dict(_arrays(self)),)

@@ -64,8 +64,13 @@ class BufferOnDisk(PickledBuffer):
         if self._rows is None:
             yield
             return
+        before = self._places()
         with self._rows.adding():
-            yield
+            try:
+                yield
+            except BaseException:
+                self._count_what_is_there(before)
+                raise
         if self._rows.has_new_keys:
             self._rows.has_new_keys = False
             self._warn_of_memory(stacklevel=5)

@@ -17,6 +17,9 @@ from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import Checkpoint, checkpoints
 from diskreplay.store.paths import is_remote, local
 
+# What Tianshou changes when it adds a transition.
+_PLACE = ("_insertion_idx", "_size", "last_index", "_ep_return", "_ep_len", "_ep_start_idx")
+
 
 class SavedBuffer(LeavesOnDisk):
     """Mixin of Tianshou's buffers: their state, `flush`, `close`, `save` and `load`."""
@@ -67,11 +70,15 @@ class SavedBuffer(LeavesOnDisk):
         self._know_parts()
         cut_unfinished(self)
 
-    def _know_parts(self) -> None:
-        """What a manager knows of its buffers, and the weights."""
+    def _know_lengths(self) -> None:
+        """What a manager knows of its buffers."""
         if "buffers" in self.__dict__:
             self._lengths = np.array([len(part) for _, part in self._parts()])
             self.last_index = np.array([at + int(part.last_index[0]) for at, part in self._parts()])
+
+    def _know_parts(self) -> None:
+        """What a manager knows of its buffers, and the weights."""
+        self._know_lengths()
         if isinstance(self, PrioritizedReplayBuffer):
             own: Any = self
             own._max_prio, own._min_prio = self._noted().get("priorities", (1.0, 1.0))
@@ -96,6 +103,35 @@ class SavedBuffer(LeavesOnDisk):
         self._know_parts()
         if "buffers" not in self.__dict__:
             self.last_index = np.array([saved["parts"][0][2]])
+
+    # -- an `add` that fails
+
+    def _places(self) -> tuple[list[dict[str, Any]], np.ndarray]:
+        """Where each part has its next transition, and what else changes when one is added."""
+        parts = self.__dict__.get("buffers", (self,))
+        places = [part.__dict__.copy() for part in parts]
+        for place in places:
+            place["last_index"] = place["last_index"].copy()
+            if type(place["_ep_return"]) is np.ndarray:  # which Tianshou adds to in place
+                place["_ep_return"] = place["_ep_return"].copy()
+        return places, self._there.marks
+
+    def _count_what_is_there(self, before: tuple[list[dict[str, Any]], np.ndarray]) -> None:
+        """Have no transition that is not on the disk: Tianshou counts them before it sets them."""
+        for lane, ((first, part), place) in enumerate(zip(self._parts(), before[0], strict=True)):
+            at = place["_insertion_idx"]
+            count, is_all = self._there.added(lane, at, int(before[1][lane]))
+            slots = (at + np.arange(count)) % part.maxsize
+            if not is_all:
+                was_moved = part._insertion_idx != at
+                part.__dict__.update((name, place[name]) for name in _PLACE)
+                if was_moved and count:  # of many the first ones fitted
+                    part.last_index[0] = slots[-1]
+                    part._insertion_idx = (at + count) % part.maxsize
+                    part._size = min(part._size + count, part.maxsize)
+            if count and isinstance(self, PrioritizedReplayBuffer):
+                self.init_weight(first + slots)
+        self._know_lengths()
 
     # -- flush, checkpoints
 
