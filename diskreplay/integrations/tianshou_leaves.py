@@ -95,12 +95,20 @@ class LeavesOnDisk(ReplayBuffer):
     ) -> Slots:  # fmt: skip
         options = self._options
         compressor = options.compressor
-        if not isinstance(compressor, str):
-            if unknown := sorted(compressor.keys() - names.keys()):
+        if isinstance(compressor, Mapping):
+            if unknown := sorted(compressor.keys() - names.keys(), key=repr):
                 raise InvalidInputError(
                     f"compressor: {unknown[0]!r} is no array of this buffer; there are "
                     f"{list(names)}"
                 )
+            for led, now in next_of.items():
+                pair = [path for path, name in names.items() if name in (led, now)]
+                chosen = [compressor[path] for path in pair if path in compressor]
+                if len(chosen) == 2 and chosen[0] != chosen[1]:
+                    raise InvalidInputError(
+                        f"compressor: {' and '.join(pair)} have their frames in common, found "
+                        f"{chosen[0]!r:.60} and {chosen[1]!r:.60}; one of the two has to do"
+                    )
             compressor = {names[path]: chosen for path, chosen in compressor.items()}
         return Slots(
             path or options.path, fields, self._sizes(), next_of=next_of, stack=stack,
@@ -130,7 +138,7 @@ class LeavesOnDisk(ReplayBuffer):
         seen = [path for path in names if path.split("/")[0] == "obs"]
         if not isinstance(frames, Mapping):
             frames = dict.fromkeys(seen, frames)
-        elif unknown := sorted(frames.keys() - seen):
+        elif unknown := sorted(frames.keys() - seen, key=repr):
             raise InvalidInputError(
                 f"stack: {unknown[0]!r} is no array of observations; there are {seen}"
             )
@@ -138,11 +146,23 @@ class LeavesOnDisk(ReplayBuffer):
         for path in seen:
             if there[path][0].nbytes < least:
                 continue
-            led = path.replace("obs", "obs_next", 1)
+            led, k = path.replace("obs", "obs_next", 1), frames.get(path, 1)
+            for each in [path, led] if led in names else [path]:
+                shape = there[each].shape[1:]
+                if k > 1 and (not shape or shape[0] % k):
+                    raise InvalidInputError(
+                        f"stack: {each!r} of shape {shape} cannot be {k} frames; a dict says which "
+                        f"arrays are stacks, {{name: frames}}; there are {seen}"
+                    )
+                if k > 1:
+                    stack[names[each]] = k
             if led in names and options.next_of:
+                if _form(there[led]) != _form(there[path]):
+                    raise InvalidInputError(
+                        f"next_of: {led!r} is {_form(there[led])} and {path!r} is "
+                        f"{_form(there[path])}; they have to be alike, leave next_of out"
+                    )
                 next_of[names[led]] = names[path]
-            for each in {path, led} & names.keys() if frames.get(path, 1) > 1 else ():
-                stack[names[each]] = frames[path]
         return next_of, stack
 
     def _warn_of_memory(self, stacklevel: int) -> None:
@@ -263,3 +283,8 @@ class LeavesOnDisk(ReplayBuffer):
     def disk(self) -> Slots | None:
         """The rows, to look into; None while nothing was added."""
         return None if self._rows is None else self._there.slots
+
+
+def _form(array: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape of one row, and dtype."""
+    return array.shape[1:], array.dtype

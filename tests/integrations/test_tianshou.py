@@ -310,7 +310,16 @@ def test_whatever_reads_stores_understands_it(tmp_path):
         ({"pickle": "never"}, errors.InvalidInputError, "pickle"),
         ({"compressor": {"frames": "lz4"}}, errors.InvalidInputError, "'frames' is no array"),
         ({"stack": {"obs_next": 2}}, errors.InvalidInputError, "'obs_next' is no array of obs"),
-        ({"stack": {"obs": 5}}, errors.InvalidInputError, "cannot be 5 frames"),
+        ({"compressor": None}, errors.InvalidInputError, "compressor"),
+        ({"compressor": ["lz4"]}, errors.InvalidInputError, "compressor"),
+        ({"compressor": {"obs": "lz4", 1: "raw", 2: "raw"}}, errors.InvalidInputError, "1 is no"),
+        (
+            {"compressor": {"obs": "lz4", "obs_next": "raw"}, "next_of": True},
+            errors.InvalidInputError,
+            "obs_next and obs|obs and obs_next",
+        ),
+        ({"stack": {"obs": 5}}, errors.InvalidInputError, "'obs' of shape .* cannot be 5 frames"),
+        ({"stack": 5}, errors.InvalidInputError, r"a dict says which .* there are \['obs'\]"),
         ({"stack": 0}, errors.InvalidInputError, "stack"),
         ({"next_of": {"obs_next": "obs"}}, errors.InvalidInputError, "next_of: False or True"),
         ({"next_of": "no"}, errors.InvalidInputError, "next_of: False or True"),
@@ -319,6 +328,24 @@ def test_whatever_reads_stores_understands_it(tmp_path):
 def test_options_that_make_no_sense(options, error, message):
     with pytest.raises(error, match=message):
         player("plain").step(make("ReplayBuffer", options))
+
+
+def test_frames_that_cannot_be_shared_are_named_as_they_are_given():
+    """Not as the store has them, which has an `observation` for `obs`."""
+    step = {"act": 0, "rew": 0.0, "terminated": False, "truncated": False, "info": {}}
+    camera, radar = np.zeros((4, 20, 20), np.uint8), np.zeros((7, 300))
+    seen = {"camera": camera, "radar": radar}
+    buffer = ours.DiskReplayBuffer(20, stack=4)
+    with pytest.raises(errors.InvalidInputError, match=r"'obs/radar' of shape \(7, 300\)"):
+        buffer.add(Batch(obs=seen, obs_next=seen, **step))
+    assert len(buffer) == 0
+    buffer = ours.DiskReplayBuffer(20, stack={"obs/camera": 4})
+    buffer.add(Batch(obs=seen, obs_next=seen, **step))
+    assert buffer.disk.stack == {"observation/camera": 4, "obs_next/camera": 4}
+    buffer.close()
+    buffer = ours.DiskReplayBuffer(20, next_of=True)
+    with pytest.raises(errors.InvalidInputError, match=r"'obs_next' is .* and 'obs' is"):
+        buffer.add(Batch(obs=camera, obs_next=radar, **step))
 
 
 def test_a_path_with_something_else_is_refused(tmp_path):
