@@ -160,7 +160,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
         Raises
         ------
-        InvalidInputError, ShapeError
+        InvalidInputError, ShapeError, DtypeError
         EmptyBufferError
             Nothing can be sampled, or all priorities are zero.
         CorruptSegmentError

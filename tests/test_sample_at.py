@@ -5,7 +5,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay import EmptyBufferError, InvalidInputError, PriorityError, ShapeError
+from diskreplay import DtypeError, EmptyBufferError, InvalidInputError, PriorityError, ShapeError
 
 
 def make(num_envs=3, **options):
@@ -113,7 +113,9 @@ def test_bad_positions_are_refused():
         for wrong in ([np.nan], [-0.1], [1.1]):
             with pytest.raises(InvalidInputError, match="from 0 to 1"):
                 buffer.sample_at(wrong)
-        for wrong in ([[0.1]], 0.5, ["a"]):
+        for wrong in ([[0.1]], 0.5):
             with pytest.raises(ShapeError):
                 buffer.sample_at(wrong)
+        with pytest.raises(DtypeError, match="positions"):
+            buffer.sample_at(["a"])
         assert len(buffer.sample_at([])[0]) == 0

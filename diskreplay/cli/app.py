@@ -142,6 +142,10 @@ def _failing_well(*, debug: bool) -> Iterator[None]:
             traceback.print_exc()
         says = " ".join(_text(error).split())
         _say(Text.assemble(("error: ", "bold red"), says))
+        try:
+            sys.stdout.flush()
+        except OSError:  # it keeps what a full disk refused
+            _lead_nowhere(sys.stdout)
         code = next(code for kind, code in _CODES if isinstance(error, kind))
         raise typer.Exit(code) from None
 

@@ -65,7 +65,9 @@ class ReplayBuffer(Facade):
     the row outlives the death of the process. A frame without an effect is shown in histories only.
 
     A reopening goes on with the episode. Only if the process was killed, or the newest frame had no
-    effect yet, another one begins; the newest row of the first is not sampled then.
+    effect yet, another one begins; the newest row of the first is not sampled then. Where no frame
+    of the first had an effect, it looks like rows that a repair has set aside: from the opening
+    after that on, the first ``frame_history_len - 1`` rows of the other one are not sampled either.
 
     Memory: 13 bytes a slot.
     """
@@ -109,9 +111,12 @@ class ReplayBuffer(Facade):
                 ring.end_episode()
             self._begins = bool(cut[-1])
         skipped = cut | final
-        # Behind rows that a repair set aside, those whose history reaches into them. Behind a frame
-        # without an effect the steps of its episode go on.
-        for at in 1 + np.flatnonzero(final[:-1] & (steps[1:] == 0)):
+        # Behind rows that a repair set aside, those whose history reaches into them. A repair gives
+        # such rows the steps from 0 on; frames without an effect have those of their episode.
+        run = np.arange(len(rows)) - np.maximum.accumulate(
+            np.where(final, -1, np.arange(len(rows)))
+        )
+        for at in 1 + np.flatnonzero(final[:-1] & (steps[1:] == 0) & (steps[:-1] == run[:-1] - 1)):
             skipped[at : at + self.frame_history_len - 1] = True
         self._skipped = rows[skipped].tolist()
         newest = rows[-self.frame_history_len :]

@@ -25,11 +25,13 @@ def store(tmp_path):
 
 
 def run(redirected, *arguments, **env):
-    """Not by `processes`: it is about how an interpreter starts."""
+    """Not by `processes`: it is about how an interpreter starts. Its output is kept until it is
+    flushed, as by default."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"} | env
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'"$@" {redirected}', "sh",
          sys.executable, "-m", "diskreplay", *map(str, arguments)],
-        capture_output=True, env=os.environ | env, timeout=600, check=False,
+        capture_output=True, env=environment, timeout=600, check=False,
     )  # fmt: skip
 
 
