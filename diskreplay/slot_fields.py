@@ -188,6 +188,19 @@ class SlotFields:
             )
         return np.asarray(slots, np.int64, order="C")
 
+    def columns(self, slots: np.ndarray, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """An array for each of the store's fields, in their order, of rows for these slots."""
+        rows = []
+        for stored, name in zip(self.schema.names, self.given, strict=True):
+            if name is not None:
+                rows.append(values[name])
+            elif stored == SLOT:
+                rows.append(slots)
+            else:
+                shape, dtype = self.schema.shapes[stored]
+                rows.append(np.zeros((len(slots), *shape), dtype))
+        return rows
+
     def describe(self) -> dict[str, Any]:
         """As JSON, for the group's attributes."""
         fields = {name: [list(shape), dtype.name] for name, (shape, dtype) in self.specs.items()}

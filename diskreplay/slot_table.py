@@ -226,19 +226,6 @@ class SlotTable(IndexedStore):
         finally:
             guard.release()  # twice is fine: Ctrl-C may come as the one before begins
 
-    def _stored(self, slots: np.ndarray, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """An array for each of the store's fields, in their order."""
-        rows = []
-        for stored, name in zip(self.fields.schema.names, self.fields.given, strict=True):
-            if name is not None:
-                rows.append(values[name])
-            elif stored == SLOT:
-                rows.append(slots)
-            else:
-                shape, dtype = self.fields.schema.shapes[stored]
-                rows.append(np.zeros((len(slots), *shape), dtype))
-        return rows
-
     def _put_step_of_frames(
         self, lanes: np.ndarray, slots: np.ndarray, values: dict[str, np.ndarray]
     ) -> None:
@@ -260,7 +247,7 @@ class SlotTable(IndexedStore):
         self, lanes: np.ndarray, slots: np.ndarray, values: dict[str, np.ndarray]
     ) -> None:
         """A row for each of some lanes, in one go."""
-        columns = self._stored(slots, values)
+        columns = self.fields.columns(slots, values)
         if self.frames:
             self.frames.set_newest(columns, values)
         if (self.store.count[lanes] >= self._room_until[lanes]).any():
@@ -294,7 +281,7 @@ class SlotTable(IndexedStore):
 
     def _put_many(self, lane: int, slots: np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Rows of one lane, one behind the other; at most `_step` of it."""
-        columns = self._stored(slots, values)
+        columns = self.fields.columns(slots, values)
         self._make_room(lane, len(slots))
         at = self._reward_at
         ended = columns[at + 1] | columns[at + 2]

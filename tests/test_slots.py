@@ -423,3 +423,18 @@ def test_an_owner_may_set_values_in_memory_and_put_them(tmp_path):
     with make(tmp_path / "slots") as slots:
         np.testing.assert_array_equal(slots.columns["act"][7], before)  # it was not put
         np.testing.assert_array_equal(slots.columns["act"][8], 1 - before)
+
+
+def test_an_owner_may_take_back_what_it_has_set_in_memory():
+    rows = rows_of(np.random.default_rng(0), 2)
+    with make() as slots:
+        slots.put([3, 13], rows)
+        for column in slots.memory.values():
+            column[:] = 1
+        slots.recall(np.array([3, 4, 13]))
+        for name, column in slots.columns.items():
+            np.testing.assert_array_equal(column[[3, 13]], rows[name])
+            assert not column[4].any()
+            assert (column[5] == 1).all()
+        with pytest.raises(errors.InvalidInputError, match="0 to 23"):
+            slots.recall(np.array([24]))
