@@ -29,10 +29,15 @@ class NotedParts:
     ----------
     room : Workspace
         Beside the place of the checkpoint.
+
+    Attributes
+    ----------
+    directory : Path
+        Where they are; it goes with them.
     """
 
     def __init__(self, room: Workspace) -> None:
-        self._room, self._path = room, room.path / _NOTES
+        self._room, self.directory, self._path = room, room.path, room.path / _NOTES
         self.parts: list[Part] = []
 
     @classmethod

@@ -153,7 +153,9 @@ class CheckpointDirectory:
                 for number, part in enumerate(known["shards"])
             ]
         )  # fmt: skip
-        files.replace({path: json.dumps({"format": FORMAT, **document}).encode()})
+        # Written among the notes: what a killed saver leaves there goes with them.
+        contents = json.dumps({"format": FORMAT, **document}).encode()
+        files.replace({path: contents}, build=self._notes.directory)
         for text in gone:
             if text != document["suffix"]:
                 files.remove(self._file(text))

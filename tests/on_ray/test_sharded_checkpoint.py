@@ -13,6 +13,7 @@ from diskreplay.ray.sharded_checkpoint import (
     superfluous,
     wanted,
 )
+from diskreplay.store import files
 
 
 def document(suffix="1", **changed):
@@ -35,6 +36,24 @@ def test_what_is_published_is_read(tmp_path):
     assert directory.read("best") == document("best", attachments={"net": "0"})
     assert attachments_of(directory.read("best")) == {"net": "0"}
     assert attachments_of(document()) == {}
+
+
+def test_a_document_is_written_where_the_next_save_removes_what_a_kill_leaves(
+    tmp_path, monkeypatch
+):
+    directory, moved = CheckpointDirectory(tmp_path, "replay"), []
+    rename = files.rename
+
+    def noting(source, target):
+        moved.append((source.parent.name, target))
+        rename(source, target)
+
+    with directory.saving("1", [], 0.0):
+        monkeypatch.setattr(files, "rename", noting)
+        path = directory.publish(document("1"), None, {})
+    ((place, _target),) = [(place, target) for place, target in moved if target == path]
+    assert place.startswith(".replay_shards.1.json.tmp-")
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []
 
 
 def test_what_is_another_buffers_or_none(tmp_path):
