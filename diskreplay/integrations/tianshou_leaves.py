@@ -235,8 +235,9 @@ class LeavesOnDisk(ReplayBuffer):
                 fresh.close()
             slots.load(room.path, "whole")
         self._take(self._leaf_rows(rows.hand_over(), rows.names))
+        count = sum(len(course.order) for course in courses)
         warnings.warn(
-            f"{slots.path}: transitions are missing, as after a repair. The {len(self)} that are "
+            f"{slots.path}: transitions are missing, as after a repair. The {count} that are "
             "left have moved to other slots, side by side; episodes end where others are missing",
             RuntimeWarning,
             stacklevel=2,
