@@ -376,9 +376,7 @@ class Prefetcher:
         me = threading.get_ident()
         try:
             whose._busy.add(me)
-            with (
-                undisturbed()
-            ):  # else closing again would leave its threads and batches as they are
+            with undisturbed():  # or closing again would leave threads and batches as they are
                 self._shut()
         finally:
             whose._busy.discard(me)

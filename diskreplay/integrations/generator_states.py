@@ -16,7 +16,7 @@ def state_of(generator: np.random.Generator | torch.Generator) -> Any:
 
 
 def set_state(generator: np.random.Generator | torch.Generator, state: Any) -> None:
-    """The opposite of `state_of`."""
+    """Have a generator go on from what `state_of` gave."""
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     else:
