@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import PROFILE
+
 pytest.importorskip("hatch_fancy_pypi_readme")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,3 +161,34 @@ def test_the_tests_run_from_the_source_distribution(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 10, done.stdout
+
+
+WITHOUT = """
+import importlib.machinery, sys
+import pytest
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in OPTIONAL:
+            return super().find_spec(name, path, target)
+
+OPTIONAL = sys.argv[1].split()
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "tests"]))
+"""
+
+
+@pytest.mark.skipif(
+    PROFILE == "same", reason="for an environment that has more than tools/test needs"
+)
+def test_the_tests_ask_for_no_more_than_their_own_script_installs():
+    """`.ci/run` has all optional packages, `tools/test` has none of these: it skips their tests."""
+    optional = (
+        "av cpprb griffe jax jaxlib moto ray stable_baselines3 tensordict tianshou torch torchrl"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, optional],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("torch")
+
 from diskreplay.compat.reagent.validity import Validity
 from tests.effort import effort
 

@@ -51,12 +51,13 @@ def test_a_call_that_is_never_cut_is_a_failure(tmp_path, monkeypatch):
         (lambda buffer: setattr(buffer._rows.store.rwlock, "_inside", 1), "a reader is inside"),
     ],
 )
-def test_what_is_left_behind_is_seen(tmp_path, leave, says):
+def test_what_is_left_behind_is_seen(tmp_path, monkeypatch, leave, says):
     calls = interrupts.Calls(tmp_path, interrupts.random.Random(1))
     calls._end_prefetch()
     calls.check()
     buffer = calls.buffers[0]
     leave(buffer)
+    monkeypatch.setattr(interrupts, "_PATIENCE_S", 0.1)
     with pytest.raises(AssertionError, match=says):
         calls.check()
     while buffer._lock._is_owned():
