@@ -29,7 +29,7 @@ from tests.effort import effort
 from tests.naive import ENDS, OUTCOMES, SideBySide, assert_transitions_equal, check_store
 
 EFFORT = settings(
-    max_examples=effort(12, 24, 1000),
+    max_examples=effort(8, 24, 1000),
     stateful_step_count=effort(25, 25, 60),
     deadline=None,
     print_blob=True,

@@ -355,8 +355,8 @@ def test_loading(tmp_path):
             kept += buffer.add_count == live
             player.check()
             player.step()
-            number += effort(131, 97, 29)
-        assert kept > 20
+            number += effort(197, 97, 29)
+        assert kept > effort(10, 20)
         player.check()
         assert buffer.add_count == saved
         player.step()

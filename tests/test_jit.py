@@ -14,6 +14,7 @@ import pytest
 
 from diskreplay import jit
 from diskreplay.cli import warmup
+from tests.effort import PROFILE
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = """
@@ -361,6 +362,7 @@ def homeless(tmp_path, **more):
     return environment | {"PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
+@pytest.mark.skipif(PROFILE == "same", reason="compiles most kernels: HYPOTHESIS_PROFILE=whole")
 def test_commands_and_buffers_without_any_cache(tmp_path):
     environment = homeless(tmp_path, HOME=os.devnull)
     code = """

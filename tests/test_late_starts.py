@@ -457,7 +457,7 @@ calls = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=effort(20, 60), deadline=None)
 @given(st.lists(calls, max_size=14))
 def test_beside_a_naive_list_of_episodes(tmp_path_factory, script):
     room = tmp_path_factory.mktemp("naive")

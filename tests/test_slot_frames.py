@@ -18,6 +18,7 @@ from diskreplay import Slots, errors
 from diskreplay.check.verify import verify
 from diskreplay.store.listing import checkpoints
 from diskreplay.store.row_writer import RowWriter
+from tests.effort import effort
 
 FLAGS = {"act": ((), np.int64), "done": ((), np.bool_), "reward": ((), np.float32)}
 SEEN = {"seen": ((6, 2), np.uint8)}
@@ -214,7 +215,7 @@ class FramesBesideDicts(RuleBasedStateMachine):
 
 
 FramesBesideDicts.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=15, deadline=None, phases=(Phase.generate,)
+    max_examples=effort(8, 20), stateful_step_count=15, deadline=None, phases=(Phase.generate,)
 )
 TestFramesBesideDicts = FramesBesideDicts.TestCase
 

@@ -196,7 +196,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_named(original, tmp_path):
     root = tmp_path / "saved"
     for path in files_of(root):
         size = path.stat().st_size
-        for offset in (size - 1, int(rng.integers(size))):
+        for offset in (size - 1, int(rng.integers(size)))[effort(1, 0) :]:
             flip(path, offset, 1)
             try:
                 found = named(verify(root))

@@ -26,6 +26,7 @@ from diskreplay.check.verify import verify
 from diskreplay.convert.copying import convert
 from diskreplay.convert.regrouping import regroup
 from tests import disks
+from tests.effort import effort
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXTRAS = {"number": ((), "int64"), "target": ((2,), "float32", "mutable")}
@@ -142,7 +143,7 @@ def files_of(paths):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("targets", [1, 2, 3, 8])
+@pytest.mark.parametrize("targets", effort([2, 3], [1, 2, 3, 8]))
 def test_all_that_is_known_of_the_envs_moves_with_them_and_back(tmp_path, targets):
     sources = checkpoints(tmp_path, [4, 4, 4, 4])
     expected = of_all(sources)
@@ -373,7 +374,7 @@ def test_a_kill_leaves_the_sources_and_whole_targets(tmp_path):
         if path.is_file()
     }  # fmt: skip
     rng, whole = random.Random(5), 0
-    for kill in range(int(os.environ.get("DISKREPLAY_KILLS", "8"))):
+    for kill in range(int(os.environ.get("DISKREPLAY_KILLS", effort(4, 8)))):
         place = tmp_path / f"kill{kill}"
         names = ":".join(str(place / f"n{i}_ckpt.") for i in range(4))
         process = subprocess.Popen(

@@ -86,7 +86,7 @@ def run(path, seed, asked, *, num_envs, kept, stack_size, padding, steps, most=6
     return compared
 
 
-@settings(max_examples=effort(20, 40), deadline=None)
+@settings(max_examples=effort(10, 40), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     asked=st.lists(OPTIONS, min_size=1, max_size=4),

@@ -12,7 +12,7 @@ sys.path.insert(0, str(TORTURE))
 
 import death  # noqa: E402 - of the tools
 
-KILLS = effort(8, 16)  # one life of each kind, or of half of them
+KILLS = effort(4, 16)  # one life of each kind, or of a quarter of them
 
 
 def born(tmp_path, envs=1, prioritized=False, **options):

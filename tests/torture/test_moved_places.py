@@ -18,7 +18,7 @@ import diskreplay  # noqa: E402
 
 
 def test_walks():
-    found = places.run(rounds=effort(5, 8), seed=40)
+    found = places.run(rounds=effort(3, 8), seed=40)
     assert found["failures"] == []
     assert found["done"]["move"] > 0
     assert found["done"]["add"] > 0

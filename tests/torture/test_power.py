@@ -110,12 +110,12 @@ def test_cuts(number):
     import power
 
     setting = replace(power.SETTINGS[number], steps=20)
-    every = effort(800, 400)
+    every = effort(1600, 400)
     figures = power.explore(
         setting, samples=1, singly=False, every=every, start=50 * number, again=0
     )
     assert figures.failures == []
-    assert figures.opened > 8 * 400 // every
+    assert figures.opened > 6 * 400 // every
 
 
 def test_a_promise_that_is_not_kept_is_seen(monkeypatch):
