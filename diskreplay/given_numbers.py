@@ -166,6 +166,8 @@ def as_reals(
     """
     if type(value) is not _Array:
         value = as_array(name, value, error, among=among)
+    elif value.dtype.char in "fd" and value.ndim:  # what nearly all give
+        return _contiguous(value, _FLOAT64)
     if value.dtype.kind == "O":
         value = _of_objects(name, value, error)
     kind = value.dtype.kind

@@ -295,8 +295,10 @@ def stopped(lock, call):
     try:
         assert held.wait(600)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(diskreplay.UsageError, match="StopIteration"):
+        # Before Python 3.14 a ``with`` statement lets it through as it is.
+        with pytest.raises((diskreplay.UsageError, StopIteration)) as raised:
             call()
+        assert "StopIteration" in repr(raised.value)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
