@@ -36,6 +36,7 @@ TOGETHER = {
     "integrations/generator_states.py": ("a part of a run", "integrations/test_run_state.py"),
     "integrations/lerobot.py": ("a data set's interface", "integrations/test_lerobot_buffer.py"),
     "integrations/lerobot_datasets.py": ("data sets", "integrations/test_lerobot_buffer.py"),
+    "integrations/disk_options.py": ("options of a buffer", "integrations/test_sb3_disk.py"),
     "integrations/pickled_ring.py": ("pickles of a buffer", "integrations/test_sb3_disk.py"),
     "integrations/record_shelf.py": ("records as tensors", "integrations/test_torchrl.py"),
     "integrations/sb3_like.py": ("calls of a buffer", "integrations/test_sb3_disk.py"),

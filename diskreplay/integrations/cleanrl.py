@@ -27,7 +27,8 @@ with needed("diskreplay.integrations.cleanrl needs PyTorch", "torch"):
     import torch
 
 from diskreplay.errors import InvalidInputError
-from diskreplay.integrations.sb3_like import DiskOptions, DiskTransitions
+from diskreplay.integrations.disk_options import DiskOptions
+from diskreplay.integrations.sb3_like import DiskTransitions
 
 __all__ = ["ReplayBuffer", "ReplayBufferSamples"]
 

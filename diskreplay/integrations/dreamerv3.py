@@ -27,6 +27,7 @@ from diskreplay.locks import Lock
 from diskreplay.opening import checkpoints
 from diskreplay.opening import open as open_buffer
 from diskreplay.sequence_batch import SequenceBatch
+from diskreplay.store import files
 from diskreplay.store.paths import local
 from diskreplay.validation import one_of
 
@@ -124,6 +125,16 @@ class Replay:
         self._report = buffer.sequences(self.length, name="report", **view)
         self._look()
         return buffer
+
+    def _reopen(self) -> None:
+        """Open the store if there is one from before: who asks wants to know what it holds."""
+        if self._buffer is None and self.directory is not None:
+            path = self.directory / "store"
+            if files.is_there(path / "zarr.json"):
+                with open_buffer(path) as there:  # one that was killed as it began says nothing
+                    noted = there.metadata.get("dreamerv3")
+                if noted is not None:
+                    self._open(noted["layout"])
 
     def _note(self) -> None:
         noted = {"layout": self._layout.described(), "workers": self._workers}
@@ -231,7 +242,9 @@ class Replay:
 
     def __len__(self) -> int:
         """Sequences that can be drawn."""
-        return self._items
+        with self._lock:
+            self._reopen()
+            return self._items
 
     def sample(self, batch: int, mode: str = "train") -> dict[str, np.ndarray]:
         """Draw sequences; waits until there is one.
@@ -249,7 +262,7 @@ class Replay:
             beginning of each sequence, ``is_last`` also before an episode begins.
         """
         one_of("mode", mode, ("train", "report", "eval"))
-        while not self._items:
+        while not len(self):
             time.sleep(_WAIT)
         if mode == "train":
             self.metrics["samples"] += batch
@@ -286,7 +299,7 @@ class Replay:
         int
             How many steps have left since.
         """
-        if self._buffer is None:
+        if not len(self) and self._buffer is None:
             raise UsageError(f"replay {self.name!r}: nothing was recorded or loaded yet")
         data = dict(data)
         ids = row_ids(data.pop("stepid"))
@@ -312,12 +325,12 @@ class Replay:
     def stats(self) -> dict[str, float]:
         """Figures since this was last asked, as the original has them; of `chunks` there are
         none."""
-        m, index = dict(self.metrics), 0
+        items, m, index = len(self), dict(self.metrics), 0
         if self._buffer is not None:
             index = self._buffer._rows.indexed().index.ring.nbytes
         self.metrics = dict.fromkeys(m, 0)
         return {
-            "items": self._items, "chunks": 0,
+            "items": items, "chunks": 0,
             "streams": 0 if self._buffer is None else len(self._workers),
             "ram_gb": index / 2**30, **m,
             "replay_ratio": self.length * m["samples"] / m["inserts"] if m["inserts"] else np.nan,
@@ -331,6 +344,7 @@ class Replay:
         Called by ``elements.Checkpoint``, which keeps it. The newest four are kept.
         """
         with self._lock:
+            self._reopen()
             if self.directory is None or self._buffer is None:
                 return None
             place = self.directory / "checkpoints"
@@ -368,6 +382,7 @@ class Replay:
         if source is None:
             return
         with self._lock:
+            self._reopen()
             place = source / "checkpoints"
             found = {c.number: c for c in checkpoints(place) if c.number is not None}
             if data is None and not found:

@@ -4,8 +4,8 @@ Of an environment and each of its wrappers, and of each env of a `SyncVectorEnv`
 
 - what `get_state` returns, where a class has it and `set_state(state)` too;
 - else its attributes, pickled together, so that what two of them share stays shared. Left out are
-  functions, specs, what is there for drawing pictures only, and the buffers that it records into.
-  Of spaces the generator alone is given back, so that whoever holds them keeps them;
+  functions, specs, what Gymnasium and its like draw pictures with, and the buffers that it records
+  into. Of spaces the generator alone is given back, so that whoever holds them keeps them;
 - of Atari's emulator a snapshot with its random numbers, of MuJoCo's simulation all of its data.
 
 The emulator does not tell which action it would repeat (`repeat_action_probability`), and no
@@ -24,15 +24,15 @@ from typing import Any
 import gymnasium
 from gymnasium import vector
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from diskreplay.errors import InvalidInputError
 from diskreplay.session import Session
 
 _PICTURES = {"clock", "mujoco_renderer", "renderer", "screen", "surf", "viewer", "window"}
+_DRAWING = {"OpenGL", "glfw", "gymnasium", "mujoco", "pygame", "pyglet"}  # packages that draw them
 _MADE_WITH = {"_ezpickle_args", "_ezpickle_kwargs", "_saved_kwargs", "env_fns"}
-_ELSEWHERE = {"ale", "env", "envs", "model"}  # a layer of its own, or a snapshot says it
-_LEFT_OUT = _PICTURES | _MADE_WITH | _ELSEWHERE
 # Called so since Gymnasium 1.0.
 _VECTOR_WRAPPER = vars(vector).get("VectorWrapper") or vars(vector)["VectorEnvWrapper"]
 _CODE = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | EnvSpec
@@ -134,7 +134,12 @@ class _Pickler(pickle.Pickler):
         self._numbers = numbers
 
     def persistent_id(self, value: Any) -> int | None:
-        return self._numbers.get(id(value))
+        number = self._numbers.get(id(value))
+        if number is None and isinstance(value, gymnasium.Env) and isinstance(value, EzPickle):
+            raise InvalidInputError(
+                f"{type(value).__qualname__} is pickled as what it was made with, without its state"
+            )
+        return number
 
 
 class _Unpickler(pickle.Unpickler):
@@ -172,8 +177,25 @@ def _state(layer: Any) -> tuple[Any, dict[str, Any]]:
             layer.restore_state(own)
     return own, {
         name: value for name, value in vars(layer).items()
-        if name not in _LEFT_OUT and not isinstance(value, _CODE | types.MethodType | Session)
+        if not _is_left_out(layer, name, value)
+        and not isinstance(value, _CODE | types.MethodType | Session)
     }  # fmt: skip
+
+
+def _is_left_out(layer: Any, name: str, value: Any) -> bool:
+    """Whether an attribute is no state of its own: a layer, what a snapshot has, or a picture.
+
+    By the value, too: an environment may well call a count of its steps `clock`.
+    """
+    if name in _PICTURES:
+        return value is None or type(value).__module__.partition(".")[0] in _DRAWING
+    if name == "ale":
+        return _has(layer, "clone_state", "restore_state")
+    if name == "model":
+        return type(value).__name__ == "MjModel"
+    if name in ("env", "envs"):
+        return isinstance(layer, gymnasium.Wrapper | _VECTOR_WRAPPER | SyncVectorEnv)
+    return name in _MADE_WITH
 
 
 def _repeat_nothing(layer: Any) -> bool:

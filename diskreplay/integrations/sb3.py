@@ -35,8 +35,9 @@ with needed("diskreplay.integrations.sb3 needs Stable-Baselines3", "sb3"):
 
 from gymnasium import spaces as gym_spaces
 
-from diskreplay.errors import InvalidInputError
-from diskreplay.integrations.sb3_like import DiskOptions, DiskTransitions
+from diskreplay.errors import EmptyBufferError, InvalidInputError
+from diskreplay.integrations.disk_options import DiskOptions
+from diskreplay.integrations.sb3_like import DiskTransitions
 
 __all__ = [
     "DiskReplayBuffer",
@@ -63,7 +64,9 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
     device : str or torch.device
     n_envs : int
     optimize_memory_usage : bool
-        Accepted, and without effect: each frame is stored once anyway.
+        Accepted, and without effect: each frame is stored once anyway. Do not give it to the
+        algorithm: SB3's `learn` then says of the newest transition that it was the last of its
+        episode, each time that it is called.
     handle_timeout_termination : bool
         Whether `timeouts` says which episodes were truncated. The store knows in any case.
     path : path, optional
@@ -278,12 +281,22 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
         self.env = None
         DiskDictReplayBuffer.__setstate__(self, state)
 
-    def _found_episodes(self, slots: np.ndarray, step: np.ndarray, done: np.ndarray) -> None:
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """As `HerReplayBuffer.sample`, which looks at its episodes first."""
+        self._look()
+        return super().sample(batch_size, env)
+
+    def _empty(self) -> None:
+        super()._empty()
+        for values in (self.ep_start, self.ep_length, self._current_ep_start):
+            values[:] = 0
+
+    def _found_episodes(self, slots: np.ndarray, last: np.ndarray) -> None:
         """Where the episodes are that a reopened store has; the last ones are over, too."""
         self.ep_start[:], self.ep_length[:] = 0, 0
         for env in range(self.n_envs):
             begins = np.ones(len(slots), np.bool_)
-            begins[1:] = done[:-1, env] | (step[1:, env] != step[:-1, env] + 1)
+            begins[1:] = last[:-1, env]
             starts = np.flatnonzero(begins)
             lengths = np.diff(np.append(starts, len(slots)))
             self.ep_start[slots, env] = np.repeat(slots[starts], lengths)
@@ -399,12 +412,17 @@ class PrioritizedDQN(DQN):
     """
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """As `DQN.train`."""
+        """As `DQN.train`; nothing where no transition is complete yet."""
+        try:
+            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+        except EmptyBufferError:  # all of them wait for what they led to
+            return
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         losses = []
-        for _ in range(gradient_steps):
-            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+        for number in range(gradient_steps):
+            if number:
+                batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
             with torch.no_grad():
                 following = self.q_net_target(batch.next_observations).max(dim=1, keepdim=True)[0]
                 wanted = batch.rewards + (1 - batch.dones) * batch.discounts * following

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -25,6 +25,7 @@ from diskreplay.errors import (
     SchemaError,
 )
 from diskreplay.given_numbers import is_integer, whole
+from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
 from diskreplay.integrations.slot_array import SlotArray
 from diskreplay.integrations.stacked_leaf import StackedLeaf
@@ -35,23 +36,6 @@ from diskreplay.store import files
 from diskreplay.store.format import read_attributes
 from diskreplay.store.paths import local
 from diskreplay.validation import one_of
-
-
-class DiskOptions(NamedTuple):
-    """What a replay buffer on disk can be told beside what the framework says.
-
-    The buffers' docstrings say what they mean.
-    """
-
-    path: str | os.PathLike | None = None
-    frame_stack: int | Mapping[str, int] = 1
-    frame_axis: Literal["auto", 0, -1] = "auto"
-    stack_padding: Literal["auto", "zero", "reset"] = "auto"
-    compressor: str | Mapping[str, str] = "auto"
-    checkpoints: str | os.PathLike | None = None
-    keep: int | None = 4
-    pickle: Literal["reference", "embed"] = "reference"
-    prefetch: int = 0
 
 
 class DiskTransitions(Checkpointed):
@@ -230,13 +214,21 @@ class DiskTransitions(Checkpointed):
         actions, rewards, terminated, truncated, step = (columns[name] for name in names)
         self.actions[slots] = actions.reshape(len(slots), self.n_envs, self.action_dim)
         self.rewards[slots] = rewards
-        self.dones[slots] = terminated | truncated
+        done, rows = terminated | truncated, ring.rows[slots]
+        self.dones[slots] = done
         if self.handle_timeout_termination:
             self.timeouts[slots] = truncated & ~terminated
-        self._found_episodes(slots, step, terminated | truncated)
+        # Also where an episode was cut, by a kill say, and never goes on.
+        last = np.ones((len(slots), self.n_envs), np.bool_)
+        last[:-1] = done[:-1] | (np.diff(rows, axis=0) != 1) | (np.diff(step, axis=0) != 1)
+        if "update_horizon" in self._of_engine():
+            # SB3 sums rewards until a transition is done or timed out: without this, on into the
+            # episode behind one that was cut.
+            self.timeouts[slots] += last & ~done
+        self._found_episodes(slots, last)
 
-    def _found_episodes(self, slots: np.ndarray, step: np.ndarray, done: np.ndarray) -> None:
-        """For those who keep count of episodes."""
+    def _found_episodes(self, slots: np.ndarray, last: np.ndarray) -> None:
+        """For those who keep count of episodes: which transitions are the last of one."""
 
     @property
     def disk(self) -> "ReplayBuffer | None":
@@ -414,14 +406,26 @@ class DiskTransitions(Checkpointed):
     def close(self) -> None:
         """Write down what the newest transitions led to, and release the store.
 
-        A run that just ends loses the newest transition of each env whose episode is not over, and
-        no other one. Afterwards the path is free, and the next use of this object opens it again.
+        A run that just ends loses the newest transition of each env whose episode is not over. With
+        several envs it may lose as many of the oldest of the others: a slot has one of each env.
+        Afterwards the path is free, and the next use of this object opens it again. Without a path
+        all transitions are gone, and the buffer is empty.
         """
         if self._handle is not None:
-            if self._ring is not None and not isinstance(self._handle, Snapshot):
+            if isinstance(self._handle, Snapshot):
+                self._disk = self._disk._replace(path=None)  # that store is not the copy's own
+            elif self._ring is not None:
                 self._ring.finish()
             self._handle.close()
         self._ring = self._handle = None
+        if self._disk.path is None:
+            self._empty()
+
+    def _empty(self) -> None:
+        """Have no transition, in a buffer whose rows are gone."""
+        self._pos, self._full = 0, False
+        for values in (self.actions, self.rewards, self.dones, self.timeouts):
+            values[:] = 0
 
 
 class _Reading:

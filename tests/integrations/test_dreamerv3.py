@@ -1,6 +1,7 @@
 """DreamerV3's replay beside a model of lists, written from the original's behaviour."""
 
 import collections
+import contextlib
 import threading
 
 import numpy as np
@@ -182,6 +183,30 @@ def test_steps_without_a_save_stay_and_a_restart_begins_an_episode(tmp_path):
     with diskreplay.open(replay._buffer.path) as reader:
         lasts = [i for i, (_, step) in enumerate(pairs[:20]) if step["is_last"]]
         assert len(reader.episodes()) == len(lasts) + (lasts[-1] != 19) + 1
+
+
+def test_a_directory_that_holds_steps_is_looked_at(tmp_path):
+    """Before anything is added: to learn from what was recorded."""
+    with contextlib.closing(Replay(LENGTH, 90, tmp_path, workers=2)) as replay:
+        assert len(replay) == replay.stats()["items"] == 0
+        with pytest.raises(errors.UsageError, match="nothing was recorded"):
+            replay.update({"stepid": np.zeros((1, 1, 20), np.uint8)})
+        filled(None, replay, list(steps(1, 40, workers=2)))
+        items = len(replay)
+        assert items > 10
+    for look in (
+        lambda replay: len(replay),
+        lambda replay: replay.load(),
+        lambda replay: len(replay.sample(3)["is_first"]),
+        lambda replay: replay.stats(),
+        lambda replay: replay.save(),
+    ):
+        with contextlib.closing(Replay(LENGTH, 90, tmp_path, workers=2)) as replay:
+            look(replay)
+            assert replay._items == items
+    with contextlib.closing(Replay(LENGTH, 90, tmp_path, workers=2)) as replay:
+        assert replay.stats()["items"] == items
+        assert replay.sample(4)["is_first"].shape == (4, LENGTH)
 
 
 def test_a_selector_of_theirs(tmp_path):

@@ -1,5 +1,6 @@
 """An environment goes on from where another one was, bit for bit."""
 
+import collections
 import importlib.util
 
 import gymnasium
@@ -138,6 +139,68 @@ def test_a_recorder_goes_on_with_its_own_buffer(tmp_path):
     other.step(0)  # without a reset
     np.testing.assert_array_equal(twin.take("observation", [0])[0], observation)
     buffer.close(), twin.close()
+
+
+class Clocked(gymnasium.Env):
+    """Has state of its own under names that others have for drawings and simulations."""
+
+    observation_space, action_space = Box(-9, 9, (3,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.clock, self.window, self.model = 0, collections.deque([0.0] * 3, 3), np.zeros(2)
+        self.env, self.viewer, self.screen = {"since": 0}, None, None
+        return self._seen(), {}
+
+    def step(self, action):
+        self.clock += 1
+        self.window.append(action)
+        self.model[action] += 0.1
+        self.env["since"] += 1
+        return self._seen(), 1.0, False, self.clock == 20, {}
+
+    def _seen(self):
+        since = self.env["since"] + self.model[0]
+        return np.array([self.clock, sum(self.window), since], np.float32)
+
+
+def test_names_of_drawings_may_be_those_of_state():
+    one, other = gymnasium.Wrapper(Clocked()), gymnasium.Wrapper(Clocked())
+    for env in (one, other):
+        env.reset(seed=0)
+    for _ in range(7):
+        one.step(1)
+    state = EnvState(other)
+    state.give(state.read(EnvState(one).take()))
+    assert other.env.env == {"since": 7}
+    assert other.step(0)[0].tolist() == one.step(0)[0].tolist()
+
+
+def test_an_environment_within_one_is_not_taken_for_what_it_was_made_with():
+    """Gymnasium pickles many as the arguments that they were made with."""
+
+    class Inner(gymnasium.Env, gymnasium.utils.EzPickle):
+        pass
+
+    env = Clocked()
+    env.reset()
+    env.env = Inner()
+    with pytest.raises(InvalidInputError, match="the attribute env of Clocked cannot be pickled"):
+        EnvState(env).take()
+
+
+def test_envs_whose_state_nobody_can_take_are_refused():
+    pytest.importorskip("ale_py.vector_env")
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make_vec("ALE/Pong-v5", 2, vectorization_mode="vector_entry_point")
+    try:
+        env.reset(seed=0)
+        with pytest.raises(InvalidInputError, match=r"the attribute ale of .* cannot be pickled"):
+            EnvState(env).take()
+    finally:
+        env.close()
 
 
 def test_envs_of_other_processes_are_refused():

@@ -1,5 +1,6 @@
 """What a replay buffer on disk has to do beside: open late, survive, be pickled by reference."""
 
+import contextlib
 import copy
 import os
 import pickle
@@ -717,3 +718,117 @@ def test_her_goes_on_after_pickles_and_reopenings(tmp_path):
     reopened.sample(40)
     player.play(10, reopened)
     assert (reopened._current_ep_start <= 30).all()
+
+
+# -- after an opening
+
+
+def walk(buffer, episode, steps, envs=1, first=0):
+    """One episode's steps: observations 100 * episode + step, of which the env's number is the
+    thousands, and the episode's number as each reward."""
+    for step in range(first, first + steps):
+        seen = 1000.0 * np.arange(envs)[:, None] + 100 * episode + step
+        buffer.add(
+            seen.astype(np.float32), (seen + 1).astype(np.float32), np.zeros((envs, 1), int),
+            np.full(envs, float(episode)), np.zeros(envs, bool), [{}] * envs,
+        )  # fmt: skip
+
+
+WALK = spaces.Box(-1e6, 1e6, (1,))
+OPEN_N_STEPS = """
+import os, sys
+from tests.integrations.test_sb3_disk import *
+buffer = DiskNStepReplayBuffer(
+    100, WALK, TWO, "cpu", 2, path=sys.argv[1], n_steps=3, gamma=1.0,
+    handle_timeout_termination=False,
+)
+walk(buffer, 1, 6, 2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_n_steps_never_go_on_into_the_episode_after_an_opening(tmp_path, end):
+    """Whatever `handle_timeout_termination` says: SB3 sums on where nothing says done."""
+    path, steps = tmp_path / "r", 6
+    options = {"path": path, "n_steps": 3, "gamma": 1.0, "handle_timeout_termination": False}
+    if end == "closed":
+        with contextlib.closing(DiskNStepReplayBuffer(100, WALK, TWO, "cpu", 2, **options)) as one:
+            walk(one, 1, steps, 2)
+    else:
+        done = processes.run(OPEN_N_STEPS, path)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        steps -= 1  # nobody knows what the newest ones led to
+    buffer = DiskNStepReplayBuffer(100, WALK, TWO, "cpu", 2, **options)
+    assert buffer.pos == steps
+    walk(buffer, 2, 9, 2)
+    np.random.seed(0)  # noqa: NPY002
+    drawn = buffer.sample(600)
+    found = set()
+    for seen, led, reward, over in zip(
+        *(getattr(drawn, name)[:, 0].tolist()
+          for name in ("observations", "next_observations", "rewards", "dones")), strict=True,
+    ):  # fmt: skip
+        env, at = divmod(seen, 1000)
+        episode, step = divmod(at, 100)
+        taken = min(3, (steps if episode == 1 else 9) - step)
+        assert (led, reward, over) == (seen + taken, episode * taken, 0)
+        found.add((env, episode, step))
+    assert len(found) == 2 * (steps + 9)
+    buffer.close()
+
+
+def test_an_episode_that_begins_with_a_later_stack_is_told_from_one_that_goes_on(tmp_path):
+    """Its first transition may have the step that would have come next."""
+    options = {"path": tmp_path / "r", "frame_stack": 3, "n_steps": 2, "gamma": 1.0}
+    player = Player(1)
+    buffer = DiskNStepReplayBuffer(40, STACKS, TWO, "cpu", 1, **options)
+    for _ in range(2):  # steps 0 and 1; then 2 is both the next one and where a stack of 3 begins
+        player.step(buffer, end=0)
+    player.stacks = player.rng.integers(1, 256, (1, 3, 6, 6), np.uint8)
+    for _ in range(3):
+        player.step(buffer, end=0)
+    buffer.close()
+    buffer = DiskNStepReplayBuffer(40, STACKS, TWO, "cpu", 1, **options)
+    assert buffer.pos == 5
+    assert buffer.timeouts[:5, 0].tolist() == [0, 1, 0, 0, 1]
+    assert not buffer.dones.any()
+    buffer.close()
+
+
+@pytest.mark.parametrize("kind", [DiskReplayBuffer, DiskNStepReplayBuffer, DiskHerReplayBuffer])
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_had_no_path_of_its_own_is_empty_once_it_is_closed(tmp_path, kind, copied):
+    path = tmp_path / "r" if copied else None
+    if kind is DiskHerReplayBuffer:
+        buffer, player = goals(kind, path=path), GoalPlayer()
+    else:
+        buffer, player = ours(path, kind), Player()
+    player.play(15, buffer)
+    closed = copy.deepcopy(buffer) if copied else buffer
+    assert closed.size() == 15
+    closed.close()
+    assert (closed.pos, closed.full, closed.size()) == (0, False, 0)
+    for values in (closed.rewards, closed.dones, closed.actions, closed.timeouts):
+        assert not values.any()
+    if kind is DiskHerReplayBuffer:
+        assert not closed.ep_length.any()
+        with pytest.raises(RuntimeError, match="before the end of the first episode"):
+            closed.sample(3)
+    type(player)().play(15, closed)  # as a new one
+    assert closed.size() == 15
+    assert not np.array_equal(closed.rewards, np.zeros_like(closed.rewards))
+    if copied:
+        assert buffer.size() == 15
+        buffer.sample(4)
+        buffer.close()
+    closed.close()
+
+
+def test_her_draws_at_once_from_a_store_that_was_there(tmp_path):
+    buffer = goals(DiskHerReplayBuffer, path=tmp_path / "r")
+    GoalPlayer().play(20, buffer)
+    buffer.close()
+    buffer = goals(DiskHerReplayBuffer, path=tmp_path / "r")
+    assert len(buffer.sample(8).rewards) == 8
+    buffer.close()

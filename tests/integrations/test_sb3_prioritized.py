@@ -223,3 +223,15 @@ def test_one_that_is_collected_amid_a_call_of_its_buffer_reads_no_more_ahead(tmp
     new.sample(4)
     new.close()
     diskreplay.open(tmp_path / "r", mode="a").close()
+
+
+def test_it_trains_nothing_before_a_transition_is_complete(tmp_path):
+    """With so many envs SB3 trains after two steps, of which none is complete with three."""
+    model = PrioritizedDQN(
+        "MlpPolicy", make_vec_env("CartPole-v1", 64, seed=0), buffer_size=6400, train_freq=1,
+        seed=1, device="cpu", policy_kwargs={"net_arch": [8]}, batch_size=8,
+        replay_buffer_class=DiskPrioritizedReplayBuffer, replay_buffer_kwargs={"n_steps": 3},
+    )  # fmt: skip
+    model.learn(640)
+    assert 0 < model._n_updates < 9
+    model.replay_buffer.close()
