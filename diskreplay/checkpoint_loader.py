@@ -109,8 +109,9 @@ class CheckpointLoader:
             if damage is not None:
                 warnings.warn(f"{saved.path}/zarr.json: damaged metadata left out: {damage}",
                               stacklevel=5)  # fmt: skip
-            with session._prefetchers.drained() as under_way, session._views.drained():
+            with session._prefetchers.drained() as under_way, session._views.drained() as paused:
                 self._replace(saved, place, under_way, resume_episodes)
+                session._views.take_over(session._rows, paused)
         finally:
             saved.close()
         rows = int((saved.count - saved.first).sum())

@@ -182,8 +182,9 @@ class SequenceView:
     def resume_prefetching(self, prefetcher: Prefetcher, depth: int, size: int) -> None:
         """Have drawn what such a prefetcher had under way in the run that was saved, unless
         anything was drawn since."""
-        under_way, self._under_way = self._under_way, None
+        under_way = self._under_way
         if under_way is not None and under_way[:2] == (depth, size):
+            self._under_way = None
             prefetcher.redraw(under_way[2])
 
     def state(self, rows: IndexedStore, paused: Sequence[Prefetcher]) -> SequenceState:
@@ -247,6 +248,17 @@ class Views:
                 name: stack.enter_context(view.prefetchers.drained())
                 for name, view in self._views.items()
             }
+
+    def take_over(self, rows: IndexedStore, paused: dict[str, list[Prefetcher]]) -> None:
+        """Know the rows that were loaded, before any is added to them: windows that come then are
+        new. What the prefetchers have under way is what the checkpoint says; `paused` is what
+        `drained` gave, with batches of the rows that are gone."""
+        for each in paused.values():
+            each.clear()
+        for view in self._views.values():
+            view.catch_up(rows)
+            for prefetcher in view.prefetchers.open:
+                view.resume_prefetching(prefetcher, prefetcher._depth, prefetcher._size)
 
     def states(
         self, rows: IndexedStore, paused: dict[str, list[Prefetcher]] | None = None

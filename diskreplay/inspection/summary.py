@@ -6,6 +6,7 @@ import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.histogram import histogram
 from diskreplay.inspection.priorities import priorities_of
 from diskreplay.inspection.profile import SAMPLE_BYTES, counts_of, profile_of, values_of
 from diskreplay.inspection.store_activity import oldest_write
@@ -73,7 +74,7 @@ def _signs(buffer: ReplayBuffer) -> dict[str, int]:
 def _distribution(values: np.ndarray) -> dict[str, Any] | None:
     if not len(values):
         return None
-    counts, edges = np.histogram(values, bins=min(_BINS, len(np.unique(values))))
+    counts, edges = histogram(values, _BINS)
     quantiles = np.quantile(values, _QUANTILES).tolist()
     return {
         "mean": float(values.mean()),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.inspection.histogram import histogram
 from diskreplay.inspection.plain import plain
 from diskreplay.pictures.channels import Channel, channels_of, values_of
 from diskreplay.pictures.frame_field import retained
@@ -74,7 +75,7 @@ def _component(rows: np.ndarray, values: np.ndarray) -> dict[str, Any]:
     rows, kept = rows[finite], values[finite]
     if not len(kept):
         return {"not_finite": len(values), "histogram": None, "time": None}
-    counts, edges = np.histogram(kept, bins=min(_BINS, max(1, len(np.unique(kept)))))
+    counts, edges = histogram(kept, _BINS)
     groups = np.array_split(np.arange(len(kept)), min(_GROUPS, len(kept)))
     low, middle, high = np.array([np.quantile(kept[g], _QUANTILES) for g in groups]).T
     return {

@@ -593,3 +593,95 @@ def test_windows_are_those_of_the_rows_while_others_come_and_go(tmp_path):
         for thread in threads:
             thread.join()
         assert not failures
+
+
+# -- a load and a clear take open views along
+
+
+def plain(path=None, rows=0):
+    buffer = diskreplay.ReplayBuffer(
+        path, observation_space=Box(-1, 1, (2,)), action_space=Discrete(5), capacity=500, seed=0,
+        batch_size=4,
+    )  # fmt: skip
+    go_on(buffer, rows)
+    return buffer
+
+
+def go_on(buffer, rows):
+    for number in range(rows):
+        buffer.add(np.zeros(2, np.float32), 0, float(number), False, False)
+
+
+def anchors_of(prefetcher, batches=3):
+    return [next(prefetcher).anchor.tolist() for _ in range(batches)]
+
+
+@pytest.mark.parametrize("where", ["before the load", "after it", "the same buffer"])
+def test_a_prefetcher_goes_on_whenever_it_is_made(tmp_path, where):
+    buffer = plain(tmp_path / "one", 50)
+    prefetcher = buffer.sequences(2, batch_size=4).prefetch(2)
+    next(prefetcher)
+    buffer.save(tmp_path / "saved", 1)
+    go_on(buffer, 100)
+    wanted = anchors_of(prefetcher)
+    if where == "the same buffer":
+        resumed, again = buffer, prefetcher
+    else:
+        resumed = plain(tmp_path / "other", 7)
+        view = resumed.sequences(2, batch_size=4)
+        if where == "before the load":
+            again = view.prefetch(2)
+            next(again)
+    resumed.load(tmp_path / "saved", 1, resume_episodes=True)
+    if where == "after it":
+        again = view.prefetch(2)
+    go_on(resumed, 100)
+    assert anchors_of(again) == wanted
+    buffer.close(), resumed.close()
+
+
+def test_a_prefetcher_of_another_depth_draws_from_what_is_there_when_it_is_asked(tmp_path):
+    with plain(tmp_path / "one", 50) as buffer:
+        prefetcher = buffer.sequences(2, batch_size=4).prefetch(2)
+        next(prefetcher)
+        buffer.save(tmp_path / "saved", 1)
+        prefetcher.close()
+        view = buffer.sequences(2, batch_size=4, name="other")
+        other = view.prefetch(1)
+        next(other)
+        buffer.load(tmp_path / "saved", 1)
+        go_on(buffer, 400)
+        assert max(map(max, anchors_of(other, 9))) > 300
+
+
+def test_windows_that_come_after_a_clear_or_a_load_are_new_whenever_one_looks(tmp_path):
+    with plain(tmp_path / "one", 50) as buffer:
+        buffer.save(tmp_path / "saved", 1)
+        view = buffer.sequences(2, ahead=1, online=True)
+        buffer.load(tmp_path / "saved", 1)
+        go_on(buffer, 20)
+        assert sorted(view.sample(18).anchor.tolist()) == list(range(50, 68))
+        buffer.clear()
+        go_on(buffer, 60)
+        assert view.sample(58).anchor.tolist() == list(range(58))
+
+
+def test_after_a_clear_a_prefetcher_has_batches_of_the_new_rows(tmp_path):
+    with plain(tmp_path / "one", 50) as buffer:
+        view = buffer.sequences(2, batch_size=4)
+        prefetcher = view.prefetch(2)
+        next(prefetcher)
+        buffer.clear()
+        go_on(buffer, 20)
+        assert max(map(max, anchors_of(prefetcher))) < 20
+
+
+def test_a_load_takes_the_generator_of_a_view_back_at_once(tmp_path):
+    with plain(tmp_path / "one", 50) as buffer:
+        view = buffer.sequences(2)
+        before = view.rng.bit_generator.state
+        buffer.save(tmp_path / "saved", 1)
+        view.sample(4)
+        assert view.rng.bit_generator.state != before
+        buffer.load(tmp_path / "saved", 1)
+        assert view.rng.bit_generator.state == before

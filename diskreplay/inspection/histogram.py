@@ -1,0 +1,32 @@
+"""How values are spread, also where no two edges fit between them."""
+
+import numpy as np
+
+_LARGEST = np.finfo(float).max
+
+
+def histogram(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and edges of at most so many bins of equal width, as `numpy.histogram` has them.
+
+    All values are in one bin where it has none for them: where they are so close together, or so
+    large, that no number is between two of its edges, or so far apart that no number is their
+    difference.
+
+    Parameters
+    ----------
+    values : ndarray, shape (count,)
+        Finite; at least one.
+    most : int
+
+    Returns
+    -------
+    counts : ndarray of int64, shape (bins,)
+    edges : ndarray of float64, shape (bins + 1,)
+    """
+    low, high = float(values.min()), float(values.max())
+    if high / 2 - low / 2 < _LARGEST / 4:
+        try:
+            return np.histogram(values, bins=min(most, len(np.unique(values))))
+        except ValueError:  # too many bins for that range
+            pass
+    return np.array([len(values)]), np.nextafter([low, high], [-_LARGEST, _LARGEST])
