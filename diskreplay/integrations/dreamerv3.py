@@ -262,7 +262,7 @@ class Replay:
             beginning of each sequence, ``is_last`` also before an episode begins.
         """
         one_of("mode", mode, ("train", "report", "eval"))
-        while not len(self):
+        while not (self._items or len(self)):  # most have some: without the lock
             time.sleep(_WAIT)
         if mode == "train":
             self.metrics["samples"] += batch
@@ -299,7 +299,9 @@ class Replay:
         int
             How many steps have left since.
         """
-        if not len(self) and self._buffer is None:
+        with self._lock:
+            self._reopen()
+        if self._buffer is None:
             raise UsageError(f"replay {self.name!r}: nothing was recorded or loaded yet")
         data = dict(data)
         ids = row_ids(data.pop("stepid"))

@@ -413,16 +413,14 @@ class PrioritizedDQN(DQN):
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """As `DQN.train`; nothing where no transition is complete yet."""
-        try:
-            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        except EmptyBufferError:  # all of them wait for what they led to
-            return
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         losses = []
-        for number in range(gradient_steps):
-            if number:
+        for _ in range(gradient_steps):
+            try:
                 batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            except EmptyBufferError:  # the first: all transitions wait for what they led to
+                return
             with torch.no_grad():
                 following = self.q_net_target(batch.next_observations).max(dim=1, keepdim=True)[0]
                 wanted = batch.rewards + (1 - batch.dones) * batch.discounts * following

@@ -235,3 +235,23 @@ def test_it_trains_nothing_before_a_transition_is_complete(tmp_path):
     model.learn(640)
     assert 0 < model._n_updates < 9
     model.replay_buffer.close()
+
+
+def test_how_late_learning_has_to_start_with_batches_read_ahead():
+    """As docs/sb3.md says."""
+
+    def train(learning_starts):
+        model = DQN(
+            "MlpPolicy", make_vec_env("CartPole-v1", 8, seed=0), buffer_size=800, train_freq=1,
+            learning_starts=learning_starts, seed=1, device="cpu", batch_size=8,
+            policy_kwargs={"net_arch": [8]}, replay_buffer_class=DiskNStepReplayBuffer,
+            replay_buffer_kwargs={"n_steps": 3, "prefetch": 2},
+        )  # fmt: skip
+        model.learn(80)
+        return model
+
+    with pytest.raises(errors.EmptyBufferError, match="no complete transition"):
+        train(0)
+    model = train((3 + 1) * 8 + 1)
+    assert model._n_updates > 3
+    model.replay_buffer.close()
