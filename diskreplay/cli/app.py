@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import re
 import sys
 import traceback
@@ -30,7 +29,7 @@ from diskreplay.cli import (
     warmup,
     watch,
 )
-from diskreplay.cli.common import Code, error_console
+from diskreplay.cli.common import Code, error_console, lead_nowhere
 
 _EPILOG = """\
 **Examples:**
@@ -127,13 +126,13 @@ def _failing_well(*, debug: bool) -> Iterator[None]:
     except (KeyboardInterrupt, typer.Abort):  # the latter at a question
         raise typer.Exit(Code.INTERRUPTED) from None
     except BrokenPipeError:
-        _lead_nowhere(sys.stdout)  # `diskreplay episodes ... | head`
+        lead_nowhere(sys.stdout)  # `diskreplay episodes ... | head`
         raise typer.Exit(Code.FINE) from None
     except _USAGE_ERROR as error:  # Typer would let through that it cannot be said
         try:
             error.show()
         except OSError:
-            _lead_nowhere(sys.stderr)
+            lead_nowhere(sys.stderr)
         raise typer.Exit(Code.USAGE) from None
     except tuple(kind for kind, _code in _CODES) as error:
         if isinstance(error, ImportError) and "pip install" not in str(error):
@@ -145,7 +144,7 @@ def _failing_well(*, debug: bool) -> Iterator[None]:
         try:
             sys.stdout.flush()
         except OSError:  # it keeps what a full disk refused
-            _lead_nowhere(sys.stdout)
+            lead_nowhere(sys.stdout)
         code = next(code for kind, code in _CODES if isinstance(error, kind))
         raise typer.Exit(code) from None
 
@@ -155,12 +154,7 @@ def _say(text: Text) -> None:
     try:
         error_console.print(text, soft_wrap=True)
     except OSError:
-        _lead_nowhere(sys.stderr)
-
-
-def _lead_nowhere(stream: TextIO) -> None:
-    """Nobody reads what is printed, and Python's last flush shall not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        lead_nowhere(sys.stderr)
 
 
 def _text(error: BaseException) -> str:
@@ -234,7 +228,7 @@ def main() -> None:
         try:
             traceback.print_exc()
         except OSError:
-            _lead_nowhere(sys.stderr)
+            lead_nowhere(sys.stderr)
         sys.exit(Code.DEFECT)
 
 

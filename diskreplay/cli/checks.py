@@ -14,11 +14,11 @@ from diskreplay.check.report import Finding, Report
 from diskreplay.cli import remote
 from diskreplay.cli.common import (
     OF_A_PATH,
-    Code,
     JsonOption,
     absolute_or_url,
     check_directory,
     console,
+    ending,
     explained,
     is_store,
     opened,
@@ -126,18 +126,17 @@ def verify(
     if report.aside is not None:
         after = check(path)
     findings = after.findings or tuple(_unusable(path))
-    if as_json:
-        say_json({
-            "clean": not findings, "found": [_plain(f) for f in report.findings],
-            "left": [_plain(f) for f in findings], "kind": report.kind, "files": report.files,
-            "bytes": report.bytes, "blocks": report.blocks, "rows": report.rows,
-            "seconds": report.seconds, "aside": report.aside, "set_aside": report.set_aside,
-            "losses": report.losses,
-        })  # fmt: skip
-    else:
-        _say(report, findings)
-    if findings:
-        raise typer.Exit(Code.FOUND)
+    with ending(found=bool(findings)):
+        if as_json:
+            say_json({
+                "clean": not findings, "found": [_plain(f) for f in report.findings],
+                "left": [_plain(f) for f in findings], "kind": report.kind, "files": report.files,
+                "bytes": report.bytes, "blocks": report.blocks, "rows": report.rows,
+                "seconds": report.seconds, "aside": report.aside, "set_aside": report.set_aside,
+                "losses": report.losses,
+            })  # fmt: skip
+        else:
+            _say(report, findings)
 
 
 def _size(path: Path) -> int | None:
@@ -351,28 +350,31 @@ def diff(
             spans = common_rows(np.stack([first.bounds, second.bounds]), newest=newest)
         found = list(differences(first, second, newest=newest))
     unlike = [what for what in found if what.what in _OF_ROWS or first.num_envs != second.num_envs]
-    if as_json:
-        common = [[span.starts[0], span.starts[0] + span.rows] for span in spans]
-        say_json({
-            "equal": not found, "rows_equal": not unlike, "rows_in_common": common,
-            "differences": found,
-        })  # fmt: skip
-    else:
-        for what in found:
-            where = "" if what.row is None else f", first in row {what.row}"
-            where += "" if what.env is None else f" of env {what.env}"
-            where += "" if what.rows is None else f" ({what.rows:,} rows)"
-            at = str(list(what.at)) if what.at else ""
-            line = f"{what.what} {what.name}{at}{where}: {_short(what.one)} | {_short(what.other)}"
-            console.print(Text(line), soft_wrap=True)
-        rows = f"{sum(span.rows for span in spans):,} rows {'compared' if newest else 'in common'}"
-        if unlike or not found:
-            console.print(f"{rows}: {'they differ' if found else 'no difference'}")
+    with ending(found=bool(found)):
+        if as_json:
+            common = [[span.starts[0], span.starts[0] + span.rows] for span in spans]
+            say_json({
+                "equal": not found, "rows_equal": not unlike, "rows_in_common": common,
+                "differences": found,
+            })  # fmt: skip
         else:
-            names = ", ".join(what.name for what in found)
-            console.print(f"{rows}: these agree; what differs is {names}", soft_wrap=True)
-    if found:
-        raise typer.Exit(Code.FOUND)
+            for what in found:
+                where = "" if what.row is None else f", first in row {what.row}"
+                where += "" if what.env is None else f" of env {what.env}"
+                where += "" if what.rows is None else f" ({what.rows:,} rows)"
+                at = str(list(what.at)) if what.at else ""
+                line = (
+                    f"{what.what} {what.name}{at}{where}: {_short(what.one)} | {_short(what.other)}"
+                )
+                console.print(Text(line), soft_wrap=True)
+            rows = (
+                f"{sum(span.rows for span in spans):,} rows {'compared' if newest else 'in common'}"
+            )
+            if unlike or not found:
+                console.print(f"{rows}: {'they differ' if found else 'no difference'}")
+            else:
+                names = ", ".join(what.name for what in found)
+                console.print(f"{rows}: these agree; what differs is {names}", soft_wrap=True)
 
 
 def _short(value: Any) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -148,6 +148,24 @@ def _console(*, stderr: bool = False) -> Console:
 
 console = _console()
 error_console = _console(stderr=True)
+
+
+def lead_nowhere(stream: TextIO) -> None:
+    """Nobody reads what is printed, and Python's last flush shall not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextlib.contextmanager
+def ending(*, found: bool) -> Iterator[None]:
+    """For a block that says what a check has found: end with that exit code, also where the reader
+    of it goes away. Else ``verify ... | head`` would call a damaged store fine."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        lead_nowhere(sys.stdout)
+    if found:
+        raise typer.Exit(Code.FOUND)
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from diskreplay.cli.common import (
     OF_A_PATH,
-    Code,
     JsonOption,
     check_directory,
     console,
+    ending,
     say_json,
 )
 from diskreplay.cli.layout import Listing
@@ -184,18 +184,17 @@ def say_verified(url: str, *, deep: bool, as_json: bool) -> None:
     """Check what is published at a URL."""
     with _remote(url) as remote:
         report = remote.verify(deep=deep)
-    if as_json:
-        say_json({
-            "clean": report.clean, "found": report.findings, "checkpoints": report.checkpoints,
-            "objects": report.objects, "bytes": report.bytes,
-        })  # fmt: skip
-    else:
-        for finding in report.findings:
-            console.print(Text(finding, style="bold red"), soft_wrap=True)
-        console.print(
-            f"{count_text(len(report.checkpoints), 'checkpoint')}, "
-            f"{count_text(report.objects, 'object')}, {size_text(report.bytes)}"
-        )
-        console.print("sound" if report.clean else count_text(len(report.findings), "finding"))
-    if not report.clean:
-        raise typer.Exit(Code.FOUND)
+    with ending(found=not report.clean):
+        if as_json:
+            say_json({
+                "clean": report.clean, "found": report.findings, "checkpoints": report.checkpoints,
+                "objects": report.objects, "bytes": report.bytes,
+            })  # fmt: skip
+        else:
+            for finding in report.findings:
+                console.print(Text(finding, style="bold red"), soft_wrap=True)
+            console.print(
+                f"{count_text(len(report.checkpoints), 'checkpoint')}, "
+                f"{count_text(report.objects, 'object')}, {size_text(report.bytes)}"
+            )
+            console.print("sound" if report.clean else count_text(len(report.findings), "finding"))

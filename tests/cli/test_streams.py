@@ -1,6 +1,7 @@
 """Streams that are closed, full, or of another encoding: the exit code says what it always says."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -82,3 +83,18 @@ def test_an_encoding_that_lacks_what_is_drawn(store, encoding):
     shown = done.stdout.decode(encoding)
     assert "returns" in shown
     assert ("?" in shown) == (encoding != "utf-8")
+
+
+@pytest.mark.parametrize("redirected", ["| true", "| head -n 1 >/dev/null", ">/dev/null"])
+def test_what_was_found_is_told_by_the_exit_code_though_nobody_reads(store, tmp_path, redirected):
+    shutil.copytree(store, tmp_path / "other")
+    diff = "diff", store, tmp_path / "other"
+    for command in (("verify", store), ("verify", store, "--json"), diff, (*diff, "--json")):
+        assert run(redirected, *command).returncode == 0, command
+    for path in (tmp_path / "other" / "reward").glob("c.*"):
+        path.chmod(0o644)
+        path.write_bytes(bytes(byte ^ 255 for byte in path.read_bytes()))
+    verify = "verify", tmp_path / "other"
+    for command in (verify, (*verify, "--json"), diff, (*diff, "--json")):
+        done = run(redirected, *command)
+        assert (done.returncode, done.stderr) == (1, b""), command
