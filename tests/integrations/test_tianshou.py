@@ -157,9 +157,12 @@ def test_what_was_added_outlives_a_kill(tmp_path, kind):
         assert told <= set(found) <= tried
         assert len(found) == len(set(found))
     else:
-        plain = next(each for each in twins if each[:].rew.tolist() == disk[:].rew.tolist())
-        alike(disk[:], plain[:])
-        np.testing.assert_array_equal(disk.last_index, plain.last_index)
+        # Of the last call some environments may have been done.
+        lanes = [getattr(each, "buffers", [each]) for each in (disk, *twins)]
+        for found, *wanted in zip(*lanes, strict=True):
+            plain = next(each for each in wanted if each[:].rew.tolist() == found[:].rew.tolist())
+            alike(found[:], plain[:])
+            np.testing.assert_array_equal(found.last_index, plain.last_index)
     disk.close()
 
 
