@@ -366,8 +366,8 @@ class ReplayUnion:
     # -- what is saved
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write what no member saves into one file: the generator, and priorities of members that
-        are only read.
+        """Write what no member saves into one file: the generator, priorities of members that are
+        only read, and which new windows were handed out.
 
         It belongs into the checkpoint of the member that is recorded to, so that both are of one
         moment: ``buffer.save(dir, n, attachments={"union.npz": union.save})``.

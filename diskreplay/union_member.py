@@ -72,6 +72,14 @@ class TransitionMember:
         weights are normalised by the buffer, or there are no priorities; else O(rows)."""
         return self.sampler.tree.min if self.is_prioritized else 1.0
 
+    @property
+    def cursor(self) -> np.ndarray | None:
+        """Of windows that are handed out once: the first row of each env whose window was not."""
+        return None
+
+    def restore_cursor(self, cursor: np.ndarray) -> None:
+        """Hand out the windows from there on."""
+
     def check_fits(self, size: int) -> None:
         """Refuse so many where this machine's memory cannot hold them."""
         self.rows._batch_reader.check_fits(size)
@@ -130,6 +138,13 @@ class SequenceMember(TransitionMember):
     @property
     def count(self) -> int:
         return self.sampler.count
+
+    @property
+    def cursor(self) -> np.ndarray | None:
+        return self._view.anchors.cursor
+
+    def restore_cursor(self, cursor: np.ndarray) -> None:
+        self._view.anchors.restore_cursor(cursor)
 
     def check_fits(self, size: int) -> None:
         self._view._reader.check_fits(size)

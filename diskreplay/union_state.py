@@ -1,4 +1,9 @@
-"""What of a union no member saves: its generator, and priorities of members that are read only."""
+"""What of a union no member saves: its generator, priorities of members that are read only, and
+which new windows were handed out.
+
+A member saves which of its windows were handed out, too. It counts those of batches under way among
+them, which a resumed run draws again.
+"""
 
 import io
 import json
@@ -27,6 +32,8 @@ def packed(members: UnionMembers, rng: ReplayableRng) -> bytes:
             says["start"] = int(member.rows.store.first.min())
             says["largest"] = float(member.sampler.largest)
             arrays[f"leaves{number}"] = member.sampler.leaves()
+        if member.cursor is not None:
+            says["cursor"] = member.cursor.tolist()
         known.append(says)
     state = json.dumps({"version": 1, "rng": rng.state(), "members": known})
     stream = io.BytesIO()
@@ -52,7 +59,7 @@ class UnionState:
             says, self._rng = state["members"], parse_rng(state["rng"])
             if state["version"] != 1 or len(says) != len(members):
                 raise ValueError(f"{len(says)} members; this union has {len(members)}")
-            self._restored = []
+            self._restored, self._cursors = [], []
             for number, (member, said) in enumerate(zip(members, says, strict=True)):
                 leaves = arrays.get(f"leaves{number}")
                 expected = member.alpha is not None and not member.keeps_itself
@@ -69,6 +76,10 @@ class UnionState:
                         "largest", said["largest"], sys.float_info.min, sys.float_info.max
                     )
                     self._restored.append((member, start, leaves, largest))
+                if member.cursor is not None:
+                    size = member.buffer.num_envs
+                    cursor = numbers.integers("cursor", said["cursor"], size, 0, numbers.MOST_ROWS)
+                    self._cursors.append((member, cursor))
         except (
             FormatError, LookupError, ValueError, TypeError, OSError, EOFError,
             zipfile.BadZipFile, zlib.error,
@@ -81,6 +92,8 @@ class UnionState:
         prefetchers.put_back(prefetchers.open)
         for member, start, leaves, largest in self._restored:
             member.restore(start, leaves, largest)
+        for member, cursor in self._cursors:
+            member.restore_cursor(cursor)
         rng.adopt(*self._rng)
 
 

@@ -295,6 +295,37 @@ def test_a_run_goes_on_bit_for_bit(stores, tmp_path, prefetch):
         assert learn(union, 20, 100)[0] == wanted
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_resumed_run_is_handed_the_new_windows_that_were_under_way(stores, tmp_path, prefetch):
+    """A member saves which were handed out, with those of batches that nobody has taken."""
+    live, old = stores
+
+    def draw(union, batches, count=12):
+        drawn = (next(batches) if prefetch else union.sample(4) for _ in range(count))
+        return [batch.anchor.tolist() for batch in drawn]
+
+    options = {"length": 5, "batch_size": 4, "online": True}
+    with (
+        diskreplay.ReplayUnion([live, old], mixture=(1, 1)) as union,
+        union.sequences(**options, seed=8) as windows,
+    ):
+        windows.sample(4)
+        fill(live, 30, 80)
+        batches = windows.prefetch(2, 4) if prefetch else None
+        draw(windows, batches, 2)
+        live.save(tmp_path / "saved", 1, attachments={"windows.npz": windows.save})
+        wanted = draw(windows, batches)
+    live.close()
+    with (
+        make(tmp_path / "other") as live,
+        diskreplay.ReplayUnion([live, old], mixture=(1, 1)) as union,
+        union.sequences(**options, seed=9) as windows,
+    ):
+        saved = live.load(tmp_path / "saved", resume_episodes=True)
+        windows.load(saved.attachments["windows.npz"])
+        assert draw(windows, windows.prefetch(2, 4) if prefetch else None) == wanted
+
+
 def test_what_is_made_of_prefetched_batches(tmp_path):
     with make(tmp_path / "a") as a, make(tmp_path / "b") as b:
         fill(a, 90, 60), fill(b, 80, 40)

@@ -19,13 +19,14 @@ class Sampler:
         return self._leaves
 
 
-def member(path, *, alpha=0.5, keeps=False, leaves=((1.0,), (2.0,)), first=3):
+def member(path, *, alpha=0.5, keeps=False, leaves=((1.0,), (2.0,)), first=3, cursor=None):
     buffer = SimpleNamespace(path=path, num_envs=1)
     restored = []
     return SimpleNamespace(
         buffer=buffer, alpha=alpha, keeps_itself=keeps, sampler=Sampler(leaves, 9.0),
         rows=SimpleNamespace(store=SimpleNamespace(first=np.array([first, first + 2]))),
         restored=restored, restore=lambda *what: restored.append(what),
+        cursor=cursor, restore_cursor=restored.append,
     )  # fmt: skip
 
 
@@ -73,6 +74,25 @@ def test_the_leaves_and_the_priority_that_a_member_may_have_come_back(tmp_path):
     ((_start, leaves, largest),) = one.restored
     np.testing.assert_array_equal(leaves, [[0.0], [np.nan], [1e297]])
     assert largest == 1.7e308
+
+
+def test_which_windows_were_handed_out_comes_back(tmp_path):
+    path, one = tmp_path / "state.npz", member("/a", alpha=None, cursor=np.array([7]))
+    path.write_bytes(packed([one], rng(1)))
+    UnionState(path, [one]).restore(rng(2), Prefetchers())
+    assert [each.tolist() for each in one.restored] == [[7]]
+    path.write_bytes(packed([member("/a", alpha=None)], rng(1)))
+    with pytest.raises(FormatError, match=r"no saved state of this union.*cursor"):
+        UnionState(path, [one])
+
+
+@pytest.mark.parametrize("cursor", [[], [1, 2], [-1], [2**63], [0.5], [[1]], 1, "1", None])
+def test_a_damaged_cursor_is_refused(tmp_path, cursor):
+    path, one = tmp_path / "state.npz", member("/a", alpha=None, cursor=np.array([7]))
+    one.cursor = SimpleNamespace(tolist=lambda: cursor)
+    path.write_bytes(packed([one], rng(1)))
+    with pytest.raises(FormatError, match=r"no saved state of this union.*cursor"):
+        UnionState(path, [one])
 
 
 @pytest.mark.parametrize(
