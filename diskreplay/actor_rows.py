@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from diskreplay import given_numbers
+from diskreplay import given_numbers, validation
 from diskreplay.actor_rings import ActorRings
 from diskreplay.brief import brief
 from diskreplay.checkpoint_loader import Attached
@@ -87,6 +87,7 @@ class ActorRows(RowBuffer):
         which = [given_numbers.whole("envs", env, least=0, most=last) for env in asked]
         if len(set(which)) < len(which):
             raise InvalidInputError("envs: an env is there twice; a ring has one writer")
+        automatic = validation.fit_flag("automatic", automatic)
         self._check_writable()
         schema, alpha = self._kind.schema, getattr(self._distribution, "alpha", None)
         terms = Terms(self.path, schema, alpha, timeout)
@@ -94,7 +95,7 @@ class ActorRows(RowBuffer):
             self._check_writable()
             if self._rings is None:
                 self._rings = self._make_rings()
-            self._rings.set_by_itself(bool(automatic))
+            self._rings.set_by_itself(automatic)
             ids = [self._rings.of_env(env, rows, self._rows) for env in which]
         self._keep_taking()
         return [EnvWriter(terms, env, id_) for env, id_ in zip(which, ids, strict=True)]

@@ -5,7 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError
+from diskreplay.given_numbers import is_integer
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,9 @@ class Episodes:
         The id of the oldest retained row. Episodes are in its order.
     first_step : ndarray of int64
         The step of that row; above 0 when the episode's beginning is evicted.
+    beginning_lost : ndarray of bool
+        A repair has set aside the rows before that one, which may be its beginning: its steps count
+        from 0 all the same.
     rows : ndarray of int64
         Transitions that are retained.
     final_id : ndarray of int64
@@ -45,6 +50,7 @@ class Episodes:
     env: np.ndarray
     start_id: np.ndarray
     first_step: np.ndarray
+    beginning_lost: np.ndarray
     rows: np.ndarray
     final_id: np.ndarray
     returns: np.ndarray
@@ -62,7 +68,8 @@ class Episodes:
     @property
     def whole(self) -> np.ndarray:
         """Which have ended and are retained from their first step on, as bools."""
-        return ~(self.cut | self.unfinished) & (self.first_step == 0)
+        ended = ~(self.cut | self.unfinished)
+        return ended & (self.first_step == 0) & ~self.beginning_lost
 
     def ids(self, episode: int) -> np.ndarray:
         """The ids of an episode's transitions, oldest first; the final row is not among them.
@@ -90,13 +97,23 @@ class Episodes:
 
     def position(self, episode: int) -> int:
         """The place of episode `episode` in the arrays, or an `InvalidInputError`."""
+        if not is_integer(episode):
+            raise InvalidInputError(f"episode: an integer expected, found {brief(episode)}")
         if not -len(self) <= episode < len(self):
             there = f"there are 0 to {len(self) - 1}" if len(self) else "there is none at all"
             raise InvalidInputError(f"episode {episode}: no such episode; {there}")
         return int(episode) % len(self)
 
     def find(self, id: int) -> int:
-        """The number of the episode that a row, a final one too, belongs to; -1 without one."""
+        """The number of the episode that a row, a final one too, belongs to; -1 without one.
+
+        Raises
+        ------
+        InvalidInputError
+            It is no integer.
+        """
+        if not is_integer(id):
+            raise InvalidInputError(f"id: an integer expected, found {brief(id)}")
         of_env = np.flatnonzero(self.env == id % self.num_envs)
         before = int(np.searchsorted(self.start_id[of_env], id, side="right"))
         if not before or id >= self._stop_id[of_env[before - 1]]:

@@ -38,6 +38,7 @@ def episodes():
         number=np.arange(len(listed)), env=np.array([each[0] for each in listed]),
         start_id=np.array([each[1] * ENVS + each[0] for each in listed]),
         first_step=np.array([each[2] for each in listed]),
+        beginning_lost=np.arange(len(listed)) == 1,
         rows=np.array([each[3].count("T") for each in listed]), final_id=np.array(final),
         returns=np.zeros(len(listed)), **ends, num_envs=ENVS,
         _stop_id=np.array([(each[1] + len(each[3])) * ENVS + each[0] for each in listed]),
@@ -67,7 +68,8 @@ def test_each_row_is_found_in_its_episode_and_others_in_none(episodes):
 def test_whole_is_what_has_ended_and_has_its_first_step(episodes):
     made, listed = episodes
     assert made.whole.tolist() == [
-        end in ("terminated", "truncated") and step == 0 for _, _, step, _, end in listed
+        end in ("terminated", "truncated") and step == 0 and number != 1
+        for number, (_, _, step, _, end) in enumerate(listed)
     ]
 
 
@@ -78,7 +80,15 @@ def test_places_that_there_are_not(episodes):
     for at in (count, -count - 1):
         with pytest.raises(InvalidInputError, match=f"there are 0 to {count - 1}"):
             made.position(at)
-    none = Episodes(*[np.empty(0, np.int64)] * 11, ENVS, *[np.empty(0, np.int64)] * 2)
+    none = Episodes(*[np.empty(0, np.int64)] * 12, ENVS, *[np.empty(0, np.int64)] * 2)
     with pytest.raises(InvalidInputError, match="there is none at all"):
         none.ids(0)
     assert none.find(0) == -1
+
+
+@pytest.mark.parametrize("wrong", ["x", None, 1.5, True, [0], np.arange(2), b"1"])
+def test_what_is_no_number_of_an_episode(episodes, wrong):
+    made, _listed = episodes
+    for call in (made.position, made.ids, made.find):
+        with pytest.raises(InvalidInputError, match="an integer expected, found"):
+            call(wrong)

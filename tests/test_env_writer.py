@@ -460,6 +460,9 @@ def test_some_envs(tmp_path):
                 buffer.env_writers(envs=wrong)
         with pytest.raises(InvalidInputError, match="timeout"):
             buffer.env_writers(timeout=-1)
+        for wrong in ("no", None, 2, [True]):
+            with pytest.raises(InvalidInputError, match="automatic: a bool expected"):
+                buffer.env_writers(automatic=wrong)
         with pytest.raises(LockedError, match="an actor writes to"):
             buffer.env_writers(rows=99, envs=[3])
         for writer in writers:

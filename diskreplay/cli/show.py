@@ -84,6 +84,7 @@ def episodes(
     made = Listing(">episode", ">env", ">return", ">transitions", "end", ">first id", ">final row")
     for episode in (about(found, k) for k in shown.tolist()):
         beginning = f" (from step {episode['first_step']})" if episode["first_step"] else ""
+        beginning = " (its beginning was lost)" if episode["beginning_lost"] else beginning
         final = "-" if episode["final_id"] is None else str(episode["final_id"])
         made.add(
             str(episode["number"]), str(episode["env"]), number_text(episode["return"]),

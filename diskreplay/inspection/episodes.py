@@ -49,10 +49,17 @@ def episodes_of(buffer: ReplayBuffer) -> Episodes:
     inner[lasts[is_closed]] = False
     inner_places = np.flatnonzero(inner)
     last_ids = ids(lasts, env)
+    # Rows that were set aside are a piece without a transition. With stacks, the first rows behind
+    # them are final ones, unless the next episode begins there.
+    beginning_lost = np.zeros(len(starts), np.bool_)
+    beginning_lost[1:] = (rows[:-1] == 0) & (env[1:] == env[:-1])
+    if buffer.stack_size > 1:
+        beginning_lost &= is_final[starts]
     columns = {
         "env": env,
         "start_id": ids(starts, env),
         "first_step": step[starts].astype(np.int64),
+        "beginning_lost": beginning_lost,
         "rows": rows,
         "final_id": np.where(is_closed, last_ids, -1),
         "returns": over(np.add, np.where(is_final, 0, reward.astype(np.float64))),
@@ -144,6 +151,7 @@ def about(episodes: Episodes, number: int) -> dict[str, Any]:
             "env": episodes.env[number],
             "start_id": episodes.start_id[number],
             "first_step": episodes.first_step[number],
+            "beginning_lost": episodes.beginning_lost[number],
             "rows": episodes.rows[number],
             "return": episodes.returns[number],
             "end": " and ".join(how for how in episodes.ENDS if getattr(episodes, how)[number]),

@@ -20,7 +20,7 @@ class FieldProfile:
     """What the values of one field are like.
 
     Of observations those of final rows count too, of actions, rewards, flags and extras only those
-    of transitions: a final row has none.
+    of transitions: a final row has none. Rows that a repair set aside do not count.
     """
 
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ def values_of(
     Parameters
     ----------
     finals : bool
-        Final rows too.
+        Final rows too, but those that a repair set aside.
     most_bytes : int, optional
         Read only parts that are spread evenly over time, of so many bytes in all.
 
@@ -124,11 +124,25 @@ def values_of(
         starts = [starts[at] for at in chosen]
     for env, start in starts:
         stop = min(start + size, int(bounds[env, 1]))
-        _first, (values, is_final) = read_rows(buffer, env, start, stop, (field, "is_final"))
-        if not finals:
-            values = values[~is_final]
-        if len(values):
-            yield values
+        # One more, so that it is known what the first one stands behind.
+        begin = max(start - 1, int(bounds[env, 0]))
+        first, (values, is_final, step) = read_rows(
+            buffer, env, begin, stop, (field, "is_final", "step")
+        )
+        chosen = ~_without_value(values, is_final, step) if finals else ~is_final
+        chosen[: max(start - first, 0)] = False
+        if chosen.any():
+            yield values[chosen]
+
+
+def _without_value(values: np.ndarray, is_final: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Which rows a repair may have set aside, in a field that it had no values of: zeros in final
+    rows that end no episode, as a frame of padding is, too."""
+    found = is_final & (step == 0)
+    found[1:] |= is_final[1:] & is_final[:-1]
+    where = np.flatnonzero(found)
+    found[where] = ~values[where].any(axis=tuple(range(1, values.ndim)))
+    return found
 
 
 def _profile(buffer: ReplayBuffer, field: str, most_bytes: int | None) -> FieldProfile:

@@ -59,7 +59,7 @@ def channels_of(buffer: ReplayBuffer) -> list[Channel]:
 def values_of(buffer: ReplayBuffer, channel: Channel, ids: np.ndarray) -> np.ndarray:
     """The values in some rows, float64 of shape ``(len(ids), len(channel.names))``."""
     values = buffer.take(channel.name, ids)
-    return values.reshape(len(ids), -1)[:, : len(channel.names)].astype(np.float64)
+    return values.reshape(len(ids), channel.size)[:, : len(channel.names)].astype(np.float64)
 
 
 def action_texts(buffer: ReplayBuffer, ids: np.ndarray) -> list[str]:

@@ -70,6 +70,10 @@ def picture(readers: Readers, request: Request) -> Response:
         assert field is not None  # a field that was named is there, or refused
         if which == "stored":
             drawn = field.read(id, whole=True)
+        elif field.name.split("/")[0] != "observation":
+            raise InvalidInputError(
+                f"which: stored expected for {field.name}, which is no observation, found {which}"
+            )
         else:
             stack: Any = getattr(buffer.gather(id), which)
             for part in field.name.split("/")[1:]:

@@ -17,11 +17,11 @@ def test_episodes(cli_json, store):
     assert [episode["number"] for episode in found] == [*range(10, -1, -1)]
     assert found[0] == {
         "number": 10, "env": 0, "return": 1.0, "rows": 5, "end": "unfinished", "first_step": 0,
-        "start_id": 110, "final_id": None,
+        "beginning_lost": False, "start_id": 110, "final_id": None,
     }  # fmt: skip
     assert found[-1] == {
         "number": 0, "env": 0, "return": 3.0, "rows": 10, "end": "terminated", "first_step": 0,
-        "start_id": 0, "final_id": 10,
+        "beginning_lost": False, "start_id": 0, "final_id": 10,
     }  # fmt: skip
 
 

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskreplay
+from diskreplay.check.repair import repair
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.episodes import episodes_of
+from diskreplay.inspection.episodes import about, episodes_of
 from diskreplay.inspection.overview import overview_of
+from diskreplay.inspection.profile import profile_of
+from tests.check import damaged
 
 
 def make_buffer(path, num_envs=1, capacity=None, env_group=None):
@@ -179,3 +182,32 @@ def test_a_frame_on_its_own_is_no_transition(tmp_path):
         np.testing.assert_array_equal(episodes.final_id, [3, -1])
         np.testing.assert_array_equal(episodes.returns, [3, 4])
         np.testing.assert_array_equal(episodes.unfinished, [False, True])
+
+
+@pytest.mark.parametrize("place", [0.2, 0.33, 0.4, 0.6, 0.8])
+@pytest.mark.parametrize("stack_size", [1, 3])
+def test_an_episode_whose_beginning_was_lost_is_not_whole(tmp_path, stack_size, place):
+    options = {"stack_size": stack_size, "capacity": None}
+    columns = damaged.columns(0, 1500, 13)
+    with damaged.make(tmp_path / "store", **options) as buffer:
+        buffer.extend(columns)
+        before = buffer.episodes()
+    assert not before.beginning_lost.any()
+    path = damaged.segments(tmp_path / "store", "observation")[0]
+    damaged.flip(path, int(path.stat().st_size * place))
+    ((_env, low, high),) = repair(tmp_path / "store").findings[0].rows
+    with damaged.make(tmp_path / "store", **options) as buffer:
+        found = buffer.episodes()
+        profile = profile_of(buffer)
+    begins = columns["step"][high] == 0  # with what was lost an episode ends
+    kept = before.whole & ((before.start_id >= high) | (before.start_id + before.rows <= low))
+    if stack_size == 1:  # nothing is left by which it could be told that it begins there
+        kept &= before.start_id != high
+    for name in ("start_id", "rows", "returns"):
+        wanted = getattr(before, name)[kept].tolist()
+        assert getattr(found, name)[found.whole].tolist() == wanted
+    if not begins:
+        (lost,) = np.flatnonzero(found.beginning_lost)
+        assert found.rows[lost] < 13
+        assert about(found, lost)["beginning_lost"] is True
+    assert profile["observation"].rows == 1500 - (high - low)

@@ -130,6 +130,16 @@ def test_what_is_not_there_is_said_to_be_not(tmp_path, wrong):
         assert len(answered.json()["error"]) > 10
 
 
+@pytest.mark.parametrize("record_", [record_vectors, lambda path: record(path, (5,))])
+@pytest.mark.parametrize("query", [{"count": 0}, {"first": 10**6}, {"first": 10**17, "count": 9}])
+def test_no_step_at_all(tmp_path, record_, query):
+    record_(tmp_path / "s")
+    with serving(tmp_path) as client:
+        found = asked(client, of(tmp_path / "s", "episodes/0/steps"), **query)
+    assert found["ids"] == found["rewards"] == found["actions"] == []
+    assert set(map(tuple, found["values"].values())) == {()}
+
+
 def test_envs_and_vectors_without_a_picture(tmp_path):
     record_vectors(tmp_path / "s", rows=40)
     with serving(tmp_path) as client:

@@ -15,7 +15,8 @@ def episodes(count, seed=0):
     end = rng.integers(0, 4, count)
     return Episodes(
         number=np.arange(count), env=rng.integers(0, 3, count), start_id=start,
-        first_step=np.zeros(count, np.int64), rows=rows, final_id=start + rows,
+        first_step=np.zeros(count, np.int64), beginning_lost=np.zeros(count, np.bool_), rows=rows,
+        final_id=start + rows,
         returns=rng.integers(-5, 6, count).astype(float), terminated=end == 0, truncated=end == 1,
         cut=end == 2, unfinished=end == 3, num_envs=1, _stop_id=start + rows + 1,
         _inner_frames=np.empty(0, np.int64),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
 
@@ -65,3 +65,19 @@ def test_a_picture_of_no_kind(tmp_path):
         answered = client.get(f"/api/{wrong}")
         assert answered.status_code == 404
         assert "stored or an observation expected" in answered.json()["error"]
+
+
+@pytest.mark.parametrize("space", [Box(0, 255, (8, 8), "uint8"), Dict({"a": Discrete(3)})])
+def test_a_picture_of_an_extra_is_that_which_is_stored(tmp_path, space):
+    with diskreplay.ReplayBuffer(
+        tmp_path / "s", observation_space=space, action_space=Discrete(3),
+        capacity=9, extras={"map": ((9, 9), "uint8")},
+    ) as buffer:  # fmt: skip
+        for _ in range(3):
+            buffer.add(space.sample(), 0, 0.0, False, False, map=np.full((9, 9), 7, np.uint8))
+    with serving(tmp_path) as client:
+        picture = of(tmp_path / "s", "rows/0/picture")
+        assert (pixels(client, picture, field="map") == 7).all()
+        answered = client.get(f"/api/{picture}?field=map&which=observation")
+        assert answered.status_code == 404
+        assert "stored expected for map, which is no observation" in answered.json()["error"]

@@ -81,7 +81,7 @@ function episodesPage(root, store, query) {
     body.replaceChildren(...page.episodes.map((each) => {
       const href = `#/${store.key}/episodes/${each.start_id}`;
       const cells = [element("a", { href }, numberText(each.number)), each.env, numberText(each.return), numberText(each.rows),
-        each.end + (each.first_step ? `, from step ${each.first_step}` : ""), whenText(each), each.start_id];
+        each.end + (each.beginning_lost ? ", its beginning was lost" : each.first_step ? `, from step ${each.first_step}` : ""), whenText(each), each.start_id];
       return element("tr", { onclick: () => { location.hash = href; } }, ...cells.map((value, at) =>
         element("td", { className: heads[at][1].startsWith(">") ? "n" : "" }, value instanceof Node ? value : String(value))));
     }));
@@ -145,7 +145,7 @@ async function openEpisode(root, store, id, query) {
   root.append(element("header", {}, element("h1", {}, `Episode ${numberText(found.number)}`),
     element("p", { className: "soft" }, `return ${numberText(found.return)}, ${countText(found.rows, "transition")}, ${found.end}`
       + (found.ended === null ? "" : `, recorded ${found.is_latest ? "" : "about "}${whenText(found)}`)
-      + (found.num_envs > 1 ? `, env ${found.env}` : "") + (found.first_step ? `; its beginning, to step ${found.first_step}, is evicted` : "")),
+      + (found.num_envs > 1 ? `, env ${found.env}` : "") + (found.beginning_lost ? "; its beginning was lost" : found.first_step ? `; its beginning, to step ${found.first_step}, is evicted` : "")),
     element("p", { className: "links" }, element("a", { href: `#/${store.key}/episodes` }, "all episodes"), link(found.before, "← the one before"),
       link(found.behind, "the next one →"), place)),
     element("div", { className: "card" }, player.element),
