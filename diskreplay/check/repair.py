@@ -199,7 +199,8 @@ class _Repair:
             if nothing and self.path / field.name / "zarr.json" in doubtful:
                 raise FormatError(
                     f"{self.path / field.name}: nothing in it is as {self.path / 'zarr.json'} "
-                    "says; restore that file, or load a checkpoint into a new store"
+                    "says; restore that file, take the rows from a checkpoint (`--repair --from "
+                    "CHECKPOINT`), or load one into a new store"
                 )
 
     # -- rows

@@ -21,6 +21,7 @@ from diskreplay.store.system_errors import says_lost
 
 BOOKKEEPING = frozenset(("reward", "terminated", "truncated", "step", "is_final"))
 RECOUNT = "the next opening goes by the record; `--repair` writes it anew"
+_REOPEN = "nothing opens the store until `--repair` writes it anew, by the record"
 _REBUILD = "`--repair` writes it anew from the group's attributes"
 _BOOT = re.compile(rb"[0-9A-Fa-f-]{36}\0*")
 _HEADER_BYTES, _COUNTS_AT = 80, 4096
@@ -183,7 +184,7 @@ class Snapshot:
             if not says_lost(error):
                 raise
             kind = "state" if path.exists() else "missing"
-            self._complain(kind, path, f"the commit page cannot be used ({error})", RECOUNT)
+            self._complain(kind, path, f"the commit page cannot be used ({error})", _REOPEN)
             self._settled = False
             return
         self.epoch, self._replaced = int(page.epoch[0]), bool(page.replaced[0])

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from diskreplay.errors import FormatError, SchemaError, StorageError
+from diskreplay.errors import CorruptSegmentError, FormatError, SchemaError, StorageError
 from diskreplay.store import file_locks, files
 
 PLACE = Path("is_final", "live")
@@ -125,6 +125,24 @@ def check_place(root: Path) -> None:
         )
 
 
+def has_page(root: Path) -> bool:
+    """Whether something is where the commit page is. A link to nowhere is refused as any other."""
+    return os.path.lexists(commit_page(root))
+
+
+def check_page(root: Path) -> None:
+    """Refuse a live store without its commit page: the record alone may name fewer rows."""
+    if not has_page(root):
+        raise CorruptSegmentError(f"{commit_page(root)}: missing; {_restore(root)}")
+
+
+def _restore(root: Path) -> str:
+    return (
+        "restore it, load a checkpoint, or go on with the rows that are recorded after "
+        f"`diskreplay verify {root} --repair`"
+    )
+
+
 def hold(root: Path) -> int:
     """Hold the store's lock; returns the descriptor that keeps it held, for `file_locks.unlock`.
 
@@ -133,15 +151,21 @@ def hold(root: Path) -> int:
     LockedError
     FormatError
         The place of the lock is a link and leads out of the store, which may come from a stranger.
+    CorruptSegmentError
+        There is no such place.
     StorageError
     """
     check_place(root)
+    if not files.is_there(directory(root)):
+        raise CorruptSegmentError(f"{directory(root)}: missing; {_restore(root)}")
     return file_locks.lock(lock_file(root), of=root)
 
 
 @contextlib.contextmanager
 def held(root: Path) -> Iterator[None]:
-    """Hold the store's lock, as `hold` does, for the block."""
+    """Hold the store's lock, as `hold` does, for the block. Its place is made if it is missing."""
+    check_place(root)
+    files.make_dirs(directory(root))
     lock = hold(root)
     try:
         yield

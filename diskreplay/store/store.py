@@ -17,7 +17,6 @@ after a power cut      the record is the truth; after a kill ``state`` is
 """
 
 import contextlib
-import os
 import re
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import CorruptSegmentError, FormatError, LockedError, StorageError
+from diskreplay.errors import FormatError, LockedError, StorageError
 from diskreplay.signals import undisturbed
 from diskreplay.store import (
     file_locks,
@@ -107,19 +106,13 @@ class Store(OpenStore):
 
     def _open_for_reading(self) -> None:
         private.check_place(self.path)
-        # The record alone may name fewer rows. A link to nowhere is refused as any other.
-        if os.path.lexists(private.commit_page(self.path)):
+        if private.has_page(self.path) or not manifest.was_checkpoint(self.path):
+            private.check_page(self.path)
             self.page = self.open_page(writable=False)
-        elif not manifest.was_checkpoint(self.path):
-            raise CorruptSegmentError(
-                f"{private.commit_page(self.path)}: missing, and only a checkpoint can do without, "
-                f"which has {manifest.NAME.as_posix()}; restore the file, load a checkpoint, or go "
-                "on with the rows that are recorded after "
-                f"`diskreplay verify {self.path} --repair`"
-            )
         self.follower.catch_up()
 
     def _open_for_writing(self, shrink: bool) -> None:
+        private.check_page(self.path)
         before = generation.current(self.meta)
         self.was_closed = recovery.recover(self, shrink=shrink)
         if self.was_closed:

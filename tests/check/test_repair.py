@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
-from diskreplay.errors import DiskReplayError, FormatError, LockedError
+from diskreplay.errors import CorruptSegmentError, DiskReplayError, FormatError, LockedError
 from diskreplay.store import files
 from tests import processes
 from tests.check.damaged import (
@@ -333,3 +333,26 @@ def test_what_the_system_refuses_is_not_taken_for_damage(tmp_path, monkeypatch):
         if left[0] > 0:
             break
     assert refused > effort(2, 5)
+
+
+@pytest.mark.parametrize("what", ["is_final/live", "is_final/live/state"])
+def test_a_store_without_its_private_files_is_mended(store, original, what):
+    gone = store / what
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    for mode in ("r", "a"):
+        with pytest.raises(CorruptSegmentError, match=r"is_final/live.*: missing; .* --repair`"):
+            diskreplay.open(store, mode=mode)
+    (finding,) = repair(store).findings
+    assert (finding.kind, finding.path) == ("missing", store / "is_final/live/state")
+    assert "nothing opens the store until `--repair`" in finding.remedy
+    assert check_mended(store, original[1]).tolist() == original[1]["id"].tolist()
+
+
+@pytest.mark.parametrize("field", ["is_final", "step", "observation"])
+def test_a_field_that_is_gone_is_taken_from_a_checkpoint(store, original, field):
+    root, recorded = original
+    shutil.rmtree(store / field)
+    with pytest.raises(FormatError, match=r"nothing in it is as .*`--repair --from CHECKPOINT`"):
+        repair(store)
+    assert repair(store, sources=[root / "copy"]).set_aside == (0,)
+    assert check_mended(store, recorded).tolist() == recorded["id"].tolist()
