@@ -29,17 +29,23 @@ def checked(metadata: Any) -> dict[str, Any]:
     InvalidInputError
         It is no mapping, something in it is no JSON, or it is larger than `MOST_BYTES`.
     """
-    if not isinstance(metadata, Mapping):
-        raise InvalidInputError(
-            f"metadata: a dict expected, found {type(metadata).__name__} ({brief(metadata)})"
-        )
-    plain = _plain(metadata, "metadata", 0)
+    plain = as_json("metadata", metadata)
     size = len(json.dumps(plain, ensure_ascii=False).encode())
     if size > MOST_BYTES:
         raise InvalidInputError(
             f"metadata: {size} bytes as JSON, at most {MOST_BYTES} expected: keep what is large in "
             "a file of its own, and its path here"
         )
+    return plain
+
+
+def as_json(name: str, value: Any) -> dict[str, Any]:
+    """The same of any size; `name` is what messages call it."""
+    if not isinstance(value, Mapping):
+        raise InvalidInputError(
+            f"{name}: a dict expected, found {type(value).__name__} ({brief(value)})"
+        )
+    plain: dict[str, Any] = _plain(value, name, 0)
     return plain
 
 
@@ -70,7 +76,7 @@ def _plain(value: Any, where: str, deep: int) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
     if deep >= _MOST_DEEP:
-        raise InvalidInputError(f"metadata: at most {_MOST_DEEP} levels expected")
+        raise InvalidInputError(f"{where:.60}: at most {_MOST_DEEP} levels expected")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):

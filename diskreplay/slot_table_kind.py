@@ -9,6 +9,7 @@ from diskreplay.options import Options
 from diskreplay.owned_store_kind import OwnedStoreKind
 from diskreplay.slot_fields import SlotFields
 from diskreplay.slot_table import SlotTable
+from diskreplay.store import priorities
 from diskreplay.store.store import Store
 
 
@@ -60,7 +61,8 @@ class SlotTableKind(OwnedStoreKind):
         return super().describe() | self.fields.describe()
 
     def leaves(self, rows: SlotTable) -> np.ndarray | None:  # type: ignore[override]
-        """The weights of all rows from the oldest on, NaN for those in no slot."""
+        """The weights of all rows from the oldest on, NaN for those in no slot and for what no
+        opening would take."""
         if rows.weights is None:
             return None
         store = rows.store
@@ -68,6 +70,7 @@ class SlotTableKind(OwnedStoreKind):
         found = np.full((int(store.count.max()) - start, store.num_envs), np.nan)
         used = np.flatnonzero(rows.row_of >= 0)
         found[rows.row_of[used] - start, rows.fields.lanes(used)] = rows.weights[used]
+        found[priorities.unlikely(found)] = np.nan
         return found
 
 

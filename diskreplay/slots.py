@@ -9,6 +9,7 @@ import numpy as np
 from diskreplay import given_numbers, validation
 from diskreplay.brief import brief
 from diskreplay.errors import DtypeError, InvalidInputError, SchemaError, ShapeError
+from diskreplay.metadata import as_json
 from diskreplay.options import Options
 from diskreplay.row_reader import RowReader
 from diskreplay.slot_fields import SlotFields
@@ -109,7 +110,7 @@ class Slots(RowReader):
     ) -> None:
         self._closed = True
         made = SlotFields(fields, _sizes(slots, lanes), min_bytes, compressor, next_of, stack)
-        kind = _kind(made, weighted, notes or {})
+        kind = _kind(made, weighted, {} if notes is None else as_json("notes", notes))
         super().__init__(
             kind, path, capacity=made.capacity, segment_rows=segment_rows, env_group=None,
             seed=0, name=name, shrink=False, metadata=None,
@@ -242,7 +243,7 @@ class Slots(RowReader):
         """A number for each slot, the owner's to set: float64 of shape (slots,), the array itself.
 
         `flush`, `close` and `save` write it, and a reopening and `load` give it back, with NaN for
-        rows that came after the last one of these.
+        rows that came after the last one of these, and for what is negative or above 1e297.
         """
         if self._table.weights is None:
             raise SchemaError(f"{self.path}: these slots have no weights")
@@ -255,7 +256,7 @@ class Slots(RowReader):
 
     @notes.setter
     def notes(self, notes: Mapping[str, Any]) -> None:
-        self._table.notes = dict(notes)
+        self._table.notes = as_json("notes", notes)
 
     # -- writing
 

@@ -438,3 +438,29 @@ def test_an_owner_may_take_back_what_it_has_set_in_memory():
             assert (column[5] == 1).all()
         with pytest.raises(errors.InvalidInputError, match="0 to 23"):
             slots.recall(np.array([24]))
+
+
+@pytest.mark.parametrize("wrong", [7, "x", [1], {1: 2}, {"a": {1, 2}}, {"a": float("nan")}])
+def test_notes_that_are_no_json(tmp_path, wrong):
+    with pytest.raises(errors.InvalidInputError, match=r"^notes"):
+        Slots(tmp_path / "slots", {"act": ((), np.int64)}, 4, notes=wrong)
+    with Slots(tmp_path / "slots", {"act": ((), np.int64)}, 4, notes={"a": (1,)}) as slots:
+        with pytest.raises(errors.InvalidInputError, match=r"^notes"):
+            slots.notes = wrong
+        assert slots.notes == {"a": [1]}
+        slots.put(0, {"act": 3})
+    with Slots(tmp_path / "slots", {"act": ((), np.int64)}, 4) as slots:
+        assert slots.notes == {"a": [1]}
+
+
+def test_weights_that_no_store_takes_come_back_as_none(tmp_path):
+    given = [0.0, 2.5, np.inf, -np.inf, -1.0, 1.1e297, np.nan, 1e297]
+    fields = {"act": ((), np.int64)}
+    with Slots(tmp_path / "slots", fields, 8, weighted=True) as slots:
+        slots.put(np.arange(8), {"act": np.arange(8)})
+        slots.weights[:] = given
+    with Slots(tmp_path / "slots", fields, 8, weighted=True) as slots:
+        none = np.nan
+        wanted = [0.0, 2.5, none, none, none, none, none, 1e297]
+        np.testing.assert_array_equal(slots.weights, wanted)
+    assert verify(tmp_path / "slots").findings == ()

@@ -32,7 +32,7 @@ class SavedBuffer(LeavesOnDisk):
             parts.append(
                 [
                     int(part._insertion_idx), int(part._size), int(part.last_index[0]),
-                    gain.tolist() if isinstance(gain, np.ndarray) else float(gain),
+                    _as_json(gain.tolist() if isinstance(gain, np.ndarray) else float(gain)),
                     int(part._ep_len), int(part._ep_start_idx),
                 ]
             )  # fmt: skip
@@ -40,7 +40,7 @@ class SavedBuffer(LeavesOnDisk):
             "parts": parts, "random": [_packed_random(each) for each in self._generators()]
         }  # fmt: skip
         if isinstance(self, PrioritizedReplayBuffer):
-            state["priorities"] = [float(self._max_prio), float(self._min_prio)]
+            state["priorities"] = _as_json([float(self._max_prio), float(self._min_prio)])
         return state
 
     def _generators(self) -> list[np.random.RandomState]:
@@ -81,7 +81,7 @@ class SavedBuffer(LeavesOnDisk):
         self._know_lengths()
         if isinstance(self, PrioritizedReplayBuffer):
             own: Any = self
-            own._max_prio, own._min_prio = self._noted().get("priorities", (1.0, 1.0))
+            own._max_prio, own._min_prio = map(float, self._noted().get("priorities", (1.0, 1.0)))
             weights, used = self._there.slots.weights, self._there.slots.used
             weights = np.where(np.isnan(weights), self._max_prio**self._alpha, weights)
             self.weight[np.arange(self.maxsize)] = np.where(used, weights, 0.0)
@@ -97,7 +97,8 @@ class SavedBuffer(LeavesOnDisk):
         saved = self._noted()
         for (_, part), state in zip(self._parts(), saved["parts"], strict=True):
             part._insertion_idx, part._size, last, gain, part._ep_len, part._ep_start_idx = state
-            part._ep_return = np.array(gain) if isinstance(gain, list) else gain  # type: ignore[assignment]
+            value = np.array(gain, np.float64) if isinstance(gain, list) else float(gain)
+            part._ep_return = value  # type: ignore[assignment]
             part.last_index = np.array([last])
         self._restore_generators()
         self._know_parts()
@@ -243,3 +244,11 @@ def _packed_random(generator: np.random.RandomState) -> list[Any]:
 def _unpacked_random(saved: list[Any]) -> tuple:
     key = np.frombuffer(base64.b64decode(saved[0]), "<u4")
     return ("MT19937", key, *saved[1:])
+
+
+def _as_json(value: Any) -> Any:
+    """A number or a list of them for JSON, which has no NaN and nothing infinite: as texts, which
+    `float` reads."""
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    return value if np.isfinite(value) else str(value)

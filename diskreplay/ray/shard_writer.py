@@ -1,5 +1,6 @@
 """Adds the steps of some environments to a sharded buffer, each row exactly once."""
 
+import contextlib
 import time
 import warnings
 from collections import deque
@@ -157,14 +158,22 @@ class ShardWriter:
             self._acknowledge()
 
     def close(self) -> None:
-        """Flush, and give the envs back. Closing twice is fine. After ``ray.shutdown`` rows that
-        were not acknowledged are given up, with a warning."""
+        """Flush, and give the envs back: where the shard does not answer any more they are free
+        after `lease_seconds`. Closing twice is fine. After ``ray.shutdown`` rows that were not
+        acknowledged are given up, with a warning.
+
+        Raises
+        ------
+        RateLimiterTimeout, ShardsLostError
+            Rows wait here, and the writer is open; call it again.
+        """
         if self._closed:
             return
         try:
             self.flush()
             self._closed = True
-            patient(self._actor, "release", self._token, timeout=self._options["timeout"])
+            with contextlib.suppress(*LOST):  # all rows are there; and its envs are free later
+                patient(self._actor, "release", self._token, timeout=self._options["timeout"])
         except DisconnectedError:
             self._closed = True  # the envs are free after `lease_seconds`
             lost = self._waiting

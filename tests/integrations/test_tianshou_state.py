@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tianshou")
+from tianshou.data import Batch
 
 from tests.integrations.tianshou_twins import (
     KINDS,
@@ -41,6 +42,41 @@ def test_a_checkpoint_has_all_that_is_drawn_by(tmp_path, kind):
         np.testing.assert_array_equal(at, there)
         alike(one, other)
     again.close()
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf, [1.0, np.nan]])
+def test_rewards_that_are_not_finite_are_saved_with_the_episode_under_way(tmp_path, reward):
+    disk, plain = make("ReplayBuffer", {"path": tmp_path / "replay"}), make("ReplayBuffer")
+    other = make("ReplayBuffer", {"path": tmp_path / "other"})
+
+    def add(buffer, **ends):
+        flags = {"terminated": False, "truncated": False, **ends}
+        step = {"obs": np.zeros((40, 40)), "obs_next": np.ones((40, 40)), "act": 1, "info": {}}
+        return buffer.add(Batch(**step, rew=reward, **flags))
+
+    for buffer in (disk, plain):
+        add(buffer)
+        add(buffer)
+    disk.flush()
+    disk.save(tmp_path / "saved", 1)
+    disk.close()
+    other.load(tmp_path / "saved")
+    for found, wanted in zip(add(other, terminated=True), add(plain, terminated=True), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    alike(other[:], plain[:])
+    other.close()
+
+
+def test_priorities_that_are_not_finite_are_saved(tmp_path):
+    disk = make("PrioritizedReplayBuffer", {"path": tmp_path / "replay"}, alpha=0.6, beta=0.4)
+    plays = player("plain")
+    for _ in range(5):
+        plays.step(disk)
+    disk.update_weight(np.arange(2), np.array([np.inf, 1.0]))
+    disk.close()
+    disk = make("PrioritizedReplayBuffer", {"path": tmp_path / "replay"}, alpha=0.6, beta=0.4)
+    assert disk._max_prio == np.inf
+    disk.close()
 
 
 def test_a_run_is_saved_with_its_network(tmp_path):

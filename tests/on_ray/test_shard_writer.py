@@ -349,6 +349,19 @@ def test_what_is_not_acknowledged_when_ray_ends_is_said(tmp_path, monkeypatch):
     actor.made.close()
 
 
+def test_a_writer_whose_rows_are_all_there_is_closed_though_its_shard_is_gone():
+    actor = LocalActor(ListShard())
+    writer = writer_of(actor, chunk_rows=2)
+    for number in range(4):
+        step(writer, number)
+    writer.flush()
+    actor.is_away = True
+    writer.close()
+    with pytest.raises(ClosedError):
+        step(writer, 4)
+    assert actor.made.is_leased  # until it ends by itself
+
+
 def test_a_writer_is_sent_when_no_rows_wait_in_it(tmp_path, monkeypatch):
     actor = local_shard(tmp_path)
     monkeypatch.setattr(LocalActor, "__reduce__", lambda self: (_the, (id(self),)), raising=False)
