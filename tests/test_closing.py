@@ -43,7 +43,8 @@ def check_that_it_goes_on(buffer, tmp_path):
     """Whether all rows are there that are added now: after a kill, and after a close."""
     assert not buffer.closed
     add(buffer, MORE)
-    shutil.copytree(buffer.path, tmp_path / "killed")
+    with buffer._rows.store.maintenance.lock:
+        shutil.copytree(buffer.path, tmp_path / "killed")
     check_store(tmp_path / "killed", ROWS - 1 + MORE)
     buffer.close()
     check_store(buffer.path, ROWS - 1 + MORE)

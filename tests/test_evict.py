@@ -338,7 +338,8 @@ def test_a_commit_page_that_keeps_none_of_the_rows_is_refused(tmp_path, wrong):
         buffer.evict([7])
         page = bytearray(private.commit_page(path).read_bytes())
         copy = tmp_path / "copy"
-        shutil.copytree(path, copy)
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, copy)
         assert reader.bounds.tolist() == [[7, 60]]
     at = page.index((7).to_bytes(8, "little"), 4096)
     page[at : at + 8] = wrong.to_bytes(8, "little", signed=True)

@@ -218,7 +218,8 @@ def test_trees_and_consolidated_metadata(tmp_path):
             buffer.add(frame, 1, 0.0, False, False, hidden=np.ones(1024, np.uint8))
         saved = buffer.save(tmp_path / "checkpoints", 1, attachments={"nets/agent.pt": b"weights"})
         copy = tmp_path / "copy"
-        shutil.copytree(path, copy)
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, copy)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for group in (path, saved):

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -108,7 +110,8 @@ def test_a_store_that_rows_come_to(tmp_path, monkeypatch):
             if len(waits) == 3:
                 record(buffer, 1)
 
-        monkeypatch.setattr(module.time, "sleep", sleep)
+        of_module = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=sleep)
+        monkeypatch.setattr(module, "time", of_module)  # other threads sleep as before
         found = overview_of(path, patience=300.0)
         assert found.writing
         assert waits == [15.0] * 3

@@ -15,7 +15,7 @@ from diskreplay import EmptyBufferError, InvalidInputError
 from diskreplay.ray import ShardedReplayBuffer
 from diskreplay.ray.calls import answer
 from diskreplay.ray.shard import Updates
-from tests.on_ray.workload import add, check, make, numbers_of, stored
+from tests.on_ray.workload import add, check, halt, make, numbers_of, stored
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -197,9 +197,7 @@ def test_a_shard_that_is_killed_or_hangs_is_drawn_around(tmp_path):
             step(5)
             wait_for_graph(replay)
         pid = pid_of(replay, 2)
-        os.kill(pid, signal.SIGSTOP)
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.01)  # its threads run on until one of them has taken the signal
+        halt(pid)
         batch = replay.sample(128)
         check(batch)
         assert set((batch.id >> 48).tolist()) == {0, 1}

@@ -11,7 +11,7 @@ import pytest
 import diskreplay
 from diskreplay import ShardsLostError
 from diskreplay.check.verify import verify
-from tests.on_ray.workload import LENGTH, add, check, make, numbers_of
+from tests.on_ray.workload import LENGTH, add, check, halt, make, numbers_of
 
 pytestmark = pytest.mark.usefixtures("cluster")
 PATIENCE = 240
@@ -20,7 +20,7 @@ PATIENCE = 240
 def lose(replay, number, path):
     """Kill a shard whose disk goes with it: Ray starts it again, and it cannot open anything."""
     pid = replay.shards()[number]["pid"]
-    os.kill(pid, signal.SIGSTOP)
+    halt(pid)
     shutil.rmtree(path / f"shard-{number}")
     os.kill(pid, signal.SIGKILL)
 

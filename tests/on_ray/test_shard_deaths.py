@@ -14,7 +14,7 @@ import pytest
 
 from diskreplay import CheckpointNotFoundError, ShardsLostError
 from diskreplay.ray import ShardedReplayBuffer
-from tests.on_ray.workload import add, check, make, numbers_of, stored
+from tests.on_ray.workload import add, check, halt, make, numbers_of, stored
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -138,7 +138,7 @@ def test_a_shard_whose_disk_is_gone_gets_the_rows_of_a_checkpoint(tmp_path):
         replay.save(tmp_path / "ck", 1)
         old = replay.sample(128)
         pid = replay.shards()[2]["pid"]
-        os.kill(pid, signal.SIGSTOP)
+        halt(pid)
         shutil.rmtree(tmp_path / "replay" / "shard-2")
         os.kill(pid, signal.SIGKILL)
         batch = replay.sample(128)  # from the others

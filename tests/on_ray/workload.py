@@ -1,8 +1,12 @@
 """Rows that say who they are, and what has to be true of those that come back."""
 
 import hashlib
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import ray
@@ -103,3 +107,15 @@ def start_client(code, *arguments):
 def end(process):
     process.kill()
     process.communicate()
+
+
+def halt(pid):
+    """Stop all threads of a process: they run on until each has taken the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    while any(state_of(task) != "T" for task in Path(f"/proc/{pid}/task").iterdir()):
+        time.sleep(0.01)
+
+
+def state_of(task):
+    """What a thread does, as its directory below ``/proc`` says; T where it was stopped."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]

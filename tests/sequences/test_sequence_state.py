@@ -77,7 +77,8 @@ def test_a_checkpoint_goes_on_bit_for_bit(tmp_path, elsewhere):
 def test_a_store_goes_on_bit_for_bit(tmp_path):
     buffer, views = begun(tmp_path / "replay")
     buffer.flush()
-    copy = shutil.copytree(tmp_path / "replay", tmp_path / "copy")
+    with buffer._rows.store.maintenance.lock:
+        copy = shutil.copytree(tmp_path / "replay", tmp_path / "copy")
     buffer.end_episode()  # as a reopening does
     wanted = learn(buffer, views, random.Random(2), start=100)
     buffer.close()
@@ -252,7 +253,8 @@ def test_whose_generator_a_view_draws_from(tmp_path):
         first = anchors(seeded)
         buffer.flush()
         wanted = anchors(seeded)
-        copies = [shutil.copytree(buffer.path, tmp_path / f"copy{i}") for i in range(2)]
+        with buffer._rows.store.maintenance.lock:
+            copies = [shutil.copytree(buffer.path, tmp_path / f"copy{i}") for i in range(2)]
     with make_buffer(tmp_path / "twin", seed=4) as twin:
         play(twin, 90)
         assert [anchors(twin.sequences(3, name=name)) for name in ("one", "other")] == followed

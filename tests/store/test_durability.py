@@ -77,7 +77,8 @@ def test_a_power_cut_between_the_fields_record_and_the_groups(tmp_path, monkeypa
     group = (path / "zarr.json").read_bytes()
     add(buffer, 8)
     buffer._rows.store.maintenance.run(durable=True)
-    shutil.copytree(path, tmp_path / "cut")
+    with buffer._rows.store.maintenance.lock:
+        shutil.copytree(path, tmp_path / "cut")
     buffer.close()
     path = tmp_path / "cut"
     (path / "zarr.json").write_bytes(group)
@@ -239,7 +240,8 @@ def test_a_shard_that_a_power_cut_left_without_its_index(tmp_path, monkeypatch, 
         buffer.flush()
         add(buffer, 7)
         buffer._rows.store.maintenance.run()  # a block goes into a shard that is made for it
-        shutil.copytree(path, tmp_path / "cut")
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(path, tmp_path / "cut")
     shards = sorted((tmp_path / "cut").glob("is_final/live/open.*/*"))
     assert shards
     for shard in shards:

@@ -39,12 +39,10 @@ def check(store, first, count):
 
 
 @pytest.fixture
-def pair(tmp_path):
+def pair(tmp_path, no_upkeep):
     """A writer, and a reader of its store. Only a test moves rows, as the maintenance thread does:
     here nothing reads again what it moved in the middle, as buffers do."""
     with make(tmp_path / "store") as buffer:
-        with buffer._rows.store.maintenance.lock:
-            buffer._rows.store.maintenance.pausing.add(0)
         add(buffer, 3)
         store = Store.open(tmp_path / "store", mode="r")
         yield buffer, store

@@ -54,7 +54,8 @@ def test_rows_dropped_after_a_power_cut_raise_it_and_a_kill_does_not(tmp_path, m
     group = (tmp_path / "store" / "zarr.json").read_bytes()
     add(buffer, 8)
     for name in ("killed", "cut"):
-        shutil.copytree(tmp_path / "store", tmp_path / name)
+        with buffer._rows.store.maintenance.lock:
+            shutil.copytree(tmp_path / "store", tmp_path / name)
         (tmp_path / name / "zarr.json").write_bytes(group)
     before = buffer.generation
     buffer.close()
