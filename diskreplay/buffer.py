@@ -268,6 +268,7 @@ class ReplayBuffer(SequenceSource):
             store = self._rows.store
             fields = [column.field for column in store.columns.values()]
             states = self._views.states(self._rows)
+            states = {name: state.emptied() for name, state in states.items()}
             meta = self._meta(states) | {"next_step": [0] * self.num_envs}
             Store.create(
                 room.path / "store", fields, num_envs=self.num_envs, capacity=store.capacity,

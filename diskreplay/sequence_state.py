@@ -107,6 +107,14 @@ class SequenceState(NamedTuple):
             leaves[low - first : high - first] = known[low - start : high - start]
         return self._replace(leaves=leaves)
 
+    def emptied(self) -> "SequenceState":
+        """The same for a store whose rows count from 0 again: all that come are new."""
+        if self.cursor is None:
+            return self
+        cursor = np.zeros_like(self.cursor)
+        attributes = {**self.attributes, "cursor": cursor.tolist()}
+        return self._replace(attributes=attributes, cursor=cursor)
+
     def difference(self, identity: dict[str, Any]) -> str:
         """In which options another identity differs from this one, in words."""
         names = [n for n in identity if self.identity.get(n) != identity[n]]

@@ -74,7 +74,8 @@ class TransitionMember:
 
     @property
     def cursor(self) -> np.ndarray | None:
-        """Of windows that are handed out once: the first row of each env whose window was not."""
+        """Of windows that are handed out once: the first row of each env whose window was not. None
+        where the view has a prefetcher of its own, which counts with what the buffer saves."""
         return None
 
     def restore_cursor(self, cursor: np.ndarray) -> None:
@@ -141,10 +142,11 @@ class SequenceMember(TransitionMember):
 
     @property
     def cursor(self) -> np.ndarray | None:
-        return self._view.anchors.cursor
+        return None if self._view.prefetchers.open else self._view.anchors.cursor
 
     def restore_cursor(self, cursor: np.ndarray) -> None:
-        self._view.anchors.restore_cursor(cursor)
+        if not self._view.prefetchers.open:
+            self._view.anchors.restore_cursor(cursor)
 
     def check_fits(self, size: int) -> None:
         self._view._reader.check_fits(size)

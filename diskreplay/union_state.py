@@ -76,7 +76,7 @@ class UnionState:
                         "largest", said["largest"], sys.float_info.min, sys.float_info.max
                     )
                     self._restored.append((member, start, leaves, largest))
-                if member.cursor is not None:
+                if "cursor" in said:
                     size = member.buffer.num_envs
                     cursor = numbers.integers("cursor", said["cursor"], size, 0, numbers.MOST_ROWS)
                     self._cursors.append((member, cursor))

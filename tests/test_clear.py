@@ -106,3 +106,20 @@ def test_what_was_forgotten_does_not_come_back_after_a_kill(tmp_path):
     with make(tmp_path / "r") as buffer:
         assert buffer.bounds.tolist() == [[0, 4]]
         assert (buffer.take("observation", [0])[0] == 200).all()
+
+
+@pytest.mark.parametrize("apart", [True, 64])
+def test_all_rows_that_come_after_it_are_new_to_an_online_view(tmp_path, apart):
+    buffer = diskreplay.ReplayBuffer(
+        tmp_path / "r", observation_space=Box(-1e9, 1e9, (1,), "float32"),
+        action_space=Discrete(2), capacity=1000,
+    )  # fmt: skip
+    with buffer:
+        for at in range(41):
+            buffer.add([at], 0, 0.0, False, False)
+        view = buffer.sequences(1, ends="cross", ahead=0, online=apart, batch_size=1)
+        buffer.clear()
+        for at in range(300):
+            buffer.add([at], 0, 0.0, False, False)
+        found = [int(view.sample().anchor[0]) for _ in range(4)]
+    assert found == [at * int(apart) for at in range(4)]

@@ -326,6 +326,30 @@ def test_a_resumed_run_is_handed_the_new_windows_that_were_under_way(stores, tmp
         assert draw(windows, windows.prefetch(2, 4) if prefetch else None) == wanted
 
 
+@pytest.mark.parametrize("union_first", [False, True])
+def test_a_view_with_a_prefetcher_of_its_own_counts_by_itself(stores, tmp_path, union_first):
+    live, old = stores
+    with diskreplay.open(old) as reader:
+        views = [each.sequences(1, online=True, batch_size=2) for each in (live, reader)]
+        union = diskreplay.ReplayUnion(views, mixture=(1, 1))
+        batches = views[0].prefetch(2, 2)
+        fill(live, 60, 80)
+        next(batches)
+        live.save(tmp_path / "saved", 1, attachments={"union.npz": union.save})
+        wanted = [next(batches).anchor.tolist() for _ in range(5)]
+    live.close()
+    with make(tmp_path / "other") as live, diskreplay.open(old) as reader:
+        views = [each.sequences(1, online=True, batch_size=2) for each in (live, reader)]
+        union = diskreplay.ReplayUnion(views, mixture=(1, 1))
+        saved = live.load(tmp_path / "saved", resume_episodes=True)
+        if union_first:
+            union.load(saved.attachments["union.npz"])
+        batches = views[0].prefetch(2, 2)
+        if not union_first:
+            union.load(saved.attachments["union.npz"])
+        assert [next(batches).anchor.tolist() for _ in range(5)] == wanted
+
+
 def test_what_is_made_of_prefetched_batches(tmp_path):
     with make(tmp_path / "a") as a, make(tmp_path / "b") as b:
         fill(a, 90, 60), fill(b, 80, 40)

@@ -128,6 +128,7 @@ class RecordLog:
         buffer = self._reader if self._mode == "r" else self._handle.buffer
         self.path = Path(buffer.path)
         self._first, self._count = (int(n) for n in buffer.bounds[0])
+        self._run = buffer.generation
         self._forget()
         self._known = self._scanned = self._first
         self._newest_lost = -1 - self.layout.reach  # the newest row that was set aside
@@ -215,18 +216,16 @@ class RecordLog:
             self.cursor = int(written[np.flatnonzero(moved)[-1]])
 
     def follow(self) -> np.ndarray | None:
-        """For a reader: take in what the writer did since.
-
-        Returns
-        -------
-        ndarray of int64 or None
-            The slots that show something else; None where there is nothing new.
-        """
+        """For a reader: take in what the writer did since. The slots that may show something else,
+        or None where there is nothing new."""
         first, count = (int(n) for n in self.buffer.bounds[0])
+        if self.buffer.generation != self._run:  # it loaded a checkpoint: other rows, same numbers
+            self.look()
+            return np.arange(self.slots)
         if count == self._known:
             return None
         before = self._shown.copy()
-        if count < self._known or first > self._known:  # it loaded a checkpoint, or is far ahead
+        if first > self._known:  # it is far ahead
             self.look()
         else:
             self._take_in(self.buffer, count)

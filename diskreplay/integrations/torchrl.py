@@ -24,7 +24,7 @@ import numpy as np
 from diskreplay.brief import brief
 from diskreplay.extensions import needed
 from diskreplay.store import files
-from diskreplay.store.paths import local
+from diskreplay.store.paths import resolved
 
 with needed("diskreplay.integrations.torchrl needs torchrl", "torchrl"):
     import torch
@@ -128,7 +128,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
             raise InvalidInputError(f"min_bytes: 0 or more expected, found {brief(min_bytes)}")
         self._shelf: RecordShelf | None = None
         super().__init__(whole("max_size", max_size, most=1 << 40), ndim=ndim, device=device)
-        self._path = None if path is None else local(path, "path")
+        self._path = None if path is None else resolved(path, "path")
         self._compressor, self._min_bytes = compressor, min_bytes
         self._next_of, self._stack = bool(next_of), checked_stack(stack)
         if self._path is not None and files.is_there(self._path / "zarr.json"):
@@ -184,7 +184,9 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
                     "tensor, are in memory and in checkpoints, and gone after a kill",
                     stacklevel=2,
                 )
-        notes = {"shape": shape, "batch": (shape[0], *batch) if is_td else (), "tree": tree}
+        # Lists, as a store that is opened has them: another storage of this path compares them.
+        whole_batch = [shape[0], *batch] if is_td else []
+        notes = {"shape": list(shape), "batch": whole_batch, "tree": tree}
         self._make(layout, notes)
 
     def _open(self, source: Path) -> None:
@@ -323,9 +325,9 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
                 self._recall(changed)
 
     def _empty(self) -> None:
-        super()._empty()
-        if self._shelf is not None:
+        if self._shelf is not None:  # first: where it is refused, all records are there
             self._shelf.log.clear()
+        super()._empty()
 
     # -- replay buffers that begin with records
 

@@ -47,6 +47,7 @@ from diskreplay.errors import (
     ReadOnlyError,
     SchemaError,
     ShapeError,
+    UsageError,
 )
 from diskreplay.integrations.disk_tensor import DiskTensor
 from diskreplay.integrations.record_log import RecordLog
@@ -808,3 +809,42 @@ def test_a_kill_takes_nothing_that_was_acknowledged(patience, tmp_path):
         assert kept == set(found["action"].tolist())
         buffer.extend(steps(5))
         same(buffer.sample()[:0], buffer.sample()[:0])
+
+
+def numbered(first, count):
+    number = torch.arange(first, first + count)
+    pixels = (number[:, None] % 250).expand(count, 1200).to(torch.uint8).clone()
+    return TensorDict({"x": number.float(), "pixels": pixels}, [count])
+
+
+def test_a_reader_sees_that_a_checkpoint_was_loaded(tmp_path):
+    """Though the rows that have come since are more than it had seen."""
+    with storage(10, path=tmp_path / "store") as made:
+        buffer = TensorDictReplayBuffer(storage=made, batch_size=2)
+        buffer.extend(numbered(0, 3))
+        buffer.dumps(tmp_path / "saved")
+        reader = pickle.loads(pickle.dumps(made))
+        buffer.extend(numbered(100, 3))
+        assert len(reader) == 6
+        buffer.loads(tmp_path / "saved")
+        buffer.extend(numbered(50, 5))
+        found = reader.get(torch.arange(len(reader)))
+        assert found["x"].tolist() == [0, 1, 2, 50, 51, 52, 53, 54]
+        assert found["pixels"][:, 0].tolist() == [0, 1, 2, 50, 51, 52, 53, 54]
+        with pytest.raises(ReadOnlyError):
+            reader._empty()
+        assert len(reader) == 8
+
+
+def test_another_storage_of_the_same_path_takes_it_over(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    first = TensorDictReplayBuffer(storage=DiskStorage(10, path="store"), batch_size=2)
+    monkeypatch.chdir(tmp_path / "other")
+    first.extend(numbered(0, 5))
+    assert first.storage.path == tmp_path / "store"
+    with storage(10, path=tmp_path / "store") as second:
+        assert len(second) == 5
+        for call in (first.sample, lambda: first.extend(numbered(5, 1))):
+            with pytest.raises(UsageError, match="another storage of this process"):
+                call()
