@@ -127,8 +127,8 @@ class RecordLog:
         """Find out anew which rows the slots show, from the store alone."""
         buffer = self._reader if self._mode == "r" else self._handle.buffer
         self.path = Path(buffer.path)
+        self._run = buffer.generation  # first: if another thread sees a load next, it is told again
         self._first, self._count = (int(n) for n in buffer.bounds[0])
-        self._run = buffer.generation
         self._forget()
         self._known = self._scanned = self._first
         self._newest_lost = -1 - self.layout.reach  # the newest row that was set aside
@@ -225,7 +225,7 @@ class RecordLog:
         if count == self._known:
             return None
         before = self._shown.copy()
-        if first > self._known:  # it is far ahead
+        if count < self._known or first > self._known:  # far ahead, or it went back
             self.look()
         else:
             self._take_in(self.buffer, count)
