@@ -8,24 +8,34 @@ import numpy as np
 from tianshou.data import Batch
 
 from diskreplay.errors import UsageError
-from diskreplay.naming import check_keys
+from diskreplay.naming import check_keys, extra_name
 from diskreplay.slot_view import SlotView, slots_at
 from diskreplay.slots import Slots
-from diskreplay.store.field import DTYPES
+from diskreplay.store.field import DTYPES, is_part
 
 _DTYPES = frozenset(map(np.dtype, DTYPES))  # a dtype takes long to say its name
 _OWN_NAMES = {"obs": "observation", "act": "action"}
 _REWARD, NUMBER = "reward", "sequence_number"
+_TAKEN = frozenset((*_OWN_NAMES.values(), _REWARD, NUMBER))  # a leaf of such a name has another
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 def leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The paths and values of a batch that are no batches, ``"obs/camera"``."""
+    """The paths and values of a batch that are no batches, ``"obs/camera"``.
+
+    A ``/`` or ``~`` in a key is written ``~1`` or ``~0``, as in a JSON pointer (RFC 6901).
+    """
     for key, value in batch.items():
+        path = prefix + key.replace("~", "~0").replace("/", "~1")
         if isinstance(value, Batch):
-            yield from leaves(value, f"{prefix}{key}/")
+            yield from leaves(value, f"{path}/")
         else:
-            yield prefix + key, value
+            yield path, value
+
+
+def keys_of(path: str) -> list[str]:
+    """The keys of a path that `leaves` gave."""
+    return [key.replace("~1", "/").replace("~0", "~") for key in path.split("/")]
 
 
 def is_storable(value: Any) -> bool:
@@ -40,14 +50,20 @@ def field_names(template: Batch) -> dict[str, str]:
 
     Observations and actions get the names that a `ReplayBuffer` has for them, where they can.
     """
-    names = {}
+    names: dict[str, str] = {}
+    taken = {NUMBER}  # `extra_name` does not give the names of a store
     for path, value in leaves(template):
         if is_storable(value) and value.size:
             first, _, rest = path.partition("/")
             own = _OWN_NAMES.get(first)
-            names[path] = f"{own}/{rest}" if own and rest else own or path
+            name = f"{own}/{rest}" if own and rest else own or path
             if own and rest and not _is_key(rest):
-                names[path] = path
+                name = path
+            is_free = first not in _TAKEN and name.lower() not in taken
+            if not is_free or not all(map(is_part, name.split("/"))):
+                name = extra_name(path, taken)
+            taken.add(name.lower())
+            names[path] = name
     return names
 
 
@@ -244,7 +260,7 @@ class LeafRows:
         columns = slots.memory  # Tianshou sets values there, and then rows
         made = DiskBatch.over(self, range(len(slots)))
         for path, name in self.names.items():
-            *parents, key = path.split("/")
+            *parents, key = keys_of(path)
             batch: Batch = made
             for parent in parents:
                 if parent not in batch.get_keys():
@@ -334,7 +350,7 @@ class LeafRows:
         slots = slots.reshape(-1)
         if self._is_adding:
             values = {**values, NUMBER: self._numbered(slots)}
-        if _REWARD in self.slots.specs and _REWARD not in self.names.values():
+        if _REWARD in self.slots.specs:
             rewards = values["rew"] if "rew" in values else self.slots.read("rew", slots)
             if not (np.abs(rewards) <= _LARGEST_REWARD).all():  # or NaN
                 rewards = np.nan_to_num(rewards, posinf=0.0, neginf=0.0)
@@ -415,7 +431,7 @@ def in_memory(values: Mapping[str, Any]) -> Batch:
     """A batch of leaves by their paths."""
     made = Batch()
     for path, value in values.items():
-        *parents, key = path.split("/")
+        *parents, key = keys_of(path)
         batch = made
         for parent in parents:
             batch = batch.__dict__.setdefault(parent, Batch())

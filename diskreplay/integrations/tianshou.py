@@ -28,9 +28,10 @@ with needed("diskreplay.integrations.tianshou needs Tianshou", "tianshou"):
     )
 
 from diskreplay.integrations.tianshou_disk import BufferOnDisk
+from diskreplay.integrations.tianshou_leaves import LaneOnDisk
 
 
-class DiskReplayBuffer(BufferOnDisk, ReplayBuffer):
+class DiskReplayBuffer(BufferOnDisk, LaneOnDisk, ReplayBuffer):
     """Tianshou's `ReplayBuffer` on disk.
 
     Parameters
@@ -72,7 +73,7 @@ class DiskReplayBuffer(BufferOnDisk, ReplayBuffer):
     """
 
 
-class DiskPrioritizedReplayBuffer(BufferOnDisk, PrioritizedReplayBuffer):
+class DiskPrioritizedReplayBuffer(BufferOnDisk, LaneOnDisk, PrioritizedReplayBuffer):
     """Tianshou's `PrioritizedReplayBuffer` on disk.
 
     Weights are saved by `flush`, `close` and `save`; after a kill, transitions that came later have
@@ -152,14 +153,6 @@ class DiskCachedReplayBuffer(BufferOnDisk, CachedReplayBuffer):
             main_buffer = plain
         super().__init__(main_buffer, cached_buffer_num, max_episode_length, **disk)
 
-    def add(self, batch: Any, buffer_ids: Any = None) -> Any:
-        """As `CachedReplayBuffer.add`."""
-        ids = np.arange(self.cached_buffer_num) if buffer_ids is None else np.asarray(buffer_ids)
-        added = super().add(batch, buffer_ids)
-        for at in ids[np.logical_or(batch.terminated, batch.truncated)]:
-            self._there.take_out(int(at) + 1)
-        return added
-
     def _found(self) -> None:
         super()._found()
         for lane, cached in enumerate(self.cached_buffers, 1):
@@ -195,7 +188,6 @@ class DiskCachedReplayBuffer(BufferOnDisk, CachedReplayBuffer):
             main.last_index[0] = at[-1]
             main._ep_start_idx = main._insertion_idx = int((at[-1] + 1) % main.maxsize)
         cached.reset()
-        rows.take_out(lane)
         self._lengths[0], self._lengths[lane] = len(main), 0
         self.last_index[0], self.last_index[lane] = main.last_index[0], self._offset[lane]
 
@@ -221,7 +213,7 @@ class _Relabelling(HERReplayBuffer):
             super()._restore_cache()
 
 
-class DiskHERReplayBuffer(BufferOnDisk, _Relabelling):
+class DiskHERReplayBuffer(BufferOnDisk, LaneOnDisk, _Relabelling):
     """Tianshou's `HERReplayBuffer` on disk. Goals of a sample are relabelled in memory.
 
     Parameters

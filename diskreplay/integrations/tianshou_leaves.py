@@ -1,5 +1,6 @@
 """Where Tianshou's replay buffers have their larger arrays."""
 
+import functools
 import os
 import warnings
 import weakref
@@ -14,7 +15,15 @@ from tianshou.data.batch import create_value
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.frame_chains import MOST_FRAMES
 from diskreplay.given_numbers import whole
-from diskreplay.integrations.disk_batch import NUMBER, LeafRows, field_names, fields_of, leaves
+from diskreplay.integrations.disk_batch import (
+    NUMBER,
+    DiskBatch,
+    LeafRows,
+    field_names,
+    fields_of,
+    keys_of,
+    leaves,
+)
 from diskreplay.slot_fields import SlotFields
 from diskreplay.slots import Slots
 from diskreplay.store import files, tempfiles
@@ -43,6 +52,39 @@ class DiskOptions(NamedTuple):
     pickle: str = "reference"
     next_of: bool = False
     stack: "int | Mapping[str, int]" = 1
+
+
+class LaneOnDisk(ReplayBuffer):
+    """Mixin of Tianshou's buffers that have one lane of a store: what they forget is forgotten
+    there, too."""
+
+    def reset(self, keep_statistics: bool = False) -> None:
+        """As Tianshou's. The transitions are taken out of the store: also a process that opens it
+        later does not have them. Checkpoints keep theirs.
+
+        Raises
+        ------
+        StorageError
+            The disk is full, say; nothing was forgotten.
+        """
+        meta: Any = self._meta
+        if isinstance(meta, DiskBatch):
+            rows = meta._rows
+            rows.take_out(int(np.searchsorted(rows.slots.offsets, meta._range.start)))
+        super().reset(keep_statistics)
+
+
+class _Part(LaneOnDisk):
+    """One of the buffers inside of another one."""
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        # A copy has its arrays in memory, and is Tianshou's alone.
+        return object.__new__, (type(self).__bases__[1],), self.__dict__
+
+
+@functools.cache
+def _part_class(kind: type[ReplayBuffer]) -> type[ReplayBuffer]:
+    return type(kind.__name__, (_Part, kind), {})
 
 
 class LeavesOnDisk(ReplayBuffer):
@@ -179,7 +221,7 @@ class LeavesOnDisk(ReplayBuffer):
             )
 
     def _set_leaf(self, path: str, value: Any) -> None:
-        *parents, key = path.split("/")
+        *parents, key = keys_of(path)
         batch = self._meta
         for parent in parents:
             batch = batch.__dict__.setdefault(parent, Batch())
@@ -279,6 +321,10 @@ class LeavesOnDisk(ReplayBuffer):
         """Have the buffers of this one see the same rows."""
         if "buffers" in self.__dict__:
             self._set_batch_for_children()
+            for _, part in self._parts():
+                kind: Any = type(part)
+                if not issubclass(kind, _Part):
+                    part.__class__ = _part_class(kind)
 
     @property
     def disk(self) -> Slots | None:

@@ -11,7 +11,7 @@ from tianshou.data import Batch
 from tianshou.data.utils.converter import to_hdf5
 
 from diskreplay.errors import CheckpointNotFoundError
-from diskreplay.integrations.disk_batch import in_memory, leaves
+from diskreplay.integrations.disk_batch import in_memory, keys_of, leaves
 from diskreplay.integrations.packed_checkpoint import packed, unpacked
 from diskreplay.integrations.tianshou_leaves import OPEN, DiskOptions
 from diskreplay.integrations.tianshou_state import SavedBuffer
@@ -121,7 +121,7 @@ class PickledBuffer(SavedBuffer):
             others = {p: v for p, v in leaves(self._meta) if not isinstance(v, SlotView)}
             to_hdf5({"_meta": in_memory(others)}, file, compression=compression)
             for name, view in on_disk:
-                *parents, key = name.split("/")
+                *parents, key = keys_of(name)
                 group = file["_meta"]
                 for parent in parents:
                     group = group.require_group(parent)

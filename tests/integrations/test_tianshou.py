@@ -2,6 +2,7 @@
 
 import copy
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -287,6 +288,114 @@ def test_keys_that_come_up_late_stay_in_memory_with_a_warning(tmp_path):
         disk.add(Batch(late))
     assert disk.info.lives[:3].tolist() == [0.0, 4.0, 4.0]
     assert disk.info.at[:3].tolist() == [3.0, 3.0, 3.0]
+    disk.close()
+
+
+def test_any_keys_are_kept_and_come_back(tmp_path):
+    """With those that no directory can be called, and those that a store has for its own."""
+    odd = {
+        "episode/r": 1.5, "a~b": {"c/d": 2.5, "~1": 3.5}, "episode_1r": 4.5, "Zeit in \u00b5s": 5.5
+    }  # fmt: skip
+    batch = {
+        "obs": np.zeros(300), "act": 1, "rew": 1.25, "terminated": False, "truncated": False,
+        "obs_next": np.zeros(300), "info": odd, "reward": np.arange(3.0), "observation": {"q": 7},
+        "sequence_number": 0.5, "action": 8,
+    }  # fmt: skip
+    disk = make("ReplayBuffer", {"path": tmp_path / "replay", "next_of": True})
+    plain = make("ReplayBuffer")
+    for _ in range(3):
+        for buffer in (disk, plain):
+            buffer.add(Batch(batch))
+    alike(disk[:3], plain[:3])
+    disk.save_hdf5(str(tmp_path / "ours.hdf5"))
+    plain.save_hdf5(str(tmp_path / "own.hdf5"))
+    found, wanted = (
+        tianshou.data.ReplayBuffer.load_hdf5(str(tmp_path / name))
+        for name in ("ours.hdf5", "own.hdf5")
+    )
+    alike(found[:3], wanted[:3])
+    disk.close()
+    disk = make("ReplayBuffer", {"path": tmp_path / "replay"})
+    cut(plain)
+    alike(disk[:3], plain[:3])
+    disk.close()
+
+
+@pytest.mark.parametrize("one", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_reset_took_out_does_not_come_back(tmp_path, kind, one):
+    """Also where only one of the buffers inside of another is reset."""
+    name, options = KINDS[kind]
+    plays, how = player(kind), {"path": tmp_path / "replay", **shared(kind)}
+    disk, plain = make(name, how, **options), make(name, **options)
+    for _ in range(2):
+        for _ in range(30):
+            plays.step(disk, plain)
+        disk.save(tmp_path / "checkpoints", 0)
+        kept = len(disk)
+        for buffer in (disk, plain):
+            if one and hasattr(plain, "buffers"):
+                buffer.buffers[-1].reset()
+                buffer._lengths[-1] = 0
+                buffer.last_index[-1] = buffer._offset[-1]
+            else:
+                buffer.reset()
+        disk.close()
+        disk = make(name, {"path": tmp_path / "replay"}, **options)
+        cut(plain)
+        if hasattr(plain, "cached_buffers"):
+            finish_cached(plain)
+        assert len(disk) == len(plain)
+        if len(plain):
+            compare(disk, plain, np.random.default_rng(1), sizes=(0,))
+    assert disk.load(tmp_path / "checkpoints").suffix == "0"
+    assert len(disk) == kept
+    disk.close()
+
+
+RESET = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from tianshou_twins import KINDS, make, player
+
+name, options = KINDS["vector of frames"]
+plays, buffer = player("vector of frames"), make(name, {"path": sys.argv[1]}, **options)
+for _ in range(20):
+    plays.step(buffer)
+buffer.reset()
+print("reset", flush=True)
+input()
+"""
+
+
+def test_a_reset_outlives_a_kill(tmp_path):
+    child = subprocess.Popen(
+        [sys.executable, "-c", RESET, tmp_path / "replay", os.path.dirname(__file__)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with child.stdin, child.stdout:
+        assert child.stdout.readline() == "reset\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    name, options = KINDS["vector of frames"]
+    disk = make(name, {"path": tmp_path / "replay"}, **options)
+    assert len(disk) == 0
+    disk.close()
+
+
+def test_a_copy_of_a_buffer_inside_is_tianshous_own(tmp_path):
+    disk, plays = make("VectorReplayBuffer", {"path": tmp_path / "replay"}), player("vector")
+    for _ in range(9):
+        plays.step(disk)
+    sizes = [len(part) for part in disk.buffers]
+    for copied in (copy.deepcopy(disk.buffers[0]), pickle.loads(pickle.dumps(disk.buffers[0]))):
+        assert type(copied) is tianshou.data.ReplayBuffer
+        alike(copied[:], disk.buffers[0][:])
+        copied.reset()
+    assert [len(part) for part in disk.buffers] == sizes
+    disk.close()
+    disk = make("VectorReplayBuffer", {"path": tmp_path / "replay"})
+    assert [len(part) for part in disk.buffers] == sizes
     disk.close()
 
 
