@@ -108,6 +108,21 @@ class Prefetchers:
         self._undo([each for _, each in drawn])
         return had
 
+    def is_void(self, drawn: Any) -> bool:
+        """Whether a batch that was drawn, or None, is of rows that are gone without a word to these
+        prefetchers."""
+        return False
+
+    def under_way(self) -> list[Any]:
+        """What was drawn and not taken yet, in the order of the draws."""
+        jobs = [job for prefetcher in self.open for job in prefetcher._jobs]
+        jobs.sort(key=lambda job: job.number)
+        return [job.drawn_batch for job in jobs if job.drawn_batch is not None]
+
+    def rng_state(self) -> dict[str, Any]:
+        """What the generator gives next where nobody takes what is under way."""
+        return self._rng.state([array for each in self.under_way() for array in each.numbers])
+
     def _undo(self, drawn: Sequence[Any]) -> None:
         """Undo draws, given in their order, that nobody took."""
         self._rng.put_back([array for each in drawn for array in each.numbers])

@@ -71,15 +71,15 @@ class Read(NamedTuple):
 class DrawnSequences(NamedTuple):
     """Windows that were drawn and not read yet. The store's `rwlock` is held.
 
-    `numbers` are the random numbers they were drawn with; `cursor` is what that of the queue of new
-    windows was before, if there is one.
+    `numbers` are the random numbers they were drawn with; `new` are the anchors that were handed
+    out because they were new.
     """
 
     memory: SequenceMemory
     store: Store
     guard: ReadGuard
     numbers: list[np.ndarray]
-    cursor: np.ndarray | None
+    new: np.ndarray
     reader: "SequenceReader"
 
     @property

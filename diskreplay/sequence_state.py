@@ -1,12 +1,13 @@
 """What is saved of a view: its generator, its priorities, and which windows are new."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from diskreplay.errors import FormatError
-from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.sampling.new_windows import NewWindows
 from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.store import numbers
 from diskreplay.store.priorities import VIEWS, Saved, set_name
@@ -26,8 +27,8 @@ class SequenceState(NamedTuple):
         As `ReplayableRng.adopt` takes it.
     largest : float
         The largest priority seen.
-    cursor : ndarray of int64, shape (num_envs,), or None
-        The first row of each env whose window was not handed out, of a view that is online.
+    new : NewWindows or None
+        Which windows were not handed out, of a view that is online.
     under_way : tuple of int, int and float, or None
         Depth, batch size and beta of the prefetcher that had batches under way.
     leaves : Saved or None
@@ -38,7 +39,7 @@ class SequenceState(NamedTuple):
     attributes: dict[str, Any]
     rng: tuple[np.random.BitGenerator, np.ndarray] | None
     largest: float
-    cursor: np.ndarray | None
+    new: NewWindows | None
     under_way: tuple[int, int, float | None] | None
     leaves: Saved | np.ndarray | None
 
@@ -46,21 +47,22 @@ class SequenceState(NamedTuple):
     def now(
         cls,
         identity: dict[str, Any],
-        rng: ReplayableRng,
+        rng: dict[str, Any],
         largest: float,
-        cursor: np.ndarray | None,
+        new: NewWindows | None,
         under_way: tuple[int, int, float | None] | None,
         leaves: np.ndarray | None,
     ) -> "SequenceState":
-        """That of a view at this moment, to be saved; `leaves` are those of the retained rows."""
+        """That of a view at this moment, to be saved; `rng` is the state of its generator, and
+        `leaves` are those of the retained rows."""
         attributes = {
             "identity": identity,
-            "rng": rng.state(),
+            "rng": rng,
             "largest": largest,
-            "cursor": None if cursor is None else cursor.tolist(),
+            **({"cursor": None, "returned": []} if new is None else new.as_json()),
             "under_way": None if under_way is None else list(under_way),
         }
-        return cls(identity, attributes, None, largest, cursor, under_way, leaves)
+        return cls(identity, attributes, None, largest, new, under_way, leaves)
 
     @classmethod
     def of(cls, store: Store, name: str) -> "SequenceState | None":
@@ -80,16 +82,16 @@ class SequenceState(NamedTuple):
             found = views[name]
             if not isinstance(found, dict) or not isinstance(found["identity"], dict):
                 raise ValueError(f"{name}: an object expected, found {found!r:.60}")
-            cursor = found["cursor"]
-            if cursor is not None:
-                cursor = numbers.integers("cursor", cursor, store.num_envs, 0, numbers.MOST_ROWS)
+            new = None
+            if found["cursor"] is not None:
+                new = parse_new(found, store.num_envs)
             elif found["identity"].get("online"):
                 raise ValueError("cursor: missing")
             ranked = found["identity"].get("prioritized")
             return cls(
                 found["identity"], found, _parsed_rng(found["rng"]),
                 numbers.real("largest", found["largest"], sys.float_info.min, sys.float_info.max),
-                cursor, _under_way(found["under_way"]),
+                new, _under_way(found["under_way"]),
                 store.read_priorities(set_name(name)) if ranked else None,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
@@ -109,16 +111,25 @@ class SequenceState(NamedTuple):
 
     def emptied(self) -> "SequenceState":
         """The same for a store whose rows count from 0 again: all that come are new."""
-        if self.cursor is None:
+        if self.new is None:
             return self
-        cursor = np.zeros_like(self.cursor)
-        attributes = {**self.attributes, "cursor": cursor.tolist()}
-        return self._replace(attributes=attributes, cursor=cursor)
+        new = NewWindows(np.zeros_like(self.new.cursor))
+        return self._replace(attributes={**self.attributes, **new.as_json()}, new=new)
 
     def difference(self, identity: dict[str, Any]) -> str:
         """In which options another identity differs from this one, in words."""
         names = [n for n in identity if self.identity.get(n) != identity[n]]
         return ", ".join(f"{n}={self.identity.get(n)!r}, not {identity[n]!r}" for n in names)
+
+
+def parse_new(found: Mapping[str, Any], num_envs: int) -> NewWindows:
+    """What `NewWindows.as_json` gave, or a ``KeyError`` or ``ValueError``."""
+    cursor, returned = found["cursor"], found["returned"]
+    count = len(returned) if isinstance(returned, list) else 0
+    return NewWindows(
+        numbers.integers("cursor", cursor, num_envs, 0, numbers.MOST_ROWS),
+        numbers.integers("returned", returned, count, 0, np.iinfo(np.int64).max),
+    )
 
 
 def _parsed_rng(found: Any) -> tuple[np.random.BitGenerator, np.ndarray]:

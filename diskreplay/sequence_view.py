@@ -15,6 +15,7 @@ from diskreplay.options import Options
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sampling.anchors import Anchors
+from diskreplay.sampling.new_windows import NewWindows
 from diskreplay.sampling.returns_to_go import ReturnsToGo
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.schema import Schema
@@ -107,8 +108,8 @@ class SequenceView:
         if saved is not None:
             if not (self._store is None and self._keep_rng):
                 self.rng.adopt(*saved.rng)
-            if saved.cursor is not None:
-                anchors.restore_cursor(saved.cursor)
+            if saved.new is not None:
+                anchors.restore_new(saved.new)
             self._under_way = saved.under_way
             if saved.leaves is not None:
                 anchors.restore(saved.leaves.start, saved.leaves.leaves)
@@ -129,18 +130,17 @@ class SequenceView:
         rng = rng or self.rng
         self.catch_up(rows)
         self._under_way = None
-        cursor = None if self.anchors.cursor is None else self.anchors.cursor.copy()
+        before = self.anchors.new
         if rng.numbers:  # of a draw that failed
             rng.taken()
         try:
             memory = self._reader.memory_for(size)
             even = beta is None and not self.asked.prioritized
             exponent = 0.0 if even else self.exponent(beta)
-            self.anchors.draw(memory.plan, rng, exponent, self._powers, self._returns)
-            return self._drawn(rows, memory, rng.taken(), cursor, guard)
+            new = self.anchors.draw(memory.plan, rng, exponent, self._powers, self._returns)
+            return self._drawn(rows, memory, rng.taken(), memory.plan.anchor[:new].copy(), guard)
         except BaseException:  # nobody gets the new windows that were taken
-            if cursor is not None and self.anchors.cursor is not None:
-                self.anchors.cursor[:] = cursor
+            self.anchors.new = before
             raise
 
     def choose(self, rows: IndexedStore, anchors: np.ndarray, guard: ReadGuard) -> DrawnSequences:
@@ -152,27 +152,30 @@ class SequenceView:
         plan.anchor[:], plan.weight[:] = anchors, 1.0
         plan.probability[:] = self.anchors.probability(anchors)
         self.anchors.fill(plan, self._powers, self._returns)
-        return self._drawn(rows, memory, [], None, guard)
+        return self._drawn(rows, memory, [], anchors[:0], guard)
 
     def _drawn(
         self, rows: IndexedStore, memory: SequenceMemory, numbers: list[np.ndarray],
-        cursor: np.ndarray | None, guard: ReadGuard,
+        new: np.ndarray, guard: ReadGuard,
     ) -> DrawnSequences:  # fmt: skip
         store = rows.store  # under the buffer's lock: what was planned is not evicted
         store.rwlock.acquire_read(guard, store.follower)
-        return DrawnSequences(memory, store, guard, numbers, cursor, self._reader)
+        return DrawnSequences(memory, store, guard, numbers, new, self._reader)
 
     def undo(self, drawn: Sequence[DrawnSequences]) -> None:
         """Undo draws, given in their order, that nobody took."""
         self.rng.put_back([array for each in drawn for array in each.numbers])
-        if drawn:
-            self.undo_new(drawn[0])
+        self.undo_new(drawn)
 
-    def undo_new(self, drawn: DrawnSequences) -> None:
-        """Hand out again which windows were new when this was drawn."""
-        cursor = drawn.cursor if drawn.store is self._store else None
-        if cursor is not None and self.anchors.cursor is not None:
-            self.anchors.cursor[:] = cursor
+    def undo_new(self, drawn: Sequence[DrawnSequences]) -> None:
+        """Hand out again the windows that were new when these were drawn, in their order."""
+        self.anchors.new = self._new_without(drawn)
+
+    def _new_without(self, drawn: Sequence[DrawnSequences]) -> NewWindows | None:
+        """What is new where nobody takes what was drawn, given in its order."""
+        new = self.anchors.new
+        anchors = [each.new for each in drawn if each.store is self._store]
+        return new.with_back(np.concatenate(anchors)) if new is not None and anchors else new
 
     def exponent(self, beta: float | None) -> float:
         """The exponent of the importance weights."""
@@ -193,8 +196,10 @@ class SequenceView:
         under_way: tuple[int, int, Any] | None = self._under_way
         for each in paused:
             under_way = each._depth, each._size, each._beta
+        prefetchers = self.prefetchers
         return SequenceState.now(
-            self.asked.identity, self.rng, self.anchors.largest, self.anchors.cursor, under_way,
+            self.asked.identity, prefetchers.rng_state(), self.anchors.largest,
+            self._new_without(prefetchers.under_way()), under_way,
             self.anchors.leaves() if self.asked.prioritized else None,
         )  # fmt: skip
 

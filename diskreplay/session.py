@@ -206,7 +206,7 @@ class Session(CallGuard):
             # Of a prioritized buffer that had the store before: its priorities are still there.
             **{name: before[name] for name in _KEPT if name in before},
             **self._options_meta(),
-            "rng": self._rng.state(),
+            "rng": self._prefetchers.rng_state(),
             **self._kind.state(rows),
             **self._views.describe(states or {}, before),
         }

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError
 from diskreplay.opening import open as open_buffer
 from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.sampling.new_windows import NewWindows
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_batch import SequenceBatch
 from diskreplay.sequences import Sequences
@@ -73,13 +75,13 @@ class TransitionMember:
         return self.sampler.tree.min if self.is_prioritized else 1.0
 
     @property
-    def cursor(self) -> np.ndarray | None:
-        """Of windows that are handed out once: the first row of each env whose window was not. None
-        where the view has a prefetcher of its own, which counts with what the buffer saves."""
+    def new(self) -> NewWindows | None:
+        """Of windows that are handed out once: which were not. None where the view has a prefetcher
+        of its own, which counts with what the buffer saves."""
         return None
 
-    def restore_cursor(self, cursor: np.ndarray) -> None:
-        """Hand out the windows from there on."""
+    def restore_new(self, new: NewWindows) -> None:
+        """Hand out these."""
 
     def check_fits(self, size: int) -> None:
         """Refuse so many where this machine's memory cannot hold them."""
@@ -93,8 +95,8 @@ class TransitionMember:
         """Those of these ids."""
         return self.rows.choose(ids, guard)
 
-    def undo(self, drawn: Any) -> None:
-        """Nobody took what was drawn."""
+    def undo(self, drawn: Sequence[Any]) -> None:
+        """Nobody took what was drawn, given in its order."""
 
     def update(self, ids: np.ndarray, priorities: np.ndarray) -> int:
         """Set priorities; returns how many were ignored."""
@@ -141,12 +143,12 @@ class SequenceMember(TransitionMember):
         return self.sampler.count
 
     @property
-    def cursor(self) -> np.ndarray | None:
-        return None if self._view.prefetchers.open else self._view.anchors.cursor
+    def new(self) -> NewWindows | None:
+        return None if self._view.prefetchers.open else self._view.anchors.new
 
-    def restore_cursor(self, cursor: np.ndarray) -> None:
+    def restore_new(self, new: NewWindows) -> None:
         if not self._view.prefetchers.open:
-            self._view.anchors.restore_cursor(cursor)
+            self._view.anchors.restore_new(new)
 
     def check_fits(self, size: int) -> None:
         self._view._reader.check_fits(size)
@@ -157,7 +159,7 @@ class SequenceMember(TransitionMember):
     def choose(self, ids: np.ndarray, guard: ReadGuard) -> Any:
         return self._view.choose(self.rows, ids, guard)
 
-    def undo(self, drawn: Any) -> None:
+    def undo(self, drawn: Sequence[Any]) -> None:
         self._view.undo_new(drawn)
 
     def update(self, ids: np.ndarray, priorities: np.ndarray) -> int:

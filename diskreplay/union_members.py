@@ -135,7 +135,7 @@ class UnionMembers:
         except BaseException:
             for part in drawn.parts:
                 if part.drawn is not None:
-                    self._members[part.member].undo(part.drawn)
+                    self._members[part.member].undo([part.drawn])
             raise
         return drawn
 
@@ -198,10 +198,19 @@ class UnionMembers:
             for number, member in enumerate(self._members) if shares[number] > 0
         )  # fmt: skip
 
-    def undo(self, drawn: JointDraw) -> None:
-        """Nobody took it."""
-        for number, part, _guard in drawn.parts:
-            self._members[number].undo(part)
+    def are_others(self, drawn: JointDraw) -> bool:
+        """Whether one of the stores that something was drawn of is another one now. Without their
+        locks."""
+        return any(
+            part.drawn.store is not self._members[part.member].buffer._rows.store
+            for part in drawn.parts
+        )
+
+    def undo(self, drawn: Sequence[JointDraw]) -> None:
+        """Nobody took what was drawn, given in its order."""
+        parts = [part for each in drawn for part in each.parts]
+        for number, member in enumerate(self._members):
+            member.undo([part.drawn for part in parts if part.member == number])
 
     # -- priorities
 

@@ -29,7 +29,11 @@ class UnionPrefetchers(Prefetchers):
         for member in self._members:
             member.buffer._views.prefetching.remove(prefetcher)
 
+    def is_void(self, drawn: Any) -> bool:
+        """Whether a member was cleared or loaded since. It cannot put a union's batches back:
+        whoever holds its lock must not wait for that of the union."""
+        return drawn is not None and self._members.are_others(drawn)
+
     def _undo(self, drawn: Sequence[Any]) -> None:
         super()._undo(drawn)
-        for each in reversed(drawn):
-            self._members.undo(each)
+        self._members.undo(drawn)

@@ -18,6 +18,7 @@ import numpy as np
 from diskreplay.errors import FormatError
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.rng import parse as parse_rng
+from diskreplay.sequence_state import parse_new
 from diskreplay.store import numbers, priorities
 from diskreplay.union_members import UnionMembers
 from diskreplay.union_prefetchers import UnionPrefetchers
@@ -32,8 +33,8 @@ def packed(members: UnionMembers, rng: ReplayableRng) -> bytes:
             says["start"] = int(member.rows.store.first.min())
             says["largest"] = float(member.sampler.largest)
             arrays[f"leaves{number}"] = member.sampler.leaves()
-        if member.cursor is not None:
-            says["cursor"] = member.cursor.tolist()
+        if member.new is not None:
+            says |= member.new.as_json()
         known.append(says)
     state = json.dumps({"version": 1, "rng": rng.state(), "members": known})
     stream = io.BytesIO()
@@ -59,7 +60,7 @@ class UnionState:
             says, self._rng = state["members"], parse_rng(state["rng"])
             if state["version"] != 1 or len(says) != len(members):
                 raise ValueError(f"{len(says)} members; this union has {len(members)}")
-            self._restored, self._cursors = [], []
+            self._restored, self._new = [], []
             for number, (member, said) in enumerate(zip(members, says, strict=True)):
                 leaves = arrays.get(f"leaves{number}")
                 expected = member.alpha is not None and not member.keeps_itself
@@ -77,9 +78,7 @@ class UnionState:
                     )
                     self._restored.append((member, start, leaves, largest))
                 if "cursor" in said:
-                    size = member.buffer.num_envs
-                    cursor = numbers.integers("cursor", said["cursor"], size, 0, numbers.MOST_ROWS)
-                    self._cursors.append((member, cursor))
+                    self._new.append((member, parse_new(said, member.buffer.num_envs)))
         except (
             FormatError, LookupError, ValueError, TypeError, OSError, EOFError,
             zipfile.BadZipFile, zlib.error,
@@ -92,8 +91,8 @@ class UnionState:
         prefetchers.put_back(prefetchers.open)
         for member, start, leaves, largest in self._restored:
             member.restore(start, leaves, largest)
-        for member, cursor in self._cursors:
-            member.restore_cursor(cursor)
+        for member, new in self._new:
+            member.restore_new(new)
         rng.adopt(*self._rng)
 
 

@@ -268,6 +268,47 @@ def test_new_windows_are_handed_out_once(stores):
         assert 10 < len(new) < len(seen)
 
 
+def test_a_new_window_comes_once_where_a_view_is_drawn_from_beside_the_union(stores):
+    live, old = stores
+    with diskreplay.open(old) as reader:
+        view = live.sequences(5, online=True)
+        union = diskreplay.ReplayUnion(
+            [view, reader.sequences(5, online=True)], mixture=(1, 1), batch_size=4
+        )
+        fill(live, 60, 80)
+        new = view.anchors()[view.anchors() >= 80].tolist()
+        found = []
+        with union.prefetch(3, 4) as batches:
+            for _ in range(3):
+                found += union.locate(next(batches).anchor[:2])[1].tolist()
+                found += view.sample(2).anchor.tolist()
+        while len(found) < len(new):
+            found += view.sample(2).anchor.tolist()
+        assert sorted(found[: len(new)]) == new
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_a_prefetcher_gives_nothing_of_rows_that_are_gone(stores, tmp_path, windows):
+    """Neither after `clear` of a member, nor after a `load` that the union is told nothing of."""
+    live, old = stores
+    with diskreplay.open(old) as reader:
+        members = [each.sequences(5) if windows else each for each in (live, reader)]
+        union = diskreplay.ReplayUnion(members, mixture=(1, 1), seed=3)
+        with union.prefetch(3, 8) as batches:
+            next(batches)
+            live.save(tmp_path / "saved", 1)
+            live.clear()
+            fill(live, 30, 1000)
+            cleared = [next(batches) for _ in range(4)]
+            rewards = np.concatenate([batch.reward[:4].ravel() for batch in cleared])
+            assert set(rewards) <= set(live.take("reward", np.arange(30)))
+            live.load(tmp_path / "saved")
+            batch = next(batches)
+            ids = batch.anchor[:4] if windows else batch.id[:4]
+            again = members[0].gather(union.locate(ids)[1])
+            np.testing.assert_array_equal(batch.reward[:4], again.reward)
+
+
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_a_run_goes_on_bit_for_bit(stores, tmp_path, prefetch):
     live, old = stores

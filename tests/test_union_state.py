@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from diskreplay.errors import FormatError
+from diskreplay.sampling.new_windows import NewWindows
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.union_state import UnionState, packed
 
@@ -19,14 +20,14 @@ class Sampler:
         return self._leaves
 
 
-def member(path, *, alpha=0.5, keeps=False, leaves=((1.0,), (2.0,)), first=3, cursor=None):
+def member(path, *, alpha=0.5, keeps=False, leaves=((1.0,), (2.0,)), first=3, new=None):
     buffer = SimpleNamespace(path=path, num_envs=1)
     restored = []
     return SimpleNamespace(
         buffer=buffer, alpha=alpha, keeps_itself=keeps, sampler=Sampler(leaves, 9.0),
         rows=SimpleNamespace(store=SimpleNamespace(first=np.array([first, first + 2]))),
         restored=restored, restore=lambda *what: restored.append(what),
-        cursor=cursor, restore_cursor=restored.append,
+        new=new, restore_new=restored.append,
     )  # fmt: skip
 
 
@@ -77,21 +78,27 @@ def test_the_leaves_and_the_priority_that_a_member_may_have_come_back(tmp_path):
 
 
 def test_which_windows_were_handed_out_comes_back(tmp_path):
-    path, one = tmp_path / "state.npz", member("/a", alpha=None, cursor=np.array([7]))
+    new = NewWindows(np.array([7]), np.array([3, 2]))
+    path, one = tmp_path / "state.npz", member("/a", alpha=None, new=new)
     path.write_bytes(packed([one], rng(1)))
     UnionState(path, [one]).restore(rng(2), Prefetchers())
-    assert [each.tolist() for each in one.restored] == [[7]]
+    assert [each.as_json() for each in one.restored] == [{"cursor": [7], "returned": [3, 2]}]
     path.write_bytes(packed([member("/a", alpha=None)], rng(1)))  # it counts by itself
     UnionState(path, [one]).restore(rng(2), Prefetchers())
     assert len(one.restored) == 1
 
 
-@pytest.mark.parametrize("cursor", [[], [1, 2], [-1], [2**63], [0.5], [[1]], 1, "1", None])
-def test_a_damaged_cursor_is_refused(tmp_path, cursor):
-    path, one = tmp_path / "state.npz", member("/a", alpha=None, cursor=np.array([7]))
-    one.cursor = SimpleNamespace(tolist=lambda: cursor)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cursor", []), ("cursor", [1, 2]), ("returned", [2**63]), ("returned", None)]
+    + [(n, v) for n in ("cursor", "returned") for v in ([-1], [0.5], [[1]], [2**64], 1, "1", {})],
+)
+def test_damaged_new_windows_are_refused(tmp_path, name, value):
+    said = {"cursor": [7], "returned": [], name: value}
+    path, one = tmp_path / "state.npz", member("/a", alpha=None)
+    one.new = SimpleNamespace(as_json=lambda: said)
     path.write_bytes(packed([one], rng(1)))
-    with pytest.raises(FormatError, match=r"no saved state of this union.*cursor"):
+    with pytest.raises(FormatError, match=rf"no saved state of this union.*{name}"):
         UnionState(path, [one])
 
 

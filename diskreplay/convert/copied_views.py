@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.sampling.new_windows import NewWindows
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sequence_state import SequenceState
 from diskreplay.store import priorities
@@ -27,14 +28,16 @@ class CopiedViews:
         self._views: dict[str, SequenceState] = {}
         self._leaves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._cursors: dict[str, np.ndarray] = {}
+        self._returned: dict[str, list[tuple[int, int, int]]] = {}  # source, place there, id
         self._states: dict[str, SequenceState] = {}
-        self._start = 0
+        self._source, self._start, self._envs = 0, 0, 1
 
     def next_source(self, source: ReplayBuffer) -> None:
         """Rows of another source are coming."""
         with source._turn():
             self._states = source._views.states(source._rows)
             self._start = int(source._rows.store.first.min())
+            self._source, self._envs = self._source + 1, source.num_envs
         for name, state in list(self._states.items()):
             known = self._views.setdefault(name, state)
             if known.identity != state.identity:
@@ -57,10 +60,14 @@ class CopiedViews:
                 there = (at >= 0) & (at < len(state.leaves))
                 leaves[there] = state.leaves[at[there], env]
                 self._leaves.setdefault(name, []).append((ids, leaves))
-            if state.cursor is not None:
-                handed_out = ids[rows < state.cursor[env]] // num_envs
+            if state.new is not None:
+                handed_out = ids[rows < state.new.cursor[env]] // num_envs
                 cursor = self._cursors.setdefault(name, np.zeros(num_envs, np.int64))
                 cursor[env] = max(cursor[env], handed_out.max(initial=-1) + 1)
+                for place, anchor in enumerate(state.new.returned.tolist()):
+                    row, whose = divmod(anchor, self._envs)
+                    for now in ids[rows == row].tolist() if whose == env else ():
+                        self._returned.setdefault(name, []).append((self._source, place, now))
 
     def write(self) -> None:
         """Give them to the copy, in which all rows are."""
@@ -79,11 +86,13 @@ class CopiedViews:
                     alpha = state.identity["alpha"]
                     set_name = priorities.set_name(name)
                     priorities.replace(store.path, set_name, leaves, first, alpha)
-                cursor = None
-                if state.cursor is not None:
+                new = None
+                if state.new is not None:
                     cursor = self._cursors.get(name, np.zeros(store.num_envs, np.int64))
-                rng = ReplayableRng(np.random.default_rng())
-                now = SequenceState.now(state.identity, rng, state.largest, cursor, None, leaves)
+                    returned = [anchor for *_, anchor in sorted(self._returned.get(name, []))]
+                    new = NewWindows(cursor, np.array(returned, np.int64))
+                rng = ReplayableRng(np.random.default_rng()).state()
+                now = SequenceState.now(state.identity, rng, state.largest, new, None, leaves)
                 described[name] = now.attributes
             if described:
                 store.meta[priorities.VIEWS] = described

@@ -319,17 +319,25 @@ def _view(name: str, pieces: list[Piece], number: int) -> dict[str, Any]:
                 f"{having[0].source.path}"
             )
     cursor: list[int] | None = None
+    returned: list[int] = []
     if views[0]["cursor"] is not None:
-        cursor = []
+        cursor, num_envs = [], sum(piece.size for piece in pieces)
         for piece in pieces:
             view = piece.source.meta.get(VIEWS, {}).get(name)
-            theirs = [0] * piece.source.num_envs if view is None else view["cursor"]
-            cursor += theirs[piece.envs]
+            if view is None:
+                view = {"cursor": [0] * piece.source.num_envs, "returned": []}
+            rows = (divmod(anchor, piece.source.num_envs) for anchor in view["returned"])
+            returned += [
+                row * num_envs + len(cursor) + env - piece.start
+                for row, env in rows if piece.start <= env < piece.stop
+            ]  # fmt: skip
+            cursor += view["cursor"][piece.envs]
     return {
         "identity": views[0]["identity"],
         "rng": _generator([view["rng"] for view in views], having, number),
         "largest": max(view["largest"] for view in views),
         "cursor": cursor,
+        "returned": returned,
         "under_way": None,
     }
 

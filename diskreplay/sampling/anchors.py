@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 
 from diskreplay.errors import EmptyBufferError, NotSampleableError
+from diskreplay.sampling.new_windows import NewWindows
 from diskreplay.sampling.priority_tree import PriorityTree
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
@@ -42,8 +43,9 @@ class Anchors:
         alike and every row may be an anchor: then rows are picked until one is.
     largest : float
         The largest priority seen; that of new windows.
-    cursor : ndarray of int64, shape (num_envs,), or None
-        With `online`, the first row of each env that was not handed out.
+    new : NewWindows or None
+        With `online`, what was not handed out. Replaced and never changed: whoever keeps what it
+        was can go back.
 
     Notes
     -----
@@ -89,12 +91,15 @@ class Anchors:
         self.tree = None
         if self._has_tree:
             self.tree = PriorityTree(index.size, self._alpha, track_min=self._track_min)
-        self.cursor = np.zeros(index.num_envs, np.int64) if self._apart else None
+        self.new = None
         self.catch_up(index)
-        if (cursor := self.cursor) is not None:  # only what comes from now on is new
+        if self._apart:  # only what comes from now on is new
+            cursor = self._settled()
             for env in range(index.num_envs):
                 rows = self.ids()[self.ids() % index.num_envs == env] // index.num_envs
-                cursor[env] = rows[-1] + 1 if len(rows) else self._settled()[env]
+                if len(rows):
+                    cursor[env] = rows[-1] + 1
+            self.new = NewWindows(cursor)
 
     def catch_up(self, index: RowIndex) -> None:
         """Find out which windows have come and gone. `index` is that of the last call, or another
@@ -154,8 +159,7 @@ class Anchors:
         """
         index = self._index
         index.check_known(anchors)
-        rows, envs = np.divmod(anchors, index.num_envs)
-        there = (rows >= index.first[envs]) & (self._marks[anchors % index.size] != 0)
+        there = self._there(anchors)
         if not there.all():
             at = int((~there).argmax())
             raise NotSampleableError(
@@ -164,14 +168,26 @@ class Anchors:
                 "there; anchors() lists those that there are"
             )
 
+    def _there(self, anchors: np.ndarray) -> np.ndarray:
+        """Whether there is a window of each of these ids, which are not negative."""
+        index = self._index
+        rows, envs = np.divmod(anchors, index.num_envs)
+        retained = (rows >= index.first[envs]) & (rows < index.count[envs])
+        return retained & (self._marks[anchors % index.size] != 0)
+
     # -- drawing
 
     def draw(
         self, plan: WindowPlan, rng: ReplayableRng, beta: float, powers: np.ndarray,
         to_go: np.ndarray,
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
         """Put anchors, their probabilities and importance weights into a plan, with `online` those
         that are new first; and what their windows consist of, see `fill`.
+
+        Returns
+        -------
+        int
+            How many are new.
 
         Raises
         ------
@@ -183,26 +199,27 @@ class Anchors:
                 f"no window of {self._window.length} rows with ends={self._window.ends!r} to "
                 "sample yet: add more steps"
             )
-        known, size, share = 0, plan.size, 1 / self.count
-        if self.tree is not None or self.cursor is not None:
-            known = self._draw_first(plan, rng, beta)
+        new, known, size, share = 0, 0, plan.size, 1 / self.count
+        if self.tree is not None or self.new is not None:
+            new, known = self._draw_first(plan, rng, beta)
         for _ in range(_PATIENCE):
             known = rng.draw(
                 size - known, self._kernels.window_plan, self._index.table, self.figures,
                 self._marks, powers, to_go, share, plan.table,
             )  # fmt: skip
             if known == size:
-                return
+                return new
         there = self.ids()  # nearly no row is an anchor
         numbers = rng.random(size - known)
         plan.anchor[known:] = there[(numbers * len(there)).astype(np.int64)]
         plan.probability[known:], plan.weight[known:] = share, 1.0
         self.fill(plan, powers, to_go)
+        return new
 
-    def _draw_first(self, plan: WindowPlan, rng: ReplayableRng, beta: float) -> int:
-        """Put those that are new into a plan, then some by priority; returns how many there are.
-        The others are drawn evenly."""
-        known = new = 0 if self.cursor is None else self._take_new(self.cursor, plan.anchor)
+    def _draw_first(self, plan: WindowPlan, rng: ReplayableRng, beta: float) -> tuple[int, int]:
+        """Put those that are new into a plan, then some by priority; returns how many are new, and
+        how many there are. The others are drawn evenly."""
+        known = new = 0 if self.new is None else self._take_new(self.new, plan.anchor)
         if self.tree is not None:
             if new < plan.size:
                 self.tree.draw_into(
@@ -213,7 +230,7 @@ class Anchors:
         if new:
             plan.probability[:new] = self.probability(plan.anchor[:new])
             plan.weight[:] = self._weights(plan.probability, beta)
-        return known
+        return new, known
 
     def fill(self, plan: WindowPlan, powers: np.ndarray, to_go: np.ndarray) -> None:
         """Have a plan say what the windows of its anchors consist of.
@@ -248,19 +265,27 @@ class Anchors:
             return np.full(len(anchors), 1 / max(self.count, 1))
         return self.tree.leaves[anchors % self._index.size] / (self.tree.total or 1.0)
 
-    def restore_cursor(self, cursor: np.ndarray) -> None:
+    def restore_new(self, new: NewWindows) -> None:
         """Take over which windows were handed out; rows may have gone since, or all of them."""
         count = self._index.count
-        if self.cursor is not None:
-            self.cursor[:] = np.where(cursor < count + self._apart, cursor, count)
+        if self.new is not None:
+            cursor = np.where(new.cursor < count + self._apart, new.cursor, count)
+            self.new = NewWindows(cursor, new.returned[self._there(new.returned)])
 
-    def _take_new(self, cursor: np.ndarray, ids: np.ndarray) -> int:
+    def _take_new(self, new: NewWindows, ids: np.ndarray) -> int:
         """Put windows that nobody was given yet into `ids`, oldest first; returns how many there
         were."""
-        index = self._index
-        return self._kernels.take_new(
-            self._marks, index.bounds, index.figures, cursor, self._settled(), self._apart, ids
-        )
+        index, cursor, returned = self._index, new.cursor.copy(), new.returned
+        if len(returned):
+            returned = returned[self._there(returned)]  # others have left since
+        known = min(len(returned), len(ids))
+        ids[:known] = returned[:known]
+        found = self._kernels.take_new(
+            self._marks, index.bounds, index.figures, cursor, self._settled(), self._apart,
+            ids[known:],
+        )  # fmt: skip
+        self.new = NewWindows(cursor, returned[known:])
+        return known + found
 
     def _settled(self) -> np.ndarray:
         out = np.empty(self._index.num_envs, np.int64)

@@ -4,7 +4,7 @@ import ctypes
 import hashlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -116,11 +116,11 @@ class ReplayableRng:
         words = json.dumps([self.state(), name]).encode()
         return np.random.default_rng(int.from_bytes(hashlib.sha256(words).digest()))
 
-    def state(self) -> dict[str, Any]:
-        """What comes next, as JSON."""
+    def state(self, numbers: Sequence[np.ndarray] = ()) -> dict[str, Any]:
+        """What comes next, as JSON; after `put_back` of these numbers."""
         return {
             "bit_generator": _jsonable(self.rng.bit_generator.state),
-            "returned": self._returned.tolist(),
+            "returned": np.concatenate([*numbers, self._returned]).tolist(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -83,6 +83,24 @@ def test_a_copy_has_the_views_and_the_parts_of_episodes(tmp_path):
         assert copy.write("h", [7], [[1, 1]]) == 0
 
 
+def test_new_windows_that_were_put_back_are_new_in_a_copy(tmp_path):
+    with make(tmp_path / "store") as buffer:
+        fresh = buffer.sequences(3, name="fresh", **VIEWS["fresh"])
+        with fresh.prefetch(2, 2) as batches:
+            next(batches)
+            fresh.sample(2)
+        buffer.flush()
+        convert(buffer, tmp_path / "copy")
+        merge([buffer], tmp_path / "merged")
+        new = fresh.anchors()[fresh.anchors() >= 80].tolist()
+        wanted = [fresh.sample(2).anchor.tolist() for _ in range(len(new) // 2 - 2)]
+        assert len(new) == 8
+    for path in ("copy", "merged"):
+        with diskreplay.open(tmp_path / path, mode="a") as copy:
+            fresh = copy.sequences(3, name="fresh", **VIEWS["fresh"])
+            assert [fresh.sample(2).anchor.tolist() for _ in wanted] == wanted
+
+
 def test_trimmed_rows_keep_theirs(tmp_path):
     with make(tmp_path / "store") as buffer:
         trim(buffer, tmp_path / "small", 60)

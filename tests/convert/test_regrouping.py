@@ -81,7 +81,9 @@ def checkpoints(tmp_path, sizes, rows=260):
             ids = buffer.sampleable_ids()
             rng = np.random.default_rng(number)
             buffer.update_priorities(ids, rng.random(len(ids)) * (number + 1))
-            window = view.sample(3)
+            with view.prefetch(3, 2) as batches:
+                next(batches)
+                window = view.sample(3)
             view.update_priorities(window.anchor, rng.random(3) + number)
             paths.append(
                 buffer.save(tmp_path / "ck", 1, attachments={f"agent{number}.pt": b"%d" % number})
@@ -109,7 +111,12 @@ def contents(path):
             rows["sampleable"] = np.array([id_ in sampleable for id_ in ids.tolist()])
             rows["bounds"] = np.array([first, stop])
             rows["next_step"] = np.array(meta["next_step"][env])
-            rows["cursor"] = np.array(meta["views"]["view"]["cursor"][env])
+            saved_view = meta["views"]["view"]
+            rows["cursor"] = np.array(saved_view["cursor"][env])
+            rows["returned"] = np.array(
+                [id_ // buffer.num_envs for id_ in saved_view["returned"]
+                 if id_ % buffer.num_envs == env]
+            )  # fmt: skip
             begins = [id_ // buffer.num_envs for id_ in meta.get("begins", [])
                       if id_ % buffer.num_envs == env]  # fmt: skip
             rows["begins"] = np.array(begins)

@@ -88,6 +88,34 @@ def test_a_store_goes_on_bit_for_bit(tmp_path):
     assert verify(tmp_path / "replay").findings == ()
 
 
+def test_what_was_under_way_at_a_flush_comes_again_after_a_kill(tmp_path):
+    """Of the buffer's and of a view's prefetcher; what was taken before does not."""
+    code = f"""
+        import json, os, signal
+        from pathlib import Path
+        from tests.sequences.test_sequence_state import VIEWS
+        from tests.sequences.test_sequences import make_buffer, play
+        buffer = make_buffer(Path({str(tmp_path / "replay")!r}))
+        view = buffer.sequences(3, name="buffered", **VIEWS["buffered"])
+        play(buffer, 60)
+        rows, windows = buffer.prefetch(3, 4), view.prefetch(2, 4)
+        for _ in range(3):
+            next(rows), next(windows), buffer.sample(2), view.sample(2)
+        buffer.flush()
+        print(json.dumps(
+            [[next(rows).id.tolist(), next(windows).anchor.tolist()] for _ in range(4)]
+        ), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = processes.run(textwrap.dedent(code))
+    assert done.returncode == -signal.SIGKILL
+    wanted = json.loads(done.stdout)
+    with make_buffer(tmp_path / "replay") as buffer:
+        view = buffer.sequences(3, name="buffered", **VIEWS["buffered"])
+        found = [[buffer.sample(4).id.tolist(), view.sample(4).anchor.tolist()] for _ in range(4)]
+    assert found == wanted
+
+
 def test_a_kill_leaves_what_was_flushed(tmp_path):
     code = f"""
         import os, signal
@@ -220,8 +248,8 @@ def test_damaged_priorities_are_named_and_repaired(tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        {"cursor": [-1]}, {"cursor": None}, {"largest": 0}, {"rng": {}}, {"identity": 3},
-        {"under_way": [1]},
+        {"cursor": [-1]}, {"cursor": None}, {"returned": [-1]}, {"largest": 0}, {"rng": {}},
+        {"identity": 3}, {"under_way": [1]},
     ],
 )  # fmt: skip
 def test_a_damaged_description_is_refused(tmp_path, damage):

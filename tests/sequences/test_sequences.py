@@ -424,6 +424,57 @@ def test_online_windows_that_a_prefetcher_gives_back_come_again(buffer):
     assert found == new
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_new_window_comes_once_whoever_draws_beside_a_prefetcher(tmp_path, saves):
+    """Of what a prefetcher had under way, not of what others were handed since it drew that."""
+    with make_buffer(tmp_path / "replay") as buffer:
+        play(buffer, 20)
+        view = buffer.sequences(3, online=True, seed=1)
+        play(buffer, 60, start=20)
+        new = view.anchors()[view.anchors() >= 22].tolist()
+        batches, found = view.prefetch(2, 4), []
+        for _ in range(3):
+            found += next(batches).anchor.tolist()  # and two more are under way
+            found += view.sample(4).anchor.tolist()
+        if saves:
+            buffer.save(tmp_path / "saved", 1)
+        else:
+            batches.close()
+        found += view.sample(4).anchor.tolist()
+        beside = list(found)
+        while len(beside) < len(new):
+            beside += (next(batches) if saves else view.sample(4)).anchor.tolist()
+        assert sorted(beside[: len(new)]) == new
+    if not saves:
+        return
+    with make_buffer(tmp_path / "resumed") as buffer:
+        view = buffer.sequences(3, online=True, seed=2)
+        buffer.load(tmp_path / "saved", 1)
+        batches = view.prefetch(2, 4)
+        found[-4:] = view.sample(4).anchor.tolist()
+        while len(found) < len(new):
+            found += next(batches).anchor.tolist()
+        assert found == beside
+
+
+def test_new_windows_that_were_put_back_and_left_do_not_come(tmp_path):
+    with make_buffer(tmp_path / "replay", capacity=100) as buffer:
+        play(buffer, 20)
+        view = buffer.sequences(3, online=True, seed=1)
+        play(buffer, 20, start=20)
+        with view.prefetch(3, 4) as batches:
+            next(batches)
+        first = int(buffer.save(tmp_path / "saved", 1).name[-1])
+        play(buffer, 90, start=40)
+        assert int(buffer.bounds[0, 0]) > 26
+        found, new = [], view.anchors().tolist()
+        while len(found) < len(new):
+            found += view.sample(4).anchor.tolist()
+        assert found[: len(new)] == new
+        buffer.load(tmp_path / "saved", first)
+        assert view.sample(4).anchor.tolist() == view.anchors()[view.anchors() >= 26][:4].tolist()
+
+
 def test_online_windows_that_are_apart(tmp_path):
     """Each new row comes once, also where the run was saved, at any moment."""
     with make_buffer(tmp_path / "replay") as buffer:
