@@ -142,7 +142,8 @@ def recorded(path, layout, order, *, killed=False):
     if key not in _MADE:
         root = _MADE["root"] / f"{len(_MADE)}"
         made = Recorded(root / "store", *key)
-        shutil.copytree(root / "store", root / "killed")
+        with made.slots._rows.store.maintenance.lock:  # it renames and removes files
+            shutil.copytree(root / "store", root / "killed")
         made.slots.save(root / "saved", 1)
         made.slots.close()
         shutil.copytree(root / "saved" / "replay_ckpt.1", root / "copy")  # of its own inodes

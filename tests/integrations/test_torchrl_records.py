@@ -8,6 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
+from tests.integrations import torchrl_extension  # noqa: E402
+
+torchrl_extension.load()
 
 from tensordict import NonTensorData, TensorDict, lazy_stack  # noqa: E402
 

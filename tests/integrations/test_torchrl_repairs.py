@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torchrl")
-import torch
-from tensordict import TensorDict
-from torchrl.data import SliceSampler, TensorDictReplayBuffer
+from tests.integrations import torchrl_extension
 
-from diskreplay.check.repair import repair
-from diskreplay.check.verify import verify
-from diskreplay.errors import CorruptSegmentError
-from diskreplay.integrations.torchrl import DiskStorage
-from tests.check.damaged import flip, open_segments, segments
+torchrl_extension.load()
+
+import torch  # noqa: E402
+from tensordict import TensorDict  # noqa: E402
+from torchrl.data import SliceSampler, TensorDictReplayBuffer  # noqa: E402
+
+from diskreplay.check.repair import repair  # noqa: E402
+from diskreplay.check.verify import verify  # noqa: E402
+from diskreplay.errors import CorruptSegmentError  # noqa: E402
+from diskreplay.integrations.torchrl import DiskStorage  # noqa: E402
+from tests.check.damaged import flip, open_segments, segments  # noqa: E402
 
 SIZE, SIDE = 200, 34
 

@@ -1,9 +1,6 @@
 """Checkpoints of all shards in an object store."""
 
 import json
-import os
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from diskreplay import (
     TakenOverError,
 )
 from diskreplay.remote import RemoteCheckpoints
-from tests.on_ray.workload import add, check, make
+from tests.on_ray.workload import add, check, killing_amid_save, make
 from tests.remote import servers
 from tests.remote.conftest import moto  # noqa: F401
 
@@ -119,21 +116,14 @@ def test_what_retention_leaves_and_another_run_that_takes_over(where, tmp_path):
         check(old.sample(256))
 
 
-def test_a_shard_that_dies_while_it_pushes_publishes_nothing(tmp_path):
+def test_a_shard_that_dies_while_it_pushes_publishes_nothing(tmp_path, monkeypatch):
     where = RemoteCheckpoints(f"file://{tmp_path}/bucket/pong")
     with start(tmp_path / "replay", 2) as replay:
         fill(replay)
         replay.save(where, 1)
-        pid = replay.shards()[1]["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        killer = os.fork()
-        if killer == 0:
-            time.sleep(0.5)
-            os.kill(pid, signal.SIGKILL)
-            os._exit(0)
+        killing_amid_save(monkeypatch, replay.shards()[1]["pid"])
         with pytest.raises(ShardsLostError, match="shard 1 died while it saved"):
             replay.save(where, 2)
-        os.waitpid(killer, 0)
         published = json.loads((tmp_path / "bucket/pong/shards.json").read_text())
         assert list(published["checkpoints"]) == ["1"]
         replay.load(where)

@@ -138,7 +138,7 @@ def test_a_node_that_comes_back_with_an_empty_disk_gets_the_rows_of_a_checkpoint
 
 
 def test_all_nodes_with_shards_are_gone_and_come_back(tmp_path, nodes):
-    with two_shards(tmp_path / "replay", name="all", timeout=5.0, shard_timeout=1.0) as replay:
+    with two_shards(tmp_path / "replay", name="all", timeout=8.0, shard_timeout=2.0) as replay:
         fill(replay, 12)
         check(replay.sample())
         for number in range(2):

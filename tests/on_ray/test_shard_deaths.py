@@ -14,7 +14,15 @@ import pytest
 
 from diskreplay import CheckpointNotFoundError, ShardsLostError
 from diskreplay.ray import ShardedReplayBuffer
-from tests.on_ray.workload import add, check, halt, make, numbers_of, stored
+from tests.on_ray.workload import (
+    add,
+    check,
+    halt,
+    killing_amid_save,
+    make,
+    numbers_of,
+    stored,
+)
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -87,7 +95,7 @@ def test_shards_are_killed_while_rows_come_and_batches_go(tmp_path):
     check_rows(tmp_path, names, count)
 
 
-def test_a_shard_that_dies_while_it_saves_leaves_the_older_checkpoint(tmp_path):
+def test_a_shard_that_dies_while_it_saves_leaves_the_older_checkpoint(tmp_path, monkeypatch):
     with make(tmp_path / "replay", name="saves", timeout=PATIENCE) as replay:
         for number in range(3):
             with replay.writer(2, 8) as writer:
@@ -96,11 +104,9 @@ def test_a_shard_that_dies_while_it_saves_leaves_the_older_checkpoint(tmp_path):
         replay.save(tmp_path / "ck", 1)
         expected = [replay.sample().id.tolist() for _ in range(3)]
         pid = replay.shards()[1]["pid"]
-        os.kill(pid, signal.SIGSTOP)  # it is asked to save, and is killed before it has
-        timer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {pid}"])
+        killing_amid_save(monkeypatch, pid)
         with pytest.raises(ShardsLostError, match="shard 1 died while it saved"):
             replay.save(tmp_path / "ck", 2)
-        timer.wait()
         with pytest.raises(CheckpointNotFoundError, match=r"there are \['1'\]"):
             replay.load(tmp_path / "ck", 2)
         wait_for(replay, 1, pid)

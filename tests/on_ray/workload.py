@@ -13,7 +13,7 @@ import ray
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay
-from diskreplay.ray import ShardedReplayBuffer
+from diskreplay.ray import ShardedReplayBuffer, sharded_checkpoints
 from tests.processes import ROOT
 
 STACK, LENGTH = 2, 9
@@ -52,6 +52,19 @@ def add(writer, names, at):
         np.full(envs, end and even), np.full(envs, end and not even),
         np.stack([frame(-n) for n in numbers]), number=numbers,
     )  # fmt: skip
+
+
+def killing_amid_save(monkeypatch, pid):
+    """Kill a shard, which is stopped, when it has been asked to save and its answer is awaited."""
+    answer = sharded_checkpoints.answer
+
+    def killed(*call):
+        os.kill(pid, signal.SIGKILL)
+        monkeypatch.setattr(sharded_checkpoints, "answer", answer)
+        return answer(*call)
+
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(sharded_checkpoints, "answer", killed)
 
 
 def check(batch):

@@ -95,11 +95,12 @@ class Fault:
 
 def settle(buffer):
     """Let the maintenance thread finish what it was woken for."""
-    store = buffer._rows.store
-    store.maintenance.wake()
-    while not store.maintenance._woken.empty():  # it has not begun
-        time.sleep(0.001)
-    with store.maintenance.lock:
+    maintenance = buffer._rows.store.maintenance
+    for _ in range(2):  # it looks whether it was woken again when it has finished
+        maintenance.wake()
+        while not maintenance._woken.empty():
+            time.sleep(0.001)
+    with maintenance.lock:
         pass
 
 
