@@ -320,6 +320,8 @@ class RowValidator:
     def _leaf_rows(
         self, space: gym_spaces.Space, fields: list[Field], value: Any, envs: np.ndarray
     ) -> list[np.ndarray]:
+        if self._flat is not None:
+            return [fit_rows(fields[0], value, self._num_envs, envs)]
         parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
         return [
             fit_rows(field, part, self._num_envs, envs)

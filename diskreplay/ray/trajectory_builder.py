@@ -50,6 +50,7 @@ class TrajectoryBuilder:
         self.filled = np.zeros(self.num_envs, np.int64)  # the last one is somebody else's
         self._priority.fill(np.nan)
         self.transitions, self.is_full = 0, False
+        self._level: int | None = 0  # how many rows each env has, where all have as many
 
     def add(
         self, observation: Any, action: Any, reward: Any, terminated: Any, truncated: Any,
@@ -64,28 +65,30 @@ class TrajectoryBuilder:
             envs, self.steps, observation, action, reward, terminated, truncated, extras
         )
         ended = terminated | truncated
-        kept = envs[~self._left_out[envs]]
+        kept, left_out = envs, self._left_out
         final_envs, final = envs[:0], []
         if next_observation is not None:
             final_envs = np.flatnonzero(ended)
             final = validator.frames(final_envs, self.steps + 1, next_observation)
         priorities = self._priorities(priority, envs)
-        steps = self.steps.copy()
-        filled = self._put(
-            kept, self.filled, rows,
-            None if priorities is None else priorities[~self._left_out[envs]],
-        )  # fmt: skip
-        final_envs = final_envs[~self._left_out[final_envs]]
+        if left_out.any():
+            kept = envs[~left_out[envs]]
+            priorities = None if priorities is None else priorities[~left_out[envs]]
+            final_envs = final_envs[~left_out[final_envs]]
+            left_out = left_out & ~ended
+        filled, level = self._put(kept, self.filled, self._level, rows, priorities)
         if len(final_envs):
-            filled = self._put(final_envs, filled, final, None)
-        steps[envs] += 1
+            filled, level = self._put(final_envs, filled, level, final, None)
+        steps = self.steps + 1
+        if len(envs) < self.num_envs:
+            steps = self.steps.copy()
+            steps[envs] += 1
         steps[ended] = 0
-        left_out = self._left_out & ~ended
         transitions = self.transitions + len(kept)
-        is_full = bool((filled >= self.rows).any())
+        is_full = bool((filled.max() if level is None else level) >= self.rows)
         # Together, and nothing is called in between: Ctrl-C leaves all of the step, or none of it.
-        self.filled, self.steps, self._left_out, self.transitions, self.is_full = (
-            filled, steps, left_out, transitions, is_full
+        self.filled, self._level, self.steps, self._left_out, self.transitions, self.is_full = (
+            filled, level, steps, left_out, transitions, is_full
         )  # fmt: skip
 
     def end_episodes(self, mask: Any) -> None:
@@ -117,7 +120,7 @@ class TrajectoryBuilder:
                 for column in [*self._columns, self._priority]:
                     column[env, : filled - start] = column[env, start:filled].copy()
                 self._priority[env, filled - start :] = np.nan
-                self.filled[env] = filled - start
+                self.filled[env], self._level = filled - start, None
                 dropped += start
         self.is_full = bool((self.filled >= self.rows).any())
         return dropped
@@ -139,20 +142,25 @@ class TrajectoryBuilder:
         return given
 
     def _put(
-        self, envs: np.ndarray, filled: np.ndarray, rows: list[np.ndarray],
+        self, envs: np.ndarray, filled: np.ndarray, level: int | None, rows: list[np.ndarray],
         priorities: np.ndarray | None,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> tuple[np.ndarray, int | None]:  # fmt: skip
         """Put a row of each of these envs behind those that there are; how many there are then."""
-        at, everyone = filled[envs], len(envs) == self.num_envs
+        everyone = len(envs) == self.num_envs
+        if everyone and level is not None:  # several times as fast as finding each row by itself
+            for column, values in zip(self._columns, rows, strict=True):
+                column[:, level] = values
+            if priorities is not None:
+                self._priority[:, level] = priorities
+            return filled + 1, level + 1
+        at = filled[envs]
         for column, values in zip(self._columns, rows, strict=True):
             column[envs, at] = values if everyone else values[envs]
         if priorities is not None:
             self._priority[envs, at] = priorities
-        if everyone:
-            return filled + 1
         filled = filled.copy()
         filled[envs] += 1
-        return filled
+        return filled, None if len(envs) else level
 
     def take(self) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, int]:
         """What was collected: columns with the rows of one env behind those of another, how many
