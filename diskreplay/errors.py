@@ -60,11 +60,9 @@ class DiskReplayError(Exception):
 class InvalidInputError(DiskReplayError, ValueError):
     """An argument was refused; nothing was changed.
 
-    Cause: A value makes no sense: a negative `capacity`, a `gamma` above 1, a name that no
-    field can have.
+    Cause: A value makes no sense: a negative `capacity`, a `gamma` above 1, an impossible name.
 
-    Remedy: Give what the text says is expected. The buffer is as it was, and the call may be
-    made again.
+    Remedy: Give what the text says is expected, and make the call again.
     """
 
 
@@ -94,8 +92,7 @@ class NotFiniteError(InvalidInputError):
 
     Cause: The environment, or code that scales rewards, divided by zero or overflowed.
 
-    Remedy: Find the step that gives it: this row would spoil each n-step return that it is part
-    of. Nothing was recorded.
+    Remedy: Find the step that gives it: it would spoil each n-step return. Nothing was recorded.
     """
 
 
@@ -134,8 +131,7 @@ class NotSampleableError(InvalidInputError):
     Cause: `gather` was given the id of a row whose n-step window is not complete yet, that
     holds only the last observation of an episode, or that has left the capacity.
 
-    Remedy: Gather ids that `sample` or `sampleable_ids` gave. `take` reads the stored values of
-    any retained row.
+    Remedy: Gather ids that `sample` or `sampleable_ids` gave. `take` reads any retained row.
     """
 
 
@@ -177,6 +173,8 @@ class ShardsLostError(DiskReplayError):
     Remedy: See `ray status` and `shards()`; start the node, or call `restore_shard`; call again.
     """
 
+    is_recorded = True  # of ShardWriter.add: whether the writer has that step
+
 
 class RowsMissingError(DiskReplayError):
     """Rows were sent that follow some which the shard does not have.
@@ -194,6 +192,8 @@ class RateLimiterTimeout(DiskReplayError, TimeoutError):
 
     Remedy: Call again to wait on; or give a larger `error_buffer` or `timeout`, or another ratio.
     """
+
+    is_recorded = True  # of ShardWriter.add: whether the writer has that step
 
 
 class RingFullError(DiskReplayError, TimeoutError):

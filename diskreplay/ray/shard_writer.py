@@ -108,7 +108,7 @@ class ShardWriter:
             Nothing was recorded.
         RateLimiterTimeout, ShardsLostError
             A chunk could not be sent, and the next call tries again. The step is recorded here,
-            unless two chunks wait already: then the message says that it is not, and it has to be
+            unless two chunks wait already: then ``error.is_recorded`` is False, and it has to be
             added again. Where `flush` is called until it returns, that does not happen.
         DisconnectedError
             Ray was shut down; this writer can send nothing any more.
@@ -191,10 +191,12 @@ class ShardWriter:
         try:
             self._send()
         except (RateLimiterTimeout, ShardsLostError) as error:
-            raise type(error)(
+            refused = type(error)(
                 f"{error}; this step is not recorded, since {len(self._unsent)} chunks of "
                 f"{self._chunk_rows} steps wait in this writer: add it again, or call flush first"
-            ) from error
+            )
+            refused.is_recorded = False
+            raise refused from error
 
     def _collect(self) -> None:
         """Make a chunk of the steps so far, whether or not it can be sent: there is room for the
