@@ -204,8 +204,7 @@ class Prefetcher:
                 self._spare.append(done_with)
             with self._buffer._lock:  # a save on another thread puts all batches under way back
                 self._others.draw_resumed()
-                if any(self._others.is_void(job.drawn_batch) for job in self._jobs):
-                    self._others.put_back([self])
+                self._others.put_back_void()
                 self.refill()
                 self._ask()
                 job = self._jobs.popleft()

@@ -108,10 +108,8 @@ class Prefetchers:
         self._undo([each for _, each in drawn])
         return had
 
-    def is_void(self, drawn: Any) -> bool:
-        """Whether a batch that was drawn, or None, is of rows that are gone without a word to these
-        prefetchers."""
-        return False
+    def put_back_void(self) -> None:
+        """Give up batches under way of rows that are gone, where `load` could not."""
 
     def under_way(self) -> list[Any]:
         """What was drawn and not taken yet, in the order of the draws."""

@@ -12,6 +12,7 @@ from diskreplay.joint_draw import JointDraw, JointMemory
 from diskreplay.locks import holding
 from diskreplay.options import Beta
 from diskreplay.sampling.rng import ReplayableRng
+from diskreplay.store.store import Store
 from diskreplay.union_member import TransitionMember
 
 _LOOK = (
@@ -198,13 +199,9 @@ class UnionMembers:
             for number, member in enumerate(self._members) if shares[number] > 0
         )  # fmt: skip
 
-    def are_others(self, drawn: JointDraw) -> bool:
-        """Whether one of the stores that something was drawn of is another one now. Without their
-        locks."""
-        return any(
-            part.drawn.store is not self._members[part.member].buffer._rows.store
-            for part in drawn.parts
-        )
+    def stores(self) -> list[Store]:
+        """Those that the members have now, each until it is loaded. Without their locks."""
+        return [member.buffer._rows.store for member in self._members]
 
     def undo(self, drawn: Sequence[JointDraw]) -> None:
         """Nobody took what was drawn, given in its order."""

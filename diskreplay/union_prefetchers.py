@@ -15,7 +15,7 @@ class UnionPrefetchers(Prefetchers):
 
     def __init__(self, members: UnionMembers, lock: Lock, rng: ReplayableRng) -> None:
         super().__init__(lock, rng)
-        self._members = members
+        self._members, self._stores = members, members.stores()
 
     def get(self, buffer: Any, *options: Any) -> Prefetcher:
         made = Prefetcher(buffer, *options)
@@ -29,10 +29,15 @@ class UnionPrefetchers(Prefetchers):
         for member in self._members:
             member.buffer._views.prefetching.remove(prefetcher)
 
-    def is_void(self, drawn: Any) -> bool:
-        """Whether a member was cleared or loaded since. It cannot put a union's batches back:
-        whoever holds its lock must not wait for that of the union."""
-        return drawn is not None and self._members.are_others(drawn)
+    def put_back_void(self) -> None:
+        """A member that is cleared or loaded cannot put a union's batches back: whoever holds its
+        lock must not wait for that of the union."""
+        stores = self._members.stores()
+        if stores != self._stores:
+            drawn = self.under_way()
+            if any(part.drawn.store not in stores for each in drawn for part in each.parts):
+                self.put_back(self.open)
+            self._stores = stores
 
     def _undo(self, drawn: Sequence[Any]) -> None:
         super()._undo(drawn)
