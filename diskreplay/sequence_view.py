@@ -26,6 +26,8 @@ from diskreplay.store import priorities
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
+_NONE = np.empty(0, np.int64)
+
 
 class SequenceView:
     """What `Sequences` is to its buffer: which windows there are, how they are drawn, what is
@@ -138,7 +140,8 @@ class SequenceView:
             even = beta is None and not self.asked.prioritized
             exponent = 0.0 if even else self.exponent(beta)
             new = self.anchors.draw(memory.plan, rng, exponent, self._powers, self._returns)
-            return self._drawn(rows, memory, rng.taken(), memory.plan.anchor[:new].copy(), guard)
+            given = memory.plan.anchor[:new].copy() if new else _NONE
+            return self._drawn(rows, memory, rng.taken(), given, guard)
         except BaseException:  # nobody gets the new windows that were taken
             self.anchors.new = before
             raise
@@ -152,7 +155,7 @@ class SequenceView:
         plan.anchor[:], plan.weight[:] = anchors, 1.0
         plan.probability[:] = self.anchors.probability(anchors)
         self.anchors.fill(plan, self._powers, self._returns)
-        return self._drawn(rows, memory, [], anchors[:0], guard)
+        return self._drawn(rows, memory, [], _NONE, guard)
 
     def _drawn(
         self, rows: IndexedStore, memory: SequenceMemory, numbers: list[np.ndarray],

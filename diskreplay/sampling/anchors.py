@@ -275,16 +275,16 @@ class Anchors:
     def _take_new(self, new: NewWindows, ids: np.ndarray) -> int:
         """Put windows that nobody was given yet into `ids`, oldest first; returns how many there
         were."""
-        index, cursor, returned = self._index, new.cursor.copy(), new.returned
+        index, cursor, returned, known = self._index, new.cursor.copy(), new.returned, 0
         if len(returned):
             returned = returned[self._there(returned)]  # others have left since
-        known = min(len(returned), len(ids))
-        ids[:known] = returned[:known]
+            known = min(len(returned), len(ids))
+            ids[:known] = returned[:known]
+            ids, returned = ids[known:], returned[known:]
         found = self._kernels.take_new(
-            self._marks, index.bounds, index.figures, cursor, self._settled(), self._apart,
-            ids[known:],
-        )  # fmt: skip
-        self.new = NewWindows(cursor, returned[known:])
+            self._marks, index.bounds, index.figures, cursor, self._settled(), self._apart, ids
+        )
+        self.new = NewWindows(cursor, returned)
         return known + found
 
     def _settled(self) -> np.ndarray:
