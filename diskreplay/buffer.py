@@ -263,7 +263,7 @@ class ReplayBuffer(SequenceSource):
         out before are void, and so is what a prefetcher has under way.
         """
         self._check_writable()
-        with tempfiles.Workspace(self.path, "load") as room, self._turn():
+        with tempfiles.Workspace(self.path, "load") as room, self._turn_when_drawn():
             self._check_writable()
             store = self._rows.store
             fields = [column.field for column in store.columns.values()]

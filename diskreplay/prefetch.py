@@ -161,6 +161,11 @@ class Prefetcher:
         """Batches under way."""
         return self._depth
 
+    @property
+    def under_way(self) -> list[Any]:
+        """What was drawn and not taken yet, in the order of the draws."""
+        return [job.drawn_batch for job in list(self._jobs) if job.drawn_batch is not None]
+
     def __iter__(self) -> Self:
         return self
 
@@ -217,6 +222,8 @@ class Prefetcher:
                         self._others.put_back([self])
                 raise job.error
             while job.batch is None:  # a reader's tail changed under it
+                with self._buffer._lock:
+                    self._others._undo([job.drawn_batch])
                 self._draw_here(job, self._beta)
             self._in_hand = job.handover or self._handovers()
             if job.made is None:  # it was read here, or before anybody said what to make of it

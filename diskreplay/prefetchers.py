@@ -113,7 +113,7 @@ class Prefetchers:
 
     def under_way(self) -> list[Any]:
         """What was drawn and not taken yet, in the order of the draws."""
-        jobs = [job for prefetcher in self.open for job in prefetcher._jobs]
+        jobs = [job for prefetcher in self.open for job in list(prefetcher._jobs)]
         jobs.sort(key=lambda job: job.number)
         return [job.drawn_batch for job in jobs if job.drawn_batch is not None]
 

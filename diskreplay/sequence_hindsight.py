@@ -95,7 +95,11 @@ class SequenceHindsight:
                 windows = self._choose(drawn)
             windows = self._read(drawn, windows)  # before the batch, which ends the guard
             batch = drawn.read()
-            return None if batch is None else (batch, windows)
+            if batch is None:  # it is drawn again, and its new windows are to come then
+                with buffer._lock:
+                    view._view.undo_new([drawn])
+                return None
+            return batch, windows
 
         return self._relabel(*buffer._read_held(attempt))  # the user's functions may use the buffer
 

@@ -124,12 +124,16 @@ class SequenceState(NamedTuple):
 
 def parse_new(found: Mapping[str, Any], num_envs: int) -> NewWindows:
     """What `NewWindows.as_json` gave, or a ``KeyError`` or ``ValueError``."""
-    cursor, returned = found["cursor"], found["returned"]
+    returned = found.get("returned", [])  # before version 0.1.0 there were none
     count = len(returned) if isinstance(returned, list) else 0
-    return NewWindows(
-        numbers.integers("cursor", cursor, num_envs, 0, numbers.MOST_ROWS),
+    new = NewWindows(
+        numbers.integers("cursor", found["cursor"], num_envs, 0, numbers.MOST_ROWS),
         numbers.integers("returned", returned, count, 0, np.iinfo(np.int64).max),
     )
+    rows, envs = np.divmod(new.returned, num_envs)
+    if (rows >= new.cursor[envs]).any() or len(set(returned)) < count:
+        raise ValueError("returned: anchors before the cursor expected, each of them once")
+    return new
 
 
 def _parsed_rng(found: Any) -> tuple[np.random.BitGenerator, np.ndarray]:

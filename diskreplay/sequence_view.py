@@ -22,7 +22,7 @@ from diskreplay.schema import Schema
 from diskreplay.sequence_options import SequenceOptions
 from diskreplay.sequence_reader import DrawnSequences, SequenceMemory, SequenceReader
 from diskreplay.sequence_state import SequenceState
-from diskreplay.store import priorities
+from diskreplay.store import generation, priorities
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.store.store import Store
 
@@ -99,10 +99,14 @@ class SequenceView:
                 RuntimeWarning, stacklevel=4,
             )  # fmt: skip
             saved = None
-        anchors = self.anchors
+        anchors, before = self.anchors, None
         if saved is not None:
             anchors.largest = saved.largest
+        elif self._store is not None:
+            before = generation.current(self._store.meta), anchors.new
         anchors.follow(rows.index)
+        if before is not None and before[0] == generation.current(rows.store.meta) and before[1]:
+            anchors.restore_new(before[1])  # of a reader, whose writer opened it in another way
         if self._to_go is not None:
             self._to_go.follow(rows.index)
             self._returns = self._to_go.column
@@ -174,11 +178,14 @@ class SequenceView:
         """Hand out again the windows that were new when these were drawn, in their order."""
         self.anchors.new = self._new_without(drawn)
 
-    def _new_without(self, drawn: Sequence[DrawnSequences]) -> NewWindows | None:
+    def _new_without(self, drawn: Sequence[DrawnSequences], behind: int = 0) -> NewWindows | None:
         """What is new where nobody takes what was drawn, given in its order."""
-        new = self.anchors.new
-        anchors = [each.new for each in drawn if each.store is self._store]
-        return new.with_back(np.concatenate(anchors)) if new is not None and anchors else new
+        new, anchors = self.anchors.new, self._new_of(drawn)
+        return new.with_back(anchors, behind) if new is not None and len(anchors) else new
+
+    def _new_of(self, drawn: Sequence[DrawnSequences]) -> np.ndarray:
+        """The windows that were new when these were drawn."""
+        return np.concatenate([_NONE, *(each.new for each in drawn if each.store is self._store)])
 
     def exponent(self, beta: float | None) -> float:
         """The exponent of the importance weights."""
@@ -199,12 +206,29 @@ class SequenceView:
         under_way: tuple[int, int, Any] | None = self._under_way
         for each in paused:
             under_way = each._depth, each._size, each._beta
-        prefetchers = self.prefetchers
         return SequenceState.now(
-            self.asked.identity, prefetchers.rng_state(), self.anchors.largest,
-            self._new_without(prefetchers.under_way()), under_way,
+            self.asked.identity, self.prefetchers.rng_state(), self.anchors.largest,
+            self.new_with(paused), under_way,
             self.anchors.leaves() if self.asked.prioritized else None,
         )  # fmt: skip
+
+    def new_with(self, paused: Sequence[Prefetcher] = ()) -> NewWindows | None:
+        """What is new where nobody takes what is under way: first what a prefetcher of this view
+        has, or had before it was `paused`; then those of unions. So a resumed run has them drawn
+        again."""
+        unions = [
+            part.drawn
+            for prefetcher in self._views.prefetching for drawn in prefetcher.under_way
+            for part in getattr(drawn, "parts", ())  # of a union, which this layer does not know
+            if part.drawn.reader is self._reader
+        ]  # fmt: skip
+        behind = self.prefetchers.last_put_back if paused else 0
+        return self._new_without([*self.prefetchers.under_way(), *unions], behind)
+
+    def restore_new(self, new: NewWindows) -> None:
+        """Hand out these; what is under way is given up."""
+        self.prefetchers.put_back(self.prefetchers.open)
+        self.anchors.restore_new(new)
 
 
 class Views:
@@ -315,7 +339,7 @@ class _ViewPrefetchers(Prefetchers):
 
     def __init__(self, view: SequenceView, lock: Lock) -> None:
         super().__init__(lock, view.rng)
-        self._view = view
+        self._view, self.last_put_back = view, 0
 
     def get(self, buffer: Any, *options: Any) -> Prefetcher:
         made = Prefetcher(buffer, *options)
@@ -329,3 +353,4 @@ class _ViewPrefetchers(Prefetchers):
 
     def _undo(self, drawn: Sequence[Any]) -> None:
         self._view.undo(drawn)
+        self.last_put_back = len(self._view._new_of(drawn))  # windows that were new

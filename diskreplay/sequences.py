@@ -154,7 +154,11 @@ class Sequences:
         def attempt(guard: ReadGuard) -> SequenceBatch | None:
             with lock:
                 drawn = self._view.draw(self._current(), size, beta, guard)
-            return drawn.reader.read(drawn, out, threads)
+            batch = drawn.reader.read(drawn, out, threads)
+            if batch is None:  # it is drawn again, and its new windows are to come then
+                with lock:
+                    self._view.undo_new([drawn])
+            return batch
 
         return self._buffer._read_held(attempt)
 

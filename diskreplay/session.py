@@ -402,7 +402,7 @@ class Session(CallGuard):
         if is_remote(checkpoint_dir):
             return self._remote_saver().load(checkpoint_dir, suffix, resume_episodes)
         directory = resolved(checkpoint_dir, "checkpoint_dir")
-        with self._turn():
+        with self._turn_when_drawn():  # or a union's draws are of no row
             self._check_writable()
             return CheckpointLoader(self).load(directory, suffix, resume_episodes=resume_episodes)
 

@@ -187,8 +187,10 @@ class ReplayUnion:
                     drawn.release()  # here too: Ctrl-C may come as `finally` begins
                 finally:
                     drawn.release()
-                if batch is not None:  # else a live store changed under its reader
+                if batch is not None:
                     return batch
+                # A live store changed under its reader; new windows are to come again.
+                self._members.at_one_moment(lambda: self._members.undo([drawn]))  # noqa: B023
 
         return busy_in([self._busy, *(member.buffer._busy for member in self._members)], read)
 

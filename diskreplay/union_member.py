@@ -76,8 +76,8 @@ class TransitionMember:
 
     @property
     def new(self) -> NewWindows | None:
-        """Of windows that are handed out once: which were not. None where the view has a prefetcher
-        of its own, which counts with what the buffer saves."""
+        """Of windows that are handed out once: which were not, where the member does not save
+        that."""
         return None
 
     def restore_new(self, new: NewWindows) -> None:
@@ -144,11 +144,10 @@ class SequenceMember(TransitionMember):
 
     @property
     def new(self) -> NewWindows | None:
-        return None if self._view.prefetchers.open else self._view.anchors.new
+        return None if self.keeps_itself else self._view.new_with()
 
     def restore_new(self, new: NewWindows) -> None:
-        if not self._view.prefetchers.open:
-            self._view.anchors.restore_new(new)
+        self._view.restore_new(new)
 
     def check_fits(self, size: int) -> None:
         self._view._reader.check_fits(size)

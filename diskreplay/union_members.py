@@ -34,6 +34,11 @@ class UnionMembers:
         The share of each, 1 in sum.
     of_union : bool
         Whether weights are divided by the largest of the union, and not by that of the batch.
+
+    Attributes
+    ----------
+    locks : list of Lock
+        Those of the members' buffers, in the order in which they are taken.
     """
 
     def __init__(
@@ -44,7 +49,7 @@ class UnionMembers:
         self._memory = JointMemory()
         # In one order, whatever that of the members: two unions never wait for each other.
         locks = {id(member.buffer._lock): member.buffer._lock for member in members}
-        self._locks = [locks[key] for key in sorted(locks)]
+        self.locks = [locks[key] for key in sorted(locks)]
 
     def __iter__(self) -> Iterator[TransitionMember]:
         return iter(self._members)
@@ -84,7 +89,7 @@ class UnionMembers:
                 member.catch_up()
             return call()
 
-        return holding(self._locks, caught_up)
+        return holding(self.locks, caught_up)
 
     @contextlib.contextmanager
     def _named(self, number: int) -> Iterator[None]:

@@ -1,5 +1,8 @@
 """Several stores as one: draws, batches, priorities, resuming."""
 
+import json
+import signal
+import textwrap
 import threading
 
 import numpy as np
@@ -9,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 import diskreplay
 from diskreplay import errors
 from diskreplay.store import reading_pool
+from tests import processes
 from tests.contracts import CAPACITY, FRAME
 from tests.test_contracts import TestReplayBuffer as OfReplayBuffer
 from tests.test_prefetch import assert_equal, kept
@@ -285,6 +289,98 @@ def test_a_new_window_comes_once_where_a_view_is_drawn_from_beside_the_union(sto
         while len(found) < len(new):
             found += view.sample(2).anchor.tolist()
         assert sorted(found[: len(new)]) == new
+
+
+def test_a_new_window_comes_once_where_a_prefetcher_is_closed_amid_draws_of_the_view(stores):
+    live, old = stores
+    with diskreplay.open(old) as reader:
+        view = live.sequences(1, online=True)
+        union = diskreplay.ReplayUnion(
+            [view, reader.sequences(1, online=True)], mixture=(1, 1), batch_size=4
+        )
+        fill(live, 1500, 80)
+        new = view.anchors()[view.anchors() >= 80].tolist()
+        by_union, by_view = [], []
+
+        def take():
+            while len(by_union) + len(by_view) < len(new) // 2:
+                with union.prefetch(3, 4) as batches:
+                    by_union.extend(union.locate(next(batches).anchor[:2])[1].tolist())
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        while thread.is_alive() and len(by_union) + len(by_view) < len(new) // 2:
+            by_view += view.sample(2).anchor.tolist()
+        thread.join()
+        found = by_union + by_view
+        while len(found) < len(new):
+            found += view.sample(1).anchor.tolist()
+        assert sorted(found) == new
+
+
+def test_what_a_prefetcher_had_under_way_comes_again_after_a_flush_and_a_kill(tmp_path):
+    code = f"""
+        import json, os, signal
+        import diskreplay
+        from pathlib import Path
+        from tests.test_union import fill, make
+        live = make(Path({str(tmp_path / "live")!r}))
+        union = diskreplay.ReplayUnion([live.sequences(3, online=True, name="v")], batch_size=4)
+        fill(live, 60)
+        batches, own = union.prefetch(2, 4), live.sequences(3, name="w", online=True).prefetch(2, 4)
+        print(json.dumps(next(batches).anchor.tolist()), flush=True)
+        next(own)
+        live.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = processes.run(textwrap.dedent(code))
+    assert done.returncode == -signal.SIGKILL
+    found = json.loads(done.stdout)
+    with make(tmp_path / "live") as live:
+        view = live.sequences(3, online=True, name="v")
+        new = view.anchors().tolist()
+        while len(found) < len(new):
+            found += view.sample(4).anchor.tolist()
+        assert found[: len(new)] == new
+
+
+def test_windows_under_way_in_a_view_and_in_a_union_come_again_in_a_resumed_run(stores, tmp_path):
+    live, _ = stores
+    view = live.sequences(3, online=True, name="v")
+    union = diskreplay.ReplayUnion([view], batch_size=4, seed=1)
+    fill(live, 60, 80)
+    new = view.anchors()[view.anchors() >= 80].tolist()
+    own, joint, found = view.prefetch(2, 4), union.prefetch(2, 4), []
+    for _ in range(2):
+        found += [*next(own).anchor.tolist(), *next(joint).anchor.tolist()]
+    live.save(tmp_path / "saved", 1, attachments={"union.npz": union.save})
+    wanted = next(joint).anchor.tolist(), next(own).anchor.tolist()
+    live.close()
+    with make(tmp_path / "other") as live:
+        view = live.sequences(3, online=True, name="v")
+        union = diskreplay.ReplayUnion([view], batch_size=4, seed=2)
+        saved = live.load(tmp_path / "saved", resume_episodes=True)
+        union.load(saved.attachments["union.npz"])
+        own, joint = view.prefetch(2, 4), union.prefetch(2, 4)
+        again = next(joint).anchor.tolist(), next(own).anchor.tolist()
+        assert again == wanted
+        found += [*again[0], *again[1]]
+        own.close()
+        joint.close()
+        while len(found) < len(new):
+            found += view.sample(4).anchor.tolist()
+        assert sorted(found[: len(new)]) == new
+
+
+def test_a_member_that_was_cleared_and_has_rows_again_is_not_empty(stores):
+    """Nor is what was asked for before drawn in between."""
+    live, old = stores
+    with diskreplay.ReplayUnion([live, old], mixture=(1, 1)) as union, union.prefetch(1, 8) as b:
+        for turn in range(20):
+            next(b)
+            live.clear()
+            fill(live, 30, 100 * turn)
+            next(b)
 
 
 @pytest.mark.parametrize("windows", [False, True])

@@ -325,8 +325,8 @@ def _view(name: str, pieces: list[Piece], number: int) -> dict[str, Any]:
         for piece in pieces:
             view = piece.source.meta.get(VIEWS, {}).get(name)
             if view is None:
-                view = {"cursor": [0] * piece.source.num_envs, "returned": []}
-            rows = (divmod(anchor, piece.source.num_envs) for anchor in view["returned"])
+                view = {"cursor": [0] * piece.source.num_envs}
+            rows = (divmod(anchor, piece.source.num_envs) for anchor in view.get("returned", []))
             returned += [
                 row * num_envs + len(cursor) + env - piece.start
                 for row, env in rows if piece.start <= env < piece.stop

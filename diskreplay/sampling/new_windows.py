@@ -22,9 +22,11 @@ class NewWindows(NamedTuple):
     cursor: np.ndarray
     returned: np.ndarray = _NONE
 
-    def with_back(self, anchors: np.ndarray) -> "NewWindows":
-        """The same, where these were handed out, and nobody took them."""
-        return self._replace(returned=np.concatenate([anchors, self.returned]))
+    def with_back(self, anchors: np.ndarray, behind: int = 0) -> "NewWindows":
+        """The same, where these were handed out, and nobody took them. They come behind so many
+        that were put back already."""
+        before, after = self.returned[:behind], self.returned[behind:]
+        return self._replace(returned=np.concatenate([before, anchors, after]))
 
     def as_json(self) -> dict[str, Any]:
         """For a JSON object."""

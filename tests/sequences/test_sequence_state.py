@@ -88,6 +88,20 @@ def test_a_store_goes_on_bit_for_bit(tmp_path):
     assert verify(tmp_path / "replay").findings == ()
 
 
+def test_a_description_of_before_windows_were_put_back_is_read(tmp_path):
+    buffer, views = begun(tmp_path / "replay")
+    cursor = views[3]._view.anchors.new.cursor.tolist()
+    buffer.close()
+    document = json.loads((tmp_path / "replay/zarr.json").read_text())
+    for view in document["attributes"]["diskreplay"]["views"].values():
+        assert view.pop("returned") == []
+    (tmp_path / "replay/zarr.json").unlink()
+    (tmp_path / "replay/zarr.json").write_text(json.dumps(document))
+    with make_buffer(tmp_path / "replay", capacity=100) as buffer:
+        view = buffer.sequences(3, name="buffered", **VIEWS["buffered"])
+        assert view._view.anchors.new.as_json() == {"cursor": cursor, "returned": []}
+
+
 def test_what_was_under_way_at_a_flush_comes_again_after_a_kill(tmp_path):
     """Of the buffer's and of a view's prefetcher; what was taken before does not."""
     code = f"""
@@ -249,6 +263,7 @@ def test_damaged_priorities_are_named_and_repaired(tmp_path):
     "damage",
     [
         {"cursor": [-1]}, {"cursor": None}, {"returned": [-1]}, {"largest": 0}, {"rng": {}},
+        {"returned": [1, 1]}, {"returned": [2**62]},
         {"identity": 3}, {"under_way": [1]},
     ],
 )  # fmt: skip

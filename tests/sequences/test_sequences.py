@@ -457,6 +457,21 @@ def test_a_new_window_comes_once_whoever_draws_beside_a_prefetcher(tmp_path, sav
         assert found == beside
 
 
+def test_a_reader_keeps_its_new_windows_where_the_writer_opens_with_another_capacity(tmp_path):
+    buffer = make_buffer(tmp_path / "replay")
+    play(buffer, 5)
+    buffer.flush()
+    with diskreplay.open(tmp_path / "replay") as reader:
+        view = reader.sequences(3, online=True, seed=1)
+        play(buffer, 30, start=5)
+        buffer.flush()
+        new = view.anchors()[view.anchors() >= view.sample(4).anchor[0]].tolist()
+        buffer.close()
+        with make_buffer(tmp_path / "replay", capacity=400) as buffer:
+            buffer.flush()
+            assert view.sample(8).anchor.tolist() == new[4:12]
+
+
 def test_new_windows_that_were_put_back_and_left_do_not_come(tmp_path):
     with make_buffer(tmp_path / "replay", capacity=100) as buffer:
         play(buffer, 20)
