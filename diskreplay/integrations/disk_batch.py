@@ -8,80 +8,11 @@ import numpy as np
 from tianshou.data import Batch
 
 from diskreplay.errors import UsageError
-from diskreplay.naming import check_keys, extra_name
+from diskreplay.integrations.batch_leaves import NUMBER, REWARD, keys_of, leaves
 from diskreplay.slot_view import SlotView, slots_at
 from diskreplay.slots import Slots
-from diskreplay.store.field import DTYPES, is_part
 
-_DTYPES = frozenset(map(np.dtype, DTYPES))  # a dtype takes long to say its name
-_OWN_NAMES = {"obs": "observation", "act": "action"}
-_REWARD, NUMBER = "reward", "sequence_number"
-_TAKEN = frozenset((*_OWN_NAMES.values(), _REWARD, NUMBER))  # a leaf of such a name has another
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
-
-
-def leaves(batch: Batch, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The paths and values of a batch that are no batches, ``"obs/camera"``.
-
-    A ``/`` or ``~`` in a key is written ``~1`` or ``~0``, as in a JSON pointer (RFC 6901).
-    """
-    for key, value in batch.items():
-        path = prefix + key.replace("~", "~0").replace("/", "~1")
-        if isinstance(value, Batch):
-            yield from leaves(value, f"{path}/")
-        else:
-            yield path, value
-
-
-def keys_of(path: str) -> list[str]:
-    """The keys of a path that `leaves` gave."""
-    return [key.replace("~1", "/").replace("~0", "~") for key in path.split("/")]
-
-
-def is_storable(value: Any) -> bool:
-    """Whether the values of a leaf can be on disk."""
-    if not isinstance(value, (np.ndarray, SlotView)):
-        return False
-    return value.dtype in _DTYPES or value.dtype.name in DTYPES
-
-
-def field_names(template: Batch) -> dict[str, str]:
-    """The field of `Slots` for each leaf that can be on disk.
-
-    Observations and actions get the names that a `ReplayBuffer` has for them, where they can.
-    """
-    names: dict[str, str] = {}
-    taken = {NUMBER}  # `extra_name` does not give the names of a store
-    for path, value in leaves(template):
-        if is_storable(value) and value.size:
-            first, _, rest = path.partition("/")
-            own = _OWN_NAMES.get(first)
-            name = f"{own}/{rest}" if own and rest else own or path
-            if own and rest and not _is_key(rest):
-                name = path
-            is_free = first not in _TAKEN and name.lower() not in taken
-            if not is_free or not all(map(is_part, name.split("/"))):
-                name = extra_name(path, taken)
-            taken.add(name.lower())
-            names[path] = name
-    return names
-
-
-def _is_key(name: str) -> bool:
-    try:
-        check_keys([name], "obs")
-    except ValueError:
-        return False
-    return "/" not in name
-
-
-def fields_of(template: Batch, names: Mapping[str, str]) -> dict[str, tuple]:
-    """Shape and dtype of each field, of a batch with one row; and the reward as a store has it."""
-    there = dict(leaves(template))
-    fields = {name: (there[path].shape[1:], there[path].dtype) for path, name in names.items()}
-    if "rew" in names and not fields["rew"][0]:
-        fields[_REWARD] = ((), np.dtype(np.float32))
-    return fields | {NUMBER: ((), np.dtype(np.int64))}
 
 
 class Course(NamedTuple):
@@ -140,6 +71,7 @@ class LeafRows:
             [np.abs(self._numbers(lane)).max(initial=0) + 1 for lane in range(slots.num_envs)]
         )
         self._staged: dict[str, np.ndarray] | None = None
+        self._leaving: list[int] | None = None  # lanes, see `taking_out`
         self._puts_aside = self._drops = False
         # What a buffer was told to show instead of its rows: slots and values, by field.
         self._aside: list[tuple[str, np.ndarray, np.ndarray]] = []
@@ -192,10 +124,26 @@ class LeafRows:
     def take_out(self, lane: int) -> None:
         """The rows of a lane do not count any more; they are read for as long as nothing else is in
         their slots."""
-        order = self.order(lane)
-        if len(order):
-            number = self.slots.read(NUMBER, order[-1:])
-            self.slots.put(order[-1:], {NUMBER: -number})
+        if self._leaving is not None:
+            self._leaving.append(lane)
+        else:
+            self._take_out([lane])
+
+    def _take_out(self, lanes: list[int]) -> None:
+        orders = [self.order(lane) for lane in lanes]
+        newest = np.array([order[-1] for order in orders if len(order)], np.int64)
+        if len(newest):
+            self.slots.put(newest, {NUMBER: -self.slots.read(NUMBER, newest)})
+
+    @contextlib.contextmanager
+    def taking_out(self) -> Iterator[None]:
+        """The lanes that are taken out in the block are so when it ends, together."""
+        self._leaving = []
+        try:
+            yield
+        finally:
+            lanes, self._leaving = self._leaving, None
+        self._take_out(lanes)
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[None]:
@@ -350,12 +298,12 @@ class LeafRows:
         slots = slots.reshape(-1)
         if self._is_adding:
             values = {**values, NUMBER: self._numbered(slots)}
-        if _REWARD in self.slots.specs:
+        if REWARD in self.slots.specs and REWARD not in self.names.values():
             rewards = values["rew"] if "rew" in values else self.slots.read("rew", slots)
             if not (np.abs(rewards) <= _LARGEST_REWARD).all():  # or NaN
                 rewards = np.nan_to_num(rewards, posinf=0.0, neginf=0.0)
                 rewards = np.clip(rewards, -_LARGEST_REWARD, _LARGEST_REWARD)
-            values = {**values, _REWARD: rewards.astype(np.float32)}
+            values = {**values, REWARD: rewards.astype(np.float32)}
         self.slots.put(slots, values)
 
 

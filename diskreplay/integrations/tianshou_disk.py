@@ -9,7 +9,8 @@ import numpy as np
 from tianshou.data import Batch, ReplayBuffer
 from tianshou.data.batch import create_value
 
-from diskreplay.integrations.disk_batch import DiskBatch, is_storable, leaves
+from diskreplay.integrations.batch_leaves import is_storable, leaves, path_of
+from diskreplay.integrations.disk_batch import DiskBatch
 from diskreplay.integrations.tianshou_leaves import DiskOptions
 from diskreplay.integrations.tianshou_pickle import PickledBuffer
 from diskreplay.slot_view import SlotView
@@ -57,6 +58,15 @@ class BufferOnDisk(PickledBuffer):
             self._allocate(self._template(batch, buffer_ids))
         with self._adding():
             return super().add(batch, buffer_ids)
+
+    def reset(self, keep_statistics: bool = False) -> None:
+        """As Tianshou's; see `LaneOnDisk.reset`."""
+        if self._rows is None:
+            super().reset(keep_statistics)
+            return
+        self._rows.slots._check_open()
+        with self._rows.taking_out():  # or of several lanes some would be forgotten, and others not
+            super().reset(keep_statistics)
 
     @contextlib.contextmanager
     def _adding(self) -> Iterator[None]:
@@ -135,11 +145,14 @@ class BufferOnDisk(PickledBuffer):
     ) -> None:
         """As Tianshou's; an array that is on disk is written there."""
         names = {} if self._rows is None else self._there.names
-        if key not in names:
+        path = path_of(key)
+        if path not in names:
             super().set_array_at_key(seq, key, index, default_value)
             return
         at = np.arange(self.maxsize)[slice(None) if index is None else index]
-        self._there.slots.put(at, {names[key]: np.broadcast_to(seq, (len(at), *np.shape(seq)[1:]))})
+        self._there.slots.put(
+            at, {names[path]: np.broadcast_to(seq, (len(at), *np.shape(seq)[1:]))}
+        )
 
     def __getitem__(self, index: Any) -> Any:
         """As Tianshou's; frames that stacks of `obs` and of `obs_next` share are read once."""

@@ -15,15 +15,8 @@ from tianshou.data.batch import create_value
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.frame_chains import MOST_FRAMES
 from diskreplay.given_numbers import whole
-from diskreplay.integrations.disk_batch import (
-    NUMBER,
-    DiskBatch,
-    LeafRows,
-    field_names,
-    fields_of,
-    keys_of,
-    leaves,
-)
+from diskreplay.integrations.batch_leaves import NUMBER, field_names, fields_of, keys_of, leaves
+from diskreplay.integrations.disk_batch import DiskBatch, LeafRows
 from diskreplay.slot_fields import SlotFields
 from diskreplay.slots import Slots
 from diskreplay.store import files, tempfiles
@@ -65,13 +58,20 @@ class LaneOnDisk(ReplayBuffer):
         Raises
         ------
         StorageError
-            The disk is full, say; nothing was forgotten.
+            The disk is full, say. They are forgotten here, and may be there when the store is
+            opened again; reset it once more.
+        ClosedError
         """
         meta: Any = self._meta
-        if isinstance(meta, DiskBatch):
-            rows = meta._rows
-            rows.take_out(int(np.searchsorted(rows.slots.offsets, meta._range.start)))
+        if not isinstance(meta, DiskBatch):
+            super().reset(keep_statistics)
+            return
+        rows = meta._rows
+        lane = int(np.searchsorted(rows.slots.offsets, meta._range.start))
+        # Before: what cannot be taken out now must not come twice, as episodes of a
+        # `DiskCachedReplayBuffer` would, which are in its main buffer by then.
         super().reset(keep_statistics)
+        rows.take_out(lane)
 
 
 class _Part(LaneOnDisk):

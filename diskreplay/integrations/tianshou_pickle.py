@@ -11,7 +11,8 @@ from tianshou.data import Batch
 from tianshou.data.utils.converter import to_hdf5
 
 from diskreplay.errors import CheckpointNotFoundError
-from diskreplay.integrations.disk_batch import in_memory, keys_of, leaves
+from diskreplay.integrations.batch_leaves import keys_of, leaves
+from diskreplay.integrations.disk_batch import in_memory
 from diskreplay.integrations.packed_checkpoint import packed, unpacked
 from diskreplay.integrations.tianshou_leaves import OPEN, DiskOptions
 from diskreplay.integrations.tianshou_state import SavedBuffer

@@ -67,7 +67,10 @@ class SavedBuffer(LeavesOnDisk):
             part._insertion_idx = part._ep_start_idx = (last + 1) % part.maxsize
             part.last_index = np.array([max(last, 0)])
             part._ep_return, part._ep_len = 0.0, 0
-        self._know_parts()
+        counted = np.zeros(self.maxsize, np.bool_)
+        for lane in range(len(self._parts())):
+            counted[self._there.order(lane)] = True
+        self._know_parts(counted)
         cut_unfinished(self)
 
     def _know_lengths(self) -> None:
@@ -76,15 +79,15 @@ class SavedBuffer(LeavesOnDisk):
             self._lengths = np.array([len(part) for _, part in self._parts()])
             self.last_index = np.array([at + int(part.last_index[0]) for at, part in self._parts()])
 
-    def _know_parts(self) -> None:
-        """What a manager knows of its buffers, and the weights."""
+    def _know_parts(self, counted: np.ndarray) -> None:
+        """What a manager knows of its buffers, and the weights of these slots."""
         self._know_lengths()
         if isinstance(self, PrioritizedReplayBuffer):
             own: Any = self
             own._max_prio, own._min_prio = map(float, self._noted().get("priorities", (1.0, 1.0)))
-            weights, used = self._there.slots.weights, self._there.slots.used
+            weights = self._there.slots.weights
             weights = np.where(np.isnan(weights), self._max_prio**self._alpha, weights)
-            self.weight[np.arange(self.maxsize)] = np.where(used, weights, 0.0)
+            self.weight[np.arange(self.maxsize)] = np.where(counted, weights, 0.0)
 
     def _restore_generators(self) -> None:
         saved = self._noted().get("random")
@@ -101,7 +104,8 @@ class SavedBuffer(LeavesOnDisk):
             part._ep_return = value  # type: ignore[assignment]
             part.last_index = np.array([last])
         self._restore_generators()
-        self._know_parts()
+        # Tianshou's reset leaves weights as they are, and the saved run had them.
+        self._know_parts(self._there.slots.used)
         if "buffers" not in self.__dict__:
             self.last_index = np.array([saved["parts"][0][2]])
 
@@ -198,8 +202,9 @@ class SavedBuffer(LeavesOnDisk):
             self._like(path)
         self._restore_originals()
         found = self._there.slots.load(checkpoint_dir, suffix)
-        memory = self._memory()
-        self._take(self._leaf_rows(self._there.hand_over(), self._there.names), memory)
+        names = self._noted()["leaves"]
+        memory = {path: value for path, value in self._memory().items() if path not in names}
+        self._take(self._leaf_rows(self._there.hand_over(), names), memory)
         self._share()
         self._restore()
         if not resume_episodes:

@@ -19,13 +19,14 @@ import diskreplay
 from diskreplay import errors
 from diskreplay.check.verify import verify
 from diskreplay.integrations import tianshou as ours
-from diskreplay.integrations.disk_batch import leaves
+from diskreplay.integrations.batch_leaves import leaves
 from diskreplay.slot_view import SlotView
 from tests.integrations.tianshou_twins import (
     ENVS,
     KINDS,
     alike,
     compare,
+    drawn,
     make,
     player,
     shared,
@@ -353,6 +354,24 @@ def test_what_a_reset_took_out_does_not_come_back(tmp_path, kind, one):
     disk.close()
 
 
+def test_of_a_reset_buffer_that_is_opened_again_only_new_transitions_are_drawn(tmp_path):
+    """By their weights, which Tianshou's own reset leaves as they are."""
+    name, options = KINDS["prioritized vector"]
+    plays, how = player("prioritized vector"), {"path": tmp_path / "replay"}
+    disk = make(name, how, **options)
+    for _ in range(60):
+        plays.step(disk)
+    disk.reset()
+    disk.close()
+    disk = make(name, how, **options)
+    for _ in range(4):
+        plays.step(disk)
+    there = set(disk.sample_indices(0).tolist())
+    assert 0 < len(there) <= 4 * ENVS
+    assert set(drawn(disk, 200, 1)[1].tolist()) <= there
+    disk.close()
+
+
 RESET = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -366,6 +385,54 @@ buffer.reset()
 print("reset", flush=True)
 input()
 """
+
+
+def test_an_array_of_any_key_is_written_to_the_disk(tmp_path):
+    batch = {
+        "obs": np.zeros(300), "act": 1, "rew": 1.25, "terminated": False, "truncated": False,
+        "obs_next": np.zeros(300), "info": {}, "a~b/c": np.zeros(300), "Rew": 7.0,
+        "Observation": np.ones(300),
+    }  # fmt: skip
+    disk = make("ReplayBuffer", {"path": tmp_path / "replay"})
+    for _ in range(3):
+        disk.add(Batch(batch))
+    values = np.random.default_rng(1).random((disk.maxsize, 300))
+    disk.set_array_at_key(values, "a~b/c")
+    disk.close()
+    disk = make("ReplayBuffer", {"path": tmp_path / "replay"})
+    found = disk[:3]
+    np.testing.assert_array_equal(found["a~b/c"], values[:3])
+    assert (found.rew.tolist(), found.Rew.tolist()) == ([1.25] * 3, [7.0] * 3)
+    assert (found.obs.sum(), found.Observation.sum()) == (0, 900)
+    assert disk._there.names["obs"] == "observation"
+    disk.close()
+
+
+def test_a_checkpoint_says_which_values_are_whose(tmp_path):
+    """Keys that become one name of a file are not taken for each other."""
+
+    def with_info(path, info):
+        disk = make("ReplayBuffer", {"path": path})
+        disk.add(Batch({
+            "obs": np.zeros(3), "act": 1, "rew": 1.0, "terminated": False, "truncated": False,
+            "obs_next": np.zeros(3), "info": info,
+        }))  # fmt: skip
+        return disk
+
+    saved = with_info(tmp_path / "one", {"v\u00e9": 1.0, "v\u00e8": 2.0})
+    saved.save(tmp_path / "saved", 1)
+    saved.close()
+    for number, info in enumerate(
+        [{"v\u00e8": 0.0, "v\u00e9": 0.0}, {"v:a": 0.0, "v;b": 0.0}, {"v\u00e9": 0.0, "v;": 0.0}]
+    ):
+        disk = with_info(tmp_path / f"other{number}", info)
+        try:
+            disk.load(tmp_path / "saved")
+        except errors.SchemaError:
+            assert number
+        else:
+            assert dict(leaves(disk[0].info)) == {"v\u00e9": 1.0, "v\u00e8": 2.0}
+        disk.close()
 
 
 def test_a_reset_outlives_a_kill(tmp_path):

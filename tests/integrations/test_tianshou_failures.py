@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tianshou")
+import tianshou.data
 from tianshou.data import Batch
 
-from diskreplay.errors import DiskFullError
+from diskreplay.errors import ClosedError, DiskFullError
 from diskreplay.integrations import tianshou as ours
 from tests.effort import effort
 from tests.integrations.tianshou_twins import KINDS, compare, make, player, shared
@@ -118,3 +119,74 @@ def check(buffer):
             assert (buffer.weight[counted] > 0).all()
     if hasattr(buffer, "buffers"):
         assert buffer._lengths.tolist() == [len(part) for part in buffer.buffers]
+
+
+def full(buffer, call, after=0):
+    """What is called while the disk takes so many puts and is full then."""
+    slots, puts = buffer.disk, []
+
+    def put(*arguments):
+        puts.append(arguments)
+        if len(puts) > after:
+            raise DiskFullError(28, "no space", "store")
+        return type(slots).put(slots, *arguments)
+
+    slots.put = put
+    try:
+        with pytest.raises(DiskFullError):
+            call()
+    finally:
+        del slots.put
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reset_that_is_refused_is_one_in_memory_and_may_be_made_again(tmp_path, kind):
+    name, options = KINDS[kind]
+    how = {"path": tmp_path / "replay"}
+    plays, disk, plain = player(kind), make(name, how, **options), make(name, **options)
+    for _ in range(20):
+        plays.step(disk, plain)
+    full(disk, disk.reset)
+    plain.reset()
+    assert len(disk) == len(plain) == 0
+    disk.reset()
+    disk.close()
+    disk = make(name, how, **options)
+    assert len(disk) == 0
+    for step in range(20):
+        plays.step(disk, plain)
+        if step == 8:
+            full(disk, disk.reset)
+            plain.reset()
+    compare(disk, plain, np.random.default_rng(1), sizes=(0,))
+    disk.close()
+    with pytest.raises(ClosedError):
+        disk.reset()
+    assert len(disk) == len(plain)
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_an_episode_that_ends_as_the_disk_is_full_is_there_once_at_most(tmp_path, after):
+    def make_one():
+        main = tianshou.data.ReplayBuffer(30)
+        return ours.DiskCachedReplayBuffer(main, 2, 6, path=tmp_path / "replay")
+
+    def add(at, *, done=False):
+        batch = row(at)
+        batch.terminated = done
+        buffer.add(Batch([batch]), [0])
+
+    buffer = make_one()
+    for at in range(2):
+        add(at)
+    full(buffer, lambda: add(2, done=True), after)
+    for at in range(10, 12):
+        add(at)
+    add(12, done=True)
+    for _ in range(2):
+        rewards = buffer.main_buffer.rew[: len(buffer.main_buffer)].tolist()
+        assert rewards in ([0, 1, 2, 10, 11, 12], [0, 1, 10, 11, 12])
+        assert (after == 2) <= (len(rewards) == 6)
+        buffer.close()
+        buffer = make_one()
+    buffer.close()

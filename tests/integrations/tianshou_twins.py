@@ -5,7 +5,7 @@ import tianshou.data
 from tianshou.data import Batch
 
 from diskreplay.integrations import tianshou as ours
-from diskreplay.integrations.disk_batch import leaves
+from diskreplay.integrations.batch_leaves import leaves
 
 ATARI = {"stack_num": 4, "ignore_obs_next": True, "save_only_last_obs": True}
 ENVS = 3
