@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import FormatError, StorageError
 from diskreplay.given_numbers import exponent
 from diskreplay.indexed_store import IndexedStore
 from diskreplay.locks import Lock
@@ -288,9 +288,12 @@ class Views:
         for each in paused.values():
             each.clear()
         for view in self._views.values():
-            view.catch_up(rows)
-            for prefetcher in view.prefetchers.open:
-                view.resume_prefetching(prefetcher, prefetcher._depth, prefetcher._size)
+            # The rows are exchanged by now: no error may say that they are not. A view whose
+            # priorities cannot be read looks again, and raises, when it is used.
+            with contextlib.suppress(StorageError):
+                view.catch_up(rows)
+                for prefetcher in view.prefetchers.open:
+                    view.resume_prefetching(prefetcher, prefetcher._depth, prefetcher._size)
 
     def states(
         self, rows: IndexedStore, paused: dict[str, list[Prefetcher]] | None = None

@@ -13,7 +13,8 @@ import pytest
 import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.check.verify import verify
-from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.errors import DiskReplayError, FormatError, StorageError
+from diskreplay.store.store import Store
 from tests import processes
 from tests.sequences.test_sequences import make_buffer, play
 
@@ -86,6 +87,31 @@ def test_a_store_goes_on_bit_for_bit(tmp_path):
         assert same_from_here(again) == wanted
     assert verify(copy).findings == ()
     assert verify(tmp_path / "replay").findings == ()
+
+
+def test_a_load_is_done_where_a_view_cannot_read_its_priorities_then(tmp_path, monkeypatch):
+    """The rows are exchanged by then. The view looks again when it is used."""
+    buffer, views = begun(tmp_path / "replay")
+    buffer.save(tmp_path / "saved", 1)
+    wanted = views[1].gather(views[1].anchors()).probability
+    rows, read, failed = buffer.add_count, Store.read_priorities, []
+
+    def fails(store, name=None):
+        if name == "priority.ranked" and store is buffer._rows.store and len(failed) < 2:
+            failed.append(store)
+            raise StorageError(5, "Input/output error")
+        return read(store, name)
+
+    play(buffer, 20, start=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "read_priorities", fails)
+        buffer.load(tmp_path / "saved", 1)
+        assert buffer.add_count == rows
+        with pytest.raises(StorageError):
+            views[1].sample(3)
+        np.testing.assert_array_equal(views[1].gather(views[1].anchors()).probability, wanted)
+    assert len(failed) == 2
+    buffer.close()
 
 
 def test_a_description_of_before_windows_were_put_back_is_read(tmp_path):
