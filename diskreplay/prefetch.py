@@ -162,9 +162,9 @@ class Prefetcher:
         return self._depth
 
     @property
-    def under_way(self) -> list[Any]:
+    def under_way(self) -> list[Job]:
         """What was drawn and not taken yet, in the order of the draws."""
-        return [job.drawn_batch for job in list(self._jobs) if job.drawn_batch is not None]
+        return [job for job in list(self._jobs) if job.drawn_batch is not None]
 
     def __iter__(self) -> Self:
         return self

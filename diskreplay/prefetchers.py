@@ -113,9 +113,9 @@ class Prefetchers:
 
     def under_way(self) -> list[Any]:
         """What was drawn and not taken yet, in the order of the draws."""
-        jobs = [job for prefetcher in self.open for job in list(prefetcher._jobs)]
+        jobs = [job for prefetcher in self.open for job in prefetcher.under_way]
         jobs.sort(key=lambda job: job.number)
-        return [job.drawn_batch for job in jobs if job.drawn_batch is not None]
+        return [job.drawn_batch for job in jobs]
 
     def rng_state(self) -> dict[str, Any]:
         """What the generator gives next where nobody takes what is under way."""

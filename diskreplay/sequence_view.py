@@ -180,12 +180,8 @@ class SequenceView:
 
     def _new_without(self, drawn: Sequence[DrawnSequences], behind: int = 0) -> NewWindows | None:
         """What is new where nobody takes what was drawn, given in its order."""
-        new, anchors = self.anchors.new, self._new_of(drawn)
-        return new.with_back(anchors, behind) if new is not None and len(anchors) else new
-
-    def _new_of(self, drawn: Sequence[DrawnSequences]) -> np.ndarray:
-        """The windows that were new when these were drawn."""
-        return np.concatenate([_NONE, *(each.new for each in drawn if each.store is self._store)])
+        new, theirs = self.anchors.new, [each.new for each in drawn if each.store is self._store]
+        return new.with_back(np.concatenate(theirs), behind) if new is not None and theirs else new
 
     def exponent(self, beta: float | None) -> float:
         """The exponent of the importance weights."""
@@ -218,11 +214,12 @@ class SequenceView:
         again."""
         unions = [
             part.drawn
-            for prefetcher in self._views.prefetching for drawn in prefetcher.under_way
-            for part in getattr(drawn, "parts", ())  # of a union, which this layer does not know
-            if part.drawn.reader is self._reader
+            for prefetcher in self._views.prefetching for job in prefetcher.under_way
+            # Of a union, which this layer does not know.
+            for part in getattr(job.drawn_batch, "parts", ()) if part.drawn.reader is self._reader
         ]  # fmt: skip
-        behind = self.prefetchers.last_put_back if paused else 0
+        new = self.anchors.new
+        behind = len(new.returned) if new is not None and paused else 0
         return self._new_without([*self.prefetchers.under_way(), *unions], behind)
 
     def restore_new(self, new: NewWindows) -> None:
@@ -342,7 +339,7 @@ class _ViewPrefetchers(Prefetchers):
 
     def __init__(self, view: SequenceView, lock: Lock) -> None:
         super().__init__(lock, view.rng)
-        self._view, self.last_put_back = view, 0
+        self._view = view
 
     def get(self, buffer: Any, *options: Any) -> Prefetcher:
         made = Prefetcher(buffer, *options)
@@ -356,4 +353,3 @@ class _ViewPrefetchers(Prefetchers):
 
     def _undo(self, drawn: Sequence[Any]) -> None:
         self._view.undo(drawn)
-        self.last_put_back = len(self._view._new_of(drawn))  # windows that were new

@@ -189,8 +189,7 @@ class ReplayUnion:
                     drawn.release()
                 if batch is not None:
                     return batch
-                # A live store changed under its reader; new windows are to come again.
-                self._members.at_one_moment(lambda: self._members.undo([drawn]))  # noqa: B023
+                self._members.undo([drawn])  # a live store changed under its reader: draw again
 
         return busy_in([self._busy, *(member.buffer._busy for member in self._members)], read)
 

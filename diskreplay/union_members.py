@@ -34,11 +34,6 @@ class UnionMembers:
         The share of each, 1 in sum.
     of_union : bool
         Whether weights are divided by the largest of the union, and not by that of the batch.
-
-    Attributes
-    ----------
-    locks : list of Lock
-        Those of the members' buffers, in the order in which they are taken.
     """
 
     def __init__(
@@ -49,7 +44,7 @@ class UnionMembers:
         self._memory = JointMemory()
         # In one order, whatever that of the members: two unions never wait for each other.
         locks = {id(member.buffer._lock): member.buffer._lock for member in members}
-        self.locks = [locks[key] for key in sorted(locks)]
+        self._locks = [locks[key] for key in sorted(locks)]
 
     def __iter__(self) -> Iterator[TransitionMember]:
         return iter(self._members)
@@ -82,14 +77,14 @@ class UnionMembers:
 
     def at_one_moment(self, call: Callable[[], Found]) -> Found:
         """What `call` returns, called while nobody adds, draws or updates. All that follows, but
-        `draw` and `choose`, needs it."""
+        `draw`, `choose` and `undo`, needs it."""
 
         def caught_up() -> Found:
             for member in self._members:
                 member.catch_up()
             return call()
 
-        return holding(self.locks, caught_up)
+        return holding(self._locks, caught_up)
 
     @contextlib.contextmanager
     def _named(self, number: int) -> Iterator[None]:
@@ -139,9 +134,7 @@ class UnionMembers:
         try:
             self.at_one_moment(lambda: self._draw(drawn, rng, size, beta))
         except BaseException:
-            for part in drawn.parts:
-                if part.drawn is not None:
-                    self._members[part.member].undo([part.drawn])
+            self.undo([drawn])
             raise
         return drawn
 
@@ -209,10 +202,15 @@ class UnionMembers:
         return [member.buffer._rows.store for member in self._members]
 
     def undo(self, drawn: Sequence[JointDraw]) -> None:
-        """Nobody took what was drawn, given in its order."""
-        parts = [part for each in drawn for part in each.parts]
-        for number, member in enumerate(self._members):
-            member.undo([part.drawn for part in parts if part.member == number])
+        """Nobody took what was drawn, given in its order. Takes the members' locks: somebody may
+        draw from one meanwhile."""
+        parts = [part for each in drawn for part in each.parts if part.drawn is not None]
+
+        def each_of_its_own() -> None:
+            for number, member in enumerate(self._members):
+                member.undo([part.drawn for part in parts if part.member == number])
+
+        holding(self._locks, each_of_its_own)
 
     # -- priorities
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from diskreplay.locks import Lock, holding
+from diskreplay.locks import Lock
 from diskreplay.prefetch import Prefetcher
 from diskreplay.prefetchers import Prefetchers
 from diskreplay.sampling.rng import ReplayableRng
@@ -41,5 +41,4 @@ class UnionPrefetchers(Prefetchers):
 
     def _undo(self, drawn: Sequence[Any]) -> None:
         super()._undo(drawn)
-        # Somebody may draw from a member meanwhile.
-        holding(self._members.locks, lambda: self._members.undo(drawn))
+        self._members.undo(drawn)

@@ -246,13 +246,17 @@ class RowValidator:
         return row
 
     def _leaves(self, space: gym_spaces.Space, fields: list[Field], value: Any) -> list[Any]:
-        if len(fields) == 1 and "/" not in fields[0].name:
-            return [fit(fields[0], value)]
-        keys = self._keys[id(space)]  # asking a space what it is takes longer than its row
-        if keys is not None and type(value) is dict and value.keys() == keys:
-            return [fit(field, value[key]) for field, key in zip(fields, keys, strict=True)]
-        parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
+        parts = self._parts(space, fields, value)
         return [fit(field, part) for field, part in zip(fields, parts, strict=True)]
+
+    def _parts(self, space: gym_spaces.Space, fields: list[Field], value: Any) -> list[Any]:
+        """As `spaces.flatten`; asking a space what it is takes longer than its row."""
+        if len(fields) == 1 and "/" not in fields[0].name:
+            return [value]
+        keys = self._keys[id(space)]
+        if keys is not None and type(value) is dict and value.keys() == keys:
+            return [value[key] for key in keys]
+        return spaces.flatten(space, value, fields[0].name.split("/")[0])
 
     def _check_shape(self, next_observation: Any) -> None:
         """Of one that is not stored: its values are not looked at, nor what is masked."""
@@ -320,9 +324,7 @@ class RowValidator:
     def _leaf_rows(
         self, space: gym_spaces.Space, fields: list[Field], value: Any, envs: np.ndarray
     ) -> list[np.ndarray]:
-        if self._flat is not None:
-            return [fit_rows(fields[0], value, self._num_envs, envs)]
-        parts = spaces.flatten(space, value, fields[0].name.split("/")[0])
+        parts = self._parts(space, fields, value)
         return [
             fit_rows(field, part, self._num_envs, envs)
             for field, part in zip(fields, parts, strict=True)

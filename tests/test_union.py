@@ -11,9 +11,11 @@ from gymnasium.spaces import Box, Discrete
 
 import diskreplay
 from diskreplay import errors
+from diskreplay.sequence_reader import SequenceReader
 from diskreplay.store import reading_pool
 from tests import processes
 from tests.contracts import CAPACITY, FRAME
+from tests.sequences.test_sequences import read_again
 from tests.test_contracts import TestReplayBuffer as OfReplayBuffer
 from tests.test_prefetch import assert_equal, kept
 
@@ -272,50 +274,67 @@ def test_new_windows_are_handed_out_once(stores):
         assert 10 < len(new) < len(seen)
 
 
-def test_a_new_window_comes_once_where_a_view_is_drawn_from_beside_the_union(stores):
+@pytest.fixture
+def view_in_union(stores):
+    """A view of a buffer that is recorded to, and a union of it that draws two windows of it."""
     live, old = stores
     with diskreplay.open(old) as reader:
         view = live.sequences(5, online=True)
-        union = diskreplay.ReplayUnion(
-            [view, reader.sequences(5, online=True)], mixture=(1, 1), batch_size=4
-        )
-        fill(live, 60, 80)
-        new = view.anchors()[view.anchors() >= 80].tolist()
-        found = []
-        with union.prefetch(3, 4) as batches:
-            for _ in range(3):
-                found += union.locate(next(batches).anchor[:2])[1].tolist()
-                found += view.sample(2).anchor.tolist()
-        while len(found) < len(new):
+        others = reader.sequences(5, online=True)
+        yield live, view, diskreplay.ReplayUnion([view, others], mixture=(1, 1), batch_size=4)
+
+
+def test_a_new_window_comes_once_where_a_view_is_drawn_from_beside_the_union(view_in_union):
+    live, view, union = view_in_union
+    fill(live, 60, 80)
+    new = view.anchors()[view.anchors() >= 80].tolist()
+    found = []
+    with union.prefetch(3, 4) as batches:
+        for _ in range(3):
+            found += union.locate(next(batches).anchor[:2])[1].tolist()
             found += view.sample(2).anchor.tolist()
-        assert sorted(found[: len(new)]) == new
+    while len(found) < len(new):
+        found += view.sample(2).anchor.tolist()
+    assert sorted(found[: len(new)]) == new
 
 
-def test_a_new_window_comes_once_where_a_prefetcher_is_closed_amid_draws_of_the_view(stores):
-    live, old = stores
-    with diskreplay.open(old) as reader:
-        view = live.sequences(1, online=True)
-        union = diskreplay.ReplayUnion(
-            [view, reader.sequences(1, online=True)], mixture=(1, 1), batch_size=4
-        )
-        fill(live, 1500, 80)
-        new = view.anchors()[view.anchors() >= 80].tolist()
-        by_union, by_view = [], []
+def test_a_new_window_comes_once_where_a_prefetcher_is_closed_amid_draws_of_the_view(
+    view_in_union,
+):
+    live, view, union = view_in_union
+    fill(live, 1500, 80)
+    new = view.anchors()[view.anchors() >= 80].tolist()
+    by_union, by_view = [], []
 
-        def take():
-            while len(by_union) + len(by_view) < len(new) // 2:
-                with union.prefetch(3, 4) as batches:
-                    by_union.extend(union.locate(next(batches).anchor[:2])[1].tolist())
+    def take():
+        while len(by_union) + len(by_view) < len(new) // 2:
+            with union.prefetch(3, 4) as batches:
+                by_union.extend(union.locate(next(batches).anchor[:2])[1].tolist())
 
-        thread = threading.Thread(target=take)
-        thread.start()
-        while thread.is_alive() and len(by_union) + len(by_view) < len(new) // 2:
-            by_view += view.sample(2).anchor.tolist()
-        thread.join()
-        found = by_union + by_view
-        while len(found) < len(new):
-            found += view.sample(1).anchor.tolist()
-        assert sorted(found) == new
+    thread = threading.Thread(target=take)
+    thread.start()
+    while thread.is_alive() and len(by_union) + len(by_view) < len(new) // 2:
+        by_view += view.sample(2).anchor.tolist()
+    thread.join()
+    found = by_union + by_view
+    while len(found) < len(new):
+        found += view.sample(1).anchor.tolist()
+    assert sorted(found) == new
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_new_window_comes_once_where_a_draw_of_a_union_is_made_again(
+    view_in_union, monkeypatch, prefetch
+):
+    live, view, union = view_in_union
+    fill(live, 60, 80)
+    new = view.anchors()[view.anchors() >= 80].tolist()
+    monkeypatch.setattr(SequenceReader, "read", read_again(SequenceReader.read))
+    batches, found = union.prefetch(1, 4) if prefetch else None, []
+    while len(found) < len(new):
+        batch = next(batches) if prefetch else union.sample(4)
+        found += union.locate(batch.anchor[:2])[1].tolist()
+    assert sorted(found[: len(new)]) == new
 
 
 def test_what_a_prefetcher_had_under_way_comes_again_after_a_flush_and_a_kill(tmp_path):

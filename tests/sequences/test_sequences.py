@@ -21,6 +21,7 @@ from diskreplay.errors import (
     UnknownIdError,
     UsageError,
 )
+from diskreplay.sequence_reader import SequenceReader
 from tests.sequences.playing import Play
 
 # Chi-square by degrees of freedom: what a fair draw exceeds once in a thousand.
@@ -470,6 +471,32 @@ def test_a_reader_keeps_its_new_windows_where_the_writer_opens_with_another_capa
         with make_buffer(tmp_path / "replay", capacity=400) as buffer:
             buffer.flush()
             assert view.sample(8).anchor.tolist() == new[4:12]
+
+
+def read_again(read):
+    """The same where each third try finds that a live store changed under its reader."""
+    tries = iter(range(10**6))
+
+    def tried(reader, drawn, *arguments):
+        if next(tries) % 3 == 1:
+            drawn.guard.release()
+            return None
+        return read(reader, drawn, *arguments)
+
+    return tried
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_new_window_comes_once_where_a_draw_is_made_again(buffer, monkeypatch, prefetch):
+    play(buffer, 20)
+    view = buffer.sequences(3, online=True, seed=1)
+    play(buffer, 60, start=20)
+    new = view.anchors()[view.anchors() >= 22].tolist()
+    monkeypatch.setattr(SequenceReader, "read", read_again(SequenceReader.read))
+    batches, found = view.prefetch(1, 4) if prefetch else None, []
+    while len(found) < len(new):
+        found += (next(batches) if prefetch else view.sample(4)).anchor.tolist()
+    assert sorted(found[: len(new)]) == new
 
 
 def test_new_windows_that_were_put_back_and_left_do_not_come(tmp_path):
