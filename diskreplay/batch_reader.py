@@ -6,7 +6,6 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.batch import Batch, WindowMemory
 from diskreplay.errors import CorruptSegmentError, InvalidInputError
 from diskreplay.sampling.row_index import BEFORE, BEFORE_NEXT, Plan
@@ -110,10 +109,9 @@ class BatchReader:
             (observation, following), action = pairs[0], actions[0]
         else:
             observation, following = (
-                spaces.unflatten(schema.observation_space, parts)
-                for parts in zip(*pairs, strict=True)
+                schema.observation.unflatten(parts) for parts in zip(*pairs, strict=True)
             )
-            action = spaces.unflatten(schema.action_space, actions)
+            action = schema.action.unflatten(actions)
         arrays = {
             "observation": observation,
             "action": action,

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Collection, Mapping
 from threading import get_ident
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from gymnasium import spaces as gym_spaces
 
 from diskreplay import validation
 from diskreplay.checkpoint_loader import CheckpointLoader
@@ -17,6 +16,9 @@ from diskreplay.statistics import Statistics, measured
 from diskreplay.store import tempfiles
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 class ReplayBuffer(SequenceSource):
@@ -116,8 +118,8 @@ class ReplayBuffer(SequenceSource):
         self,
         path: str | os.PathLike | None,
         *,
-        observation_space: gym_spaces.Space,
-        action_space: gym_spaces.Space,
+        observation_space: "gymnasium.Space",
+        action_space: "gymnasium.Space",
         capacity: int | None,
         max_transitions: int | None = None,
         num_envs: int = 1,
@@ -140,7 +142,7 @@ class ReplayBuffer(SequenceSource):
             num_envs, stack_size, stack_padding, update_horizon, gamma, batch_size, max_transitions
         )
         capacity = options.rows_kept(capacity)
-        schema = Schema(observation_space, action_space, extras, compressor, new_extras)
+        schema = Schema.of(observation_space, action_space, extras, compressor, new_extras)
         super().__init__(
             StoreKind(schema, options, self._distribution), path, capacity=capacity,
             segment_rows=segment_rows, env_group=env_group, seed=seed, name=name, shrink=shrink,

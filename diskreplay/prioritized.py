@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from gymnasium import spaces as gym_spaces
 
 from diskreplay import given_numbers
 from diskreplay.batch import Batch
@@ -21,6 +20,9 @@ from diskreplay.sampling.prioritized import PriorityMass
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.store.rwlock import ReadGuard
 from diskreplay.validation import checked_ids
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -56,8 +58,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self,
         path: str | os.PathLike | None,
         *,
-        observation_space: gym_spaces.Space,
-        action_space: gym_spaces.Space,
+        observation_space: "gymnasium.Space",
+        action_space: "gymnasium.Space",
         capacity: int | None,
         max_transitions: int | None = None,
         num_envs: int = 1,

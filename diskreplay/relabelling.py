@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
 
 from diskreplay.brief import brief
 from diskreplay.errors import InvalidInputError, NotFiniteError, ShapeError
 from diskreplay.given_numbers import as_reals, whole
+from diskreplay.stored_space import StoredSpace
 from diskreplay.transition_source import TransitionSource
 from diskreplay.validation import field_names, fit_flag, one_of
 
@@ -57,7 +57,7 @@ class Relabelling:
         for what, given in (("compute_reward", compute_reward), ("terminated", terminated)):
             if not callable(given) and not (what == "terminated" and given is None):
                 raise InvalidInputError(f"{what}: a function expected, found {brief(given)}")
-        _check_goals(buffer.observation_space, achieved, desired)
+        _check_goals(StoredSpace.of(buffer.observation_space, "observation"), achieved, desired)
         info = tuple(field_names(info, "info"))
         for name in info:
             if name not in buffer.extras:
@@ -120,25 +120,22 @@ class Relabelling:
         return reward, ended != 0
 
 
-def _check_goals(space: spaces.Space, achieved: str, desired: str) -> None:
+def _check_goals(space: StoredSpace, achieved: str, desired: str) -> None:
     """Refuse an observation space without two goals of one kind."""
-    if not isinstance(space, spaces.Dict):
-        raise InvalidInputError(f"hindsight: a Dict of observations expected, found {space}")
+    if space.kind != "Dict":
+        raise InvalidInputError(f"hindsight: a Dict of observations expected, found {space.space}")
+    boxes = {key: part.leaves[0][1:] for key, part in space.parts.items() if part.kind == "Box"}
     for what, key in (("achieved", achieved), ("desired", desired)):
-        if (
-            not isinstance(key, str)
-            or key not in space.spaces
-            or not isinstance(space[key], spaces.Box)
-        ):
-            boxes = ", ".join(k for k in space.spaces if isinstance(space[k], spaces.Box))
+        if not isinstance(key, str) or key not in boxes:
             raise InvalidInputError(
-                f"{what}: a Box of the observation expected, found {brief(key)}; there are: {boxes}"
+                f"{what}: a Box of the observation expected, found {brief(key)}; there are: "
+                f"{', '.join(boxes)}"
             )
-    one, other = space[achieved], space[desired]
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
+    if boxes[achieved] != boxes[desired]:
+        (shape, dtype), (other_shape, other_dtype) = boxes[achieved], boxes[desired]
         raise InvalidInputError(
-            f"hindsight: {achieved!r} is {one.dtype} of shape {one.shape} and {desired!r} is "
-            f"{other.dtype} of shape {other.shape}; an achieved goal cannot take the place of a "
+            f"hindsight: {achieved!r} is {dtype} of shape {shape} and {desired!r} is "
+            f"{other_dtype} of shape {other_shape}; an achieved goal cannot take the place of a "
             "desired one"
         )
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-from gymnasium import spaces as gym_spaces
 
 from diskreplay import extensions
 from diskreplay.episodes import Episodes
@@ -20,6 +19,7 @@ from diskreplay.store.store import Store
 from diskreplay.validation import field_names, row_ids
 
 if TYPE_CHECKING:
+    import gymnasium
     import pandas
 
 Seen = TypeVar("Seen")
@@ -178,14 +178,14 @@ class RowReader(Session):
     # -- looking
 
     @property
-    def observation_space(self) -> gym_spaces.Space:
+    def observation_space(self) -> "gymnasium.Space":
         """The space of one frame."""
-        return self._kind.schema.observation_space
+        return self._kind.schema.observation.space
 
     @property
-    def action_space(self) -> gym_spaces.Space:
+    def action_space(self) -> "gymnasium.Space":
         """The space of actions."""
-        return self._kind.schema.action_space
+        return self._kind.schema.action.space
 
     @property
     def extras(self) -> dict[str, tuple]:

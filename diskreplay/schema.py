@@ -1,16 +1,19 @@
 """Which fields a buffer has: the leaves of its spaces, the bookkeeping, the extras."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from gymnasium import spaces as gym_spaces
 
-from diskreplay import naming, spaces
+from diskreplay import naming
 from diskreplay.brief import brief
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
 from diskreplay.store.field import CODECS, Field
 from diskreplay.store.store import Store
+from diskreplay.stored_space import StoredSpace
+
+if TYPE_CHECKING:
+    import gymnasium
 
 _PACKED_FROM = 1024  # bytes a row: smaller rows cost more to unpack than they save
 _BOOKKEEPING = (
@@ -30,9 +33,9 @@ class Schema:
 
     Attributes
     ----------
-    observation_space, action_space : gymnasium.Space
+    observation, action : StoredSpace
     observations, actions : list of Field
-        The leaves of the spaces.
+        The leaves of these spaces.
     extras : dict of str to Field
     fields : list of Field
         All of them, in the order in which values are handed to the store: observations, actions,
@@ -49,18 +52,18 @@ class Schema:
 
     def __init__(
         self,
-        observation_space: gym_spaces.Space,
-        action_space: gym_spaces.Space,
+        observation: StoredSpace,
+        action: StoredSpace,
         extras: Mapping[str, tuple] | None,
         compressor: str | Mapping[str, str],
         new_extras: Collection[str] = (),
     ) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
+        self.observation, self.action = observation, action
         if not isinstance(extras, Mapping | None):
             raise ExtrasError(f"extras: (shape, dtype) by name expected, found {brief(extras)}")
         declared: dict[str, list[Any]] = {
-            "observation": list(spaces.leaves(observation_space, "observation")),
-            "action": list(spaces.leaves(action_space, "action")),
+            "observation": observation.leaves,
+            "action": action.leaves,
             "extras": _checked_extras(dict(extras or {})),
         }
         known = {name for specs in declared.values() for name, *_ in specs}
@@ -83,6 +86,22 @@ class Schema:
         self.shapes = {field.name: (field.shape, field.dtype) for field in self.fields}
         self.is_flat = self.names[:2] == ["observation", "action"]
 
+    @classmethod
+    def of(
+        cls,
+        observation_space: "gymnasium.Space",
+        action_space: "gymnasium.Space",
+        extras: Mapping[str, tuple] | None,
+        compressor: str | Mapping[str, str],
+        new_extras: Collection[str] = (),
+    ) -> Self:
+        """The fields that spaces and extras make."""
+        return cls(
+            StoredSpace.of(observation_space, "observation"),
+            StoredSpace.of(action_space, "action"),
+            extras, compressor, new_extras,
+        )  # fmt: skip
+
     @property
     def extra_specs(self) -> dict[str, tuple]:
         """The extras as they are declared."""
@@ -100,8 +119,8 @@ class Schema:
     def describe(self) -> dict[str, Any]:
         """As JSON, for the group's attributes."""
         return {
-            "observation_space": spaces.describe(self.observation_space),
-            "action_space": spaces.describe(self.action_space),
+            "observation_space": self.observation.document,
+            "action_space": self.action.document,
             "extras": {
                 name: [list(field.shape), field.dtype.name, *[MUTABLE] * field.mutable]
                 for name, field in self.extras.items()
@@ -109,11 +128,11 @@ class Schema:
         }
 
     @classmethod
-    def parse(cls, attributes: Mapping[str, Any]) -> "Schema":
+    def parse(cls, attributes: Mapping[str, Any]) -> Self:
         """The opposite of `describe`; how fields are compressed is the store's to say."""
         return cls(
-            spaces.parse(attributes["observation_space"]),
-            spaces.parse(attributes["action_space"]),
+            StoredSpace(attributes["observation_space"], "observation"),
+            StoredSpace(attributes["action_space"], "action"),
             attributes["extras"],
             "auto",
         )
@@ -143,13 +162,13 @@ class Schema:
                     + f", or add it to the store: new_extras=[{name!r}]"
                     * is_new
                 )
-        mine = self.describe()
-        for name in ("observation_space", "action_space"):
-            there = store.meta.get(name)
-            if not spaces.alike(mine[name], there):
+        for space in (self.observation, self.action):
+            there = store.meta.get(f"{space.name}_space")
+            if not space.is_alike(there):
                 raise SchemaError(
-                    f"{store.path}: {name} is {there} in the store and {mine[name]} here; open it "
-                    "with the spaces it was made with, or choose another directory"
+                    f"{store.path}: {space.name}_space is {there} in the store and "
+                    f"{space.document} here; open it with the spaces it was made with, or choose "
+                    "another directory"
                 )
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.batch import MOST_KEPT
 from diskreplay.batch_reader import flat, refuse_size, reused
 from diskreplay.errors import CorruptSegmentError
@@ -248,10 +247,10 @@ class SequenceReader:
         schema, frames = self._schema, [windows[name] for name in self._observations]
         if self._stack > 1 and not self._window.crosses:
             frames = [self._stacked(each) for each in frames]
-        shown: dict[str, Any] = {"observation": spaces.unflatten(schema.observation_space, frames)}
+        shown: dict[str, Any] = {"observation": schema.observation.unflatten(frames)}
         if self._actions:
             actions = [windows[name] for name in self._actions]
-            shown["action"] = spaces.unflatten(schema.action_space, actions)
+            shown["action"] = schema.action.unflatten(actions)
         extras = {name: windows[name] for name in (*self._extras, *self._state)}
         return shown | planned | extras
 

@@ -115,7 +115,7 @@ class SlotFields:
                         f"{compressor[name]!r:.60} and {compressor[now]!r:.60}; one has to do"
                     )
             compressor = {self.stored[name]: chosen for name, chosen in compressor.items()}
-        self.schema = Schema(
+        self.schema = Schema.of(
             self._space("observation", _NOTHING), self._space("action", _NO_ACTION), extras,
             compressor,
         )  # fmt: skip

@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces as gym_spaces
 
-from diskreplay import spaces
 from diskreplay.brief import brief
 from diskreplay.errors import (
     DtypeError,
@@ -185,6 +183,10 @@ def _named(field: Field, name: str) -> Field:
     return made
 
 
+def _leaves(fields: list[Field], parts: list[Any]) -> list[Any]:
+    return [fit(field, part) for field, part in zip(fields, parts, strict=True)]
+
+
 class RowValidator:
     """Turns what `add` is given into rows: checked, cast, in the order of the fields.
 
@@ -201,8 +203,6 @@ class RowValidator:
         self._next = [_named(field, f"next_{field.name}") for field in schema.observations]
         self._all_envs = np.arange(num_envs)
         self._zeros = [np.zeros((), field.dtype) for field in schema.fields]
-        both = schema.observation_space, schema.action_space
-        self._keys = {id(space): spaces.keys_of_leaves(space) for space in both}
         self._step_at = schema.names.index("step")
         self._final_at = schema.names.index("is_final")
 
@@ -218,8 +218,8 @@ class RowValidator:
             seen, done = self._flat
             row: list[Any] = [fit(seen, observation), fit(done, action)]
         else:
-            row = self._leaves(schema.observation_space, schema.observations, observation)
-            row += self._leaves(schema.action_space, schema.actions, action)
+            row = _leaves(schema.observations, schema.observation.flatten(observation))
+            row += _leaves(schema.actions, schema.action.flatten(action))
         if type(terminated) is not bool:
             terminated = fit_flag("terminated", terminated)
         if type(truncated) is not bool:
@@ -239,31 +239,20 @@ class RowValidator:
     def frame(self, step: int, observation: Any, *, is_next: bool = False) -> list[Any]:
         """A value for each field of a row that holds only an observation."""
         schema = self._schema
-        fields = self._next if is_next else schema.observations
-        leaves = self._leaves(schema.observation_space, fields, observation)
+        if is_next:
+            leaves = _leaves(self._next, schema.observation.flatten(observation, "next_"))
+        else:
+            leaves = _leaves(schema.observations, schema.observation.flatten(observation))
         row = [*leaves, *self._zeros[len(leaves) :]]
         row[self._step_at], row[self._final_at] = step, True
         return row
-
-    def _leaves(self, space: gym_spaces.Space, fields: list[Field], value: Any) -> list[Any]:
-        parts = self._parts(space, fields, value)
-        return [fit(field, part) for field, part in zip(fields, parts, strict=True)]
-
-    def _parts(self, space: gym_spaces.Space, fields: list[Field], value: Any) -> list[Any]:
-        """As `spaces.flatten`; asking a space what it is takes longer than its row."""
-        if len(fields) == 1 and "/" not in fields[0].name:
-            return [value]
-        keys = self._keys[id(space)]
-        if keys is not None and type(value) is dict and value.keys() == keys:
-            return [value[key] for key in keys]
-        return spaces.flatten(space, value, fields[0].name.split("/")[0])
 
     def _check_shape(self, next_observation: Any) -> None:
         """Of one that is not stored: its values are not looked at, nor what is masked."""
         fields = self._next
         if self._schema.is_flat and getattr(next_observation, "shape", None) == fields[0].shape:
             return
-        parts = spaces.flatten(self._schema.observation_space, next_observation, "next_observation")
+        parts = self._schema.observation.flatten(next_observation, "next_")
         for field, part in zip(fields, parts, strict=True):
             if getattr(part, "shape", None) != field.shape:
                 shape = as_array(field.name, part).shape
@@ -278,8 +267,8 @@ class RowValidator:
     ) -> list[np.ndarray]:  # fmt: skip
         """An array ``(num_envs, *shape)`` for each field, looked at where `envs` record."""
         schema, num_envs = self._schema, self._num_envs
-        rows = self._leaf_rows(schema.observation_space, schema.observations, observation, envs)
-        rows += self._leaf_rows(schema.action_space, schema.actions, action, envs)
+        rows = self._leaf_rows(schema.observations, schema.observation.flatten(observation), envs)
+        rows += self._leaf_rows(schema.actions, schema.action.flatten(action), envs)
         reward_field = schema.fields[len(rows)]
         rewards = fit_rows(reward_field, reward, num_envs, envs)
         finite = np.isfinite(rewards)
@@ -297,7 +286,8 @@ class RowValidator:
     ) -> list[np.ndarray]:
         """The same of rows that hold only an observation."""
         schema = self._schema
-        rows = self._leaf_rows(schema.observation_space, self._next, next_observation, envs)
+        parts = schema.observation.flatten(next_observation, "next_")
+        rows = self._leaf_rows(self._next, parts, envs)
         if not len(envs):
             return []
         for field in schema.fields[len(rows) :]:
@@ -322,9 +312,8 @@ class RowValidator:
         return np.flatnonzero(fit_flags("mask", mask, self._num_envs))
 
     def _leaf_rows(
-        self, space: gym_spaces.Space, fields: list[Field], value: Any, envs: np.ndarray
+        self, fields: list[Field], parts: list[Any], envs: np.ndarray
     ) -> list[np.ndarray]:
-        parts = self._parts(space, fields, value)
         return [
             fit_rows(field, part, self._num_envs, envs)
             for field, part in zip(fields, parts, strict=True)

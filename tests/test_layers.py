@@ -52,6 +52,7 @@ LEVELS = [
     ["slot_fields"],
     ["validation"],
     ["schema"],
+    ["stored_space"],
     ["spaces"],
     ["naming"],
     ["sequence_batch", "sequence_state", "slot_view"],
@@ -147,7 +148,7 @@ def circles(imported):
 
 def test_the_parser_sees_imports():
     found = set(imports(PACKAGE / "convert" / "pandas.py"))
-    assert "diskreplay.spaces" in found
+    assert "diskreplay.stored_space.StoredSpace" in found
     assert "diskreplay.extensions" in set(imports(PACKAGE / "batch.py"))
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
 

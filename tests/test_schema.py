@@ -16,7 +16,7 @@ EXTRAS = {"map": ((32, 32), "uint8"), "h": ((256,), "float32", "mutable"), "p": 
 
 
 def made(observation=SPACE, action=ACTION, extras=EXTRAS, compressor="auto", new=()):
-    return Schema(observation, action, extras, compressor, new)
+    return Schema.of(observation, action, extras, compressor, new)
 
 
 def test_fields_in_the_order_in_which_values_are_handed_over():
@@ -102,7 +102,7 @@ def test_as_json_and_back():
         "map": ((32, 32), np.dtype("u1")), "h": ((256,), np.dtype("f4"), "mutable"),
         "p": ((), np.dtype("f8")),
     }  # fmt: skip
-    assert (parsed.observation_space, parsed.action_space) == (SPACE, Discrete(4))
+    assert (parsed.observation.space, parsed.action.space) == (SPACE, Discrete(4))
 
 
 def test_memory_of_a_transition_of_a_batch():

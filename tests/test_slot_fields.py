@@ -40,8 +40,8 @@ def test_fields_with_the_names_of_a_store_are_its_own():
     found = made()
     assert found.stored["observation"] == "observation"
     assert found.stored["reward"] == "reward"
-    assert found.schema.observation_space.shape == (4, 8, 8)
-    assert found.schema.action_space.shape == ()
+    assert found.schema.observation.space.shape == (4, 8, 8)
+    assert found.schema.action.space.shape == ()
     given = dict(zip(found.schema.names, found.given, strict=True))
     assert given["slot"] is None
     assert given["step"] is None
@@ -54,14 +54,14 @@ def test_fields_with_the_names_of_a_store_are_its_own():
 def test_nested_observations_are_a_dict_unless_there_is_a_whole_one():
     parts = {"observation/a": ((2,), np.uint8), "observation/b": ((), np.int8)}
     found = made(parts)
-    assert isinstance(found.schema.observation_space, spaces.Dict)
-    assert set(found.schema.observation_space.spaces) == {"a", "b"}
+    assert isinstance(found.schema.observation.space, spaces.Dict)
+    assert set(found.schema.observation.space.spaces) == {"a", "b"}
     both = made({**parts, "observation": ((3,), np.uint8)})
-    assert isinstance(both.schema.observation_space, spaces.Box)
+    assert isinstance(both.schema.observation.space, spaces.Box)
     assert both.stored["observation/a"] != "observation/a"
     deep = made({"observation/a/b": ((2,), np.uint8)})
     assert deep.stored["observation/a/b"] != "observation/a/b"
-    assert deep.schema.observation_space.shape == (1,)  # of nothing
+    assert deep.schema.observation.space.shape == (1,)  # of nothing
 
 
 def test_frames_that_are_shared_are_stored_once():

@@ -171,7 +171,7 @@ class SlotBuffer(RowBuffer):
             "segment_rows": segment_rows, "seed": seed,
         }  # fmt: skip
         options = Options.checked(1, stack_size, "zero", update_horizon, gamma, batch_size)
-        schema = Schema(observation_space, action_space, extras, compressor)
+        schema = Schema.of(observation_space, action_space, extras, compressor)
         self._blank: dict[str, Any] = dict.fromkeys(schema.names)  # in their order
         kind = SlotStoreKind(
             schema, options, owner=facade,

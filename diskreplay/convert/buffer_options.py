@@ -12,6 +12,7 @@ from diskreplay.errors import FormatError
 from diskreplay.metadata import parse as parse_metadata
 from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.store import format
+from diskreplay.stored_space import StoredSpace
 
 _PLAIN = (
     "capacity", "num_envs", "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size"
@@ -33,8 +34,8 @@ def options_of(buffer: ReplayBuffer) -> dict[str, Any]:
     stored = format.read_attributes(buffer.path)["fields"]
     document = {
         "kind": "uniform",
-        "observation_space": spaces.describe(buffer.observation_space),
-        "action_space": spaces.describe(buffer.action_space),
+        "observation_space": spaces.describe(buffer.observation_space, "observation"),
+        "action_space": spaces.describe(buffer.action_space, "action"),
         "extras": {name: [list(shape), dtype.name, *more] for name, (shape, dtype, *more) in
                    buffer.extras.items()},
         "compressor": {field["name"]: field["compressor"] for field in stored
@@ -69,8 +70,8 @@ def make_buffer(
         kind = {"uniform": ReplayBuffer, "prioritized": PrioritizedReplayBuffer}[
             document.pop("kind")
         ]
-        for name in ("observation_space", "action_space"):
-            document[name] = spaces.parse(document[name])
+        for name in ("observation", "action"):
+            document[f"{name}_space"] = StoredSpace(document[f"{name}_space"], name).space
         options = {**document, **options}
         if isinstance(options["compressor"], Mapping):
             stored: Any = document["compressor"]

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay import given_numbers, spaces
+from diskreplay import given_numbers
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of
 from diskreplay.convert.importer import Progress, importing
@@ -42,6 +42,7 @@ from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
+from diskreplay.stored_space import StoredSpace
 
 __all__ = ["from_lerobot", "to_lerobot"]
 
@@ -240,6 +241,6 @@ def _rows(
     if final is None:
         return
     columns = {name: np.zeros((1, *shape), dtype) for name, (shape, dtype) in buffer.fields.items()}
-    names = [name for name, *_ in spaces.leaves(buffer.observation_space, "observation")]
+    names = StoredSpace.of(buffer.observation_space, "observation").names
     columns |= {name: final[name] for name in names}
     yield columns | {"step": np.array([length]), "is_final": np.ones(1, np.bool_)}

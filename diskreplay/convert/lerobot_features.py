@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError
+from diskreplay.stored_space import StoredSpace
 
 IMAGE, IMAGES, STATE, ACTION = (
     "observation.image", "observation.images.", "observation.state", "action",
@@ -187,11 +187,11 @@ def features_of(buffer: ReplayBuffer) -> list[Feature]:
     """
     made = [
         Feature.of(name, name.partition("/")[2], shape, dtype)
-        for name, shape, dtype in spaces.leaves(buffer.observation_space, "observation")
+        for name, shape, dtype in StoredSpace.of(buffer.observation_space, "observation").leaves
     ]
     made += [
         Feature(name, name.replace("/", "."), shape, dtype, False)
-        for name, shape, dtype in spaces.leaves(buffer.action_space, "action")
+        for name, shape, dtype in StoredSpace.of(buffer.action_space, "action").leaves
     ]
     made += [
         Feature(name, MORE + name, shape, dtype, False)

@@ -26,6 +26,7 @@ from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.store import files
 from diskreplay.store.paths import local
 from diskreplay.store.system_errors import translated
+from diskreplay.stored_space import StoredSpace
 
 FINAL = Path("diskreplay", "final.parquet")
 VERSION = 1
@@ -125,7 +126,7 @@ class LeRobotFiles:
         assert self._document is not None
         options, made = self._document["buffer"], []
         for of in ("observation", "action"):
-            for name, shape, dtype in spaces.leaves(spaces.parse(options[f"{of}_space"]), of):
+            for name, shape, dtype in StoredSpace(options[f"{of}_space"], of).leaves:
                 if of == "observation":
                     made.append(Feature.of(name, name.partition("/")[2], shape, dtype))
                 else:
@@ -184,8 +185,8 @@ class LeRobotFiles:
         assert action is not None
         return {
             "kind": "prioritized" if prioritized else "uniform",
-            "observation_space": spaces.describe(gym_spaces.Dict(seen)),
-            "action_space": spaces.describe(action), "extras": extras, "compressor": {},
+            "observation_space": spaces.describe(gym_spaces.Dict(seen), "observation"),
+            "action_space": spaces.describe(action, "action"), "extras": extras, "compressor": {},
         }  # fmt: skip
 
     def _about(self, episode: int) -> dict[str, Any]:

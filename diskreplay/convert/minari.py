@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of
 from diskreplay.convert.hdf5_file import telling_nothing
@@ -38,6 +37,7 @@ from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.extensions import needed
 from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open
+from diskreplay.stored_space import StoredSpace
 
 if TYPE_CHECKING:
     import gymnasium
@@ -177,15 +177,16 @@ def _episode(
         if as_lists and shape == ():
             infos[name] = list(infos[name])  # Minari reads no flat array back from Arrow
     seed = int(columns["seed"][0]) if _has_seeds(buffer.extras) else _NO_SEED
+    observation = StoredSpace.of(buffer.observation_space, "observation")
+    action = StoredSpace.of(buffer.action_space, "action")
     observations = []
-    for name, *_ in spaces.leaves(buffer.observation_space, "observation"):
+    for name in observation.names:
         rows = columns[name]
         observations.append(np.concatenate([rows, np.zeros_like(rows[:1])]) if pad else rows)
-    actions = [columns[name][:steps] for name, *_ in spaces.leaves(buffer.action_space, "action")]
     return EpisodeBuffer(
         seed=None if seed < 0 else seed,
-        observations=spaces.unflatten(buffer.observation_space, observations),
-        actions=spaces.unflatten(buffer.action_space, actions),
+        observations=observation.unflatten(observations),
+        actions=action.unflatten([columns[name][:steps] for name in action.names]),
         rewards=columns["reward"][:steps],
         terminations=columns["terminated"][:steps],
         truncations=truncated,
@@ -286,12 +287,10 @@ def from_minari(
 
 def _foreign(dataset: "MinariDataset", infos: Sequence[str], prioritized: bool) -> dict[str, Any]:
     """The options for a data set that others wrote, as `options_of` has them."""
-    for space, of in ((dataset.observation_space, "observation"), (dataset.action_space, "action")):
-        list(spaces.leaves(space, of))  # says which space cannot be stored
     return {
         "kind": "prioritized" if prioritized else "uniform",
-        "observation_space": spaces.describe(dataset.observation_space),
-        "action_space": spaces.describe(dataset.action_space),
+        "observation_space": StoredSpace.of(dataset.observation_space, "observation").document,
+        "action_space": StoredSpace.of(dataset.action_space, "action").document,
         "extras": _extras(dataset, infos),
         "compressor": {},
     }
@@ -355,9 +354,9 @@ def _columns(
 
 def _leaves(space: "gymnasium.Space", of: str, value: Any) -> dict[str, np.ndarray]:
     """The arrays of an episode's observations or actions by field name."""
-    parts = spaces.flatten(space, value, of)
-    names = [name for name, *_ in spaces.leaves(space, of)]
-    return {name: np.asarray(part) for name, part in zip(names, parts, strict=True)}
+    stored = StoredSpace.of(space, of)
+    parts = stored.flatten(value)
+    return {name: np.asarray(part) for name, part in zip(stored.names, parts, strict=True)}
 
 
 def _minari() -> Any:

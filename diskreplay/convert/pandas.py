@@ -41,7 +41,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.timeline import Timeline, flat, take_retained, timeline_of
@@ -49,6 +48,7 @@ from diskreplay.errors import InvalidInputError, NotSampleableError, UnknownIdEr
 from diskreplay.extensions import needed
 from diskreplay.given_numbers import whole
 from diskreplay.inspection.identity import metadata_of
+from diskreplay.stored_space import StoredSpace
 from diskreplay.validation import one_of
 
 if TYPE_CHECKING:
@@ -234,10 +234,10 @@ class _Plan:
         one_of("vectors", vectors, get_args(Vectors))
         self._buffer, self._observations = buffer, observations
         self._metadata = metadata_of(buffer.path)
-        actions = [name for name, *_ in spaces.leaves(buffer.action_space, "action")]
+        actions = StoredSpace.of(buffer.action_space, "action").names
         self._leaves = []
         if observations != "none":
-            self._leaves = [n for n, *_ in spaces.leaves(buffer.observation_space, "observation")]
+            self._leaves = StoredSpace.of(buffer.observation_space, "observation").names
         taken = {*_BEFORE, *_BETWEEN, *self._leaves}
         shown: list[str | _Column] = [
             *_BEFORE,

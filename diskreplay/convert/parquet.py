@@ -40,7 +40,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.arrow import (
     from_arrow,
@@ -65,6 +64,7 @@ from diskreplay.given_numbers import whole
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import local
+from diskreplay.stored_space import StoredSpace
 from diskreplay.validation import one_of
 
 __all__ = ["from_parquet", "to_parquet"]
@@ -238,8 +238,8 @@ class _Names:
     """Fields by their place in the table, and the columns of fields."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
-        self.observations = [n for n, *_ in spaces.leaves(buffer.observation_space, "observation")]
-        self._actions = [n for n, *_ in spaces.leaves(buffer.action_space, "action")]
+        self.observations = StoredSpace.of(buffer.observation_space, "observation").names
+        self._actions = StoredSpace.of(buffer.action_space, "action").names
         self.extras = list(buffer.extras)
         self._of = {field: field for field in buffer.fields}
         taken = {*self._of} - {*self.extras} | {name for name, _dtype in _KEYS} | {"return_to_go"}

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of, parse_description
 from diskreplay.convert.importer import Importer, Progress, importing
@@ -31,6 +30,7 @@ from diskreplay.extensions import needed
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import local
+from diskreplay.stored_space import StoredSpace
 
 __all__ = ["from_csv", "to_csv"]
 
@@ -73,7 +73,7 @@ def to_csv(
     _pandas()
     path = local(path, "path")
     rows = timeline_of(buffer).finals_apart()
-    observations = [name for name, *_ in spaces.leaves(buffer.observation_space, "observation")]
+    observations = StoredSpace.of(buffer.observation_space, "observation").names
     numbers = sum(math.prod(buffer.fields[name][0]) for name in observations)
     if numbers > _MOST_NUMBERS:
         observations = []
@@ -266,7 +266,7 @@ def _take_in(frame: Any, names: dict[str, list[str]], importer: Importer) -> Non
     has_final = frame["has_final"].to_numpy()
     finals = {
         field: values(field, names[f"final_{field}"], has_final)
-        for field, *_ in spaces.leaves(buffer.observation_space, "observation")
+        for field in StoredSpace.of(buffer.observation_space, "observation").names
     }
     importer.add_mixed(
         frame["env"].to_numpy(), frame["row"].to_numpy(), columns, has_final, finals,

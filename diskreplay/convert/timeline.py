@@ -7,13 +7,13 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.episodes import Episodes
 from diskreplay.errors import NotSampleableError
 from diskreplay.given_numbers import real
 from diskreplay.inspection.episodes import episodes_of
 from diskreplay.prioritized import PrioritizedReplayBuffer
+from diskreplay.stored_space import StoredSpace
 
 _SMALL = ("step", "is_final", "terminated", "truncated", "reward")
 
@@ -191,7 +191,7 @@ def chunks(
 ) -> Iterator[Chunk]:
     """The rows of a timeline with their values, `size` at a time; one empty chunk if there are
     none."""
-    observations = [name for name, *_ in spaces.leaves(buffer.observation_space, "observation")]
+    observations = StoredSpace.of(buffer.observation_space, "observation").names
     rest = [name for name in buffer.fields if name not in _SMALL]
     for start in range(0, max(len(rows), 1), size):
         part = rows.only(slice(start, start + size))

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import InvalidInputError, SchemaError
 from diskreplay.integrations.environments import attribute
+from diskreplay.stored_space import StoredSpace
 from diskreplay.validation import one_of
 
 _NEVER_SEEN = "the agent would learn from stacks that it never saw"
@@ -59,8 +59,8 @@ class FrameStacks:
     ) -> None:
         self.axes = _frame_axes(found, buffer.observation_space, frame_axis)
         self._repeats = buffer.stack_padding == "reset"
-        leaves = {name: shape for name, shape, _dtype in spaces.leaves(found, "observation")}
-        self._names = [n for n, *_ in spaces.leaves(buffer.observation_space, "observation")]
+        leaves = {n: shape for n, shape, _dtype in StoredSpace.of(found, "observation").leaves}
+        self._names = StoredSpace.of(buffer.observation_space, "observation").names
         paddings = attribute(env, "padding_type")  # of a FrameStackObservation
         for name, axis in zip(self._names, self.axes, strict=True):
             length = None if axis is None else leaves[name][axis]
@@ -135,7 +135,7 @@ def _frame_axes(
     one_of("frame_axis", frame_axis, ("auto", None, 0, -1))
     where = f"the environment's observation space is {found}, the buffer's {expected}"
     leaves, frames = (
-        {name: (shape, dtype) for name, shape, dtype in spaces.leaves(space, "observation")}
+        {n: (shape, dtype) for n, shape, dtype in StoredSpace.of(space, "observation").leaves}
         for space in (found, expected)
     )
     if leaves.keys() != frames.keys():

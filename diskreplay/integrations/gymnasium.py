@@ -65,11 +65,11 @@ except ImportError as error:
         "`buffer.add`, which does not need it"
     ) from error
 
-from diskreplay import spaces
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.errors import ExtrasError, InvalidInputError, SchemaError
 from diskreplay.integrations.environments import note
 from diskreplay.integrations.frame_stacks import FrameStacks
+from diskreplay.stored_space import StoredSpace
 
 __all__ = ["Recorder", "VectorRecorder"]
 
@@ -127,7 +127,8 @@ class _Recording:
                 f"{buffer.action_space}; make the buffer with the environment's"
             )
         self.buffer = buffer
-        self._nested = isinstance(buffer.observation_space, gym_spaces.Dict | gym_spaces.Tuple)
+        self._observations = StoredSpace.of(buffer.observation_space, "observation")
+        self._actions = StoredSpace.of(buffer.action_space, "action")
         self._extras = extras
         self._annotations: dict[str, Any] = {}
         self._held: list[np.ndarray] | None = None  # the frames that the next action is chosen for
@@ -178,31 +179,23 @@ class _Recording:
 
     def _frames(self, observation: Any, lead: int) -> list[np.ndarray]:
         """The newest frame of each leaf, copied: environments write into what they returned."""
-        pairs = zip(self._parts(observation), self._axes, strict=True)
+        pairs = zip(self._observations.flatten(observation), self._axes, strict=True)
         return [np.asarray(part)[_PICKS[lead][axis]].copy() for part, axis in pairs]
-
-    def _parts(self, observation: Any) -> list[Any]:
-        if self._nested:
-            return spaces.flatten(self.buffer.observation_space, observation, "observation")
-        return [observation]
 
     def _check_first(self, observation: Any, begun: np.ndarray | None = None) -> None:
         """Refuse what episodes begin with if the buffer's stacks would differ from it."""
         if self._stacked:
-            self._stacks.check_first(self._parts(observation), begun)
+            self._stacks.check_first(self._observations.flatten(observation), begun)
 
     def _observation(self, frames: list[np.ndarray] | None) -> Any:
-        if frames and self._nested:
-            return spaces.unflatten(self.buffer.observation_space, frames)
-        return frames and frames[0]
+        return frames and self._observations.unflatten(frames)
 
     def _copied_action(self, action: Any) -> Any:
         """The action as it was chosen: environments may clip or scale it in place."""
         if isinstance(action, int | np.integer):
             return action
-        space = self.buffer.action_space
-        parts = spaces.flatten(space, action, "action")
-        return spaces.unflatten(space, [np.asarray(part).copy() for part in parts])
+        parts = self._actions.flatten(action)
+        return self._actions.unflatten([np.asarray(part).copy() for part in parts])
 
     def _all_extras(self, *step: Any) -> dict[str, Any]:
         """What was annotated, and what the function makes of (observation, ..., info)."""

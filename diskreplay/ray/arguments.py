@@ -53,7 +53,7 @@ def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
         buffer["gamma"], buffer["batch_size"],
     )  # fmt: skip
     PrioritizedDistribution(buffer["alpha"], buffer["beta"], buffer["weight_normalization"])
-    Schema(
+    Schema.of(
         buffer["observation_space"], buffer["action_space"], buffer["extras"], buffer["compressor"]
     )
     buffer["extras"] = dict(buffer["extras"] or {})

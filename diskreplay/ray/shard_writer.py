@@ -69,7 +69,7 @@ class ShardWriter:
         self._coordinator, self._chunk_rows = coordinator, chunk_rows
         self._options, self._limited = options, limited
         buffer = options["buffer"]
-        schema = Schema(
+        schema = Schema.of(
             buffer["observation_space"], buffer["action_space"], buffer["extras"],
             buffer["compressor"],
         )  # fmt: skip

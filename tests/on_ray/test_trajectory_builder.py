@@ -15,7 +15,7 @@ SPACES = Box(0, 255, (3,), "uint8"), Discrete(4)
 def test_the_same_steps_make_the_same_rows(tmp_path):
     rng = np.random.default_rng(0)
     envs, extras = 4, {"value": ((2,), "float32")}
-    builder = TrajectoryBuilder(Schema(*SPACES, extras, "auto"), envs, 7)
+    builder = TrajectoryBuilder(Schema.of(*SPACES, extras, "auto"), envs, 7)
     options = {"capacity": None, "num_envs": envs, "stack_size": 2, "extras": extras}
     with (
         diskreplay.PrioritizedReplayBuffer(
@@ -56,7 +56,7 @@ def test_the_same_steps_make_the_same_rows(tmp_path):
 
 
 def test_a_step_that_is_refused_changes_nothing():
-    builder = TrajectoryBuilder(Schema(*SPACES, {"value": ((), "int8")}, "auto"), 2, 5)
+    builder = TrajectoryBuilder(Schema.of(*SPACES, {"value": ((), "int8")}, "auto"), 2, 5)
     good = (np.zeros((2, 3), np.uint8), [0, 1], [0.0, 1.0], [False, False], [False, False], None)
 
     def add(at=None, value=None, extras=None, priority=None):
@@ -89,8 +89,8 @@ def test_the_rest_of_an_episode_is_left_out():
     rng = np.random.default_rng(1)
     envs = 3
     for _ in range(20):
-        builder = TrajectoryBuilder(Schema(*SPACES, {}, "auto"), envs, 1000)
-        expected = TrajectoryBuilder(Schema(*SPACES, {}, "auto"), envs, 1000)
+        builder = TrajectoryBuilder(Schema.of(*SPACES, {}, "auto"), envs, 1000)
+        expected = TrajectoryBuilder(Schema.of(*SPACES, {}, "auto"), envs, 1000)
         begun = np.zeros(envs, bool)  # an episode since the cut
         cut, left = int(rng.integers(1, 30)), int(rng.integers(0, 20))
         for at in range(60):
