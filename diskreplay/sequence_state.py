@@ -23,16 +23,18 @@ class SequenceState(NamedTuple):
         By what a view of that name must agree with it.
     attributes : dict
         The JSON object that says all but the leaves.
-    rng : tuple
-        As `ReplayableRng.adopt` takes it.
+    rng : tuple or None
+        As `ReplayableRng.adopt` takes it, of what a store has.
     largest : float
         The largest priority seen.
     new : NewWindows or None
         Which windows were not handed out, of a view that is online.
     under_way : tuple of int, int and float, or None
         Depth, batch size and beta of the prefetcher that had batches under way.
-    leaves : Saved or None
-        Powers of priorities.
+    saved : Saved or None
+        Powers of priorities, as a store has them.
+    leaves : ndarray of float64, shape (rows, num_envs), or None
+        Those of the retained rows, to be saved.
     """
 
     identity: dict[str, Any]
@@ -41,7 +43,8 @@ class SequenceState(NamedTuple):
     largest: float
     new: NewWindows | None
     under_way: tuple[int, int, float | None] | None
-    leaves: Saved | np.ndarray | None
+    saved: Saved | None
+    leaves: np.ndarray | None
 
     @classmethod
     def now(
@@ -62,7 +65,7 @@ class SequenceState(NamedTuple):
             **({"cursor": None, "returned": []} if new is None else new.as_json()),
             "under_way": None if under_way is None else list(under_way),
         }
-        return cls(identity, attributes, None, largest, new, under_way, leaves)
+        return cls(identity, attributes, None, largest, new, under_way, None, leaves)
 
     @classmethod
     def of(cls, store: Store, name: str) -> "SequenceState | None":
@@ -92,7 +95,7 @@ class SequenceState(NamedTuple):
                 found["identity"], found, _parsed_rng(found["rng"]),
                 numbers.real("largest", found["largest"], sys.float_info.min, sys.float_info.max),
                 new, _under_way(found["under_way"]),
-                store.read_priorities(set_name(name)) if ranked else None,
+                store.read_priorities(set_name(name)) if ranked else None, None,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{store.path / 'zarr.json'}: {VIEWS}: damaged ({error})") from error
@@ -103,7 +106,7 @@ class SequenceState(NamedTuple):
             return self
         first, stop = int(store.first.min()), int(store.count.max())
         leaves = np.full((stop - first, store.num_envs), np.nan)
-        start, known, _alpha = self.leaves or (first, leaves[:0], None)
+        start, known, _alpha = self.saved or (first, leaves[:0], None)
         low, high = max(start, first), min(start + len(known), stop)
         if low < high:
             leaves[low - first : high - first] = known[low - start : high - start]

@@ -112,13 +112,13 @@ class SequenceView:
             self._returns = self._to_go.column
         self._under_way = None
         if saved is not None:
-            if not (self._store is None and self._keep_rng):
+            if saved.rng is not None and not (self._store is None and self._keep_rng):
                 self.rng.adopt(*saved.rng)
             if saved.new is not None:
                 anchors.restore_new(saved.new)
             self._under_way = saved.under_way
-            if saved.leaves is not None:
-                anchors.restore(saved.leaves.start, saved.leaves.leaves)
+            if saved.saved is not None:
+                anchors.restore(saved.saved.start, saved.saved.leaves)
         asked, schema = self.asked, self._schema
         self._reader = SequenceReader(
             rows.store.columns, schema, self._stack, asked.window,

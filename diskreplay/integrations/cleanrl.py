@@ -16,7 +16,7 @@ same order, so a run ends in the same weights. ``docs/cleanrl.md`` has whole dif
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -29,6 +29,9 @@ with needed("diskreplay.integrations.cleanrl needs PyTorch", "torch"):
 from diskreplay.errors import InvalidInputError
 from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.sb3_like import DiskTransitions
+
+if TYPE_CHECKING:
+    from diskreplay.integrations.slot_array import SlotArray
 
 __all__ = ["ReplayBuffer", "ReplayBufferSamples"]
 
@@ -68,6 +71,9 @@ class ReplayBuffer(DiskTransitions):
     InvalidInputError, FormatError, SchemaError
         As for `diskreplay.integrations.sb3.DiskReplayBuffer`.
     """
+
+    observations: "SlotArray | dict[str, SlotArray]"  # both are set by `_make_views`
+    next_observations: "SlotArray | dict[str, SlotArray]"
 
     def __init__(
         self,
@@ -148,7 +154,7 @@ class ReplayBuffer(DiskTransitions):
         )
 
     @staticmethod
-    def _at(arrays: Any, slots: np.ndarray, envs: np.ndarray) -> Any:
+    def _at(arrays: "SlotArray | dict[str, SlotArray]", slots: np.ndarray, envs: np.ndarray) -> Any:
         if isinstance(arrays, dict):
             return {name: part[slots, envs] for name, part in arrays.items()}
         return arrays[slots, envs]

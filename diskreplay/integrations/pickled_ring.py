@@ -4,7 +4,7 @@ import copy
 import os
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,11 +12,17 @@ from diskreplay.errors import CheckpointNotFoundError
 from diskreplay.integrations.packed_checkpoint import packed, unpacked
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.opening import open as open_buffer
-from diskreplay.shared_buffer import shared
+from diskreplay.shared_buffer import SharedBuffer, shared
 from diskreplay.store import files, temporary
 from diskreplay.store.format import read_attributes
 from diskreplay.store.listing import checkpoints
 from diskreplay.store.tempfiles import Workspace
+
+if TYPE_CHECKING:
+    from gymnasium import spaces as gym_spaces
+
+    from diskreplay.integrations.disk_options import DiskOptions
+    from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
 
 _MEMORY = "slots.npz"  # of a checkpoint: what is not in the store
 _ARRAYS = "actions", "rewards", "dones", "timeouts"
@@ -56,54 +62,82 @@ class Snapshot:
 class Checkpointed:
     """Mixin of `DiskTransitions`: how it is pickled, and copied."""
 
-    @property
-    def checkpoint_dir(self) -> Path:
-        """Where pickles of this buffer keep their rows."""
-        if self._disk.checkpoints is not None:
-            return Path(self._disk.checkpoints)
-        return Path(f"{self._disk.path}.checkpoints")
+    # Set by the framework's buffer, or by the class that stands for it.
+    buffer_size: int
+    n_envs: int
+    action_space: "gym_spaces.Space"
+    action_dim: int
+    # Set by `DiskTransitions`.
+    actions: np.ndarray
+    _disk: "DiskOptions"
+    _leaves: "list[StackedLeaf]"
+    _ring: TransitionRing | None = None  # until there are rows
+    _handle: SharedBuffer | Snapshot | None = None
+    _pos, _full = 0, False
 
-    def _in_memory(self) -> dict[str, np.ndarray]:
+    # What `DiskTransitions` has.
+
+    def _look(self) -> None:
+        raise NotImplementedError
+
+    def _make_views(self) -> None:
+        raise NotImplementedError
+
+    def _options_of_buffer(self, padding: "Padding") -> dict[str, Any]:
+        raise NotImplementedError
+
+    @property
+    def checkpoint_dir(self) -> Path | None:
+        """Where pickles of this buffer keep their rows; None where those have them inside."""
+        disk = self._disk
+        if disk.path is None or disk.pickle == "embed":
+            return None
+        return Path(disk.checkpoints or f"{disk.path}.checkpoints")
+
+    def _in_memory(self, ring: TransitionRing) -> dict[str, np.ndarray]:
         return {
-            **self._ring.state(), **{name: getattr(self, name) for name in _ARRAYS},
+            **ring.state(), **{name: getattr(self, name) for name in _ARRAYS},
             "place": np.array([self._pos, self._full]),
         }  # fmt: skip
 
-    def _save(self, directory: Path, number: int | str, keep: int | None) -> Path:
-        memory = self._in_memory()
+    def _save(
+        self, ring: TransitionRing, directory: Path, number: int | str, keep: int | None
+    ) -> Path:
+        memory: dict[str, Any] = self._in_memory(ring)  # to `savez` a name might be `allow_pickle`
 
         def write(path: Path) -> None:
             with open(path, "wb") as file:
                 np.savez(file, **memory)
 
-        return self._ring.buffer.save(directory, number, attachments={_MEMORY: write}, keep=keep)
+        return ring.buffer.save(directory, number, attachments={_MEMORY: write}, keep=keep)
 
     def __getstate__(self) -> dict[str, Any]:
         self._look()
-        state = dict(super().__getstate__())
+        inherited = super().__getstate__()
+        assert isinstance(inherited, dict)  # there are no slots
+        state: dict[str, Any] = dict(inherited)
         for name in ("_ring", "_handle", "observations", "next_observations"):
             state.pop(name, None)
-        if self._ring is None:
+        if (ring := self._ring) is None:
             return state
         for name in _ARRAYS:
             del state[name]
-        if self._disk.path is None or self._disk.pickle == "embed":
+        if (directory := self.checkpoint_dir) is None:
             with self._room() as room:
-                made = self._save(room.path, "embedded", None)
+                made = self._save(ring, room.path, "embedded", None)
                 state["_saved"] = packed(made)
         else:
-            there = checkpoints(self.checkpoint_dir)
+            there = checkpoints(directory)
             numbers = [found.number for found in there if found.number is not None]
             number = max(numbers, default=0) + 1
-            state["_saved"] = os.fspath(self._save(self.checkpoint_dir, number, self._disk.keep))
+            made = self._save(ring, directory, number, self._disk.keep)
+            state["_saved"] = os.fspath(made)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         saved = state.pop("_saved", None)
-        if hasattr(super(), "__setstate__"):
-            super().__setstate__(state)
-        else:
-            self.__dict__.update(state)
+        restore = getattr(super(), "__setstate__", self.__dict__.update)
+        restore(state)
         self._make_views()
         if saved is None:
             return
@@ -129,11 +163,11 @@ class Checkpointed:
         found = handle.buffer.load(checkpoint, resume_episodes=True)
         self._handle = handle
         self._ring = TransitionRing(handle, self._leaves, self.buffer_size, self.n_envs, padding)
-        self._restore(found.attachments[_MEMORY])
+        self._restore(self._ring, found.attachments[_MEMORY])
 
-    def _restore(self, memory: Path) -> None:
+    def _restore(self, ring: TransitionRing, memory: Path) -> None:
         with np.load(memory, allow_pickle=False) as arrays:
-            self._ring.restore(arrays)
+            ring.restore(arrays)
             for name in _ARRAYS:
                 setattr(self, name, arrays[name])
             pos, full = arrays["place"].tolist()
@@ -155,18 +189,17 @@ class Checkpointed:
         state = {name: value for name, value in self.__dict__.items() if name not in kept}
         new.__dict__.update(copy.deepcopy(state, memo))
         if "env" in self.__dict__:
-            new.env = self.env
+            new.__dict__["env"] = self.__dict__["env"]  # HER's
         new._make_views()
-        if self._ring is None:
+        if (ring := self._ring) is None:
             return new
         room = self._room()
-        made = self._save(room.path, "copy", None)
+        made = self._save(ring, room.path, "copy", None)
         new._handle = Snapshot(made, room)
         new._ring = TransitionRing(
-            new._handle, new._leaves, self.buffer_size, self.n_envs,
-            self._ring.buffer.stack_padding,
-        )  # fmt: skip
-        new._restore(checkpoints(room.path)[0].attachments[_MEMORY])
+            new._handle, new._leaves, self.buffer_size, self.n_envs, ring.buffer.stack_padding
+        )
+        new._restore(new._ring, checkpoints(room.path)[0].attachments[_MEMORY])
         return new
 
 

@@ -254,6 +254,7 @@ class RunState:
         pulled, or None if there is none."""
         if isinstance(self._place, Path):
             return self._place, number
+        assert hasattr(self._buffer, "_remote_saver")  # as `__init__` saw
         try:
             return self._buffer._remote_saver().fetch(self._place, number)
         except CheckpointNotFoundError:
@@ -319,19 +320,17 @@ class RunState:
         for name in self._rng:
             check("rng", name if name in agent["rng"] else None, name)
         for name, module in self._modules.items():
-            saved, mine = (_shapes(each) for each in (agent["modules"][name], module.state_dict()))
-            for key in sorted({*saved, *mine}):
-                check(f"modules[{name!r}], {key}", saved.get(key), mine.get(key))
+            shapes, own = (_shapes(e) for e in (agent["modules"][name], module.state_dict()))
+            for key in sorted({*shapes, *own}):
+                check(f"modules[{name!r}], {key}", shapes.get(key), own.get(key))
         for name, optimizer in self._optimizers.items():
             what = f"optimizers[{name!r}]"
             check(what, agent["classes"][name], type(optimizer).__qualname__)
-            saved, mine = (_groups(e) for e in (agent["optimizers"][name], optimizer.state_dict()))
-            check(f"{what}, parameters of each group", saved, mine)
+            groups = (_groups(e) for e in (agent["optimizers"][name], optimizer.state_dict()))
+            check(f"{what}, parameters of each group", *groups)
         for name, generator in self._generators.items():
-            saved, mine = (
-                kind_of(each) for each in (agent["generators"][name], state_of(generator))
-            )
-            check(f"generators[{name!r}]", saved, mine)
+            kinds = (kind_of(e) for e in (agent["generators"][name], state_of(generator)))
+            check(f"generators[{name!r}]", *kinds)
 
 
 def _state_now(env: EnvState) -> list[Any] | None:
@@ -366,7 +365,9 @@ def _named(what: str, given: Any, methods: tuple[type, ...] | tuple[str, ...]) -
             else all(callable(getattr(each, method, None)) for method in methods)
         )  # fmt: skip
         if not fits:
-            wanted = " and ".join(getattr(one, "__qualname__", one) for one in methods)
+            wanted = " and ".join(
+                one.__qualname__ if isinstance(one, type) else one for one in methods
+            )
             raise InvalidInputError(
                 f"{what}[{name!r}]: something with {wanted} expected, found {type(each).__name__}"
             )
@@ -401,7 +402,7 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(getattr(value, "shape", ())) for key, value in state.items()}
 
 
-def _groups(state: Mapping[str, Any]) -> list[int]:
+def _groups(state: Mapping[str, Any]) -> list[int] | list[str]:
     """How many parameters each group of an optimizer has; of something else, its keys."""
     if "param_groups" not in state:
         return sorted(state)

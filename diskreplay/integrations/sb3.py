@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from gymnasium import spaces as gym_spaces
 
 from diskreplay.extensions import needed
 
@@ -32,8 +33,6 @@ with needed("diskreplay.integrations.sb3 needs Stable-Baselines3", "sb3"):
     )
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
     from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
-
-from gymnasium import spaces as gym_spaces
 
 from diskreplay.errors import EmptyBufferError, InvalidInputError
 from diskreplay.integrations.disk_options import DiskOptions
@@ -101,6 +100,8 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
         `path` holds something else.
     """
 
+    obs_shape: tuple[int, ...] | dict[str, tuple[int, ...]]  # type: ignore[assignment] # a dict too
+
     def __init__(
         self,
         buffer_size: int,
@@ -127,24 +128,20 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
-        options = DiskOptions(
+        self._set_up(DiskOptions(
             path, frame_stack, frame_axis, stack_padding, compressor, checkpoints, keep, pickle,
             prefetch,
-        )  # fmt: skip
-        self._set_up(options)
+        ))  # fmt: skip
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Transitions as tensors, drawn by SB3; with `prefetch` by the buffer on disk."""
         if not self._disk.prefetch:
             return super().sample(batch_size, env=env)
         drawn = self._as_tensors(self._drawn(batch_size), env)
-        kind = ReplayBufferSamples
-        if isinstance(drawn["observations"], dict):
-            kind = DictReplayBufferSamples
-        names = set(kind._fields) - (
-            set() if "update_horizon" in self._of_engine() else {"discounts"}
-        )
-        return kind(**{name: drawn[name] for name in names})
+        is_dict = isinstance(drawn["observations"], dict)
+        kind = DictReplayBufferSamples if is_dict else ReplayBufferSamples
+        unwanted = () if "update_horizon" in self._of_engine() else ("discounts",)
+        return kind(**{name: drawn[name] for name in kind._fields if name not in unwanted})
 
     def _as_tensors(self, drawn: dict[str, Any], env: Any) -> dict[str, Any]:
         """The same normalized and on the device; ids stay an array."""
@@ -155,8 +152,7 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
             name: value if name == "ids"
             else {key: self.to_torch(part) for key, part in value.items()}
             if isinstance(value, dict)
-            else self.to_torch(value)
-            for name, value in drawn.items()
+            else self.to_torch(value) for name, value in drawn.items()
         }  # fmt: skip
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
@@ -164,21 +160,20 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
             return self._read_at_once(batch_inds)
         kind = DictReplayBuffer if isinstance(self.observations, dict) else ReplayBuffer
         with self._reading_both():
-            return kind._get_samples(self, batch_inds, env)
+            return kind._get_samples(self, batch_inds, env)  # type: ignore[arg-type] # it looks like one
 
     def _reads_at_once(self, slots: np.ndarray) -> bool:
         """Whether both observations can be read into the tensors that are given."""
         leaf, kind = self._leaves[0], type(self)
         if leaf.name or leaf.axis != 0 or self._ring is None:
             return False
-        if torch.device(self.device).type != "cpu":  # who sets it may give its name
-            return False
         if not (
-            kind.to_torch is BaseBuffer.to_torch
+            torch.device(self.device).type == "cpu"  # who sets it may give its name
+            and kind.to_torch is BaseBuffer.to_torch
             and kind._normalize_obs is BaseBuffer._normalize_obs
             and kind._normalize_reward is BaseBuffer._normalize_reward
         ):
-            return False  # a subclass makes something else of them
+            return False  # on another device, or as a subclass makes them
         if not isinstance(slots, np.ndarray) or slots.dtype != np.int64 or slots.ndim != 1:
             return False
         # Seen without a sign, what is below 0 is too large as well.
@@ -189,23 +184,25 @@ class DiskReplayBuffer(DiskTransitions, ReplayBuffer):
         envs = np.zeros(len(slots), np.int64)
         if self.n_envs > 1:  # else the draw has one outcome, and leaves the generator as it was
             envs = np.random.randint(0, high=self.n_envs, size=(len(slots),))  # noqa: NPY002
-        leaf = self._leaves[0]
-        room = np.empty((2, len(slots), *leaf.shape), leaf.dtype)
+        room = np.empty((2, len(slots), *self._leaves[0].shape), self._leaves[0].dtype)
+        assert self._ring is not None  # as `_reads_at_once` saw
         self._ring.both_observations(slots, envs, room)
-        # Not the two parts of one tensor: a change of one counts as a change of the other there.
-        seen, led = map(torch.from_numpy, room)
         at = slots * self.n_envs + envs  # with two indexes NumPy takes twice as long
         done, timeout, rewards = (
             values.reshape(-1).take(at) for values in (self.dones, self.timeouts, self.rewards)
         )
         done *= 1 - timeout
         actions = self.actions.reshape(-1, self.action_dim).take(at, axis=0)
-        actions, done, rewards = map(torch.from_numpy, (actions, done, rewards))
-        return ReplayBufferSamples(seen, actions, led, done[:, None], rewards[:, None])
+        # Not the two parts of one tensor: a change of one counts as a change of the other there.
+        seen, led, acted, ended, gained = map(torch.from_numpy, (*room, actions, done, rewards))
+        return ReplayBufferSamples(seen, acted, led, ended[:, None], gained[:, None])
 
 
 class DiskDictReplayBuffer(DiskReplayBuffer, DictReplayBuffer):
     """The same as a subclass of SB3's `DictReplayBuffer`, for those who look for that."""
+
+    observation_space: gym_spaces.Dict
+    obs_shape: dict[str, tuple[int, ...]]
 
 
 class DiskNStepReplayBuffer(NStepReplayBuffer, DiskReplayBuffer):
@@ -288,8 +285,7 @@ class DiskHerReplayBuffer(HerReplayBuffer, DiskDictReplayBuffer):
 
     def _empty(self) -> None:
         super()._empty()
-        for values in (self.ep_start, self.ep_length, self._current_ep_start):
-            values[:] = 0
+        self.ep_start[:], self.ep_length[:], self._current_ep_start[:] = 0, 0, 0
 
     def _found_episodes(self, slots: np.ndarray, last: np.ndarray) -> None:
         """Where the episodes are that a reopened store has; the last ones are over, too."""
@@ -381,7 +377,9 @@ class DiskPrioritizedReplayBuffer(DiskReplayBuffer):
             "alpha": self.alpha, "beta": self.beta,
         }  # fmt: skip
 
-    def sample(self, batch_size: int, env: Any = None) -> PrioritizedSamples:
+    def sample(  # type: ignore[override] # weights and ids, too
+        self, batch_size: int, env: Any = None
+    ) -> PrioritizedSamples:
         """Transitions in proportion to ``priority ** alpha``.
 
         Raises
@@ -400,9 +398,12 @@ class DiskPrioritizedReplayBuffer(DiskReplayBuffer):
         int
             How many had left since.
         """
+        disk: Any = self.disk  # a `PrioritizedReplayBuffer`
+        if disk is None:  # nothing is recorded, so all of them have left
+            return len(ids)
         if isinstance(td_errors, torch.Tensor):
             td_errors = td_errors.detach().cpu().numpy()
-        return self.disk.update_priorities(ids, np.abs(td_errors).reshape(-1) + 1e-6)
+        return disk.update_priorities(ids, np.abs(td_errors).reshape(-1) + 1e-6)
 
 
 class PrioritizedDQN(DQN):
@@ -410,6 +411,8 @@ class PrioritizedDQN(DQN):
 
     ``PrioritizedDQN("MlpPolicy", env, replay_buffer_class=DiskPrioritizedReplayBuffer)``.
     """
+
+    replay_buffer: DiskPrioritizedReplayBuffer  # set by SB3's `_setup_model`
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """As `DQN.train`; nothing where no transition is complete yet."""
@@ -429,7 +432,7 @@ class PrioritizedDQN(DQN):
             loss = (batch.weights * each).mean()
             losses.append(loss.item())
             self.policy.optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call] # torch says nothing
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
             self.replay_buffer.update_priorities(batch.ids, wanted - found)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -28,7 +28,7 @@ from diskreplay.given_numbers import is_integer, whole
 from diskreplay.integrations.disk_options import DiskOptions
 from diskreplay.integrations.pickled_ring import Checkpointed, Snapshot
 from diskreplay.integrations.slot_array import SlotArray
-from diskreplay.integrations.stacked_leaf import StackedLeaf
+from diskreplay.integrations.stacked_leaf import Padding, StackedLeaf
 from diskreplay.integrations.transition_ring import TransitionRing
 from diskreplay.integrations.transition_rows import rows_for
 from diskreplay.shared_buffer import shared
@@ -45,18 +45,21 @@ class DiskTransitions(Checkpointed):
     `action_dim`, `obs_shape` and `handle_timeout_termination`, and then calls `_set_up`.
     """
 
-    _ring: TransitionRing | None = None
-    _handle: Any = None
+    # Set by the framework's buffer, or by the class that stands for it.
+    observation_space: gym_spaces.Space
+    obs_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
+    handle_timeout_termination: bool
+
     _disk = DiskOptions()
-    _pos, _full = 0, False
 
     # -- construction
 
     def _set_up(self, options: DiskOptions) -> None:
-        for name in ("path", "checkpoints"):
-            if (given := getattr(options, name)) is not None:
-                options = options._replace(**{name: os.path.abspath(local(given, name))})
-        self._disk = options
+        path, checkpoints = (
+            None if given is None else os.path.abspath(local(given, name))
+            for name, given in (("path", options.path), ("checkpoints", options.checkpoints))
+        )
+        self._disk = options._replace(path=path, checkpoints=checkpoints)
         one_of("pickle", options.pickle, ("reference", "embed"))
         one_of("stack_padding", options.stack_padding, ("auto", "zero", "reset"))
         if not is_integer(options.prefetch) or not 0 <= options.prefetch <= 1024:
@@ -72,7 +75,7 @@ class DiskTransitions(Checkpointed):
             )
         self._is_discrete = isinstance(self.action_space, gym_spaces.Discrete)
         shape = self.buffer_size, self.n_envs
-        dtype = np.dtype(self.action_space.dtype)
+        dtype: np.dtype = np.dtype(self.action_space.dtype)
         dtype = np.dtype(np.float32) if dtype == np.float64 else dtype
         self.actions = np.zeros((*shape, self.action_dim), dtype)
         self.rewards, self.dones, self.timeouts = (np.zeros(shape, np.float32) for _ in range(3))
@@ -80,10 +83,9 @@ class DiskTransitions(Checkpointed):
         self._check_place()
 
     def _make_leaves(self) -> list[StackedLeaf]:
-        space, stack = self.observation_space, self._disk.frame_stack
-        named = isinstance(space, gym_spaces.Dict)
-        parts = space.spaces if named else {"": space}
-        shapes = self.obs_shape if named else {"": self.obs_shape}
+        space, shape, stack = self.observation_space, self.obs_shape, self._disk.frame_stack
+        parts = space.spaces if isinstance(space, gym_spaces.Dict) else {"": space}
+        shapes = shape if isinstance(shape, dict) else {"": shape}
         each = dict(stack) if isinstance(stack, Mapping) else dict.fromkeys(parts, stack)
         if unknown := sorted(each.keys() - parts.keys()):
             raise InvalidInputError(f"frame_stack: {unknown[0]!r} is no key of {space}")
@@ -141,19 +143,21 @@ class DiskTransitions(Checkpointed):
 
     def _look(self) -> None:
         """Open the store if there is one: who asks wants to know what it holds."""
-        if self._ring is None and self._disk.path is not None and self._holds_store():
+        if self._ring is None and self._store_there() is not None:
             self._open(None)
 
-    def _holds_store(self) -> bool:
-        return files.is_there(Path(self._disk.path, "zarr.json"))
+    def _store_there(self) -> Path | None:
+        """The directory of the store, if there is one already."""
+        path = self._disk.path
+        return Path(path) if path is not None and files.is_there(Path(path, "zarr.json")) else None
 
     def _open(self, first: list[np.ndarray] | None) -> TransitionRing:
         """Open the store, or make it for these first observations."""
-        fresh = self._disk.path is None or not self._holds_store()
-        if fresh:
+        there = self._store_there()
+        if there is None:
             padding = self._padding_of(first)
         else:
-            padding = read_attributes(Path(self._disk.path))["stack_padding"]
+            padding = read_attributes(there)["stack_padding"]
             if self._disk.stack_padding not in ("auto", padding):
                 raise SchemaError(
                     f"{self._disk.path}: made with stack_padding={padding!r}, found "
@@ -161,7 +165,7 @@ class DiskTransitions(Checkpointed):
                 )
         handle = shared(self._disk.path, **self._options_of_buffer(padding))
         ring = TransitionRing(handle, self._leaves, self.buffer_size, self.n_envs, padding)
-        if not fresh:
+        if there is not None:
             self._found(ring)
         elif self._draws_itself:  # as the rest of the run, by the framework's seed
             seed = np.random.randint(2**31)  # noqa: NPY002
@@ -169,7 +173,7 @@ class DiskTransitions(Checkpointed):
         self._handle, self._ring = handle, ring
         return ring
 
-    def _padding_of(self, first: list[np.ndarray] | None) -> Literal["zero", "reset"]:
+    def _padding_of(self, first: list[np.ndarray] | None) -> Padding:
         """What stands before the newest frame at the beginning: as declared, or as it is seen."""
         if self._disk.stack_padding != "auto":
             return self._disk.stack_padding
@@ -178,13 +182,12 @@ class DiskTransitions(Checkpointed):
                 return "reset"
         return "zero"
 
-    def _options_of_buffer(self, padding: str) -> dict[str, Any]:
+    def _options_of_buffer(self, padding: Padding) -> dict[str, Any]:
         leaves = self._leaves
         stacks = {leaf.stack for leaf in leaves}
+        space = leaves[0].frame_space
         if leaves[0].name:
             space = gym_spaces.Dict({leaf.name: leaf.frame_space for leaf in leaves})
-        else:
-            space = leaves[0].frame_space
         return {
             "observation_space": space,
             "action_space": self._stored_action_space(),
@@ -205,6 +208,7 @@ class DiskTransitions(Checkpointed):
             return gym_spaces.MultiBinary(self.action_dim)
         if dtype.kind == "f":  # scaled to this, whatever the bounds are
             return gym_spaces.Box(-1.0, 1.0, (self.action_dim,), dtype)
+        assert isinstance(space, gym_spaces.Box)  # the frameworks take no others
         return gym_spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=dtype)
 
     def _found(self, ring: TransitionRing) -> None:

@@ -7,9 +7,10 @@ only, the tip, until the next call shows whether the episode goes on from there.
 
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,10 +22,23 @@ from diskreplay.integrations.tip import Tip
 from diskreplay.integrations.transition_reading import TransitionReading
 from diskreplay.integrations.transition_rows import complete_transitions, lead_in, slack
 from diskreplay.prefetch import Prefetcher
-from diskreplay.shared_buffer import SharedBuffer
+
+if TYPE_CHECKING:
+    from diskreplay.buffer import ReplayBuffer
 
 _MOST_STEPS = 255  # that are told apart: no stack is longer
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Handle(Protocol):
+    """A `SharedBuffer`, or what stands for one."""
+
+    @property
+    def path(self) -> Path | None: ...
+    @property
+    def buffer(self) -> "ReplayBuffer": ...
+    def claim(self, pause: Callable[[], None] | None = None) -> object: ...
+    def has(self, claim: object) -> bool: ...
 
 
 class TransitionRing(TransitionReading):
@@ -32,7 +46,7 @@ class TransitionRing(TransitionReading):
 
     Parameters
     ----------
-    handle : SharedBuffer
+    handle : SharedBuffer, or what stands for one
         Its buffer has `rows_for` rows of each env.
     leaves : sequence of StackedLeaf
     buffer_size : int
@@ -54,7 +68,7 @@ class TransitionRing(TransitionReading):
     """
 
     def __init__(
-        self, handle: SharedBuffer, leaves: Sequence[StackedLeaf], buffer_size: int,
+        self, handle: Handle, leaves: Sequence[StackedLeaf], buffer_size: int,
         num_envs: int, padding: Padding,
     ) -> None:  # fmt: skip
         self._handle, self.leaves, self._padding = handle, list(leaves), padding

@@ -109,7 +109,7 @@ class ReplayBuffer(Facade):
         self._make_ring(
             self._layout.observation_space, self._layout.action_space, self._layout.extras
         )
-        if linked:
+        if mmap_prefix is not None and linked:
             _link(os.fspath(mmap_prefix), self._layout.fields)
 
     # -- the ring
@@ -183,19 +183,19 @@ class ReplayBuffer(Facade):
             return self._store(rows)
         whole, left = self._nstep.roll(rows)
         if whole is not None:
-            return self._store_whole(whole, left)
+            return self._store_whole(self._nstep, whole, left)
         self._nstep.keep(left)
         return None
 
-    def _store_whole(self, whole: Arrays, left: Arrays) -> int:
+    def _store_whole(self, nstep: NstepBuffer, whole: Arrays, left: Arrays) -> int:
         """Write rows whose n-step window is whole; the steps that are `left` go on waiting."""
         count = self._ring.count + len(next(iter(whole.values())))
         try:
             slot = self._store(whole)
-            self._nstep.keep(left)
+            nstep.keep(left)
         except BaseException:
             if self._ring.count == count:  # Ctrl-C after the commit: the rows stay
-                self._nstep.keep(left)
+                nstep.keep(left)
             raise
         return slot
 
@@ -242,9 +242,8 @@ class ReplayBuffer(Facade):
         The caller's duty after each episode. Only n-step buffers need it; others merely start to
         count anew.
         """
-        rows = self._nstep.rest() if self._nstep else None
-        if rows is not None:
-            self._store_whole(rows, {})
+        if self._nstep is not None and (rows := self._nstep.rest()) is not None:
+            self._store_whole(self._nstep, rows, {})
         self._ring.end_episode()
         self._episode_start = self._ring.count
 

@@ -53,11 +53,13 @@ class Resident:
             return small
         return self._layout.decode(self._take, self.rows(slots), small)
 
-    def _take(self, field: str | list[str], rows: np.ndarray, **options: Any) -> Any:
+    def _take(
+        self, field: str | list[str], ids: np.ndarray, *, out: np.ndarray | None = None
+    ) -> Any:
         """As `SlotBuffer.take`; what is in memory anyway is taken from there."""
         if isinstance(field, str) and field in self._links:
-            return self._links[field][rows % self._ring.capacity]
-        return self._ring.take(field, rows, **options)
+            return self._links[field][ids % self._ring.capacity]
+        return self._ring.take(field, ids, out=out)
 
     def took(
         self,

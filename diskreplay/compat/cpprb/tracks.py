@@ -1,8 +1,8 @@
 """Large columns whose rows repeat each other: each frame is stored once."""
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,7 +12,14 @@ from diskreplay.naming import extra_name
 from diskreplay.store.store import Store
 
 Arrays = dict[str, np.ndarray]
-Take = Callable[[str | list[str], np.ndarray], Any]  # as `ReplayBuffer.take`
+
+
+class Take(Protocol):
+    """As `ReplayBuffer.take`."""
+
+    def __call__(
+        self, field: str | list[str], ids: np.ndarray, *, out: np.ndarray | None = None
+    ) -> Any: ...
 
 
 class Track:
@@ -68,8 +75,8 @@ class Track:
         # How many of the newest frames of a head, and of a value, are frames of this and the rows
         # before; the older ones are in the stack that is stored whole before them. -1 for a value
         # that is stored whole itself.
-        self._run = self._value_run = self._head = self._value = None
-        self.packed = []
+        self._run = self._value_run = self._head = self._value = ""  # no such field
+        self.packed: list[str] = []
         if self.depth > 1:
             self._run = self._field(f"{column.name}_run", taken, (), np.dtype(np.int32))
             self._head = self._field(
@@ -110,19 +117,20 @@ class Track:
 
     def forget(self) -> None:
         """The next row follows none."""
-        self._last, self._last_run = None, 0
+        self._last: np.ndarray | None = None
+        self._last_run = 0
 
     def encode_row(self, row: Arrays) -> tuple[list[Any], tuple[np.ndarray, int]]:
         """As `encode`, for one row without a leading axis: what goes to each of `stores`, None for
         zeros. Valid until the next call."""
         if self._compare_row is None:
-            stored, state = self.encode({name: row[name][None] for name in self.outputs})
-            stored = {field: rows[0] for field, rows in stored.items()}
-            if self._run and stored[self._run]:
-                stored[self._head] = None
-            if self.linked and stored[self._value_run] >= 0:
-                stored[self._value] = None
-            return [stored[field] for field in self.stores], state
+            columns, state = self.encode({name: row[name][None] for name in self.outputs})
+            parts: dict[str, Any] = {field: rows[0] for field, rows in columns.items()}
+            if self._run and parts[self._run]:
+                parts[self._head] = None
+            if self.linked and parts[self._value_run] >= 0:
+                parts[self._value] = None
+            return [parts[field] for field in self.stores], state
         last = self._none if self._last is None else self._last
         head = row[self.outputs[-1]].ravel()
         value = row[self.outputs[0]].ravel() if self.linked else last
@@ -138,7 +146,7 @@ class Track:
         if moved_on:
             run = before + 1 if before > 0 else 1
             run = run if run < self.depth else self.depth
-        stored = [self._newest, run, None if moved_on else row[self.outputs[-1]]]
+        stored: list[Any] = [self._newest, run, None if moved_on else row[self.outputs[-1]]]
         if self.linked:
             stored += before, None if follows else row[self.outputs[0]]
         return stored, (kept, run)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from diskreplay.brief import brief
-from diskreplay.compat.base import Facade, in_memory
+from diskreplay.compat.base import in_memory
 from diskreplay.compat.reagent.checkpointing import Checkpointing
 from diskreplay.compat.reagent.elements import ReplayElement, native_rewards
-from diskreplay.compat.reagent.signature import NATIVE, Element, Signature
+from diskreplay.compat.reagent.signature import NATIVE, Element
 from diskreplay.compat.reagent.transitions import Transitions
 from diskreplay.compat.reagent.validity import Validity
 from diskreplay.compat.slot_buffer import SlotBuffer
@@ -31,7 +31,7 @@ __all__ = ["CHECKPOINT_DURATION", "STORE_FILENAME_PREFIX", "ReplayBuffer", "Repl
 _logger = logging.getLogger(__name__)
 
 
-class ReplayBuffer(Signature, Checkpointing, Facade):
+class ReplayBuffer(Checkpointing):
     """Experience replay with ReAgent's calls, which stores frames once and stacks them on sampling.
 
     Parameters

@@ -3,12 +3,14 @@
 import contextlib
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from diskreplay.compat.base import Facade
 from diskreplay.compat.reagent.elements import native_rewards
+from diskreplay.compat.reagent.signature import Element, Signature
 from diskreplay.compat.reagent.sum_tree import LARGEST, SumTree
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
@@ -21,8 +23,19 @@ from diskreplay.store.paths import local
 _BYTES_AT_ONCE = 16 << 20
 
 
-class Checkpointing:
+class Checkpointing(Signature, Facade):
     """Saves and loads a `ReplayBuffer`, of which this is a part."""
+
+    # Set by the buffer when it is made.
+    _checkpoint_format: str
+    _replay_capacity: int
+    _stack_size: int
+    _stored: list[str]
+    sum_tree: SumTree  # of one with priorities
+
+    def _read(self, element: Element, slots: np.ndarray) -> np.ndarray:
+        """The values of an element in some slots."""
+        raise NotImplementedError
 
     def save(self, checkpoint_dir: str | os.PathLike, iteration_number: int) -> None:
         """Write a checkpoint.
@@ -52,7 +65,7 @@ class Checkpointing:
             self._ring.save(checkpoint_dir, iteration_number)
             return
         files = GzFiles(local(checkpoint_dir, "checkpoint_dir"), iteration_number)
-        contents = {}
+        contents: dict[str, Iterable[bytes]] = {}
         for element in self._signature:
             if element.name in self._stored:
                 shape = (self._replay_capacity, *element.shape)
@@ -132,7 +145,7 @@ class Checkpointing:
             self.sum_tree.set_many(unused, trees["sum_tree"].leaves[unused])
 
     @contextlib.contextmanager
-    def _replacing(self, base: int, public: Mapping[str, Any]):
+    def _replacing(self, base: int, public: Mapping[str, Any]) -> Iterator[SlotBuffer]:
         """An empty ring that takes the place of this one's at the end; then the attributes are
         those of its rows, and `public`."""
         ring, notes = self._ring, self._ring.notes
@@ -197,8 +210,9 @@ class Checkpointing:
             }
             if "reward" not in filled:
                 filled["reward"] = native_rewards(chunk["reward"])
-            for field in fresh.fields.keys() - filled.keys():  # the priorities that rows came with
-                filled[field] = tree.leaves[slots[rows]].astype(np.float32)
+            if tree is not None:  # the priorities that rows came with
+                came_with = tree.leaves[slots[rows]].astype(np.float32)
+                filled |= dict.fromkeys(fresh.fields.keys() - filled.keys(), came_with)
             fresh.extend(filled)
             done = rows.stop
         if tree is not None:

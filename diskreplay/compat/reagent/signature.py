@@ -39,6 +39,20 @@ class Element(NamedTuple):
 class Signature:
     """The signatures of a `ReplayBuffer`, of which this is a part."""
 
+    # Set by the buffer when it is made.
+    _observation_shape: tuple[int, ...]
+    _observation_dtype: Any
+    _action_shape: tuple[int, ...]
+    _action_dtype: Any
+    _reward_shape: tuple[int, ...]
+    _reward_dtype: Any
+    _terminal_dtype: type[np.uint8]
+    _state_shape: tuple[int, ...]
+    _extra_storage_types: list[ReplayElement]
+    _batch_size: int
+    _signature: list[Element]
+    _keeps_reward: bool
+
     @classmethod
     def create_from_env(
         cls,
@@ -75,12 +89,13 @@ class Signature:
         extras.append(ReplayElement("sequence_number", (), np.int64))
         if store_log_prob:
             extras.append(ReplayElement("log_prob", (), np.float32))
-        return cls(
-            observation_shape=tuple(observation.shape), stack_size=stack_size,
-            replay_capacity=replay_memory_size, batch_size=batch_size, extra_storage_types=extras,
-            observation_dtype=observation.dtype, action_shape=tuple(action.shape),
-            action_dtype=action.dtype, **kwargs,
-        )  # fmt: skip
+        given: dict[str, Any] = {
+            "observation_shape": tuple(observation.shape), "stack_size": stack_size,
+            "replay_capacity": replay_memory_size, "batch_size": batch_size,
+            "extra_storage_types": extras, "observation_dtype": observation.dtype,
+            "action_shape": tuple(action.shape), "action_dtype": action.dtype,
+        }  # fmt: skip
+        return cls(**given, **kwargs)
 
     def get_storage_signature(self) -> list[ReplayElement]:
         """The stored elements of a row."""
