@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.errors import FormatError
+from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.extensions import needed
 
 
@@ -55,8 +55,7 @@ def from_arrow(path: Path, field: str, array: Any, type_: Any, spec: tuple) -> n
     import pyarrow as pa
 
     shape, _dtype = spec
-    if array.null_count:
-        raise FormatError(f"{path}: {field!r} has nulls; every row needs a value")
+    check_no_nulls(path, field, array)
     if not array.type.equals(type_):
         raise FormatError(f"{path}: {field!r} is of type {array.type}, {type_} expected")
     if pa.types.is_fixed_size_binary(array.type):
@@ -64,7 +63,7 @@ def from_arrow(path: Path, field: str, array: Any, type_: Any, spec: tuple) -> n
         data = np.frombuffer(array.buffers()[1], np.uint8) if len(array) else np.empty(0, np.uint8)
         flat = data[array.offset * size : (array.offset + len(array)) * size]
     elif pa.types.is_fixed_size_list(array.type):
-        flat = array.flatten().to_numpy(zero_copy_only=False)
+        flat = _flattened(path, field, array)
     elif pa.types.is_list(array.type):
         lengths = np.unique(array.value_lengths().to_numpy(zero_copy_only=False))
         if not set(lengths) <= {math.prod(shape)}:
@@ -72,10 +71,30 @@ def from_arrow(path: Path, field: str, array: Any, type_: Any, spec: tuple) -> n
                 f"{path}: {field!r} has lists of {lengths.tolist()} values, "
                 f"{math.prod(shape)} expected in each"
             )
-        flat = array.flatten().to_numpy(zero_copy_only=False)
+        flat = _flattened(path, field, array)
     else:
         flat = array.to_numpy(zero_copy_only=False)
     return flat.reshape(len(array), *shape)
+
+
+def _flattened(path: Path, field: str, array: Any) -> np.ndarray:
+    values = array.flatten()
+    check_no_nulls(path, field, values)  # those in lists are counted nowhere else
+    return values.to_numpy(zero_copy_only=False)
+
+
+def check_no_nulls(path: Path, field: str, array: Any) -> None:
+    """Refuse an array with nulls, which NumPy would have other numbers for."""
+    if array.null_count:
+        raise FormatError(f"{path}: {field!r} has nulls; every row needs a value")
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that pyarrow has no name for."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{path!r}: pyarrow opens only names in UTF-8") from error
 
 
 def pyarrow_modules() -> tuple[Any, Any]:

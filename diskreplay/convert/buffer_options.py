@@ -15,7 +15,8 @@ from diskreplay.store import format
 from diskreplay.stored_space import StoredSpace
 
 _PLAIN = (
-    "capacity", "num_envs", "stack_size", "stack_padding", "update_horizon", "gamma", "batch_size"
+    "capacity", "max_transitions", "num_envs", "stack_size", "stack_padding", "update_horizon",
+    "gamma", "batch_size",
 )  # fmt: skip
 _PRIORITIZED = ("alpha", "beta", "weight_normalization")
 _OPTIONS = frozenset(

@@ -15,7 +15,7 @@ are copied are left out, and so are those behind them up to the next beginning o
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +164,7 @@ def _copied(
     progress: Progress | None,
     **options: object,
 ) -> Path:
-    if isinstance(sources, str | os.PathLike) or not len(sources):
+    if isinstance(sources, str | bytes) or not isinstance(sources, Collection) or not len(sources):
         raise InvalidInputError(f"sources: one store or more expected, found {brief(sources)}")
     with contextlib.ExitStack() as opened:
         buffers = [
@@ -176,8 +176,9 @@ def _copied(
         chosen = {name: value for name, value in options.items() if value is not None}
         _check_alike(buffers)
         if len(buffers) > 1:
-            capacities = [buffer.capacity for buffer in buffers]
-            document["capacity"] = None if None in capacities else sum(capacities)
+            for name in ("capacity", "max_transitions"):
+                limits = [getattr(buffer, name) for buffer in buffers]
+                document[name] = None if None in limits else sum(limits)
         with new_store(out, overwrite=overwrite) as beside:
             with make_buffer(document, beside, **chosen) as target:
                 _fill(target, buffers, progress)

@@ -123,7 +123,7 @@ def _layout(buffer: ReplayBuffer, stack_size: int) -> tuple[np.ndarray, np.ndarr
     )
     follows = np.ones(len(ids), np.bool_)  # the episode of the row before
     follows[1:] = step[1:] == step[:-1] + 1
-    follows &= step > 0
+    follows &= (step > 0) & ~np.isin(ids, buffer.begins)
     begins = np.flatnonzero(~follows)
     real = np.flatnonzero(~is_final)
     # Of the rows that are written: whether they are the first that is written of their episode.

@@ -39,6 +39,7 @@ class Importer:
         self._priorities: list[tuple[np.ndarray, np.ndarray]] = []
         self._last: list[int | None] = [None] * buffer.num_envs
         self._fragment = [False] * buffer.num_envs
+        self._episode: dict[int, int] = {}  # the newest one of each env, by its number there
         self.left_out = 0
 
     def next_source(self) -> None:
@@ -126,6 +127,7 @@ class Importer:
         has_final: np.ndarray,
         finals: Mapping[str, np.ndarray],
         priorities: np.ndarray | None = None,
+        episode: np.ndarray | None = None,
     ) -> None:
         """Take in rows of all envs with the final rows by their side, as `timeline.Chunk` has them.
 
@@ -137,7 +139,18 @@ class Importer:
         finals : dict of str to ndarray, each of shape (final rows, *shape)
             Observations of the final rows, for each row with `has_final`.
         priorities : ndarray of float64, shape (rows,), optional
+        episode : ndarray of int, shape (rows,), optional
+            Which one each row belongs to: a part of an episode that was given after another one
+            counts on from it, and is an episode of its own all the same.
+
+        Raises
+        ------
+        FormatError
+            `env`, `row` or `episode` are no whole numbers.
         """
+        for name, numbers in (("env", env), ("row", row), ("episode", episode)):
+            if numbers is not None and numbers.dtype.kind not in "iu":
+                raise FormatError(f"{name}: whole numbers expected, found {numbers.dtype}")
         ids = np.empty(len(env), np.int64)
         position = np.cumsum(has_final) - 1
         for each in np.unique(env).tolist():
@@ -157,8 +170,18 @@ class Importer:
             rows = np.empty(total, np.int64)
             rows[at] = row[which]
             rows[final_at] = rows[final_at - 1] + 1
-            ids[which] = self._add(each, rows, woven)[at]
+            begins = None
+            if episode is not None and len(which):
+                begins = np.zeros(total, np.bool_)
+                begins[at] = self._begins(each, episode[which], columns["step"][which])
+            ids[which] = self._add(each, rows, woven, begins)[at]
         self._remember(ids, priorities)
+
+    def _begins(self, env: int, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """Which rows begin an episode though their steps do not begin at 0."""
+        before = np.concatenate([[self._episode.get(env, episode[0])], episode[:-1]])
+        self._episode[env] = episode[-1]
+        return (episode != before) & (step > 0)
 
     def warn_of_left_out(self, source: object) -> None:
         """Say how many rows of this source, the newest one, were left out, if any: what came back

@@ -21,14 +21,16 @@ other in them, and none is in two files of a kind.
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from diskreplay import given_numbers
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.convert.arrow import check_path
 from diskreplay.convert.buffer_options import options_of
 from diskreplay.convert.importer import Progress, importing
 from diskreplay.convert.lerobot_features import features_of
@@ -43,6 +45,7 @@ from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
 from diskreplay.store.paths import resolved
 from diskreplay.stored_space import StoredSpace
+from diskreplay.validation import one_of
 
 __all__ = ["from_lerobot", "to_lerobot"]
 
@@ -102,8 +105,15 @@ def to_lerobot(
     """
     fps = given_numbers.whole("fps", fps)
     if task is None:
-        task = str(buffer.metadata.get("env_id", buffer.path.name))
+        name = os.fsencode(buffer.path.name).decode("utf-8", "replace")
+        task = str(buffer.metadata.get("env_id", name))
+    try:
+        task.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidInputError(f"task: a text expected, found {brief(task)}") from error
+    one_of("pictures", pictures, get_args(Pictures))
     out = resolved(path)
+    check_path(out)
     if files.is_there(out):
         check_wanted(out, overwrite)
         if not files.is_file(out / "meta" / "info.json"):
@@ -210,10 +220,15 @@ def from_lerobot(
     and for 16 MiB of pictures.
     """
     with LeRobotFiles(path) as source:
-        wanted = list(range(source.num_episodes)) if episodes is None else list(episodes)
+        wanted = list(range(source.num_episodes)) if episodes is None else _checked(episodes)
         total = sum(source.length(episode) for episode in wanted)
         described = {
-            "buffer": {**source.options(prioritized), "capacity": None, "num_envs": 1},
+            "buffer": {
+                **source.options(prioritized),
+                "capacity": None,
+                "max_transitions": None,
+                "num_envs": 1,
+            },
             "largest_priority": None,
         }
         with importing(
@@ -225,6 +240,16 @@ def from_lerobot(
                     importer.buffer.extend(columns)
                 importer.progress(source.length(episode), total)
     return open_buffer(store_path, mode="a")
+
+
+def _checked(episodes: Sequence[int]) -> list[int]:
+    if isinstance(episodes, str | bytes) or not isinstance(episodes, Iterable):
+        raise InvalidInputError(f"episodes: a list of numbers expected, found {brief(episodes)}")
+    numbers = list(episodes)
+    for number in numbers:
+        if not given_numbers.is_integer(number):
+            raise InvalidInputError(f"episodes: integers expected, found {brief(number)}")
+    return numbers
 
 
 def _rows(

@@ -1,8 +1,9 @@
 """The files of a LeRobot data set, read episode by episode."""
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,7 +11,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from diskreplay import naming, spaces
-from diskreplay.convert.arrow import from_arrow, pyarrow_modules, type_of
+from diskreplay.convert.arrow import check_no_nulls, from_arrow, pyarrow_modules, type_of
 from diskreplay.convert.buffer_options import parse_description
 from diskreplay.convert.lerobot_features import (
     ACTION,
@@ -22,8 +23,8 @@ from diskreplay.convert.lerobot_features import (
     foreign,
 )
 from diskreplay.convert.lerobot_videos import VideoReader, from_png
-from diskreplay.errors import FormatError, InvalidInputError
-from diskreplay.store import files
+from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
+from diskreplay.store import files, numbers
 from diskreplay.store.paths import local
 from diskreplay.store.system_errors import translated
 from diskreplay.stored_space import StoredSpace
@@ -65,7 +66,7 @@ class LeRobotFiles:
         self.features = self._own_features() if self._document else self._foreign_features()
         self._videos: dict[str, VideoReader] = {}
         self._table: tuple[Path | None, Any] = (None, None)
-        self._episode: tuple[int, Any] = (-1, None)
+        self._episode: tuple[int | None, Any] = (None, None)
 
     def _read_info(self) -> dict[str, Any]:
         path = self.path / "meta" / "info.json"
@@ -204,7 +205,19 @@ class LeRobotFiles:
         InvalidInputError
             There is no such episode.
         """
-        return int(self._about(episode)["length"])
+        about = self._about(episode)
+        with self._telling_damage():
+            return numbers.integer("length", about["length"], 1, numbers.MOST_ROWS)
+
+    @contextlib.contextmanager
+    def _telling_damage(self) -> Iterator[None]:
+        """Raise a `FormatError` where a file has not what is expected of it."""
+        try:
+            yield
+        except DiskReplayError:
+            raise
+        except (*_DAMAGED, IndexError, self._pa.ArrowException) as error:
+            raise FormatError(f"{self.path}: damaged ({error!r})") from error
 
     def _path(self, pattern: str, about: Mapping[str, Any], of: str, **names: str) -> Path:
         place = {name: about[f"{of}/{name}"] for name in ("chunk_index", "file_index")}
@@ -255,6 +268,10 @@ class LeRobotFiles:
         The Parquet file of the last episode that was read, and one open video of each camera, are
         kept. Videos are read fastest in their order.
         """
+        with self._telling_damage():
+            return self._read(episode, start, stop)
+
+    def _read(self, episode: int, start: int, stop: int) -> dict[str, np.ndarray]:
         table, rows = self._numbers(episode), stop - start
         last = self.length(episode) - 1
         columns: dict[str, np.ndarray] = {}
@@ -265,6 +282,9 @@ class LeRobotFiles:
             else:
                 columns[feature.field] = self._values(table, feature, start, rows)
         there = set(table.column_names)
+        for name in (REWARD, DONE, TRUNCATED):
+            if name in self._described and name not in there:
+                raise FormatError(f"{self.path}: episode {episode} has no {name!r}")
         flags: dict[str, np.ndarray] = {
             name: self._values(table, Feature(name, name, (), np.dtype(dtype), False), start, rows)
             if name in there
@@ -279,10 +299,10 @@ class LeRobotFiles:
 
     def _values(self, table: Any, feature: Feature, start: int, rows: int) -> np.ndarray:
         array = table[feature.key].slice(start, rows).combine_chunks()
-        if array.null_count:
-            raise FormatError(f"{self.path}: {feature.key!r} has nulls; every frame needs a value")
+        check_no_nulls(self.path, feature.key, array)
         while not self._pa.types.is_primitive(array.type):
             array = array.flatten()
+            check_no_nulls(self.path, feature.key, array)  # those in lists are counted only there
         flat = array.to_numpy(zero_copy_only=False)
         try:
             return flat.reshape(rows, *feature.shape).astype(feature.dtype)
@@ -322,6 +342,10 @@ class LeRobotFiles:
         """
         if self._finals is None:
             return None
+        with self._telling_damage():
+            return self._final(episode)
+
+    def _final(self, episode: int) -> dict[str, np.ndarray] | None:
         number = self._about(episode)["episode_index"]
         (at,) = np.nonzero(self._finals["episode_index"].to_numpy() == number)
         if not len(at):

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from diskreplay.brief import brief
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.extensions import needed
 
@@ -54,10 +53,6 @@ def check(pictures: str, key: str, height: int, width: int) -> None:
     ModuleNotFoundError
         There is no PyAV.
     """
-    if pictures not in (*_CODECS, "png"):
-        raise InvalidInputError(
-            f"pictures: one of {[*_CODECS, 'png']} expected, found {brief(pictures)}"
-        )
     codec = _CODECS.get(pictures)
     odd = codec is not None and codec.even and (height % 2 or width % 2)
     if codec is not None and (odd or min(height, width) < codec.smallest):

@@ -19,6 +19,7 @@ Every extra becomes an info of its name. Infos have T + 1 entries too: the first
 reset and is zeros, entry ``t + 1`` belongs to step ``t``.
 """
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.buffer_options import options_of
 from diskreplay.convert.hdf5_file import telling_nothing
@@ -33,7 +35,7 @@ from diskreplay.convert.importer import Progress, importing
 from diskreplay.convert.minari_directory import check_space, datasets_below, new_dataset
 from diskreplay.convert.timeline import take_retained
 from diskreplay.episodes import Episodes
-from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
 from diskreplay.extensions import needed
 from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open
@@ -255,34 +257,65 @@ def from_minari(
     nor was truncated is truncated. The episodes' seeds become an extra named ``seed``, int64 and -1
     where there is none, if any has one. Memory for one episode at a time.
     """
-    minari = _minari()
-    if isinstance(dataset, str):
-        try:
-            dataset = minari.load_dataset(dataset)
-        except FileNotFoundError as error:
-            raise FormatError(
-                f"{dataset}: no such Minari data set on this machine; `minari list local` names "
-                f"those that are there, and `minari download {dataset}` may bring it"
-            ) from error
-    elif isinstance(dataset, os.PathLike):
-        dataset = minari.MinariDataset(dataset)
-    document = dataset.storage.metadata.get(_OURS) or _foreign(dataset, infos, prioritized)
+    minari, name = _minari(), dataset
+    if isinstance(dataset, str | os.PathLike):
+        load = minari.load_dataset if isinstance(dataset, str) else minari.MinariDataset
+        with _telling_damage(name):
+            try:
+                dataset = load(dataset)
+            except FileNotFoundError as error:
+                raise FormatError(
+                    f"{name}: no such Minari data set on this machine; `minari list local` names "
+                    f"those that are there, and `minari download {name}` may bring it"
+                ) from error
+    elif not isinstance(dataset, minari.MinariDataset):
+        raise InvalidInputError(
+            f"dataset: an id, a path or a MinariDataset expected, found {brief(dataset)}"
+        )
+    with _telling_damage(name):
+        document = dataset.storage.metadata.get(_OURS) or _foreign(dataset, infos, prioritized)
     if not isinstance(document, Mapping):
         raise FormatError(f"{dataset.id}: what its metadata say of {_OURS!r} is {document!r}")
     described = {
-        "buffer": {**document, "capacity": None, "num_envs": 1},
+        "buffer": {**document, "capacity": None, "max_transitions": None, "num_envs": 1},
         "largest_priority": None,
     }
     with importing(
         described, store_path, dataset.id, overwrite=overwrite, progress=progress, options=options
     ) as importer:
-        indices = dataset.episode_indices
-        metadata = dataset.storage.get_episode_metadata(indices)
-        for found, about in zip(dataset.iterate_episodes(indices), metadata, strict=True):
-            if len(found.rewards):
-                importer.buffer.extend(_columns(importer.buffer, found, about))
-            importer.progress(1, len(indices))
+        for columns in _episodes(dataset, name, importer.buffer):
+            if columns:
+                importer.buffer.extend(columns)
+            importer.progress(1, len(dataset))
     return open(store_path, mode="a")
+
+
+def _episodes(
+    dataset: "MinariDataset", name: object, buffer: ReplayBuffer
+) -> Iterator[dict[str, np.ndarray]]:
+    """The rows of each episode; nothing of one without a step."""
+    with _telling_damage(name):
+        indices = dataset.episode_indices
+        metadata = iter(dataset.storage.get_episode_metadata(indices))
+        episodes = iter(dataset.iterate_episodes(indices))
+    for _ in indices:
+        with _telling_damage(name):
+            found, about = next(episodes), next(metadata)
+            columns = _columns(buffer, found, about) if len(found.rewards) else {}
+        yield columns
+
+
+@contextlib.contextmanager
+def _telling_damage(name: object) -> Iterator[None]:
+    """Raise a `FormatError` for what Minari and h5py raise where files are missing or damaged."""
+    try:
+        yield
+    except DiskReplayError:
+        raise
+    except (
+        OSError, LookupError, TypeError, ValueError, AttributeError, AssertionError, StopIteration
+    ) as error:  # fmt: skip
+        raise FormatError(f"{name}: no Minari data set that can be read ({error})") from error
 
 
 def _foreign(dataset: "MinariDataset", infos: Sequence[str], prioritized: bool) -> dict[str, Any]:

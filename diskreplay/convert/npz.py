@@ -2,9 +2,10 @@
 
 The rows are as they are stored, env by env: an array with one element a row for ``env``, for
 ``row`` and for every field, among them ``is_final``: rows where it is true hold only an observation
-and are no transitions. ``priority``, of a prioritized buffer, is NaN for rows that cannot be
-sampled. ``diskreplay``, a string, says in JSON what the buffer was made with. An extra that is
-called like another array gets a ``_`` behind its name. `numpy.load` reads all of it.
+and are no transitions; and ``begins``: true for rows that begin an episode though their steps count
+on. ``priority``, of a prioritized buffer, is NaN for rows that cannot be sampled. ``diskreplay``, a
+string, says in JSON what the buffer was made with. An extra that is called like another array gets
+a ``_`` behind its name. `numpy.load` reads all of it.
 """
 
 import contextlib
@@ -36,7 +37,8 @@ __all__ = ["from_npz", "to_npz"]
 
 _VERSION = 1
 _KEYS = ("env", "row")
-_OTHERS = ("diskreplay", "priority")
+_OTHERS = ("diskreplay", "priority", "begins")
+_FLAG = (), np.dtype(np.bool_)
 _PIECE_BYTES = 16 << 20
 _MOST_DESCRIPTION = 64 << 20
 # Of NumPy, which parses a header as Python.
@@ -104,15 +106,17 @@ def _write_npz(buffer: ReplayBuffer, path: Path, bounds: np.ndarray, progress: P
         "largest_priority": priorities.largest,
         "members": members,
     }
+    begins = np.array(buffer.begins, np.int64)
     read: dict[str, Callable[[np.ndarray], Any]] = {
         "env": lambda ids: ids % buffer.num_envs,
         "row": lambda ids: ids // buffer.num_envs,
+        "begins": lambda ids: np.isin(ids, begins),
         **{name: partial(buffer.take, field) for field, name in members.items()},
     }
     specs: dict[str, tuple[tuple[int, ...], np.dtype]] = {
         name: ((), np.dtype(np.int64)) for name in _KEYS
     }
-    specs |= {name: buffer.fields[field] for field, name in members.items()}
+    specs |= {"begins": _FLAG, **{name: buffer.fields[of] for of, name in members.items()}}
     if priorities.known:
         read["priority"], specs["priority"] = priorities.of, ((), np.dtype(np.float64))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -232,16 +236,21 @@ def _read_npz(archive: zipfile.ZipFile, members: dict[str, str], importer: Impor
         priority = None
         if "priority.npy" in archive.namelist():
             priority = member("priority", (), np.dtype(np.float64))
+        begins = member("begins", *_FLAG)
         size = rows_within(buffer, _PIECE_BYTES)
         for start in range(0, env.rows, size):
             count = min(size, env.rows - start)
             envs, rows = env.read(count), row.read(count)
             columns = {field: member.read(count) for field, member in fields.items()}
             given = None if priority is None else priority.read(count)
+            is_first = begins.read(count)
             for each in np.unique(envs).tolist():
                 which = envs == each
                 part = {field: values[which] for field, values in columns.items()}
-                importer.add(each, rows[which], part, None if given is None else given[which])
+                importer.add(
+                    each, rows[which], part, None if given is None else given[which],
+                    is_first[which],
+                )  # fmt: skip
             importer.progress(count, env.rows)
 
 

@@ -36,7 +36,7 @@ Final rows hold no transition and are in no frame.
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -265,7 +265,7 @@ class _Plan:
             name += "_"
 
     def _picked(self, shown: list[str | _Column], columns: Sequence[str]) -> list[str | _Column]:
-        if isinstance(columns, str):
+        if isinstance(columns, str) or not isinstance(columns, Iterable):
             raise InvalidInputError(f"columns: a list of names expected, found {brief(columns)}")
         picked = []
         for name in columns:

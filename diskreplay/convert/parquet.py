@@ -42,6 +42,7 @@ import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
 from diskreplay.convert.arrow import (
+    check_path,
     from_arrow,
     pyarrow_modules,
     to_arrow,
@@ -126,6 +127,7 @@ def to_parquet(
     """
     episodes_per_file = whole("episodes_per_file", episodes_per_file)
     _check_arguments(partition, compression)
+    check_path(local(path, "path"))
     rows = timeline_of(buffer).finals_apart()
     table = _Table(buffer, compression, has_frames=bool(rows.is_final.any()))
     advance = progress or (lambda amount, total: None)
@@ -305,6 +307,7 @@ def from_parquet(
     would not be theirs. A ``RuntimeWarning`` says how many.
     """
     _pa, pq = pyarrow_modules()
+    check_path(local(path, "path"))
     paths = _paths(local(path, "path"))
     opened = [_parquet_file(pq, each) for each in paths]
     try:
@@ -353,11 +356,17 @@ def _take_in(path: Path, batch: Any, importer: Importer) -> None:
         final = column(f"final_{field}")
         has_final = np.asarray(final.is_valid())
         finals[field] = values(field, final.drop_null(), type_with_nulls)
-    env, row = (np.asarray(column(name)) for name in ("env", "row"))
+    env, row, episode = (np.asarray(column(name)) for name in ("env", "row", "episode"))
     priorities = None
     if "priority" in batch.schema.names:
-        priorities = np.asarray(column("priority").cast("float64").fill_null(np.nan))
-    importer.add_mixed(env, row, columns, has_final, finals, priorities)
+        try:
+            priorities = np.asarray(column("priority").cast("float64").fill_null(np.nan))
+        except pa.ArrowException as error:
+            raise FormatError(f"{path}: 'priority': numbers expected ({error})") from error
+    try:
+        importer.add_mixed(env, row, columns, has_final, finals, priorities, episode)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from error
 
 
 def _paths(path: Path) -> list[Path]:

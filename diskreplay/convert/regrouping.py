@@ -4,7 +4,7 @@ import hashlib
 import json
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def regroup(
         for path in sources:
             opened.append(SourceCheckpoint(resolved(path)))
         _check_alike(opened)
-        if isinstance(envs, int | str):
+        if envs is not None and (isinstance(envs, str) or not isinstance(envs, Collection)):
             raise InvalidInputError(f"envs: a list for each target expected, found {brief(envs)}")
         division = _divided(opened, len(paths)) if envs is None else envs
         if len(division) != len(paths):

@@ -25,7 +25,7 @@ from diskreplay.convert.buffer_options import options_of, parse_description
 from diskreplay.convert.importer import Importer, Progress, importing
 from diskreplay.convert.output import new_file
 from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timeline_of
-from diskreplay.errors import DiskReplayError, FormatError
+from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
 from diskreplay.extensions import needed
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
@@ -37,6 +37,8 @@ __all__ = ["from_csv", "to_csv"]
 _VERSION = 1
 _MOST_NUMBERS = 1024
 _CSV_ROWS = 20_000
+_WIDEST = {"b": np.bool_, "i": np.int64, "u": np.uint64, "f": np.float64}  # by kinds of dtypes
+Columns = dict[str, list[str]]
 
 
 def to_csv(
@@ -78,13 +80,14 @@ def to_csv(
     if numbers > _MOST_NUMBERS:
         observations = []
     priorities = Priorities(buffer)
-    columns = _csv_columns(buffer, observations)
+    columns, finals = _csv_columns(buffer, observations)
     document = {
         "csv_version": _VERSION,
         "buffer": options_of(buffer),
         "largest_priority": priorities.largest,
         "has_observations": bool(observations),
         "columns": columns,
+        "finals": finals,
     }
     with contextlib.ExitStack() as outputs:
         beside = outputs.enter_context(new_file(_description_of(path), overwrite=overwrite))
@@ -93,7 +96,7 @@ def to_csv(
         with beside.open("w", newline="") as file:
             is_first = True
             for chunk in chunks(buffer, rows, _CSV_ROWS, priorities):
-                frame = _csv_frame(buffer, chunk, columns, bool(rows.is_final.any()))
+                frame = _csv_frame(buffer, chunk, columns, finals, bool(rows.is_final.any()))
                 frame.to_csv(file, index=False, header=is_first)
                 is_first = False
                 if progress is not None:
@@ -141,19 +144,24 @@ def from_csv(
         document, store_path, path, overwrite=overwrite, progress=progress, options=options
     ) as importer:
         try:
-            dtypes = _csv_dtypes(importer.buffer, document["columns"])
+            names = document["columns"], document["finals"]
+            dtypes = _csv_dtypes(importer.buffer, *names)
             with pandas.read_csv(path, chunksize=_CSV_ROWS, dtype=dtypes) as frames:
                 for frame in frames:
-                    _take_in(frame, document["columns"], importer)
+                    _take_in(frame, *names, importer)
                     importer.progress(len(frame), 0)
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from error
         except DiskReplayError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"{path}: not as to_csv wrote it ({error})") from error
     return open_buffer(store_path, mode="a")
 
 
 def _description_of(path: Path) -> Path:
+    if not path.name:
+        raise InvalidInputError(f"path: a file expected, found {str(path)!r}")
     return path.with_name(path.name + ".json")
 
 
@@ -165,7 +173,7 @@ def _csv_document(path: Path) -> dict[str, Any]:
             raise FormatError(f"{file}: {what}; `to_csv` writes a table and its description")
     document = parse_description(
         described, described.read_bytes(), "csv_version", _VERSION,
-        {"has_observations": bool, "columns": dict},
+        {"has_observations": bool, "columns": dict, "finals": dict},
     )  # fmt: skip
     if not document["has_observations"]:
         raise FormatError(
@@ -175,25 +183,27 @@ def _csv_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _csv_columns(buffer: ReplayBuffer, observations: list[str]) -> dict[str, list[str]]:
-    """The columns of each field; of final observations under ``final_<field>``."""
+def _csv_columns(buffer: ReplayBuffer, observations: list[str]) -> tuple[Columns, Columns]:
+    """The columns of each field, and of the final observation of each field that has one."""
     taken = {"env", "row", "episode", "step", "return_to_go", "has_final", "is_final", "priority"}
-    columns = {}
-    names = [name for name in buffer.fields if name not in {"step", "is_final"}]
-    names = [n for n in names if n in observations or not n.startswith("observation")
-             or n in buffer.extras]  # fmt: skip
-    for field in [*names, *(f"final_{name}" for name in observations)]:
-        shape, _dtype = buffer.fields[field if field in buffer.fields else field[len("final_") :]]
-        parts = [field] if shape == () else [f"{field}_{i}" for i in range(math.prod(shape))]
+
+    def named(field: str, name: str) -> list[str]:
+        shape, _dtype = buffer.fields[field]
+        parts = [name] if shape == () else [f"{name}_{i}" for i in range(math.prod(shape))]
         while taken & set(parts):
             parts = [f"{part}_" for part in parts]
-        taken |= set(parts)
-        columns[field] = parts
-    return columns
+        taken.update(parts)
+        return parts
+
+    names = [name for name in buffer.fields if name not in {"step", "is_final", *buffer.extras}]
+    names = [n for n in names if n in observations or not n.startswith("observation")]
+    columns = {name: named(name, name) for name in names}
+    finals = {name: named(name, f"final_{name}") for name in observations}
+    return columns | {name: named(name, name) for name in buffer.extras}, finals
 
 
 def _csv_frame(
-    buffer: ReplayBuffer, chunk: Chunk, columns: dict[str, list[str]], has_frames: bool
+    buffer: ReplayBuffer, chunk: Chunk, columns: Columns, finals: Columns, has_frames: bool
 ) -> Any:
     rows, extras = chunk.rows, set(buffer.extras)
     made: dict[str, Any] = {
@@ -208,7 +218,7 @@ def _csv_frame(
             parts = flat(values_of(field))
             made.update(zip(columns[field], parts.T, strict=True))
 
-    seen = [field for field in columns if field in chunk.finals]
+    seen = list(finals)
     spread([f for f in columns if f in chunk.columns and f not in {*seen, *extras}],
            chunk.columns.__getitem__)  # fmt: skip
     made["return_to_go"] = rows.return_to_go
@@ -222,40 +232,42 @@ def _csv_frame(
     if seen:
         at = np.where(has_final, np.cumsum(has_final) - 1, len(chunk.finals[seen[0]]))
         for field in seen:
-            finals = flat(chunk.finals[field])
-            finals = np.concatenate([finals, np.zeros((1, finals.shape[1]), finals.dtype)])[at]
-            for name, part in zip(columns[f"final_{field}"], finals.T, strict=True):
+            values = flat(chunk.finals[field])
+            values = np.concatenate([values, np.zeros((1, values.shape[1]), values.dtype)])[at]
+            for name, part in zip(finals[field], values.T, strict=True):
                 made[name] = part.astype(object)
                 made[name][~has_final] = None
     return _pandas().DataFrame(made)
 
 
-def _csv_dtypes(buffer: ReplayBuffer, columns: dict[str, list[str]]) -> dict[str, str]:
+def _csv_dtypes(buffer: ReplayBuffer, columns: Columns, finals: Columns) -> dict[str, str]:
     """What pandas reads each column as: exact, and able to say that a final one is empty.
 
     Floats are read as text first: older versions of pandas round them by default, and newer ones
     do not like to be told not to.
     """
-    dtypes = {"step": "int32", "is_final": "bool", "has_final": "bool", "priority": "object"}
-    for field, names in columns.items():
-        is_final = field not in buffer.fields
-        dtype = buffer.fields[field[len("final_") :] if is_final else field][1]
-        read_as = {"b": "bool", "i": "int64", "u": "uint64", "f": "object"}[dtype.kind]
-        if is_final and dtype.kind != "f":
-            read_as = {"b": "boolean", "i": "Int64", "u": "UInt64"}[dtype.kind]
-        dtypes |= dict.fromkeys(names, read_as)
+    dtypes = dict.fromkeys(("env", "row", "episode", "step"), "int64")
+    dtypes |= {"is_final": "bool", "has_final": "bool", "priority": "object"}
+    always = {"b": "bool", "i": "int64", "u": "uint64", "f": "object"}
+    at_ends = {"b": "boolean", "i": "Int64", "u": "UInt64", "f": "object"}
+    for named, read_as in ((columns, always), (finals, at_ends)):
+        for field, names in named.items():
+            dtypes |= dict.fromkeys(names, read_as[buffer.fields[field][1].kind])
     return dtypes
 
 
-def _take_in(frame: Any, names: dict[str, list[str]], importer: Importer) -> None:
+def _take_in(frame: Any, names: Columns, final_names: Columns, importer: Importer) -> None:
     buffer = importer.buffer
 
     def values(field: str, columns: list[str], which: np.ndarray) -> np.ndarray:
         shape, dtype = buffer.fields[field]
         made = np.empty((int(np.count_nonzero(which)), len(columns)), dtype)
         for part, column in enumerate(columns):
-            read_as = np.float64 if dtype.kind == "f" else dtype
-            made[:, part] = frame[column][which].to_numpy(read_as)
+            given = frame[column][which].to_numpy(_WIDEST[dtype.kind])
+            with np.errstate(over="ignore"):
+                made[:, part] = given
+            if ((made[:, part] != given) & (np.isinf(made[:, part]) | (dtype.kind != "f"))).any():
+                raise FormatError(f"{column}: a number that does not fit into {dtype}")
         return made.reshape(len(made), *shape)
 
     everywhere = np.ones(len(frame), np.bool_)
@@ -265,12 +277,13 @@ def _take_in(frame: Any, names: dict[str, list[str]], importer: Importer) -> Non
     columns["is_final"] = frame["is_final"].to_numpy() if "is_final" in frame else ~everywhere
     has_final = frame["has_final"].to_numpy()
     finals = {
-        field: values(field, names[f"final_{field}"], has_final)
+        field: values(field, final_names[field], has_final)
         for field in StoredSpace.of(buffer.observation_space, "observation").names
     }
     importer.add_mixed(
         frame["env"].to_numpy(), frame["row"].to_numpy(), columns, has_final, finals,
         frame["priority"].to_numpy(np.float64) if "priority" in frame else None,
+        frame["episode"].to_numpy(),
     )  # fmt: skip
 
 

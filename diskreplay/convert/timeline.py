@@ -1,7 +1,7 @@
 """The retained rows of a buffer in the order of time, for everything that exports them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
 
@@ -70,7 +70,10 @@ class Timeline:
 
     def of_episodes(self, episodes: int | Sequence[int]) -> Self:
         """The rows of these episodes; negative numbers count from the newest."""
-        wanted = [self.episodes.position(int(number)) for number in np.atleast_1d(episodes)]
+        if isinstance(episodes, np.ndarray):
+            episodes = list(np.atleast_1d(episodes))
+        given = episodes if isinstance(episodes, Iterable) else [episodes]
+        wanted = [self.episodes.position(number) for number in given]
         return self.only(np.isin(self.episode, wanted))
 
 

@@ -1,5 +1,6 @@
 """Columns as Arrow arrays, and back."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,14 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from diskreplay.convert.arrow import from_arrow, to_arrow, type_of, type_with_nulls
-from diskreplay.errors import FormatError
+from diskreplay.convert.arrow import (
+    check_path,
+    from_arrow,
+    to_arrow,
+    type_of,
+    type_with_nulls,
+)
+from diskreplay.errors import FormatError, InvalidInputError
 
 SPECS = [((), "f4"), ((), "?"), ((), "i8"), ((3,), "f8"), ((2, 3), "i2"), ((4, 5), "u1"),
          ((4, 5, 3), "u1"), ((7,), "u1"), ((1,), "?"), ((2, 2), "?")]  # fmt: skip
@@ -52,6 +59,20 @@ def test_rows_without_a_value_are_refused(shape, dtype):
     type_ = type_with_nulls(pa, shape, np.dtype(dtype))
     with pytest.raises(FormatError, match="x: 'f' has nulls; every row needs a value"):
         from_arrow(Path("x"), "f", pa.nulls(3, type_), type_, (shape, np.dtype(dtype)))
+
+
+@pytest.mark.parametrize("of_fixed_size", [True, False])
+def test_a_list_that_lacks_a_value_is_refused(of_fixed_size):
+    type_ = pa.list_(pa.int64(), 2) if of_fixed_size else pa.list_(pa.int64())
+    array = pa.array([[1, 2], [7, None]], type_)
+    with pytest.raises(FormatError, match="x: 'f' has nulls; every row needs a value"):
+        from_arrow(Path("x"), "f", array, type_, ((2,), np.dtype(np.int64)))
+
+
+def test_a_path_that_pyarrow_has_no_name_for():
+    check_path(Path("/tmp/ä"))
+    with pytest.raises(InvalidInputError, match="names in UTF-8"):
+        check_path(Path(os.fsdecode(b"/tmp/n\xff")))
 
 
 def test_another_type_is_refused():

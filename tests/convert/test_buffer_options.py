@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay
 from diskreplay.convert.buffer_options import make_buffer, options_of, parse_description
+from diskreplay.convert.copying import convert, merge
 from diskreplay.errors import DiskReplayError, FormatError
 
 OPTIONS = {
@@ -17,6 +18,25 @@ OPTIONS = {
     "extras": {"h": ((4,), "float16"), "m": ((), "int8", "mutable")},
     "compressor": {"observation/a": "zstd", "action": "raw"}, "metadata": {"run": [1, {"x": None}]},
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("capacity", [None, 40])
+def test_a_limit_of_transitions_stays(tmp_path, capacity):
+    made = OPTIONS | {"capacity": capacity, "max_transitions": 10}
+    with diskreplay.ReplayBuffer(tmp_path / "one", **made) as buffer:
+        document = json.loads(json.dumps(options_of(buffer)))
+        assert document["max_transitions"] == 10
+        with make_buffer(document, tmp_path / "two") as other:
+            assert (other.max_transitions, other.capacity) == (10, buffer.capacity)
+        convert(buffer, tmp_path / "three")
+    with diskreplay.open(tmp_path / "three") as reader:
+        assert reader.max_transitions == 10
+    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
+    with diskreplay.open(tmp_path / "both") as reader:
+        assert reader.max_transitions == 20
+    del document["max_transitions"]  # as it was written before there was such a limit
+    with make_buffer(document, tmp_path / "four") as other:
+        assert other.max_transitions is None
 
 
 @pytest.mark.parametrize("kind", [diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer])

@@ -183,7 +183,7 @@ def test_what_is_refused(tmp_path, recorded):
         with pytest.raises(SchemaError):
             merge([buffer, wrong.buffer], tmp_path / "out")
         wrong.buffer.close()
-    for sources in ([], "store", [buffer, tmp_path / "store"]):
+    for sources in ([], "store", [buffer, tmp_path / "store"], 5, None, tmp_path / "store", b"x"):
         with pytest.raises(InvalidInputError):
             merge(sources, tmp_path / "out")
     for capacity in (0, True, 2.5):

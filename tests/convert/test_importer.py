@@ -7,8 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diskreplay
+from diskreplay.convert import gz_checkpoint, npz, parquet, table
 from diskreplay.convert.importer import Importer
-from diskreplay.errors import InvalidInputError
+from diskreplay.convert.npz import from_npz, to_npz
+from diskreplay.convert.parquet import from_parquet, to_parquet
+from diskreplay.convert.table import from_csv, to_csv
+from diskreplay.errors import FormatError, InvalidInputError
 from tests.effort import effort
 
 SPACES = {"observation_space": Box(0, 255, (1,), np.uint8), "action_space": Discrete(4)}
@@ -102,6 +106,83 @@ def test_parts_of_episodes_begin_where_it_is_said():
         importer.add(0, np.arange(5), columns(range(5), range(5)), begins=begins)
         assert kept(buffer) == [0, 1, 2, 3, 4]
         assert len(buffer.episodes()) == 2
+
+
+def exported(kind, buffer, room):
+    """A store made of what was exported of a buffer."""
+    out, back = room / "out", room / "back"
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        return from_parquet(to_parquet(buffer, out), back)
+    if kind == "files of episodes":
+        pytest.importorskip("pyarrow")
+        to_parquet(buffer, out, partition="episodes", episodes_per_file=1)
+        return from_parquet(out, back)
+    if kind == "csv":
+        pytest.importorskip("pandas")
+        return from_csv(to_csv(buffer, out), back)
+    if kind == "npz":
+        return from_npz(to_npz(buffer, out), back)
+    gz_checkpoint.write(buffer, out, 1, flavour=kind)
+    return diskreplay.open(
+        gz_checkpoint.read(out, 1, back, stack_size=1, update_horizon=1), mode="a"
+    )
+
+
+KINDS = ["parquet", "files of episodes", "csv", "npz"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "reagent", "dopamine"])
+@pytest.mark.parametrize("pieces", [((3, 0), (3, 3), (2, 6)), ((3, 2), (4, 5), (2, 0))])
+def test_a_part_behind_a_cut_episode_is_not_what_it_led_to(tmp_path, kind, pieces):
+    made, number = buffer_of(), 1
+    with made as buffer:
+        for count, start in pieces:  # the steps count on over each cut
+            numbers = np.arange(number, number + count)
+            buffer.extend(columns(range(start, start + count), numbers))
+            buffer.end_episode()
+            number += count
+        drawn = buffer.gather(buffer.sampleable_ids())
+        expected = np.c_[drawn.observation, drawn.next_observation].tolist()
+        with exported(kind, buffer, tmp_path) as back:
+            drawn = back.gather(back.sampleable_ids())
+            found = np.c_[drawn.observation, drawn.next_observation][~drawn.terminated].tolist()
+            if kind in KINDS:
+                assert found == expected
+                assert back.begins == buffer.begins
+            else:  # what a cut episode's last row led to is not known there either
+                assert {*map(tuple, found)} == {*map(tuple, expected)}
+    assert len(expected) == sum(count - 1 for count, _start in pieces)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_several_envs_in_many_pieces(tmp_path, kind, monkeypatch):
+    for module, name in ((parquet, "_GROUP_ROWS"), (table, "_CSV_ROWS"), (npz, "_PIECE_BYTES")):
+        monkeypatch.setattr(module, name, 3)
+    with buffer_of(envs=3) as buffer:
+        for piece in range(6):
+            for env in range(3):
+                steps = np.arange(piece * 4, piece * 4 + 4) if env else np.arange(4)
+                buffer.extend(columns(steps, steps + 50 * env), env=env)
+            buffer.end_episode(np.array([piece % 2 == 0, piece % 3 == 0, True]))
+        assert buffer.begins
+        with exported(kind, buffer, tmp_path) as back:
+            assert back.begins == buffer.begins
+            assert back.sampleable_ids().tolist() == buffer.sampleable_ids().tolist()
+            for env in range(3):
+                assert kept(back, env) == kept(buffer, env)
+
+
+@pytest.mark.parametrize("name", ["env", "row", "episode"])
+def test_numbers_of_rows_that_are_none(name):
+    given_ = {"env": np.zeros(2, int), "row": np.arange(2), "episode": np.zeros(2, int)}
+    given_[name] = np.array(["0", "1"], object)
+    none = np.zeros(2, bool)
+    with buffer_of() as buffer, pytest.raises(FormatError, match=f"^{name}: whole numbers"):
+        Importer(buffer).add_mixed(
+            given_["env"], given_["row"], columns(range(2), range(2)), none, {},
+            episode=given_["episode"],
+        )  # fmt: skip
 
 
 def test_final_rows_are_woven_in_behind_theirs():

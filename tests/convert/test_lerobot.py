@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import given, settings
 
 av = pytest.importorskip("av")
+pyarrow = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 import diskreplay  # noqa: E402
@@ -376,6 +377,127 @@ def test_damaged_files_are_named(tmp_path, buffer, harm, words):
     with pytest.raises(FormatError, match=words):
         from_lerobot(root, tmp_path / "back")
     assert not (tmp_path / "back").exists()
+
+
+def changed(root, where, change):
+    """Give one of the Parquet files other columns."""
+    (path,) = root.glob(where)
+    table = pq.read_table(path)
+    pq.write_table(change(table), path)
+
+
+def put(name, make):
+    """Replace a column by what `make` makes of its values."""
+    return lambda table: table.set_column(
+        table.schema.get_field_index(name), name, [make(table[name].to_pylist())]
+    )
+
+
+DATA, ABOUT, FINAL = "data/*/*.parquet", "meta/episodes/*/*.parquet", "diskreplay/*.parquet"
+LACKS = [
+    *((DATA, name) for name in (
+        "action", "observation.pose", "complementary_info.k", "episode_index", "next.reward",
+        "next.done", "next.truncated",
+    )),
+    *((ABOUT, name) for name in (
+        "length", "data/chunk_index", "data/file_index",
+        "videos/observation.images.cam/from_timestamp",
+    )),
+    (FINAL, "observation/pose"), (FINAL, "episode_index"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "name"), LACKS)
+def test_a_column_that_is_missing_is_named(tmp_path, buffer, where, name):
+    root = to_lerobot(buffer, tmp_path / "set", pictures="h264")
+    changed(root, where, lambda table: table.drop([name]))
+    with pytest.raises(FormatError, match=name.split("/")[-1]):
+        from_lerobot(root, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "make"),
+    [
+        (DATA, "action", lambda values: [str(value) for value in values]),
+        (DATA, "action", lambda values: [{"a": 1.0} for _ in values]),
+        (DATA, "action", lambda values: [[7.0, None] for _ in values]),
+        (DATA, "observation.m", lambda values: [[[None, 1.0], [1.0, 1.0]] for _ in values]),
+        (DATA, "next.reward", lambda values: [None for _ in values]),
+        (ABOUT, "length", lambda values: [None for _ in values]),
+        (ABOUT, "length", lambda values: [0 for _ in values]),
+        (ABOUT, "length", lambda values: ["7" for _ in values]),
+    ],
+)
+def test_columns_of_other_values_are_refused(tmp_path, buffer, where, name, make):
+    root = to_lerobot(buffer, tmp_path / "set", pictures="h264")
+    changed(root, where, put(name, make))
+    with pytest.raises(FormatError):
+        from_lerobot(root, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("kind", ["png", "h264"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda info: info.update(data_path="{bad}"),
+        lambda info: info.update(data_path=5),
+        lambda info: info.update(video_path="{bad}"),
+        lambda info: info["features"]["observation.images.cam"].pop("dtype"),
+    ],
+)
+def test_an_info_that_says_something_else(tmp_path, buffer, kind, harm):
+    root = to_lerobot(buffer, tmp_path / "set", pictures=kind)
+    info = json.loads((root / "meta/info.json").read_text())
+    harm(info)
+    (root / "meta/info.json").write_text(json.dumps(info))
+    if kind == "png" and info["video_path"] == "{bad}":
+        from_lerobot(root, tmp_path / "back").close()  # there are no videos
+        return
+    with pytest.raises(FormatError):
+        from_lerobot(root, tmp_path / "back")
+
+
+def test_a_picture_that_is_missing(tmp_path, buffer):
+    root = to_lerobot(buffer, tmp_path / "set", pictures="png")
+    (path,) = root.glob(DATA)
+    table, name = pq.read_table(path), "observation.images.cam"
+    type_ = table.schema.field(name).type
+    values = pyarrow.array([None, *table[name].to_pylist()[1:]], type_)
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, [values]), path)
+    with pytest.raises(FormatError):
+        from_lerobot(root, tmp_path / "back")
+
+
+def test_episodes_that_count_from_the_last(tmp_path, buffer):
+    root = to_lerobot(buffer, tmp_path / "set", pictures="h264")
+    lengths = [length for length, _end in ENDS]
+    for episodes in ([-1], [-1, 0, -7], [np.int64(-2)]):
+        with from_lerobot(root, tmp_path / "back", episodes=episodes, overwrite=True) as back:
+            assert back.episodes().rows.tolist() == [lengths[at] for at in episodes]
+    for wrong in ([1.5], ["a"], [None], 5, [True], "0", [[0]], [7], [-8]):
+        with pytest.raises(InvalidInputError, match=r"^episode"):
+            from_lerobot(root, tmp_path / "back", episodes=wrong, overwrite=True)
+
+
+def test_texts_that_no_file_has(tmp_path, buffer):
+    """As where a name on the disk is no text: Python has it with half a character."""
+    for task in ("n\udcff", 5):
+        with pytest.raises(InvalidInputError, match=r"^task: a text expected"):
+            to_lerobot(buffer, tmp_path / "set", task=task)
+    with pytest.raises(InvalidInputError, match="names in UTF-8"):
+        to_lerobot(buffer, tmp_path / "n\udcff")
+    with diskreplay.ReplayBuffer(
+        tmp_path / "s\udcff", observation_space=Box(-1, 1, (2,), np.float32),
+        action_space=Discrete(3), capacity=None,
+    ) as other:  # fmt: skip
+        for _ in range(3):
+            other.add(np.zeros(2), 0, 1.0, False, False)
+        root = to_lerobot(other, tmp_path / "set")
+        assert "s\ufffd" in str(pq.read_table(root / "meta/tasks.parquet").to_pylist())
+        with pytest.raises(InvalidInputError, match=r"^pictures"):  # though there are none
+            to_lerobot(other, tmp_path / "other", pictures="x")
 
 
 def test_an_episode_that_is_not_there(tmp_path, buffer):

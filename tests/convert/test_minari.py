@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from minari.namespace import list_local_namespaces  # noqa: E402
 import diskreplay  # noqa: E402
 from diskreplay import InvalidInputError  # noqa: E402
 from diskreplay.convert.minari import from_minari, to_minari  # noqa: E402
-from diskreplay.errors import DiskFullError, StorageError  # noqa: E402
+from diskreplay.errors import DiskFullError, FormatError, StorageError  # noqa: E402
 from diskreplay.store import files  # noqa: E402
 from tests import processes  # noqa: E402
 
@@ -424,6 +425,15 @@ def foreign(**changes):
         )  # fmt: skip
 
 
+def without(data, name, instead=None):
+    """Remove an array of the first episode."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        del file["episode_0"][name]
+        if instead is not None:
+            file["episode_0"][name] = instead
+
+
 def test_a_foreign_data_set(tmp_path):
     foreign()
     with from_minari(
@@ -475,6 +485,36 @@ def test_what_cannot_be_read_leaves_no_store(changes, options, match, tmp_path):
     with pytest.raises(InvalidInputError, match=match):
         from_minari(dataset, tmp_path / "store", **options)
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda data: (data / "main_data.hdf5").unlink(),
+        lambda data: (data / "main_data.hdf5").write_bytes(
+            (data / "main_data.hdf5").read_bytes()[:3000]
+        ),
+        lambda data: (data / "metadata.json").write_text("junk"),
+        lambda data: (data / "metadata.json").write_text("{}"),
+        *(partial(without, name=name) for name in ("rewards", "actions", "terminations")),
+        partial(without, name="terminations", instead=np.zeros(3, bool)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("by_path", [True, False])
+def test_a_damaged_data_set_is_refused(root, tmp_path, harm, by_path):
+    data = Path(foreign().spec.data_path)
+    harm(data)
+    with pytest.raises(FormatError, match="foreign-v0"):
+        from_minari(data if by_path else "foreign-v0", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_is_no_data_set(tmp_path):
+    with pytest.raises(FormatError, match="no Minari data set"):
+        from_minari(tmp_path / "nope", tmp_path / "store")
+    for wrong in (5, None, b"x"):
+        with pytest.raises(InvalidInputError, match=r"^dataset: an id, a path"):
+            from_minari(wrong, tmp_path / "store")
 
 
 def test_what_is_there_is_replaced_only_when_asked(tmp_path):

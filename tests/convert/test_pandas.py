@@ -66,6 +66,11 @@ def test_some_transitions(tmp_path_factory, stream, data):
         check_rows(to_pandas(buffer, episodes=some), [r for r in expected if r["episode"] in some])
         newest = [row for row in expected if row["episode"] == numbers[-1]]
         check_rows(to_pandas(buffer, episodes=-1), newest)
+        for wrong in ("x", [[0]], [None], [1.5], 1.5, [True], {"a"}):
+            with pytest.raises(InvalidInputError, match="episode: an integer expected"):
+                to_pandas(buffer, episodes=wrong)
+        with pytest.raises(InvalidInputError, match="columns: a list of names expected"):
+            to_pandas(buffer, columns=5)
         ids = data.draw(st.lists(st.sampled_from([row["id"] for row in expected])))
         check_rows(to_pandas(buffer, ids=ids), [row for row in expected if row["id"] in ids])
 

@@ -244,6 +244,7 @@ def test_envs_can_be_chosen_and_left_out(tmp_path):
         ("a list of whole numbers expected", [["a"]]),
         ("a list of whole numbers expected", [None]),
         ("a list for each target expected", 5),
+        ("a list for each target expected", object()),
     ],
 )
 def test_divisions_that_cannot_be_are_refused(tmp_path, says, envs):

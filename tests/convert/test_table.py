@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 
 import diskreplay
-from diskreplay.errors import FormatError, InvalidInputError
+from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
 from tests.convert.recorded import FEW, STREAM, Recorded, few_examples
 
 pandas = pytest.importorskip("pandas")
@@ -97,6 +97,59 @@ def test_an_empty_buffer(tmp_path):
         assert (tmp_path / "t.csv").read_text().startswith("env,row,episode,step,action_0,")
         with from_csv(tmp_path / "t.csv", tmp_path / "back") as back:
             assert back.bounds.tolist() == [[0, 0]] * 3
+
+
+def test_an_extra_that_is_called_like_final_observations(tmp_path):
+    """As Gymnasium calls an entry of its infos."""
+    with diskreplay.ReplayBuffer(
+        None, observation_space=Box(-9, 9, (2,), "float32"), action_space=Discrete(3),
+        capacity=None, extras={"final_observation": ((2,), "float32"), "has_final": ((), "?")},
+    ) as buffer:  # fmt: skip
+        for i in range(6):
+            buffer.add(
+                [i, i], 0, i, i == 2, False, [i + 0.5, i + 0.5], final_observation=[-i, -i],
+                has_final=i % 2 == 0,
+            )  # fmt: skip
+        out = to_csv(buffer, tmp_path / "t.csv")
+        names = out.read_text().partition("\n")[0].split(",")
+        assert len(set(names)) == len(names)
+        with from_csv(out, tmp_path / "back") as back:
+            ids = np.arange(7)
+            for name in buffer.fields:
+                np.testing.assert_array_equal(back.take(name, ids), buffer.take(name, ids), name)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"),
+    [("int8", "300"), ("int8", "-129"), ("uint8", "256"), ("uint8", "-1"), ("int64", "9" * 20),
+     ("float32", "1e39"), ("float16", "70000"), ("int8", "1.5"), ("int8", "")],
+)  # fmt: skip
+def test_a_number_that_does_not_fit_is_no_other_one(tmp_path, dtype, text):
+    space = Box(0, 100, (), dtype)
+    with diskreplay.ReplayBuffer(
+        None, observation_space=space, action_space=space, capacity=None
+    ) as buffer:
+        for _ in range(3):
+            buffer.add(7, 7, 0.0, False, False)
+        out = to_csv(buffer, tmp_path / "t.csv")
+    names, *rows = (line.split(",") for line in out.read_text().splitlines())
+    for column in {"action", "observation", "row", "step"} & set(names):
+        if dtype != "int64" and column in ("row", "step"):
+            continue
+        changed = [list(row) for row in rows]
+        changed[1][names.index(column)] = text
+        out.write_text("\n".join(map(",".join, [names, *changed])))
+        if dtype.startswith("float") or text != "" or column != "observation":
+            with pytest.raises(DiskReplayError, match=r"t\.csv|row"):
+                from_csv(out, tmp_path / "back")
+            assert not (tmp_path / "back").exists()
+
+
+def test_a_path_without_a_name(recorded):
+    with pytest.raises(InvalidInputError, match="path: a file expected"):
+        to_csv(recorded.buffer, "")
+    with pytest.raises(InvalidInputError, match="path: a file expected"):
+        from_csv("", "store")
 
 
 def test_what_is_refused(tmp_path, recorded):
