@@ -1,8 +1,9 @@
 """The rings of a buffer's actors, as the process sees them that takes their rows."""
 
+import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from diskreplay.runs import Run
 from diskreplay.signals import undisturbed
 from diskreplay.store import actor_ring, file_locks, files, generation, private
 from diskreplay.store.actor_ring import (
+    ATTACHED,
     BEHIND,
     BY_ITSELF,
     CLOSED,
@@ -113,23 +115,46 @@ class ActorRings:
         if (ring.priorities < 0).any() or np.isinf(ring.priorities).any():
             raise _damaged(ring, "priority")
 
-    def of_env(self, env: int, rows: int, store: IndexedStore) -> str:
-        """The id of the ring of an env, which is made if there is none, or none so long."""
+    def of_envs(self, envs: Sequence[int], rows: int, store: IndexedStore) -> list[str]:
+        """The ids of the rings of these envs, which are made where there is none, or none so long.
+
+        Raises
+        ------
+        LockedError
+            One of another length is in use. All are as they were.
+        """
+        with contextlib.ExitStack() as held:
+            for env in envs:
+                if env in self._rings and self._rings[env].rows != rows:
+                    self._hold_unused(self._rings[env], held)
+            return [self._of_env(env, rows, store) for env in envs]
+
+    def _hold_unused(self, ring: ActorRing, held: contextlib.ExitStack) -> None:
+        """Keep actors away from a ring that is about to be made anew."""
+        lock = file_locks.try_lock(ring.path, make=False)
+        if lock is None:
+            raise LockedError(
+                f"{ring.path}: a ring of {ring.rows} rows, which an actor writes to; ask for as "
+                "many, or let it end first"
+            )
+        held.callback(file_locks.unlock, lock)
+        if ring.waiting:
+            raise LockedError(
+                f"{ring.path}: a ring of {ring.rows} rows, of which {ring.waiting} wait to be "
+                "taken; ask for as many, or call drain first"
+            )
+
+    def _of_env(self, env: int, rows: int, store: IndexedStore) -> str:
         ring = self._rings.get(env)
-        if ring is not None and ring.rows != rows:
-            self._retire(env)
-            if env in self._rings:
-                raise LockedError(
-                    f"{ring.path}: a ring of {ring.rows} rows, which an actor writes to; ask for "
-                    "as many, or let it end first"
-                )
-            ring = None
-        if ring is None:
+        if ring is None or ring.rows != rows:
+            if ring is not None:
+                files.remove(ring.path)
+                del self._rings[env]
             ring = ActorRing.create(private.ring(self._path, env), self._fields, rows)
             ring.words[GENERATION] = generation.current(store.store.meta)
-            ring.words[STEP] = int(store.next_step[env])
+            ring.words[STEP] = store.episodes.step_for_actor(env)
+            ring.words[BY_ITSELF] = self.by_itself
             self._rings[env] = ring
-        ring.words[BY_ITSELF] = self.by_itself
         return ring.id
 
     def set_by_itself(self, value: bool) -> None:
@@ -191,6 +216,12 @@ class ActorRings:
 
     def _resume(self, env: int, ring: ActorRing, run: Run, rows: IndexedStore) -> None:
         """An actor that outlived the learner goes on with its episode."""
+        if ring.words[TAKEN] == ring.words[FRESH_AT]:
+            # The first rows since the ring was made, or since a load. Their steps may be those that
+            # an open episode has next, and yet only who came after the load goes on with that.
+            came_before = ring.words[ATTACHED] != ring.words[GENERATION]
+            if came_before or not rows.episodes.is_taken_up(env):
+                rows.episodes.end(env)
         if env not in self._go_on:
             return
         self._go_on.discard(env)
@@ -202,9 +233,10 @@ class ActorRings:
         """The store was replaced, by that of a checkpoint: what waits is of the time after it."""
         for env, ring in self._rings.items():
             ring.drop()
+            ring.words[STEP] = rows.episodes.step_for_actor(env)
+            ring.words[FRESH_AT] = ring.words[TAKEN]  # an actor may have put more rows since
+            # Last: an actor that comes now and finds it has found those above.
             ring.words[GENERATION] = generation.current(rows.store.meta)
-            ring.words[STEP] = int(rows.next_step[env])
-            ring.words[FRESH_AT] = ring.words[WRITTEN]
         self._go_on.clear()
 
     # -- the end

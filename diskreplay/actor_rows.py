@@ -61,7 +61,7 @@ class ActorRows(RowBuffer):
         ------
         InvalidInputError
         LockedError
-            An actor has a ring of another length.
+            An actor has a ring of another length, or rows wait in one. Nothing was changed.
         StorageError
             The disk is full, or refused something.
         ReadOnlyError, ClosedError, ForkedError
@@ -95,8 +95,8 @@ class ActorRows(RowBuffer):
             self._check_writable()
             if self._rings is None:
                 self._rings = self._make_rings()
-            self._rings.set_by_itself(automatic)
-            ids = [self._rings.of_env(env, rows, self._rows) for env in which]
+            ids = self._rings.of_envs(which, rows, self._rows)
+            self._rings.set_by_itself(automatic)  # not before: what is refused changes nothing
         self._keep_taking()
         return [EnvWriter(terms, env, id_) for env, id_ in zip(which, ids, strict=True)]
 

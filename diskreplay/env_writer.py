@@ -22,8 +22,19 @@ from diskreplay.errors import (
 from diskreplay.given_numbers import as_reals
 from diskreplay.open_episodes import LONGEST
 from diskreplay.schema import Schema
+from diskreplay.signals import undisturbed
 from diskreplay.store import file_locks, files, private
-from diskreplay.store.actor_ring import CLOSED, FRESH_AT, PROCESS, STEP, TAKEN, WRITTEN, ActorRing
+from diskreplay.store.actor_ring import (
+    ATTACHED,
+    CLOSED,
+    FRESH_AT,
+    GENERATION,
+    PROCESS,
+    STEP,
+    TAKEN,
+    WRITTEN,
+    ActorRing,
+)
 from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.validation import RowValidator
 
@@ -254,7 +265,10 @@ class EnvWriter:
         """Take the ring."""
         if self._is_closed:
             raise ClosedError(f"env {self.env}: this writer is closed; env_writers() gives others")
-        path = private.ring(self._terms.path, self.env)
+        with undisturbed():  # after Ctrl-C amid it nobody would know of the lock
+            return self._take(private.ring(self._terms.path, self.env))
+
+    def _take(self, path: Path) -> ActorRing:
         try:
             lock = file_locks.try_lock(path, make=False, holder=lambda: self._holder(path))
         except StorageError as error:
@@ -285,6 +299,7 @@ class EnvWriter:
             file_locks.unlock(lock)
             raise
         ring.words[PROCESS] = fork.pid
+        ring.words[ATTACHED] = ring.words[GENERATION]  # before the step is looked at: see `forget`
         self._written = ring.words[WRITTEN]
         self._step = ring.words[STEP] if ring.words[FRESH_AT] == self._written else 0
         self._ring, self._lock, self._pid = ring, lock, fork.pid

@@ -35,6 +35,9 @@ class OpenEpisodes:
     cut : ndarray of int64, shape (num_envs,)
         How many rows each env had when it was opened, or told that its episode is over: the row
         behind these belongs to none before.
+    resumed : ndarray of int64, shape (num_envs,)
+        How many rows each env had when its episode was taken up from a checkpoint; -1 where none
+        was.
     """
 
     def __init__(self, store: Store) -> None:
@@ -45,6 +48,7 @@ class OpenEpisodes:
         if store.mode != "r":  # a reader's are yet to come
             self.forget_missing()
         self.cut = store.count.copy()
+        self.resumed = np.full(store.num_envs, -1)
         # The attribute that the record has, and what it says.
         self._noted: tuple[Any, Parts] | None = None
         self._steps_left = 0  # so many vector steps cannot make an episode too long
@@ -84,6 +88,25 @@ class OpenEpisodes:
         )
         self.next_step[env] = 0 if any(ends) else min(int(step) + 1, LONGEST)
         self.cut[env] = newest
+
+    def take_up(self, next_step: np.ndarray) -> None:
+        """Go on with the episodes that were open when a checkpoint was saved: the step of each
+        env's next row, 0 where none was."""
+        self.next_step[:] = next_step
+        self.resumed = np.where(next_step > 0, self._store.count, -1)
+
+    def step_for_actor(self, env: int) -> int:
+        """The step that an actor begins with who has not been there yet: it goes on with an episode
+        that was taken up from a checkpoint, and with none that another one was amid."""
+        return int(self.next_step[env]) if self.is_taken_up(env) else 0
+
+    def is_taken_up(self, env: int) -> bool:
+        """Whether the next row of an env goes on with an episode of a checkpoint."""
+        return bool(self.resumed[env] == self._store.count[env])
+
+    def end(self, env: int) -> None:
+        """The episode of an env is over: its next row begins another one."""
+        self.cut[env], self.next_step[env] = self._store.count[env], 0
 
     def begin(self, runs: Sequence[Run], reward_at: int) -> bool:
         """Note where in rows that are about to be added an episode begins at another step than 0,

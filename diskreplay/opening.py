@@ -129,7 +129,7 @@ def attachment(
         path, _suffix = checkpoint_names.find(directory, prefix, number)
         try:
             contents = manifest.read_whole(path)
-            if name not in contents.attachments:
+            if not isinstance(name, str) or name not in contents.attachments:
                 there = ", ".join(sorted(contents.attachments)) or "none"
                 raise InvalidInputError(
                     f"{path}: no attachment {brief(name, 120)}; it has: {there}"

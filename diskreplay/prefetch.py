@@ -378,6 +378,7 @@ class Prefetcher:
         """Stop the threads and put the batches under way back. Closing twice is fine."""
         if fork.pid != self._pid:
             self._closed = True  # a child's copy: the threads are the parent's
+        if self._closed:  # by the end of its buffer too, whose turn nobody can have any more
             return
         whose = _buffer_of(self._buffer)
         whose._turn()

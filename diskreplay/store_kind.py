@@ -147,7 +147,7 @@ class StoreKind:
             self._follow(store)
         rows = IndexedStore(store, self.schema, self.options, self.distribution.make_sampler)
         if resume_episodes:
-            rows.next_step[:] = saved_next_step(store)
+            rows.episodes.take_up(saved_next_step(store))
         return rows
 
     def complete(self, rows: IndexedStore) -> None:

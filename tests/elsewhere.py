@@ -48,6 +48,7 @@ TOGETHER = {
     "integrations/transition_ring.py": ("rows of a ring", "integrations/test_sb3_disk.py"),
     "owned_store_kind.py": ("stores of older APIs", "compat/test_slot_buffer.py", "test_slots.py"),
     "prioritized.py": ("calls of a buffer", "test_sample_at.py", "test_other_alpha.py"),
+    "remote/run_file.py": ("who publishes", "remote/test_checkpoints.py"),
     "ray/actors.py": ("calls of Ray", "on_ray/test_sharded_buffer.py"),
     "ray/checkpoint_calls.py": ("passes calls on", "on_ray/test_sharded_buffer.py"),
     "row_buffer.py": ("calls of a buffer", "test_evict.py", "test_contracts.py"),

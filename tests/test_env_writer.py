@@ -14,6 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict
 
 import diskreplay
+from diskreplay import env_writer
 from diskreplay.check.verify import verify
 from diskreplay.errors import (
     ClosedError,
@@ -30,7 +31,7 @@ from diskreplay.errors import (
     ShapeError,
 )
 from diskreplay.locks import wait_for
-from diskreplay.store import files, private
+from diskreplay.store import file_locks, files, private
 from diskreplay.store.actor_ring import TAKEN, UNTIL, WRITTEN
 from tests import processes
 from tests.actors import make, note, step_of
@@ -169,6 +170,7 @@ def test_a_full_ring_blocks(tmp_path):
 LEARNER = """
 import pickle, sys, time
 import diskreplay
+from diskreplay import env_writer
 from pathlib import Path
 from tests.actors import make, note
 buffer = make(sys.argv[1], int(sys.argv[2]))
@@ -726,3 +728,129 @@ def test_a_child_of_the_learner_makes_no_writers(tmp_path):
                     call()
         finally:
             buffer._pid -= 1
+
+
+def pairs(buffer):
+    buffer.drain()
+    batch = buffer.gather(buffer.sampleable_ids())
+    return np.c_[batch.observation[:, 0], batch.next_observation[:, 0]].tolist()
+
+
+def step(value, terminated=False, led_to=None):
+    seen = None if led_to is None else np.full(3, led_to, np.float32)
+    return (np.full(3, value, np.float32), 0, 1.0, terminated, False, seen)
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_a_ring_made_anew_goes_on_with_no_episode_of_before(tmp_path, rows):
+    with make(tmp_path / "a", 1, update_horizon=1) as buffer:
+        (writer,) = buffer.env_writers(rows=8)
+        for number in range(3):
+            writer.add(*step(100 + number))
+        writer.close()  # amid its episode
+        buffer.drain()
+        (writer,) = buffer.env_writers(rows=rows)
+        for number in range(3):
+            writer.add(*step(500 + number))
+        assert pairs(buffer) == [[100, 101], [101, 102], [500, 501], [501, 502]]
+        assert buffer.take("step", np.arange(6)).tolist() == [0, 1, 2, 0, 1, 2]
+        writer.close()
+
+
+def test_a_first_ring_goes_on_with_no_episode_of_before(tmp_path):
+    with make(tmp_path / "a", 1, update_horizon=1) as buffer:
+        for number in range(3):
+            buffer.add(*step(100 + number))
+        (writer,) = buffer.env_writers(rows=8)
+        for number in range(2):
+            writer.add(*step(500 + number))
+        assert pairs(buffer) == [[100, 101], [101, 102], [500, 501]]
+        writer.close()
+
+
+@pytest.mark.parametrize("came", ["before", "before, and waited", "after", "after buffer.add"])
+def test_who_goes_on_with_the_episode_of_a_checkpoint(tmp_path, came):
+    """Also where the steps are those that come next: only who came after the load."""
+    with make(tmp_path / "a", 1, update_horizon=1) as buffer:
+        (writer,) = buffer.env_writers(rows=8, automatic=False)
+        writer.add(*step(100))
+        writer.add(*step(101))
+        buffer.drain()
+        buffer.save(tmp_path / "c", 1)
+        writer.add(*step(102, True, 103))
+        if came == "before":
+            writer.add(*step(200))
+            writer.add(*step(201))
+        buffer.drain()
+        if came == "before, and waited":
+            writer.close()
+            (writer,) = buffer.env_writers(rows=8, automatic=False)
+            assert writer.waiting == 0  # it has the ring
+        buffer.load(tmp_path / "c", 1, resume_episodes=True)
+        if came.startswith("after"):
+            writer.close()
+            (writer,) = buffer.env_writers(rows=8, automatic=False)
+        if came == "after buffer.add":
+            buffer.add(*step(102, True, 103))
+            for number in range(2):
+                buffer.add(*step(300 + number))
+        writer.add(*step(202))
+        writer.add(*step(203))
+        expected = {
+            "before": [[100, 101], [202, 203]],
+            "before, and waited": [[100, 101], [202, 203]],
+            "after": [[100, 101], [101, 202], [202, 203]],
+            "after buffer.add": [
+                [100, 101], [101, 102], [102, 103], [300, 301], [202, 203]
+            ],
+        }[came]  # fmt: skip
+        found = pairs(buffer)
+        assert [each for each in found if each[0] != 101 or each in expected] == expected
+        assert not any(a == 101 and b == 202 for a, b in found) or came == "after"
+        writer.close()
+
+
+@pytest.mark.parametrize("in_use", ["held", "waiting"])
+def test_rings_of_another_length_are_made_for_all_envs_or_none(tmp_path, in_use):
+    with make(tmp_path / "a", 3, update_horizon=1) as buffer:
+        writers = buffer.env_writers(rows=8, automatic=in_use == "held")
+        writers[2].add(*step(0))
+        if in_use == "waiting":
+            writers[2].close()
+        says = "which an actor writes to" if in_use == "held" else "1 wait to be taken"
+        with pytest.raises(LockedError, match=says):
+            buffer.env_writers(rows=16, automatic=in_use != "held")
+        assert buffer._rings.by_itself == (in_use == "held")
+        writers[0].add(*step(1))  # its ring is the one of before
+        writers[1].add(*step(1))
+        buffer.save(tmp_path / "c", 1)
+        with diskreplay.open(tmp_path / "c" / "replay_ckpt.1") as reader:
+            assert reader.add_count == (3 if in_use == "held" else 0)
+        for writer in writers:
+            writer.close()
+        buffer.drain()
+        assert len(buffer.env_writers(rows=16)) == 3
+        assert buffer.add_count == 3
+
+
+def test_ctrl_c_while_a_ring_is_taken_holds_it_for_nobody(tmp_path, monkeypatch):
+    with make(tmp_path / "a", 1, update_horizon=1) as buffer:
+        (writer,) = buffer.env_writers(rows=8)
+        calls = [(file_locks, "try_lock"), (files, "is_at"), (env_writer, "ActorRing")]
+        for module, name in calls:
+            real = getattr(module, name)
+
+            def then_interrupt(*given, _real=real, **options):
+                monkeypatch.undo()
+                found = _real(*given, **options)
+                signal.raise_signal(signal.SIGINT)
+                return found
+
+            monkeypatch.setattr(module, name, then_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer.add(*step(0))
+            monkeypatch.undo()
+            writer.add(*step(1))
+            writer.close()
+            (writer,) = buffer.env_writers(rows=8)
+        writer.close()

@@ -774,3 +774,12 @@ def test_a_schedule(stores):
         diskreplay.ReplayUnion([live], weight_normalization="union")
     union.sample(3)
     union.close()
+
+
+def test_closing_a_prefetcher_after_its_union(stores):
+    union = diskreplay.ReplayUnion(stores, seed=1)
+    batches = union.prefetch(1, 4)
+    next(batches)
+    union.close()
+    batches.close()
+    batches.close()

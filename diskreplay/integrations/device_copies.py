@@ -165,7 +165,7 @@ def handovers_to(device: Any, map: Map | None) -> Callable[[], Handover]:
     """
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidInputError(f"device: {device!r} found: {error}") from error
     if found.type == "cpu":
         return partial(Tensored, map)

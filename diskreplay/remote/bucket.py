@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from diskreplay.brief import brief
 from diskreplay.errors import (
     InvalidInputError,
     RemoteError,
@@ -94,6 +95,8 @@ class Bucket:
     """
 
     def __init__(self, url: Any, options: Mapping[str, Any] | None = None) -> None:
+        if options is not None and not isinstance(options, Mapping):
+            raise InvalidInputError(f"storage_options: a dict expected, found {brief(options)}")
         with needed("object stores are reached with obstore", "cloud"):
             import obstore
         self._obstore, self.requests = obstore, 0
@@ -134,6 +137,11 @@ class Bucket:
         if parts.scheme == "memory":
             return _in_memory.setdefault(self.url, store.MemoryStore())
         if parts.scheme == "file":
+            if parts.netloc not in ("", "localhost"):  # the first part of a relative path, mostly
+                raise InvalidInputError(
+                    f"url: file://{parts.netloc} names a machine; file:///directory expected, with "
+                    "the whole path from the root on"
+                )
             self._local = Path(parts.path)
             check_outside(self._local / "checkpoints")
             return store.LocalStore(self._local, mkdir=True)

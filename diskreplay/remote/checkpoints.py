@@ -1,7 +1,6 @@
 """Checkpoints in an object store, as a program calls them."""
 
 import contextlib
-import errno
 import hashlib
 import os
 import secrets
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from diskreplay.buffer import ReplayBuffer
-from diskreplay.errors import ClosedError, FormatError, InvalidInputError, StorageError
+from diskreplay.errors import ClosedError, InvalidInputError
 from diskreplay.given_numbers import whole
 from diskreplay.locks import Lock
 from diskreplay.opening import open as open_buffer
@@ -22,14 +21,14 @@ from diskreplay.remote.document import text
 from diskreplay.remote.fetcher import Fetcher
 from diskreplay.remote.publisher import Publisher, Pushed, check_extra
 from diskreplay.remote.registry import Registry
+from diskreplay.remote.run_file import run_of
 from diskreplay.remote.verifier import RemoteReport, verify
-from diskreplay.store import checkpoint_names, files, format, listing, manifest
+from diskreplay.store import checkpoint_names, files, listing, manifest
 from diskreplay.store.paths import resolved
+from diskreplay.validation import fit_flag
 
 if TYPE_CHECKING:
     import zarr
-
-RUN_FILE = "remote.json"  # in a directory of checkpoints: who publishes them
 
 
 class RemoteCheckpoints:
@@ -99,13 +98,14 @@ class RemoteCheckpoints:
         except ValueError as error:
             raise InvalidInputError(str(error)) from None
         self._keep = _checked_keep(keep)
+        self._takeover = fit_flag("takeover", takeover)
+        self._unsafe = fit_flag("unsafe_single_writer", unsafe_single_writer)
         self._bucket = Bucket(url, storage_options)
         self.options = {
-            "run": run, "takeover": takeover, "concurrency": concurrency, "keep": keep,
+            "run": run, "takeover": self._takeover, "concurrency": concurrency, "keep": keep,
             "pack_bytes": pack_bytes, "storage_options": storage_options,
-            "unsafe_single_writer": unsafe_single_writer,
+            "unsafe_single_writer": self._unsafe,
         }  # fmt: skip
-        self._takeover, self._unsafe = bool(takeover), bool(unsafe_single_writer)
         self._concurrency, self._pack_bytes = int(concurrency), int(pack_bytes)
         self._own_run = secrets.token_hex(8)
         self._registries: dict[str, tuple[Registry, Publisher]] = {}
@@ -201,6 +201,12 @@ class RemoteCheckpoints:
         with self._writing(place) as (registry, _publisher):
             return Collector(registry).collect(kept, seconds)
 
+    def _collect_beside(self, suffix: str, keep: int) -> None:
+        """`collect` after the push of a checkpoint, which stays also if its number is low: a run
+        that counts from 0 again would else have none."""
+        with self._writing(None) as (registry, _publisher):
+            Collector(registry).collect(keep, seconds_of("24h"), suffix)
+
     @contextlib.contextmanager
     def _writing(self, directory: Path | None) -> Iterator[tuple[Registry, Publisher]]:
         """As the run of this directory."""
@@ -208,7 +214,7 @@ class RemoteCheckpoints:
             self._check_open()
             run = self._given_run
             if run is None and directory is not None:
-                run = _run_of(directory)
+                run = run_of(directory)
             elif run is None:
                 run = next(iter(self._registries), self._own_run)
             yield self._registry(run)
@@ -416,31 +422,6 @@ def _in_directory(directory: Path, suffix: int | str | None) -> Path:
             "push by its path"
         )
     return checkpoint_names.find(directory, next(iter(names), "replay"), suffix)[0]
-
-
-def _run_of(directory: Path) -> str:
-    """Who publishes the checkpoints of a directory; a random name at first."""
-    path = directory / RUN_FILE
-    if not files.is_there(path):
-        new = path.with_name(f".{RUN_FILE}.{secrets.token_hex(8)}")
-        files.write(new, [format.encode({"run": secrets.token_hex(8)})])
-        files.sync([new])
-        try:  # of two processes the first one's stays, where files can be linked
-            if not files.link(new, path):
-                files.rename(new, path)
-        except StorageError as error:
-            if error.errno != errno.EEXIST:
-                raise
-        finally:
-            files.remove(new)
-        files.sync_dirs([directory])
-    try:
-        return text("run", format.read_document(path).get("run"))
-    except ValueError as error:
-        raise FormatError(
-            f"{path}: damaged ({error}). It says which run publishes from here: remove it, and the "
-            "next push is another run's, which has to take over"
-        ) from error
 
 
 def _cache_of(url: str) -> Path:

@@ -49,10 +49,10 @@ class Collector:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def collect(self, keep: int, grace: float) -> Collected:
-        """Remove numbered checkpoints but the `keep` highest, and then the objects that nothing
-        refers to and that are older than `grace` seconds."""
-        return self._remove(lambda found: _superfluous(found, keep), grace)
+    def collect(self, keep: int, grace: float, spared: str | None = None) -> Collected:
+        """Remove numbered checkpoints but the `keep` highest and the one of the suffix `spared`,
+        and then the objects that nothing refers to and that are older than `grace` seconds."""
+        return self._remove(lambda found: _superfluous(found, keep, spared), grace)
 
     def retain(self, suffixes: Collection[str], gone: Collection[str], grace: float) -> Collected:
         """Remove all checkpoints but those of these suffixes: at once those of `gone`, others and
@@ -107,9 +107,9 @@ class Collector:
         ]
 
 
-def _superfluous(found: Catalog, keep: int) -> tuple[str, ...]:
+def _superfluous(found: Catalog, keep: int, spared: str | None) -> tuple[str, ...]:
     numbered = [one for one in in_order(found.checkpoints.values()) if one.number is not None]
-    return tuple(one.suffix for one in numbered[:-keep])
+    return tuple(one.suffix for one in numbered[:-keep] if one.suffix != spared)
 
 
 def _objects(keys: frozenset[str]) -> frozenset[str]:

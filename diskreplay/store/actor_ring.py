@@ -42,7 +42,7 @@ _ALIGNED = 64  # bytes: rows of no two fields share a line of the caches
 MOST_PLACES = 1 << 24
 
 # Words, int64. Of the actor:
-WRITTEN, PROCESS = 64, 65
+WRITTEN, PROCESS, ATTACHED = 64, 65, 66
 # Of the writer of the store, in other lines of the caches:
 TAKEN, UNTIL, FIRST, BEHIND, GENERATION, CLOSED, BY_ITSELF, FRESH_AT, STEP = range(128, 137)
 
@@ -65,9 +65,10 @@ class ActorRing:
         The header's. ``words[WRITTEN]`` rows were put into the ring ever, ``words[TAKEN]`` of them
         were taken; row `n` has the place ``n % rows``.
 
-        ``BEHIND`` is the store's row behind the last one that was taken, -1 if other rows may have
-        come since; ``FRESH_AT`` the count of rows at which a new actor begins with ``STEP``, and
-        does not begin an episode.
+        ``ATTACHED`` is the ``GENERATION`` that the actor found when it came. ``BEHIND`` is the
+        store's row behind the last one that was taken, -1 if other rows may have come since;
+        ``FRESH_AT`` the count of rows at which a new actor begins with ``STEP``, and does not begin
+        an episode.
     """
 
     def __init__(self, path: Path, fields: Sequence[Field]) -> None:

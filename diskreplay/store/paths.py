@@ -51,7 +51,7 @@ def local(path: str | os.PathLike, argument: str) -> Path:
         raise InvalidInputError(
             f"{argument}: {text!r:.200}: no path, for no file can have such a name; choose another"
         )
-    was_url = None if isinstance(path, str) else _URL_AS_PATH.match(text)
+    was_url = _URL_AS_PATH.match(text)  # with one slash: of a Path, or by mistake
     if is_remote(text) or (was_url and not os.path.lexists(was_url[1])):
         raise InvalidInputError(
             f"{argument}: {text!r:.200}: a URL, and a local path expected: live stores are on a "

@@ -10,6 +10,7 @@ import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from diskreplay import errors
@@ -92,6 +93,27 @@ def test_options_that_no_store_can_be_made_with(url, options, says, monkeypatch)
         RemoteCheckpoints(url, storage_options=options)
     assert "secret" not in str(refused.value)
     assert "later" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "says"),
+    [
+        ("file://runs/pong", {}, "file://runs names a machine"),
+        ("memory://x", {"takeover": "no"}, "takeover: a bool expected"),
+        ("memory://x", {"takeover": np.ones(2, bool)}, "takeover: a bool expected"),
+        ("memory://x", {"unsafe_single_writer": "yes"}, "unsafe_single_writer: a bool expected"),
+        ("memory://x", {"storage_options": "x"}, "storage_options: a dict expected"),
+        ("memory://x", {"storage_options": ["x"]}, "storage_options: a dict expected"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(url, options, says):
+    with pytest.raises(errors.InvalidInputError, match=says):
+        RemoteCheckpoints(url, **options)
+
+
+def test_a_url_of_this_machine(tmp_path):
+    Bucket(f"file://{tmp_path}/a").create("x", b"1")
+    assert Bucket(f"file://localhost{tmp_path}/a").get("x", 9)[0] == b"1"
 
 
 def test_a_store_of_the_client(tmp_path):

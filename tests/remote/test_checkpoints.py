@@ -9,7 +9,7 @@ import pytest
 import diskreplay
 from diskreplay import errors
 from diskreplay.remote import RemoteCheckpoints
-from diskreplay.remote.checkpoints import RUN_FILE
+from diskreplay.remote.run_file import RUN_FILE
 from tests.remote import servers
 from tests.remote.conftest import Run
 

@@ -78,6 +78,20 @@ class Slow:
         remote._bucket.create = lambda *args: self.may.wait(240) and create(*args)
 
 
+def test_a_run_that_counts_from_the_beginning_again_keeps_its_newest(run, url, tmp_path):
+    run.add(50)
+    for number in (100, 200, 300, 400):
+        run.buffer.save(url, number)
+    with run.open(tmp_path / "elsewhere" / "replay") as other:
+        remote = RemoteCheckpoints(url, takeover=True)
+        for number in (1, 2, 3):
+            other.save(remote, number)
+            assert other.save_status().state == "published"
+            left = [one.suffix for one in remote.list()]
+            assert left == [str(number), "100", "200", "300", "400"]
+            assert other.load(remote, number).number == number
+
+
 def test_not_to_wait(run, url):
     remote = RemoteCheckpoints(url)
     slow = Slow(remote)

@@ -71,6 +71,9 @@ def test_a_path_made_of_a_url_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInputError, match=r"^path: 's3:/bucket/x': a URL"):
         resolved(Path("s3://bucket/x"))
+    for text in ("s3:/bucket/x", f"file:{tmp_path}"):  # with a slash less than a URL has
+        with pytest.raises(InvalidInputError, match="a URL"):
+            resolved(text)
     (tmp_path / "s3:").mkdir()  # who has such a directory means it
     assert resolved(Path("s3:/bucket/x")) == tmp_path / "s3:/bucket/x"
 
