@@ -246,7 +246,7 @@ class Batch:
     def __repr__(self) -> str:
         return f"Batch({len(self)} transitions: {', '.join(self._arrays)})"
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         """A window that the observations are views of travels once, and they are views of it again:
         5 frames instead of 8 with a stack of 4."""
         views: dict[int, WindowView | FollowingStacks] = {}

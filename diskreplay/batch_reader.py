@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -134,7 +134,7 @@ class BatchReader:
 
     def _stacks(
         self,
-        column: Column,
+        column: Column[Any],
         plan: Plan,
         windows: dict[str, np.ndarray],
         threads: int,
@@ -174,7 +174,7 @@ class BatchReader:
             return window[:, 0], following[:, 0]
         return window[:, :stack], following
 
-    def _rows(self, column: Column, ids: np.ndarray) -> np.ndarray:
+    def _rows(self, column: Column[Any], ids: np.ndarray) -> np.ndarray:
         """One field's value in the row of each transition."""
         out = np.empty((len(ids), *column.field.shape), column.field.dtype)
         failed = self._kernels.take(column.table.array, ids, flat(out), column.scratch(len(ids)))

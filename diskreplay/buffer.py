@@ -116,10 +116,10 @@ class ReplayBuffer(SequenceSource):
 
     def __init__(
         self,
-        path: str | os.PathLike | None,
+        path: str | os.PathLike[str] | None,
         *,
-        observation_space: "gymnasium.Space",
-        action_space: "gymnasium.Space",
+        observation_space: "gymnasium.Space[Any]",
+        action_space: "gymnasium.Space[Any]",
         capacity: int | None,
         max_transitions: int | None = None,
         num_envs: int = 1,
@@ -128,7 +128,7 @@ class ReplayBuffer(SequenceSource):
         update_horizon: int = 1,
         gamma: float = 0.99,
         batch_size: int = 32,
-        extras: Mapping[str, tuple] | None = None,
+        extras: Mapping[str, tuple[Any, ...]] | None = None,
         new_extras: Collection[str] = (),
         compressor: str | Mapping[str, str] = "auto",
         segment_rows: int | None = None,

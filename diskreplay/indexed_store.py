@@ -323,19 +323,21 @@ class IndexedStore(DrawableRows):
 
     def end_episodes(self, mask: Any, next_observation: Any) -> None:
         """Cut the episodes under way, as `ReplayBuffer.end_episode` has it."""
-        envs, steps = self._validator.envs(mask), self.next_step
-        self.episodes.cut[envs] = self.store.count[envs]
-        if next_observation is None:
-            steps[envs] = 0
-            return
-        envs = envs[steps[envs] > 0]
+        envs = self._validator.envs(mask)
+        behind = self.store.count[envs]
+        if next_observation is not None:
+            self._close(envs[self.next_step[envs] > 0], next_observation)
+        self.episodes.cut[envs], self.next_step[envs] = behind, 0  # last: what is refused cuts none
+
+    def _close(self, envs: np.ndarray, next_observation: Any) -> None:
+        """Add the final rows of the episodes under way of some envs."""
+        steps = self.next_step
         if self.store.num_envs == 1:
             if len(envs):
                 row = self._validator.frame(steps.item(0), next_observation, is_next=True)
                 self._append_frame(row, 0)
             return
-        final = self._validator.frames(envs, steps, next_observation)
-        if not len(envs):
+        if not (final := self._validator.frames(envs, steps, next_observation)):
             return
         flags, rewards = np.full(len(envs), FINAL, np.uint8), np.zeros(len(envs), np.float32)
         before = self.store.count.copy()

@@ -51,7 +51,7 @@ kernels: dict[Any, tuple[str, ...]] = {}
 _LINE = "diskreplay: compiling, once; this takes some seconds ..."
 
 
-def kernel(*arguments: str) -> Callable[[Callable], Any]:
+def kernel(*arguments: str) -> Callable[[Callable[..., Any]], Any]:
     """A function that Python calls; it holds no GIL.
 
     It is compiled when it is called first, and the next process finds it compiled.
@@ -66,7 +66,7 @@ def kernel(*arguments: str) -> Callable[[Callable], Any]:
     if not all(isinstance(types_, str) for types_ in arguments):
         raise TypeError("kernel: name the types of the arguments, as in @kernel('int64[::1]')")
 
-    def decorate(function: Callable) -> Any:
+    def decorate(function: Callable[..., Any]) -> Any:
         compiled = _njit(nogil=True, **_OPTIONS)(function)
         compiled._cache = KernelCache(function)
         kernels[compiled] = arguments
@@ -75,21 +75,21 @@ def kernel(*arguments: str) -> Callable[[Callable], Any]:
     return decorate
 
 
-def inner(function: Callable) -> Any:
+def inner(function: Callable[..., Any]) -> Any:
     """A function that one kernel or part calls, which takes it in; not to be called from Python."""
     return _njit(no_cpython_wrapper=True, **_OPTIONS)(function)
 
 
-def intrinsic(function: Callable) -> Any:
+def intrinsic(function: Callable[..., Any]) -> Any:
     """Code for kernels, which they call without the first of its arguments."""
     return numba_intrinsic(function)
 
 
-def part(returns: types.Type, *arguments: types.Type) -> Callable[[Callable], Any]:
+def part(returns: types.Type, *arguments: types.Type) -> Callable[[Callable[..., Any]], Any]:
     """A function that several kernels call, of these types: compiled once, before the first of them
     is."""
 
-    def decorate(function: Callable) -> types.ExternalFunction:
+    def decorate(function: Callable[..., Any]) -> types.ExternalFunction:
         signature = returns(*arguments)
         symbol = f"{function.__module__}.{function.__qualname__}".replace(".", "_")
         _parts[symbol] = _Part(function, signature, symbol)
@@ -99,7 +99,7 @@ def part(returns: types.Type, *arguments: types.Type) -> Callable[[Callable], An
 
 
 class _Part:
-    def __init__(self, function: Callable, signature: Any, symbol: str) -> None:
+    def __init__(self, function: Callable[..., Any], signature: Any, symbol: str) -> None:
         self.function, self._signature, self._symbol = function, signature, symbol
         self._compiled: ccallback.CFunc | None = None
 
@@ -212,7 +212,7 @@ def warm_up() -> Warmth:
     return Warmth(compiled, found, time.process_time() - begin, tuple(sorted(directories - {None})))
 
 
-def _make_parts(function: Callable) -> None:
+def _make_parts(function: Callable[..., Any]) -> None:
     """Make all parts that a function calls, also by way of others."""
     for name in function.__code__.co_names:
         found: Any = function.__globals__.get(name)
@@ -251,7 +251,7 @@ class KernelCache(caching.NullCache):
         Why it was not.
     """
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         # Now: a process that becomes another user's may not be able to read them later.
         self._sources = kernel_sources.digest(function.__module__)
@@ -340,7 +340,7 @@ class _Place(caching.FunctionCache):
         return None
 
 
-def _readable(function: Callable) -> Iterator[caching.FunctionCache]:
+def _readable(function: Callable[..., Any]) -> Iterator[caching.FunctionCache]:
     """Places that Numba would choose if they could be written to."""
     for locator in _READABLE:
         unasked = type(locator.__name__, (locator,), {"ensure_cache_path": lambda self: None})

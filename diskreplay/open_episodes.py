@@ -149,6 +149,7 @@ class OpenEpisodes:
                 columns = step[start:stop], ended[start:stop], is_final[start:stop]
                 own, is_new = self._late_behind(env, own, *columns)
                 must_tell |= is_new
+            must_tell |= self._note_hidden(env, own, step[start:stop], is_final[start:stop])
             own = own | odd[start:stop]
             is_odd = bool(own.any())
             follows, end = self.parts.last(env)[1] == begin > 0, begin + stop - start
@@ -158,6 +159,19 @@ class OpenEpisodes:
             if is_odd:
                 must_tell |= self._record_lacks(env)
         return must_tell
+
+    def _note_hidden(
+        self, env: int, late: np.ndarray, step: np.ndarray, is_final: np.ndarray
+    ) -> bool:
+        """Add rows to `begins` whose step counts on from a final row: that it closed its episode is
+        said by the row before it alone, which leaves first. Returns whether some are new."""
+        hidden = late[1:] & is_final[:-1] & (step[1:] == step[:-1] + 1)
+        if not hidden.any():
+            return False
+        rows = self._store.count.item(env) + 1 + np.flatnonzero(hidden)
+        new = set((rows * self._store.num_envs + env).tolist()) - self.begins
+        self.begins |= new
+        return bool(new)
 
     def _late_behind(
         self, env: int, late: np.ndarray, step: np.ndarray, ended: np.ndarray, is_final: np.ndarray

@@ -27,7 +27,7 @@ _KINDS = {
 
 
 def open(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     mode: str = "r",
     *,
     follow: bool = True,
@@ -88,7 +88,7 @@ def open(
 
 
 def attachment(
-    directory: str | os.PathLike,
+    directory: str | os.PathLike[str],
     number: int | str | None = None,
     name: str = "agent.pt",
     *,

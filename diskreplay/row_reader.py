@@ -126,7 +126,7 @@ class RowReader(Session):
 
         self._read_rows(ids_in, read)
 
-    def _retained(self, names: Sequence[str]) -> tuple[np.ndarray, tuple[int, ...], list]:
+    def _retained(self, names: Sequence[str]) -> tuple[np.ndarray, tuple[int, ...], list[Any]]:
         """Fields of all retained rows, of one moment.
 
         Returns
@@ -178,17 +178,17 @@ class RowReader(Session):
     # -- looking
 
     @property
-    def observation_space(self) -> "gymnasium.Space":
+    def observation_space(self) -> "gymnasium.Space[Any]":
         """The space of one frame."""
         return self._kind.schema.observation.space
 
     @property
-    def action_space(self) -> "gymnasium.Space":
+    def action_space(self) -> "gymnasium.Space[Any]":
         """The space of actions."""
         return self._kind.schema.action.space
 
     @property
-    def extras(self) -> dict[str, tuple]:
+    def extras(self) -> dict[str, tuple[Any, ...]]:
         """Shape and dtype of each further field, and ``"mutable"`` where its values may be
         replaced: as a buffer is told when it is made."""
         return self._kind.schema.extra_specs
@@ -340,7 +340,7 @@ class RowReader(Session):
 
     def export_gz(
         self,
-        checkpoint_dir: str | os.PathLike,
+        checkpoint_dir: str | os.PathLike[str],
         suffix: int | str,
         *,
         flavour: Literal["reagent", "dopamine"] = "reagent",

@@ -54,7 +54,7 @@ class Schema:
         self,
         observation: StoredSpace,
         action: StoredSpace,
-        extras: Mapping[str, tuple] | None,
+        extras: Mapping[str, tuple[Any, ...]] | None,
         compressor: str | Mapping[str, str],
         new_extras: Collection[str] = (),
     ) -> None:
@@ -89,9 +89,9 @@ class Schema:
     @classmethod
     def of(
         cls,
-        observation_space: "gymnasium.Space",
-        action_space: "gymnasium.Space",
-        extras: Mapping[str, tuple] | None,
+        observation_space: "gymnasium.Space[Any]",
+        action_space: "gymnasium.Space[Any]",
+        extras: Mapping[str, tuple[Any, ...]] | None,
         compressor: str | Mapping[str, str],
         new_extras: Collection[str] = (),
     ) -> Self:
@@ -103,7 +103,7 @@ class Schema:
         )  # fmt: skip
 
     @property
-    def extra_specs(self) -> dict[str, tuple]:
+    def extra_specs(self) -> dict[str, tuple[Any, ...]]:
         """The extras as they are declared."""
         return {
             name: (field.shape, field.dtype, *[MUTABLE] * field.mutable)
@@ -220,12 +220,12 @@ def _compressed(
     return Field(field.name, field.shape, field.dtype, chosen, mutable=mutable)
 
 
-def _spec(field: Field) -> tuple:
+def _spec(field: Field) -> tuple[Any, ...]:
     """What two stores with one field must agree in."""
     return field.shape, field.dtype, field.mutable
 
 
-def _shown(spec: tuple | None) -> str:
+def _shown(spec: tuple[Any, ...] | None) -> str:
     if spec is None:
         return "missing"
     shape, dtype, mutable = spec

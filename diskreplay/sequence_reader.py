@@ -118,7 +118,7 @@ class SequenceReader:
 
     def __init__(
         self,
-        columns: Mapping[str, Column],
+        columns: Mapping[str, Column[Any]],
         schema: Schema,
         stack_size: int,
         window: Window,
@@ -232,7 +232,7 @@ class SequenceReader:
         return reads
 
     def _take_parts(
-        self, column: Column, windows: int, rows: np.ndarray, out: np.ndarray, threads: int
+        self, column: Column[Any], windows: int, rows: np.ndarray, out: np.ndarray, threads: int
     ) -> Any:
         job, threads = pool.job(len(out), windows, threads)
         scratch = column.scratch(min(len(rows), READS), threads)

@@ -57,7 +57,7 @@ class Session(CallGuard):
     def __init__(
         self,
         kind: StoreKind,
-        path: str | os.PathLike | None,
+        path: str | os.PathLike[str] | None,
         *,
         capacity: int | None,
         segment_rows: int | None,
@@ -278,7 +278,7 @@ class Session(CallGuard):
 
     def save(
         self,
-        checkpoint_dir: str | os.PathLike,
+        checkpoint_dir: str | os.PathLike[str],
         iteration_number: int | str,
         *,
         attachments: "Mapping[str, attaching.Source] | None" = None,
@@ -343,7 +343,7 @@ class Session(CallGuard):
 
     def load(
         self,
-        checkpoint_dir: str | os.PathLike,
+        checkpoint_dir: str | os.PathLike[str],
         suffix: int | str | None = None,
         *,
         resume_episodes: bool = False,
@@ -431,7 +431,7 @@ class Session(CallGuard):
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         raise InvalidInputError(
             "a buffer cannot be pickled or copied; pass its path and open it there with "
             'diskreplay.open(path, mode="r")'

@@ -212,7 +212,7 @@ class SharedBuffer:
 
 
 def shared(
-    path: str | os.PathLike | None, *, prioritized: bool = False, **options: Any
+    path: str | os.PathLike[str] | None, *, prioritized: bool = False, **options: Any
 ) -> SharedBuffer:
     """A handle of the buffer at `path` that all of this process share; opened when it is used.
 

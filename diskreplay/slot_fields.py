@@ -62,7 +62,7 @@ class SlotFields:
     """
 
     def __init__(
-        self, fields: Mapping[str, tuple], sizes: Sequence[int], min_bytes: int,
+        self, fields: Mapping[str, tuple[Any, ...]], sizes: Sequence[int], min_bytes: int,
         compressor: str | Mapping[str, str] = "auto", next_of: Mapping[str, str] | None = None,
         stack: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
@@ -85,7 +85,7 @@ class SlotFields:
         followed = {chain.following: chain.now for chain in made if chain.following}
         self._frame_shapes = {chain.now: chain.frame_shape for chain in made}
         self.stored: dict[str, str] = {}
-        extras: dict[str, tuple] = {SLOT: ((), np.dtype(np.int64))}
+        extras: dict[str, tuple[Any, ...]] = {SLOT: ((), np.dtype(np.int64))}
         if self.chains.has_back:
             extras[BACK] = (), np.dtype(np.uint8)
         taken = {*extras}
@@ -140,7 +140,7 @@ class SlotFields:
         whole_, parts = first in self.specs, f"{first}/"
         return not (whole_ and any(other.startswith(parts) for other in self.specs))
 
-    def _space(self, name: str, otherwise: gym_spaces.Space) -> gym_spaces.Space:
+    def _space(self, name: str, otherwise: gym_spaces.Space[Any]) -> gym_spaces.Space[Any]:
         """The space of the fields that are observations, or actions."""
         parts = {}
         for native in self.stored:
@@ -240,7 +240,7 @@ def _named(option: str, given: Any) -> dict[str, Any]:
 
 
 def _chains(
-    specs: Mapping[str, tuple], next_of: Mapping[str, str], stack: Mapping[str, int]
+    specs: Mapping[str, tuple[Any, ...]], next_of: Mapping[str, str], stack: Mapping[str, int]
 ) -> list[Chain]:
     """The fields that share frames."""
     known = [*specs]  # a list, as what is no text may have no hash

@@ -94,8 +94,8 @@ class Slots(RowReader):
 
     def __init__(
         self,
-        path: str | os.PathLike | None,
-        fields: Mapping[str, tuple],
+        path: str | os.PathLike[str] | None,
+        fields: Mapping[str, tuple[Any, ...]],
         slots: int | Sequence[int],
         *,
         lanes: int = 1,
@@ -117,7 +117,7 @@ class Slots(RowReader):
         )  # fmt: skip
 
     @classmethod
-    def reader(cls, path: str | os.PathLike) -> Self:
+    def reader(cls, path: str | os.PathLike[str]) -> Self:
         """Read along with a store that another process writes to, or read a checkpoint.
 
         Parameters

@@ -21,7 +21,7 @@ def box(shape: tuple[int, ...], dtype: Any) -> spaces.Box:
     return spaces.Box(low, high, shape, dtype.type)
 
 
-def describe(space: spaces.Space, name: str) -> dict[str, Any]:
+def describe(space: spaces.Space[Any], name: str) -> dict[str, Any]:
     """A space as JSON, which `StoredSpace` reads, or an `InvalidInputError` if it cannot be stored.
     Messages call it by the name."""
     if isinstance(space, spaces.Dict):

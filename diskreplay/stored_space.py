@@ -55,7 +55,7 @@ class StoredSpace:
     def __init__(self, document: Mapping[str, Any], name: str) -> None:
         self.document, self.name = document, name
         self.parts: dict[Any, StoredSpace] = {}
-        self._space: gymnasium.Space | None = None
+        self._space: gymnasium.Space[Any] | None = None
         with _telling_damage():
             self.kind: str = document["type"]
             if self.kind in _LEAVES:
@@ -77,16 +77,19 @@ class StoredSpace:
         self._is_shallow = not any(part.parts for part in self.parts.values())
 
     @classmethod
-    def of(cls, space: "gymnasium.Space", name: str) -> "StoredSpace":
+    def of(cls, space: "gymnasium.Space[Any]", name: str) -> "StoredSpace":
         """That of a space, or an `InvalidInputError` if it cannot be stored."""
         from diskreplay import spaces
 
-        found = cls(spaces.describe(space, name), name)
+        try:
+            found = cls(spaces.describe(space, name), name)
+        except (FormatError, RecursionError) as error:  # what was made of it since, or too deep
+            raise InvalidInputError(f"{name}: no space that can be stored ({error})") from error
         found._space = space
         return found
 
     @property
-    def space(self) -> "gymnasium.Space":
+    def space(self) -> "gymnasium.Space[Any]":
         """The space itself, made when it is first asked for.
 
         Raises
@@ -99,7 +102,7 @@ class StoredSpace:
                 self._space = self._made()
         return self._space
 
-    def _made(self) -> "gymnasium.Space":
+    def _made(self) -> "gymnasium.Space[Any]":
         from gymnasium import spaces
 
         document = self.document

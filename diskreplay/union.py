@@ -86,7 +86,7 @@ class ReplayUnion:
     """
 
     def __init__(
-        self, members: Sequence[ReplayBuffer | Sequences | str | os.PathLike], *,
+        self, members: Sequence[ReplayBuffer | Sequences | str | os.PathLike[str]], *,
         mixture: Sequence[float] | None = None, batch_size: int | None = None, beta: Beta = 0.4,
         weight_normalization: Literal["batch", "buffer"] = "batch",
         seed: int | np.random.Generator | None = None,
@@ -366,7 +366,7 @@ class ReplayUnion:
 
     # -- what is saved
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write what no member saves into one file: the generator, priorities of members that are
         only read, and which new windows were handed out.
 
@@ -388,7 +388,7 @@ class ReplayUnion:
             contents = self._members.at_one_moment(lambda: packed(self._members, self._rng))
         files.replace({place: contents})
 
-    def load(self, path: str | os.PathLike) -> None:
+    def load(self, path: str | os.PathLike[str]) -> None:
         """Go on where `save` was called, after the members were loaded; all or nothing.
 
         Parameters
@@ -421,7 +421,7 @@ class ReplayUnion:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         raise InvalidInputError(
             "a union cannot be pickled or copied; pass the paths of its members, and make it there"
         )

@@ -110,7 +110,7 @@ class TransitionMember:
         self.sampler.restore((start, leaves, self.alpha))
 
     @property
-    def look(self) -> tuple:
+    def look(self) -> tuple[Any, ...]:
         """What members of one union must agree in."""
         buffer = self.buffer
         return (
@@ -169,7 +169,7 @@ class SequenceMember(TransitionMember):
         self.sampler.restore(start, leaves)
 
     @property
-    def look(self) -> tuple:
+    def look(self) -> tuple[Any, ...]:
         asked = self._sequences.options
         window = asked.window._replace(stride=1, finished=False)
         return (*super().look, window, asked.fields, asked.state, asked.returns_to_go)

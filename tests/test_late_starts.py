@@ -722,3 +722,41 @@ def test_begins_that_have_left_take_no_memory(tmp_path):
         assert len(buffer._rows.episodes.begins) < 300
         assert len(buffer.begins) == 12
         assert buffer.episodes().rows.tolist() == [2] * 24
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_part_behind_a_final_row_is_an_episode_of_its_own_after_an_eviction(tmp_path, calls):
+    """That the final row closes its episode is said by the row before it, which leaves first."""
+    steps, marks = [0, 1, 2, 3, 4, 5], [NOTHING, TERMINATED, FINAL, NOTHING, NOTHING, NOTHING]
+    with make_buffer(tmp_path / "store", stack_size=2) as buffer:
+        given_ = columns(steps, marks)
+        cut = 6 if calls == 1 else 1  # the ended row comes with the one before, or without
+        for part in (slice(0, cut), slice(cut, 6)):
+            if part.start < 6:
+                buffer.extend({name: values[part] for name, values in given_.items()})
+        assert buffer.sampleable_ids().tolist() == [0, 1, 4]
+        buffer.evict([2])
+        assert buffer.sampleable_ids().tolist() == [4]
+        with diskreplay.open(tmp_path / "store") as reader:
+            assert reader.sampleable_ids().tolist() == [4]
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    for name in ("store", "killed"):
+        with make_buffer(tmp_path / name, stack_size=2) as buffer:
+            assert buffer.sampleable_ids().tolist() == [4]
+            assert verify(tmp_path / name).clean
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_an_end_that_is_refused_cuts_nothing(tmp_path, num_envs):
+    seen = np.zeros((num_envs, 2), np.uint8)
+    with make_buffer(tmp_path / "store", num_envs=num_envs, stack_size=1) as buffer:
+        flags = [True] * num_envs
+        given_ = (seen, [0] * num_envs, [1.0] * num_envs, [False] * num_envs, flags)
+        buffer.add(*((each[0] for each in given_) if num_envs == 1 else given_))
+        for wrong in (np.zeros((num_envs, 7), np.uint8), np.array(["x"] * 2 * num_envs)):
+            if num_envs > 1:  # of one env nothing is looked at where no episode is under way
+                with pytest.raises(diskreplay.DiskReplayError):
+                    buffer.end_episode(next_observation=wrong)
+        last = num_envs - 1
+        buffer.extend(columns([1], [FINAL]), last)  # what the last env's step has led to
+        assert buffer.sampleable_ids().tolist() == [last]

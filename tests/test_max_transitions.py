@@ -1,6 +1,7 @@
 """A capacity that counts transitions: final rows do not count, and the oldest has its stack."""
 
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -195,3 +196,31 @@ def test_info_says_how_full_it_is(tmp_path):
         record(buffer, 10, 1)
     found = overview_of(tmp_path / "r")
     assert (found.fill, found.options["max_transitions"], found.rows) == (0.2, 50, 20)
+
+
+def test_what_is_kept_depends_on_nothing_that_has_left(tmp_path):
+    """A part of an episode begins at a late step, and has no frames before it."""
+    steps = np.array([0, 1, 0, 5, 6, 7, 8, 9], np.int32)
+    none = np.zeros(len(steps), bool)
+    rows = {
+        "observation": np.arange(len(steps), dtype=np.float32)[:, None],
+        "action": np.zeros(len(steps), int), "reward": np.ones(len(steps), np.float32),
+        "terminated": none, "truncated": none, "step": steps, "is_final": none,
+    }  # fmt: skip
+    options = {
+        "observation_space": Box(0, 99, (1,), np.float32), "action_space": Discrete(2),
+        "capacity": None, "max_transitions": 5, "stack_size": 4,
+    }  # fmt: skip
+    for at_once in (8, 1):
+        path = tmp_path / str(at_once)
+        with diskreplay.ReplayBuffer(path, **options) as buffer:
+            for start in range(0, 8, at_once):
+                buffer.extend({n: v[start : start + at_once] for n, v in rows.items()})
+            expected = buffer.bounds.tolist(), buffer.sampleable_ids().tolist()
+            assert expected == ([[3, 8]], [6])
+            with diskreplay.open(path) as reader:
+                assert (reader.bounds.tolist(), reader.sampleable_ids().tolist()) == expected
+            with buffer._rows.store.maintenance.lock:
+                shutil.copytree(path, tmp_path / f"{at_once}-killed")
+        with diskreplay.ReplayBuffer(tmp_path / f"{at_once}-killed", **options) as again:
+            assert (again.bounds.tolist(), again.sampleable_ids().tolist()) == expected

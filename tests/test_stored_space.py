@@ -228,3 +228,15 @@ def test_opening_a_store_does_not_import_gymnasium(tmp_path):
         [sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout.strip()) == (0, str(NESTED)), done.stderr
+
+
+def test_a_space_that_was_changed_or_is_too_deep_is_no_damaged_store():
+    changed = Box(0, 1, (2,), np.float32)
+    changed.low[0] = 5
+    with pytest.raises(InvalidInputError, match="observation: no space that can be stored"):
+        StoredSpace.of(changed, "observation")
+    deep = Discrete(2)
+    for _ in range(900):
+        deep = Dict({"a": deep})
+    with pytest.raises(InvalidInputError, match="observation"):
+        StoredSpace.of(deep, "observation")

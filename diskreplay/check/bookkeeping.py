@@ -116,14 +116,16 @@ class Bookkeeping:
     def _few(
         self, catalog: Catalog, field: Field, key: Key, at: int, rows: int
     ) -> np.ndarray | None:
-        """Some rows of a small raw segment, uint8 of shape (rows, env_group, row_bytes)."""
+        """Some rows of a small raw segment, uint8 of shape (rows, env_group, row_bytes); zeros
+        behind the end of a file that was cut."""
         if key in self.restored:
             return self.restored[key][at : at + rows].copy()
         path = self.sources.get(key) or catalog.chunk(field, *key[1:])
         part = np.zeros((rows, field.env_group, field.row_bytes), np.uint8)
         try:
-            with plain_file(path) as (fd, _size):
-                read_at(fd, at * field.stride, part.reshape(-1))
+            with plain_file(path) as (fd, size):
+                start = at * field.stride
+                read_at(fd, start, part.reshape(-1)[: max(size - start, 0)])
         except Unreadable:
             return None
         return part

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,9 +102,15 @@ def _hold_against_seals(
     if snapshot.manifest is not None:
         found.append(snapshot.manifest.get(path.relative_to(snapshot.path).as_posix()))
     known = [seal for seal in found if seal is not None]
-    in_pieces = [seal for seal in known if seal.pieces and seal.size == checked.seal.size]
-    wrong = _wrong_pieces(checked.seal, in_pieces[0]) if in_pieces else None
-    if not known or checked.seal in known:
+    field, seen = entry.field, checked.seal
+    is_cut = not field.packed and seen.size < field.segment_bytes
+    if not field.packed:  # what is behind its rows is none of them
+        seen = replace(seen, size=field.segment_bytes)
+    in_pieces = [seal for seal in known if seal.pieces and seal.size == seen.size]
+    wrong = _wrong_pieces(seen, in_pieces[0]) if in_pieces else None
+    if is_cut and seen not in known and wrong is None:
+        checked.lost |= segment_check.rows_behind(field, checked.seal.size)
+    if not known or seen in known:
         if wrong is not None and wrong.any():
             checked.faults.append(("checksum", "it is whole, and the record's checksums of its "
                                    "pieces are rotten"))  # fmt: skip
@@ -114,8 +121,8 @@ def _hold_against_seals(
     # Rot keeps the length, and of a file that was cut the index says so.
     sizes = [seal.size for seal in known]
     whole = not any(kind in ("index", "length") for kind, _meaning in checked.faults)
-    foreign = whole and entry.field.packed and checked.end not in (-1, *sizes)
-    if foreign or not checked.faults:
+    foreign = whole and field.packed and checked.end not in (-1, *sizes)
+    if foreign or not checked.faults or not field.packed:
         checked.is_foreign = True
         checked.lose(
             "checksum", "the checksum of the file is not the recorded one: it is rotten, or "

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -49,6 +49,10 @@ from diskreplay.store.store import Store
 
 _ROWS_AT_ONCE = 1 << 24  # of some envs, whose small columns are in memory together
 _UNSURE = "no checkpoint has them otherwise"
+_UNRECORDED = (
+    "the commit page counts them and the record (zarr.json) does not, which may be an older copy: "
+    "their files are kept"
+)
 _BEHIND = "the stack that is shown with them reaches into rows that are lost"
 
 
@@ -117,6 +121,7 @@ class _Repair:
         self._finals = np.zeros(self.catalog.num_envs, np.int64)
         self.lost = np.zeros(self.catalog.num_envs, np.int64)
         self.losses: list[Loss] = []
+        self._unrecorded = self.snapshot.unrecorded
         self._sources = sources
         self._find_twins()
         self._salvage()
@@ -266,6 +271,8 @@ class _Repair:
 
     def _note_losses(self) -> None:
         """Say of each damaged segment why rows of it are set aside."""
+        if self._unrecorded:
+            self.losses.append(Loss(tuple(self._unrecorded), None, _UNRECORDED))
         meaning = {f.path: f.meaning for f in self.check.findings}
         for key, lost in self.check.damaged.items():
             entry = self._entry(key)
@@ -290,7 +297,7 @@ class _Repair:
         rows = int(catalog.count.max(initial=0))
         for field in catalog.fields:
             files.make_dirs(build / field.name)
-            attributes: dict[str, dict] = {"seals": {}, "open": {}}
+            attributes: dict[str, dict[Any, Any]] = {"seals": {}, "open": {}}
             for entry in catalog.entries(field):
                 seal, is_sealed = self._build_segment(entry)
                 which = attributes["seals" if is_sealed else "open"]
@@ -342,6 +349,12 @@ class _Repair:
         values[~entry.counted] = 0
         if changed:
             self._change(entry, values)
+            self.kept.add(chunk)
+        if any(
+            span.stop > entry.start and entry.start + field.segment_rows > span.start
+            for span in self._unrecorded
+            if entry.first_env <= span.env < entry.first_env + field.env_group
+        ):
             self.kept.add(chunk)
         if field.packed:
             data, seal = segment_check.shard(field, values, entry.used)

@@ -3,6 +3,8 @@
 Which rows are meant is said by arrays of bool of shape (segment_rows, env_group).
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,16 +90,18 @@ def from_order(of: Field, rows: np.ndarray) -> np.ndarray:
 
 
 def check_raw(of: Field, path: Path, counted: np.ndarray) -> Checked:
-    """A raw segment of which these rows count."""
+    """A raw segment of which these rows count. Bytes that are missing at its end are taken for
+    zeros, which unused places are: checksums say whether they were."""
     flat, odd = in_order(of, counted), np.zeros(of.segment_rows * of.env_group, np.bool_)
     with plain_file(path) as (fd, size):
         checked = Checked(Seal(size, 0), nothing(of))
         if size != of.segment_bytes:
-            checked.lose("length", f"{size} bytes found, {of.segment_bytes} expected")
+            meaning = f"{size} bytes found, {of.segment_bytes} expected"
+            checked.faults.append(("length", meaning))
         # What is behind is no row, and may be a hole of gigabytes.
         read, step = min(size, of.segment_bytes), codec.piece_bytes(of)
-        crc, at, sums = 0, 0, [0] * -(-read // step)
-        for piece in pieces(fd, read):
+        crc, at, sums = 0, 0, [0] * -(-of.segment_bytes // step)
+        for piece in itertools.chain(pieces(fd, read), _zeros(of.segment_bytes - read)):
             crc, start = codec.crc32c(piece, start=crc), 0
             while start < len(piece):  # what is read at once and what has a checksum differ
                 number, done = divmod(at + start, step)
@@ -111,6 +115,18 @@ def check_raw(of: Field, path: Path, counted: np.ndarray) -> Checked:
         if (odd & flat).any():
             checked.lose("rows", "a bool that is neither 0 nor 1", from_order(of, odd & flat))
     return checked
+
+
+def _zeros(size: int) -> Iterator[np.ndarray]:
+    """So many bytes."""
+    for start in range(0, size, PIECE):
+        yield np.zeros(min(PIECE, size - start), np.uint8)
+
+
+def rows_behind(of: Field, size: int) -> np.ndarray:
+    """The rows of a raw segment that are not whole in a file of so many bytes."""
+    rows = np.arange(of.segment_rows * of.env_group) >= size // of.row_bytes
+    return from_order(of, rows)
 
 
 def rows_of_pieces(of: Field, wrong: np.ndarray) -> np.ndarray:

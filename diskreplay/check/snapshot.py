@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.check.report import Finding
+from diskreplay.check.report import Finding, Span
 from diskreplay.episode_parts import Parts
 from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.frame_chains import reach_in
@@ -237,6 +237,16 @@ class Snapshot:
                 before = np.clip(before // size * size, 0, whole)
             self._packed[field.name] = before
         self.page = page
+
+    @property
+    def unrecorded(self) -> list[Span]:
+        """Rows of a closed store that its commit page counts and its record does not: one of the
+        two is of another day."""
+        if self.page is None or not self._settled:
+            return []
+        said = self.page.count.tolist()
+        more = [(env, count) for env, count in enumerate(self.count.tolist()) if said[env] > count]
+        return [Span(env, count, said[env]) for env, count in more]
 
     def _doubt_counts(self) -> None:
         """Refuse counts that no file supports: they would name billions of missing segments."""

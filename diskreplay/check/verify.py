@@ -247,7 +247,7 @@ class Check:
             rows = spans(gone & lost & entry.retained, entry.start, entry.first_env)
             self._complain(kind, path, meaning, remedy, field=field.name, rows=rows)
 
-    def _stamp(self, entry: SegmentEntry) -> tuple:
+    def _stamp(self, entry: SegmentEntry) -> tuple[Any, ...]:
         """What changes when the writer does something to a segment."""
         begun = self.catalog.paths(entry.field).open_segment(*entry[1:3])
         paths = self.catalog.chunk(*entry[:3]), begun

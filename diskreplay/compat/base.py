@@ -55,7 +55,9 @@ class Facade:
     _row_notes: ClassVar[tuple[str, ...]] = ()
     _note_bounds: ClassVar[dict[str, tuple[float, float]]] = {}
 
-    def __init__(self, path: str | os.PathLike | None, capacity: int, facade: str, **options: Any):
+    def __init__(
+        self, path: str | os.PathLike[str] | None, capacity: int, facade: str, **options: Any
+    ):
         self._path = None if path is None else resolved(path)
         rows = dict.fromkeys(self._row_notes, (-numbers.MOST_ROWS, numbers.MOST_ROWS))
         self._options = {
@@ -94,8 +96,8 @@ class Facade:
 
     def _make_ring(
         self,
-        observation_space: gym_spaces.Space,
-        action_space: gym_spaces.Space,
+        observation_space: gym_spaces.Space[Any],
+        action_space: gym_spaces.Space[Any],
         extras: dict[str, tuple[tuple[int, ...], Any]],
     ) -> None:
         if self._is_closed:

@@ -75,7 +75,7 @@ class ReplayBuffer(Facade):
     _row_notes = ("closed_at",)
 
     def __init__(
-        self, size: int, frame_history_len: int, *, path: str | os.PathLike | None = None
+        self, size: int, frame_history_len: int, *, path: str | os.PathLike[str] | None = None
     ) -> None:
         self.size, self.frame_history_len = int(size), int(frame_history_len)
         self.num_in_buffer = self.next_idx = 0

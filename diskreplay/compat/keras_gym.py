@@ -72,7 +72,7 @@ class ExperienceReplayBuffer(Facade):
         gamma: float = 0.99,
         random_seed: int | None = None,
         *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
     ) -> None:
         self.env = env
         self.capacity, self.batch_size = int(capacity), int(batch_size)
@@ -96,7 +96,7 @@ class ExperienceReplayBuffer(Facade):
         capacity: int,
         batch_size: int = 32,
         *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
     ) -> Self:
         """A buffer with the ``env``, ``gamma`` and ``bootstrap_n`` of `value_function`."""
         return cls(

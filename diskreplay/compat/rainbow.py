@@ -54,7 +54,7 @@ class ReplayBuffer(Facade):
 
     def __init__(
         self, obs_dim: int, size: int, batch_size: int = 32, *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         self.max_size, self.batch_size = int(size), int(batch_size)
         self.ptr = self.size = 0
@@ -221,7 +221,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def __init__(
         self, obs_dim: int, size: int, batch_size: int = 32, alpha: float = 0.6, *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if not alpha >= 0:
             raise AssertionError(f"alpha: 0 or more expected, found {alpha}")

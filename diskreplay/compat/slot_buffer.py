@@ -140,11 +140,11 @@ class SlotBuffer(RowBuffer):
 
     def __init__(
         self,
-        path: str | os.PathLike | None,
+        path: str | os.PathLike[str] | None,
         *,
         facade: str,
-        observation_space: gym_spaces.Space,
-        action_space: gym_spaces.Space,
+        observation_space: gym_spaces.Space[Any],
+        action_space: gym_spaces.Space[Any],
         capacity: int,
         weighted: bool = False,
         notes: Mapping[str, Any] | None = None,
@@ -343,7 +343,7 @@ class SlotBuffer(RowBuffer):
 
     def load(
         self,
-        checkpoint_dir: str | os.PathLike,
+        checkpoint_dir: str | os.PathLike[str],
         suffix: int | str | None = None,
         *,
         resume_episodes: bool = True,

@@ -43,7 +43,7 @@ def to_arrow(pa: Any, type_: Any, values: np.ndarray) -> Any:
     return flat
 
 
-def from_arrow(path: Path, field: str, array: Any, type_: Any, spec: tuple) -> np.ndarray:
+def from_arrow(path: Path, field: str, array: Any, type_: Any, spec: tuple[Any, ...]) -> np.ndarray:
     """The opposite of `to_arrow`: values of `spec`, a shape and a dtype, as a copy or a read-only
     view.
 

@@ -53,7 +53,7 @@ def options_of(buffer: ReplayBuffer) -> dict[str, Any]:
 
 
 def make_buffer(
-    document: Mapping[str, Any], path: str | os.PathLike, **options: Any
+    document: Mapping[str, Any], path: str | os.PathLike[str], **options: Any
 ) -> ReplayBuffer:
     """A new buffer at `path` as `options_of` said; `options` go before.
 

@@ -34,14 +34,14 @@ from diskreplay.store.numbers import MOST_ROWS
 
 __all__ = ["convert", "merge", "trim"]
 
-Source = str | os.PathLike | ReplayBuffer
+Source = str | os.PathLike[str] | ReplayBuffer
 
 _PIECE_BYTES = 16 << 20
 
 
 def convert(
     source: Source,
-    out: str | os.PathLike,
+    out: str | os.PathLike[str],
     *,
     compressor: str | Mapping[str, str] | None = None,
     segment_rows: int | None = None,
@@ -84,7 +84,7 @@ def convert(
 
 def merge(
     sources: Sequence[Source],
-    out: str | os.PathLike,
+    out: str | os.PathLike[str],
     *,
     capacity: int | None = None,
     overwrite: bool = False,
@@ -126,7 +126,7 @@ def merge(
 
 def trim(
     source: Source,
-    out: str | os.PathLike,
+    out: str | os.PathLike[str],
     capacity: int,
     *,
     overwrite: bool = False,
@@ -159,7 +159,7 @@ def trim(
 
 def _copied(
     sources: Sequence[Source],
-    out: str | os.PathLike,
+    out: str | os.PathLike[str],
     overwrite: bool,
     progress: Progress | None,
     **options: object,

@@ -35,13 +35,13 @@ _OWN = ("observation", "action", "reward", "terminal")
 _MOST_SLOTS = 1 << 40
 
 
-def found(directory: str | os.PathLike, suffix: int | str) -> bool:
+def found(directory: str | os.PathLike[str], suffix: int | str) -> bool:
     """Whether `directory` holds such a checkpoint with this suffix, whole or not."""
     there = GzFiles(directory, suffix)
     return there.has("add_count") or bool(there.columns())
 
 
-def newest(directory: str | os.PathLike) -> int | None:
+def newest(directory: str | os.PathLike[str]) -> int | None:
     """The highest number that a directory holds such a checkpoint of.
 
     Parameters
@@ -91,12 +91,12 @@ def find(directory: Path, suffix: int | str | None) -> Found | None:
 
 
 def read(
-    directory: str | os.PathLike,
+    directory: str | os.PathLike[str],
     suffix: int | str,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
-    observation_space: gym_spaces.Space | None = None,
-    action_space: gym_spaces.Space | None = None,
+    observation_space: gym_spaces.Space[Any] | None = None,
+    action_space: gym_spaces.Space[Any] | None = None,
     stack_size: int | None = None,
     update_horizon: int | None = None,
     capacity: int | None = None,
@@ -293,7 +293,7 @@ def _sum_tree(files: GzFiles, slots: int) -> PickledSumTree | None:
 
 def _actions(
     files: GzFiles, add_count: int, spec: tuple[tuple[int, ...], np.dtype]
-) -> gym_spaces.Space:
+) -> gym_spaces.Space[Any]:
     """The space of what is in the file; reads it once."""
     shape, dtype = spec
     if len(shape) > 1 or dtype.kind not in "iu":

@@ -33,7 +33,7 @@ class GzFiles:
         The suffix is no plain name.
     """
 
-    def __init__(self, directory: str | os.PathLike, suffix: int | str) -> None:
+    def __init__(self, directory: str | os.PathLike[str], suffix: int | str) -> None:
         self.directory = local(directory, "directory")
         self.suffix = checkpoint_names.checked_suffix(suffix)
 

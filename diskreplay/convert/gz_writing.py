@@ -24,7 +24,7 @@ _BYTES_AT_ONCE = 4 << 20
 
 def write(
     buffer: ReplayBuffer,
-    directory: str | os.PathLike,
+    directory: str | os.PathLike[str],
     suffix: int | str,
     *,
     flavour: Literal["reagent", "dopamine"] = "reagent",

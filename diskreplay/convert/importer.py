@@ -216,7 +216,7 @@ class Importer:
 @contextlib.contextmanager
 def importing(
     document: Mapping[str, Any],
-    store_path: str | os.PathLike,
+    store_path: str | os.PathLike[str],
     source: object,
     *,
     overwrite: bool,

@@ -54,7 +54,7 @@ _PIECE_BYTES = 16 << 20
 
 def to_lerobot(
     buffer: ReplayBuffer,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     fps: int = 30,
     task: str | None = None,
@@ -165,8 +165,8 @@ def _write_episode(
 
 
 def from_lerobot(
-    path: str | os.PathLike,
-    store_path: str | os.PathLike,
+    path: str | os.PathLike[str],
+    store_path: str | os.PathLike[str],
     *,
     episodes: Sequence[int] | None = None,
     prioritized: bool = False,

@@ -55,7 +55,7 @@ class LeRobotFiles:
         There is none, it is of another version, or it is damaged.
     """
 
-    def __init__(self, path: str | os.PathLike) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._pa, self._pq = pyarrow_modules()
         self.path = local(path, "path")
         self._info = info = self._read_info()
@@ -173,7 +173,7 @@ class LeRobotFiles:
         """
         if self._document is not None:
             return dict(self._document["buffer"])
-        seen: dict[str, gym_spaces.Space] = {}
+        seen: dict[str, gym_spaces.Space[Any]] = {}
         extras, action = {}, None
         for feature in self.features:
             space = spaces.box(feature.shape, feature.dtype)

@@ -202,8 +202,8 @@ def _has_seeds(extras: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> bool:
 
 
 def from_minari(
-    dataset: "MinariDataset | str | os.PathLike",
-    store_path: str | os.PathLike,
+    dataset: "MinariDataset | str | os.PathLike[str]",
+    store_path: str | os.PathLike[str],
     *,
     infos: Sequence[str] = (),
     prioritized: bool = False,
@@ -385,7 +385,7 @@ def _columns(
     }  # fmt: skip
 
 
-def _leaves(space: "gymnasium.Space", of: str, value: Any) -> dict[str, np.ndarray]:
+def _leaves(space: "gymnasium.Space[Any]", of: str, value: Any) -> dict[str, np.ndarray]:
     """The arrays of an episode's observations or actions by field name."""
     stored = StoredSpace.of(space, of)
     parts = stored.flatten(value)

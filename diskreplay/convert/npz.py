@@ -50,7 +50,7 @@ _MARGINS = (0, 1 << 10, 1 << 14, 1 << 18)  # rows left to a writer that evicts m
 
 def to_npz(
     buffer: ReplayBuffer,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -142,8 +142,8 @@ def _pieces(bounds: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 def from_npz(
-    path: str | os.PathLike,
-    store_path: str | os.PathLike,
+    path: str | os.PathLike[str],
+    store_path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
     progress: Progress | None = None,

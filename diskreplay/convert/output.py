@@ -14,7 +14,7 @@ from diskreplay.store.system_errors import explained
 
 
 @contextlib.contextmanager
-def new_file(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Path]:
+def new_file(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
     """A path beside `out` to write a file at, which takes its place when the block ends well.
 
     Raises
@@ -37,7 +37,9 @@ def new_file(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pat
 
 
 @contextlib.contextmanager
-def new_files(out: str | os.PathLike, suffix: str, *, overwrite: bool = False) -> Iterator[Path]:
+def new_files(
+    out: str | os.PathLike[str], suffix: str, *, overwrite: bool = False
+) -> Iterator[Path]:
     """The same for a directory of files; one that holds anything else is never replaced."""
     out = resolved(out)
     if files.is_there(out):
@@ -55,7 +57,7 @@ def new_files(out: str | os.PathLike, suffix: str, *, overwrite: bool = False) -
 
 
 @contextlib.contextmanager
-def new_store(out: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Path]:
+def new_store(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
     """The same for a store, which the block has to close.
 
     Raises

@@ -81,7 +81,7 @@ _KEYS = (("env", np.int32), ("row", np.int64), ("episode", np.int64))
 
 def to_parquet(
     buffer: ReplayBuffer,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     partition: Literal["env", "episodes"] | None = None,
     episodes_per_file: int = 1000,
@@ -261,8 +261,8 @@ class _Names:
 
 
 def from_parquet(
-    path: str | os.PathLike,
-    store_path: str | os.PathLike,
+    path: str | os.PathLike[str],
+    store_path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -339,7 +339,7 @@ def _take_in(path: Path, batch: Any, importer: Importer) -> None:
             raise FormatError(f"{path}: the column {name!r} is missing; export all of them")
         return batch.column(name)
 
-    def values(field: str, array: Any, type_of: Callable = type_of) -> np.ndarray:
+    def values(field: str, array: Any, type_of: Callable[..., Any] = type_of) -> np.ndarray:
         spec = buffer.fields[field]
         return from_arrow(path, field, array, type_of(pa, *spec), spec)
 

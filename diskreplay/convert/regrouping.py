@@ -31,8 +31,8 @@ _OF_EACH = {
 
 
 def regroup(
-    sources: Sequence[str | os.PathLike],
-    targets: Sequence[str | os.PathLike],
+    sources: Sequence[str | os.PathLike[str]],
+    targets: Sequence[str | os.PathLike[str]],
     envs: Sequence[Sequence[int]] | None = None,
 ) -> list[Path]:
     """Divide the envs of checkpoints anew: other checkpoints, whose files are links to theirs.

@@ -43,7 +43,7 @@ Columns = dict[str, list[str]]
 
 def to_csv(
     buffer: ReplayBuffer,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -105,8 +105,8 @@ def to_csv(
 
 
 def from_csv(
-    path: str | os.PathLike,
-    store_path: str | os.PathLike,
+    path: str | os.PathLike[str],
+    store_path: str | os.PathLike[str],
     *,
     overwrite: bool = False,
     progress: Progress | None = None,

@@ -65,14 +65,14 @@ class _Dtype:
         if self.dtype.kind not in "biuf":
             raise ValueError(f"arrays of {self.dtype} are not taken")
 
-    def __setstate__(self, state: tuple) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
 class _Array:
     """Stands in for ``numpy.ndarray``; `unpickled` replaces it by the array it describes."""
 
-    def __setstate__(self, state: tuple) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         _version, shape, dtype, fortran, data = state
         data = data.encode("latin-1") if isinstance(data, str) else data
         flat = np.frombuffer(data, dtype.dtype)
@@ -91,7 +91,7 @@ def _scalar(dtype: _Dtype, data: bytes | str) -> Any:
     return np.frombuffer(data, dtype.dtype, count=1)[0].item()
 
 
-def _frombuffer(data: bytes, dtype: _Dtype, shape: tuple, order: str) -> np.ndarray:
+def _frombuffer(data: bytes, dtype: _Dtype, shape: tuple[Any, ...], order: str) -> np.ndarray:
     return np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
 
 

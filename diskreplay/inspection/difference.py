@@ -200,7 +200,7 @@ def _are_close(one: Any, other: Any) -> bool:
     )  # fmt: skip
 
 
-def _spec(spec: tuple | None) -> str:
+def _spec(spec: tuple[Any, ...] | None) -> str:
     return "missing" if spec is None else f"{spec[1]} of shape {spec[0]}"
 
 

@@ -141,7 +141,7 @@ def checkpoints_elsewhere(path: Path) -> dict[Path, int]:
     return {place: count for place, count in counts.items() if count}
 
 
-def _directories(inside: Path, pattern: re.Pattern) -> list[Path]:
+def _directories(inside: Path, pattern: re.Pattern[str]) -> list[Path]:
     try:
         with os.scandir(inside) as entries:
             return [

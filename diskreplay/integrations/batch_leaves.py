@@ -85,7 +85,7 @@ def _is_key(name: str) -> bool:
     return "/" not in name
 
 
-def fields_of(template: Batch, names: Mapping[str, str]) -> dict[str, tuple]:
+def fields_of(template: Batch, names: Mapping[str, str]) -> dict[str, tuple[Any, ...]]:
     """Shape and dtype of each field, of a batch with one row; and the reward as a store has it."""
     there = dict(leaves(template))
     fields = {name: (there[path].shape[1:], there[path].dtype) for path, name in names.items()}

@@ -78,19 +78,19 @@ class ReplayBuffer(DiskTransitions):
     def __init__(
         self,
         buffer_size: int,
-        observation_space: gym_spaces.Space,
-        action_space: gym_spaces.Space,
+        observation_space: gym_spaces.Space[Any],
+        action_space: gym_spaces.Space[Any],
         device: "torch.device | str" = "auto",
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
         handle_timeout_termination: bool = True,
         *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
         frame_stack: int | Mapping[str, int] = 1,
         frame_axis: Literal["auto", 0, -1] = "auto",
         stack_padding: Literal["auto", "zero", "reset"] = "auto",
         compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
+        checkpoints: str | os.PathLike[str] | None = None,
         keep: int | None = 4,
         pickle: Literal["reference", "embed"] = "reference",
         prefetch: int = 0,
@@ -165,7 +165,7 @@ class ReplayBuffer(DiskTransitions):
         return torch.tensor(arrays, device=self.device)
 
 
-def _shape(space: gym_spaces.Space) -> tuple[int, ...]:
+def _shape(space: gym_spaces.Space[Any]) -> tuple[int, ...]:
     """As SB3 has it: a number is an array of one."""
     if isinstance(space, gym_spaces.Box | gym_spaces.MultiBinary | gym_spaces.MultiDiscrete):
         return tuple(space.shape) or (1,)

@@ -366,7 +366,7 @@ class DiskBatch(Batch):
 
         self._rows.whole(self, slots_at(self._range, index), set_all)
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return in_memory, (dict(_arrays(self)),)
 
 

@@ -11,12 +11,12 @@ class DiskOptions(NamedTuple):
     The buffers' docstrings say what they mean.
     """
 
-    path: str | os.PathLike | None = None
+    path: str | os.PathLike[str] | None = None
     frame_stack: int | Mapping[str, int] = 1
     frame_axis: Literal["auto", 0, -1] = "auto"
     stack_padding: Literal["auto", "zero", "reset"] = "auto"
     compressor: str | Mapping[str, str] = "auto"
-    checkpoints: str | os.PathLike | None = None
+    checkpoints: str | os.PathLike[str] | None = None
     keep: int | None = 4
     pickle: Literal["reference", "embed"] = "reference"
     prefetch: int = 0

@@ -104,7 +104,7 @@ class DiskTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         special = _SPECIAL.get(func)
@@ -115,7 +115,7 @@ class DiskTensor(torch.Tensor):
         return _on_plain(func, args, kwargs)
 
 
-def _on_plain(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _on_plain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Read what is on disk, compute, and write back what was changed in place."""
     read: dict[int, tuple[DiskTensor, torch.Tensor]] = {}
 

@@ -76,7 +76,7 @@ class Replay:
         self,
         length: int,
         capacity: int | None = None,
-        directory: str | os.PathLike | None = None,
+        directory: str | os.PathLike[str] | None = None,
         chunksize: int = 1024,
         online: bool = False,
         selector: Any = None,
@@ -361,7 +361,7 @@ class Replay:
     def load(
         self,
         data: Mapping[str, int] | None = None,
-        directory: str | os.PathLike | None = None,
+        directory: str | os.PathLike[str] | None = None,
         amount: int | None = None,
     ) -> None:
         """Go back to what `save` wrote: rows, generators, and which steps were handed out.

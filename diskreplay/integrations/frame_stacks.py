@@ -53,7 +53,7 @@ class FrameStacks:
     def __init__(
         self,
         env: Any,
-        found: gym_spaces.Space,
+        found: gym_spaces.Space[Any],
         buffer: ReplayBuffer,
         frame_axis: str | int | None,
     ) -> None:
@@ -129,7 +129,7 @@ class FrameStacks:
 
 
 def _frame_axes(
-    found: gym_spaces.Space, expected: gym_spaces.Space, frame_axis: str | int | None
+    found: gym_spaces.Space[Any], expected: gym_spaces.Space[Any], frame_axis: str | int | None
 ) -> list[int | None]:
     """For each leaf of `expected` the axis of `found` that has its frames; None: it is one."""
     one_of("frame_axis", frame_axis, ("auto", None, 0, -1))

@@ -242,7 +242,9 @@ class Recorder(_Recording, gymnasium.Wrapper):
             env = env.env
         self._autoreset = env if isinstance(env, Autoreset) else None
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[Any, Any] | None = None
+    ) -> tuple[Any, dict[Any, Any]]:
         """Begin an episode; one that is under way is cut."""
         self._held, self._annotations = None, {}
         result = observation, _ = self.env.reset(seed=seed, options=options)
@@ -325,7 +327,9 @@ class VectorRecorder(_Recording, VectorWrapper):
                 "expected, since the rows depend on it: set the one that the environment has"
             ) from None
 
-    def reset(self, *, seed: Any = None, options: dict | None = None) -> tuple[Any, dict]:
+    def reset(
+        self, *, seed: Any = None, options: dict[Any, Any] | None = None
+    ) -> tuple[Any, dict[Any, Any]]:
         """Begin an episode in all envs, or those of ``options["reset_mask"]``; cut open ones."""
         mask = (options or {}).get("reset_mask")  # the environment takes it out of the dict
         held, self._held, self._annotations = self._held, None, {}
@@ -407,7 +411,7 @@ def _of_only_env(value: Any) -> Any:
     return None if value is None else np.asarray(value)[0]
 
 
-def _outline(space: gym_spaces.Space) -> Any:
+def _outline(space: gym_spaces.Space[Any]) -> Any:
     """What must agree of action spaces; the bounds and the width of a Box need not."""
     if isinstance(space, gym_spaces.Dict):
         return {key: _outline(inner) for key, inner in space.spaces.items()}

@@ -102,7 +102,7 @@ class ReplayBuffer(LeRobotDatasets):
         storage_device: str = "cpu",
         optimize_memory: bool = False,
         *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
         pixels: Literal["float32", "uint8"] = "float32",
         compressor: str | Mapping[str, str] = "auto",
     ) -> None:
@@ -136,7 +136,7 @@ class ReplayBuffer(LeRobotDatasets):
         info: Mapping[str, tuple[int, ...]],
     ) -> TransitionRing:  # fmt: skip
         """Open the store, or make it, for values of these shapes."""
-        seen: dict[str, gym_spaces.Space] = {}
+        seen: dict[str, gym_spaces.Space[Any]] = {}
         for key, shape in shapes.items():
             is_small = self._pixels == "uint8" and _is_image(key)
             seen[key] = spaces.box(shape, np.uint8 if is_small else np.float32)

@@ -117,7 +117,7 @@ class LeRobotDatasets:
         return cast(Self, made)
 
     def to_lerobot_dataset(
-        self, repo_id: str, fps: int = 1, root: str | os.PathLike | None = None,
+        self, repo_id: str, fps: int = 1, root: str | os.PathLike[str] | None = None,
         task_name: str = "from_replay_buffer", *, pictures: Pictures = "png",
     ) -> Any:  # fmt: skip
         """Write all transitions as a LeRobot data set, episode by episode.

@@ -65,7 +65,7 @@ class Checkpointed:
     # Set by the framework's buffer, or by the class that stands for it.
     buffer_size: int
     n_envs: int
-    action_space: "gym_spaces.Space"
+    action_space: "gym_spaces.Space[Any]"
     action_dim: int
     # Set by `DiskTransitions`.
     actions: np.ndarray

@@ -139,8 +139,8 @@ class RecordLayout:
 
     def options(self) -> dict[str, Any]:
         """What `ReplayBuffer` is given."""
-        boxes: dict[str, spaces.Space] = {}
-        extras: dict[str, tuple] = {SLOT: ((), np.dtype(np.int64))}
+        boxes: dict[str, spaces.Space[Any]] = {}
+        extras: dict[str, tuple[Any, ...]] = {SLOT: ((), np.dtype(np.int64))}
         if self.has_back:
             extras[BACK] = (), np.dtype(np.uint8)
         for name, (shape, dtype) in self.fields.items():

@@ -69,7 +69,7 @@ class RecordLog:
 
     def __init__(
         self,
-        path: str | os.PathLike | None,
+        path: str | os.PathLike[str] | None,
         slots: int,
         layout: RecordLayout,
         compressor: str | Mapping[str, str] = "auto",

@@ -87,7 +87,7 @@ class RunState:
     def __init__(
         self,
         buffer: Saved,
-        checkpoint_dir: str | os.PathLike,
+        checkpoint_dir: str | os.PathLike[str],
         *,
         modules: Mapping[str, torch.nn.Module],
         optimizers: Mapping[str, Any] | None = None,

@@ -46,7 +46,7 @@ class DiskTransitions(Checkpointed):
     """
 
     # Set by the framework's buffer, or by the class that stands for it.
-    observation_space: gym_spaces.Space
+    observation_space: gym_spaces.Space[Any]
     obs_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
     handle_timeout_termination: bool
 
@@ -199,7 +199,7 @@ class DiskTransitions(Checkpointed):
             **self._of_engine(),
         }
 
-    def _stored_action_space(self) -> gym_spaces.Space:
+    def _stored_action_space(self) -> gym_spaces.Space[Any]:
         """Of actions as the framework hands them over: one array of `action_dim` numbers."""
         space, dtype = self.action_space, self.actions.dtype
         if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):

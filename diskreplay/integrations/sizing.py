@@ -35,7 +35,7 @@ class CodecSize(NamedTuple):
 class Sizes(NamedTuple):
     """What `sizes` finds."""
 
-    observation_space: gymnasium.Space
+    observation_space: gymnasium.Space[Any]
     """Of one frame, as it was recorded."""
     rows: int
     """How many were recorded."""

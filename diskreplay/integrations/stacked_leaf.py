@@ -44,14 +44,14 @@ class StackedLeaf:
     """
 
     def __init__(
-        self, name: str, space: gym_spaces.Space, shape: tuple[int, ...], stack: int,
+        self, name: str, space: gym_spaces.Space[Any], shape: tuple[int, ...], stack: int,
         axis: Literal["auto", 0, -1] | int,
     ) -> None:  # fmt: skip
         self.name, self.shape, self.stack = name, tuple(shape), stack
         self.field = f"observation/{name}" if name else "observation"
         self.dtype = np.dtype(space.dtype)
         self.axis = 0
-        self.newest_of_one: tuple | None = None
+        self.newest_of_one: tuple[Any, ...] | None = None
         if stack == 1:
             self.frame_space = space
             self.frame_shape = tuple(space.shape or ())

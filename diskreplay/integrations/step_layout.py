@@ -42,11 +42,11 @@ class StepLayout:
         self._nothing = np.zeros((workers, 1), np.int8)
 
     @staticmethod
-    def of(step: Mapping[str, np.ndarray]) -> dict[str, tuple]:
+    def of(step: Mapping[str, np.ndarray]) -> dict[str, tuple[Any, ...]]:
         """The fields of a step."""
         return {key: (value.shape, value.dtype.str) for key, value in step.items()}
 
-    def described(self) -> dict[str, list]:
+    def described(self) -> dict[str, list[Any]]:
         """The fields as JSON."""
         return {key: [list(shape), dtype.str] for key, (shape, dtype) in self.fields.items()}
 

@@ -29,10 +29,10 @@ class BufferOnDisk(PickledBuffer):
     def __init__(
         self,
         *args: Any,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
         min_bytes: int = 1024,
         compressor: str | Mapping[str, str] = "auto",
-        checkpoints: str | os.PathLike | None = None,
+        checkpoints: str | os.PathLike[str] | None = None,
         keep: int | None = 4,
         pickle: str = "reference",
         next_of: bool = False,

@@ -37,10 +37,10 @@ class DiskOptions(NamedTuple):
     The buffers' docstrings say what they mean.
     """
 
-    path: str | os.PathLike | None = None
+    path: str | os.PathLike[str] | None = None
     min_bytes: int = 1024
     compressor: str | Mapping[str, str] = "auto"
-    checkpoints: str | os.PathLike | None = None
+    checkpoints: str | os.PathLike[str] | None = None
     keep: int | None = 4
     pickle: str = "reference"
     next_of: bool = False
@@ -77,7 +77,7 @@ class LaneOnDisk(ReplayBuffer):
 class _Part(LaneOnDisk):
     """One of the buffers inside of another one."""
 
-    def __reduce_ex__(self, protocol: Any) -> tuple:
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # A copy has its arrays in memory, and is Tianshou's alone.
         return object.__new__, (type(self).__bases__[1],), self.__dict__
 
@@ -132,8 +132,8 @@ class LeavesOnDisk(ReplayBuffer):
         return list(zip(self._offset.tolist(), buffers, strict=True))
 
     def _make_slots(
-        self, fields: Mapping[str, tuple], names: Mapping[str, str], next_of: Mapping[str, str],
-        stack: Mapping[str, int], path: Path | None = None,
+        self, fields: Mapping[str, tuple[Any, ...]], names: Mapping[str, str],
+        next_of: Mapping[str, str], stack: Mapping[str, int], path: Path | None = None,
     ) -> Slots:  # fmt: skip
         options = self._options
         compressor = options.compressor

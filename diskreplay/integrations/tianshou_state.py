@@ -156,7 +156,7 @@ class SavedBuffer(LeavesOnDisk):
             self._there.slots.close()
 
     def save(
-        self, checkpoint_dir: str | os.PathLike, iteration_number: int | str, *,
+        self, checkpoint_dir: str | os.PathLike[str], iteration_number: int | str, *,
         attachments: Any = None, keep: int | None = CHECKPOINT_DURATION,
     ) -> Path:  # fmt: skip
         """Write a checkpoint, as `diskreplay.ReplayBuffer.save` does; so `RunState` can.
@@ -172,7 +172,7 @@ class SavedBuffer(LeavesOnDisk):
         )
 
     def load(
-        self, checkpoint_dir: str | os.PathLike, suffix: int | str | None = None, *,
+        self, checkpoint_dir: str | os.PathLike[str], suffix: int | str | None = None, *,
         resume_episodes: bool = True,
     ) -> Checkpoint:  # fmt: skip
         """Go back to a checkpoint, of which the next batches are those of the run that saved it.
@@ -246,7 +246,7 @@ def _packed_random(generator: np.random.RandomState) -> list[Any]:
     return [base64.b64encode(key.astype("<u4").tobytes()).decode(), *rest]
 
 
-def _unpacked_random(saved: list[Any]) -> tuple:
+def _unpacked_random(saved: list[Any]) -> tuple[Any, ...]:
     key = np.frombuffer(base64.b64decode(saved[0]), "<u4")
     return ("MT19937", key, *saved[1:])
 

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-class TransitionDataset(Dataset):
+class TransitionDataset(Dataset[Any]):
     """Every transition of a store that can be sampled, by number.
 
     Parameters
@@ -81,7 +81,9 @@ class TransitionDataset(Dataset):
     """
 
     def __init__(
-        self, store: str | os.PathLike | ReplayBuffer, ids: Sequence[int] | np.ndarray | None = None
+        self,
+        store: str | os.PathLike[str] | ReplayBuffer,
+        ids: Sequence[int] | np.ndarray | None = None,
     ) -> None:
         self.path = _path(store)
         self._reader: ReplayBuffer | None = None
@@ -114,7 +116,7 @@ class TransitionDataset(Dataset):
 
     def loader(
         self, batch_size: int, *, shuffle: bool = False, num_workers: int = 0, **options: Any
-    ) -> DataLoader:
+    ) -> DataLoader[Any]:
         """A loader of whole batches.
 
         Parameters
@@ -174,7 +176,7 @@ class Transitions(Sequence[Tensors]):
         return mapped(lambda tensor: tensor[index], self.batch)
 
 
-class SampleStream(IterableDataset):
+class SampleStream(IterableDataset[Any]):
     """Batches as a reader of the store draws them: uniformly or by priority, with replacement.
 
     In the process that trains and writes, ``buffer.prefetch(depth, device=...)`` does this, with
@@ -212,7 +214,7 @@ class SampleStream(IterableDataset):
 
     def __init__(
         self,
-        store: str | os.PathLike | ReplayBuffer,
+        store: str | os.PathLike[str] | ReplayBuffer,
         batch_size: int | None = None,
         *,
         batches: int | None = None,
@@ -251,7 +253,7 @@ class SampleStream(IterableDataset):
                 for _ in mine:
                     yield next(ahead)
 
-    def loader(self, *, num_workers: int = 0, **options: Any) -> DataLoader:
+    def loader(self, *, num_workers: int = 0, **options: Any) -> DataLoader[Any]:
         """A loader of the batches as they are, with the options of
         `torch.utils.data.DataLoader`."""
         return DataLoader(self, batch_size=None, num_workers=num_workers, **options)
@@ -263,6 +265,6 @@ class SampleStream(IterableDataset):
         return self.batches
 
 
-def _path(store: str | os.PathLike | ReplayBuffer) -> Path:
+def _path(store: str | os.PathLike[str] | ReplayBuffer) -> Path:
     path = store.path if isinstance(store, ReplayBuffer) else local(store, "store")
     return path.absolute()

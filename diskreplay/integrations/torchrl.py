@@ -116,7 +116,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         self,
         max_size: int,
         *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
         compressor: str | Mapping[str, str] = "auto",
         min_bytes: int = 1024,
         ndim: int = 1,

@@ -14,13 +14,13 @@ from diskreplay.store.listing import checkpoints
 class DiskStorageCheckpointer(TensorStorageCheckpointer):  # type: ignore[misc]
     """Saves a `DiskStorage` by hard links: a checkpoint of its store, with the leaves in memory."""
 
-    def dumps(self, storage: Any, path: str | os.PathLike) -> None:
+    def dumps(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint into a directory, in place of the one that is there."""
         if not storage.initialized:
             raise RuntimeError("Cannot save a non-initialized storage.")
         storage.write(Path(path), 0, keep=None)
 
-    def loads(self, storage: Any, path: str | os.PathLike) -> None:
+    def loads(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Go back to what `dumps` wrote; or take in what another storage of torchrl wrote."""
         found = checkpoints(Path(path))
         if found:

@@ -180,7 +180,7 @@ def check(data: Any, shelf: RecordShelf, storage: Any, axes: int) -> None:
 
 
 def _check_new(
-    key: tuple[str, ...], value: torch.Tensor, storage: Any, axes: int, known: Collection
+    key: tuple[str, ...], value: torch.Tensor, storage: Any, axes: int, known: Collection[Any]
 ) -> None:
     if (key if len(key) > 1 else key[0]) in storage.keys(True):
         return

@@ -20,7 +20,7 @@ _SIDE = 252  # pixels of the longer side, about; small frames are enlarged by wh
 
 def save_gif(
     frames: np.ndarray | Iterable[np.ndarray],
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     fps: float = 15,
     *,
     scale: int | None = None,

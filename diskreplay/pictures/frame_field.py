@@ -125,7 +125,7 @@ class FrameField:
         return retained(self._buffer, ids, self.read)
 
 
-def all_left(path: str | os.PathLike) -> EmptyBufferError:
+def all_left(path: str | os.PathLike[str]) -> EmptyBufferError:
     """What is raised where a writer evicted all rows that were to be drawn."""
     return EmptyBufferError(
         f"{path}: the rows to draw have all left the capacity meanwhile; choose newer ones"

@@ -36,7 +36,7 @@ _STYLE: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def save_plot(charts: list[Chart], path: str | os.PathLike, title: str, subtitle: str) -> Path:
+def save_plot(charts: list[Chart], path: str | os.PathLike[str], title: str, subtitle: str) -> Path:
     """Draw charts beside each other, two or three a line.
 
     Parameters

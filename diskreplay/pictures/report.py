@@ -38,7 +38,7 @@ _RECENT = 100  # episodes of "lately"
 
 def save_report(
     buffer: ReplayBuffer,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     field: str | None = None,
     players: int | None = 4,

@@ -24,7 +24,7 @@ _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 def save_sheet(
     frames: np.ndarray,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     columns: int | None = None,
     *,
     captions: Sequence[str] | None = None,

@@ -76,7 +76,7 @@ class Actor:
         with self._connection.used():
             plain(ray.kill)(self.handle, no_restart=False)
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Actor, (self.handle,)
 
 
@@ -86,7 +86,7 @@ def leave_torch_alone() -> None:
     ChannelContext.get_current()._torch_available = False
 
 
-def _submit(handle: Any, method: str, arguments: tuple, **options: Any) -> Any:
+def _submit(handle: Any, method: str, arguments: tuple[Any, ...], **options: Any) -> Any:
     asked = getattr(handle, method)
     return plain(type(asked)._remote)(asked, arguments, {}, **options)
 

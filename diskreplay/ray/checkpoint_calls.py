@@ -24,7 +24,7 @@ class CheckpointCalls:
 
     def save(
         self,
-        directory: "str | os.PathLike | RemoteCheckpoints",
+        directory: "str | os.PathLike[str] | RemoteCheckpoints",
         suffix: int | str,
         *,
         attachments: "Mapping[str, Source] | None" = None,
@@ -63,7 +63,7 @@ class CheckpointCalls:
 
     def load(
         self,
-        directory: "str | os.PathLike | RemoteCheckpoints",
+        directory: "str | os.PathLike[str] | RemoteCheckpoints",
         suffix: int | str | None = None,
     ) -> str:
         """Go back to a checkpoint of all shards, also of another number of shards.
@@ -101,7 +101,7 @@ class CheckpointCalls:
 
     def attachments(
         self,
-        directory: "str | os.PathLike | RemoteCheckpoints",
+        directory: "str | os.PathLike[str] | RemoteCheckpoints",
         suffix: int | str | None = None,
     ) -> dict[str, bytes]:
         """What `save` was given to attach, by name.
@@ -120,7 +120,7 @@ class CheckpointCalls:
     def restore_shard(
         self,
         number: int,
-        directory: "str | os.PathLike | RemoteCheckpoints",
+        directory: "str | os.PathLike[str] | RemoteCheckpoints",
         suffix: int | str | None = None,
     ) -> None:
         """Give a shard whose disk is gone the rows of a checkpoint, on the node where it is now.
@@ -144,6 +144,8 @@ class CheckpointCalls:
     def _check_open(self) -> None:
         raise NotImplementedError
 
-    def _checkpoints(self, place: "str | os.PathLike | RemoteCheckpoints") -> ShardedCheckpoints:
+    def _checkpoints(
+        self, place: "str | os.PathLike[str] | RemoteCheckpoints"
+    ) -> ShardedCheckpoints:
         self._check_open()
         return ShardedCheckpoints(self._client, self._places.at(place), self._prefetchers)

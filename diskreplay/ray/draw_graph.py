@@ -30,7 +30,7 @@ class Execution:
         Of the shards.
     """
 
-    def __init__(self, owner: "DrawGraph", numbers: tuple[int, ...], references: list) -> None:
+    def __init__(self, owner: "DrawGraph", numbers: tuple[int, ...], references: list[Any]) -> None:
         self._owner, self.numbers, self._references = owner, numbers, references
 
     def answers(self, timeout: float) -> dict[int, Any] | None:

@@ -365,7 +365,7 @@ class ShardWriter:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         if self._waiting:
             raise InvalidInputError("a writer can be sent elsewhere only when no rows wait in it")
         lease = Lease(self._token, self._envs.tolist(), self._next.tolist(), self._generation)
@@ -373,7 +373,7 @@ class ShardWriter:
         return _received, (arguments, self._chunk_rows, self._limited)
 
 
-def _received(arguments: tuple, chunk_rows: int, limited: bool) -> ShardWriter:
+def _received(arguments: tuple[Any, ...], chunk_rows: int, limited: bool) -> ShardWriter:
     return ShardWriter(*arguments, chunk_rows=chunk_rows, limited=limited)
 
 

@@ -98,12 +98,13 @@ class ShardedReplayBuffer(CheckpointCalls):
     """
 
     def __init__(
-        self, path: str | os.PathLike, *, num_shards: int, num_envs: int,
-        observation_space: gym_spaces.Space, action_space: gym_spaces.Space, capacity: int | None,
-        stack_size: int = 1, stack_padding: Literal["zero", "reset"] = "zero",
+        self, path: str | os.PathLike[str], *, num_shards: int, num_envs: int,
+        observation_space: gym_spaces.Space[Any], action_space: gym_spaces.Space[Any],
+        capacity: int | None, stack_size: int = 1, stack_padding: Literal["zero", "reset"] = "zero",
         update_horizon: int = 1, gamma: float = 0.99, batch_size: int = 32,
-        extras: Mapping[str, tuple] | None = None, compressor: str | Mapping[str, str] = "auto",
-        segment_rows: int | None = None, alpha: float = 0.6,
+        extras: Mapping[str, tuple[Any, ...]] | None = None,
+        compressor: str | Mapping[str, str] = "auto", segment_rows: int | None = None,
+        alpha: float = 0.6,
         beta: float | Callable[[int], float] = 0.4,
         weight_normalization: Literal["batch", "buffer"] = "batch",
         rate_limiter: RateLimiter | None = None,

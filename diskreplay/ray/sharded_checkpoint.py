@@ -53,7 +53,7 @@ class CheckpointDirectory:
 
     bucket, run = None, None
 
-    def __init__(self, directory: str | os.PathLike, name: str) -> None:
+    def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
         self.path, self._name = resolved(directory), name
         self.parts = self.path / "parts"
         self.destination = str(self.parts)

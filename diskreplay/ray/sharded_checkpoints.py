@@ -214,7 +214,7 @@ class ShardedCheckpoints:
 
 
 def ask_each(
-    client: Client, method: str, arguments: Sequence[tuple], timeout: float = _LONG
+    client: Client, method: str, arguments: Sequence[tuple[Any, ...]], timeout: float = _LONG
 ) -> list[Any]:
     """All shards at once, each with its arguments; again where one dies."""
     calls = [

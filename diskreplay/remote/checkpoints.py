@@ -123,7 +123,7 @@ class RemoteCheckpoints:
 
     def push(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike[str],
         suffix: int | str | None = None,
         *,
         extra: Mapping[str, Any] | None = None,
@@ -171,7 +171,7 @@ class RemoteCheckpoints:
         keep: int | None = None,
         grace: float | str = "24h",
         *,
-        directory: str | os.PathLike | None = None,
+        directory: str | os.PathLike[str] | None = None,
     ) -> Collected:
         """Remove numbered checkpoints but the `keep` highest, and what none of the others needs.
 
@@ -243,7 +243,9 @@ class RemoteCheckpoints:
 
     # -- reading
 
-    def pull(self, suffix: int | str | None = None, directory: str | os.PathLike = ".") -> Path:
+    def pull(
+        self, suffix: int | str | None = None, directory: str | os.PathLike[str] = "."
+    ) -> Path:
         """Make a published checkpoint a directory of this machine.
 
         Parameters
@@ -313,7 +315,7 @@ class RemoteCheckpoints:
         return dict(registry.document(registry.find(suffix)).extra)
 
     def open(
-        self, suffix: int | str | None = None, *, cache: str | os.PathLike | None = None
+        self, suffix: int | str | None = None, *, cache: str | os.PathLike[str] | None = None
     ) -> ReplayBuffer:
         """A reader of a published checkpoint, which is pulled first.
 
@@ -390,7 +392,7 @@ def _checked_keep(keep: int) -> int:
     return checked
 
 
-def _located(path: str | os.PathLike, suffix: int | str | None) -> tuple[Path, str, str]:
+def _located(path: str | os.PathLike[str], suffix: int | str | None) -> tuple[Path, str, str]:
     """A checkpoint's directory, the name of its buffer and its suffix."""
     place = resolved(path)
     if not manifest.is_checkpoint(place):

@@ -9,6 +9,8 @@ from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.sampling.row_index import RowIndex
 from diskreplay.sampling.sum_tree import SumTree
 
+_SMALLEST = 5e-324  # 0 would say that there is none
+
 
 class PriorityTree(SumTree):
     """Proportional prioritization, Schaul et al. 2016, equations 1 and following.
@@ -51,7 +53,7 @@ class PriorityTree(SumTree):
     @property
     def least_probability(self) -> float:
         """By which weights are normalised; 0 where the batch's smallest is taken."""
-        return self.min / self.total if len(self.least) else 0.0
+        return max(self.min / self.total, _SMALLEST) if len(self.least) else 0.0
 
     def draw(
         self, index: RowIndex, rng: ReplayableRng, size: int, beta: float

@@ -129,8 +129,15 @@ def _spared(ring, bounds, figures, env):
             figures[HELD + 2 * env] -= 1
         oldest += 1
     figures[OLDEST + 2 * env] = oldest
-    before = smaller(int64(ring[WIDTH * place + STEP]), figures[STACK] - 1)
-    return larger(bounds[2 * env + FIRST], oldest - before)
+    # Of its episode, whatever its step says: what is kept must not depend on what was before.
+    episode, first = ring[WIDTH * place + EPISODE], oldest
+    furthest = oldest - smaller(int64(ring[WIDTH * place + STEP]), figures[STACK] - 1)
+    while first > larger(furthest, bounds[2 * env + FIRST]):
+        place = near(figures, place, -1)
+        if ring[WIDTH * place + EPISODE] != episode:
+            break
+        first -= 1
+    return first
 
 
 @inner
@@ -251,7 +258,9 @@ def index_validate(ring, bounds, figures, most):
     for env in range(envs if figures[TRANSITIONS] else 0):
         held = 0
         for row in range(bounds[env, FIRST], bounds[env, COUNT]):
-            held += 1 if not ring[row % figures[ROWS] * envs + env, FLAGS] & FINAL else 0
+            place = row % figures[ROWS] * envs + env
+            _number(pointer(ring), pointer(bounds), pointer(figures), env, row, place)
+            held += 1 if not ring[place, FLAGS] & FINAL else 0
         figures[OLDEST + 2 * env], figures[HELD + 2 * env] = bounds[env, FIRST], held
         bounds[env, FIRST] = _spared(pointer(ring), pointer(bounds), pointer(figures), env)
     for at in range(most + horizon):

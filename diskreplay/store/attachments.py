@@ -23,7 +23,7 @@ from diskreplay.store.manifest import ATTACHMENTS, Manifest
 from diskreplay.store.segment import Seal
 from diskreplay.store.system_errors import errno_if_full, translated
 
-Source = bytes | bytearray | memoryview | os.PathLike | Callable[[Path], Any]
+Source = bytes | bytearray | memoryview | os.PathLike[str] | Callable[[Path], Any]
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- +=]{0,99}")
 _LONGEST = 400  # characters: with the checkpoint's own path, less than what systems take

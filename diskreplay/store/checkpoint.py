@@ -95,7 +95,7 @@ def prepare(begun: Construction, store: Store) -> None:
 
 
 def _link(
-    column: Column, segment: Segment, count: np.ndarray, copies: LinkedFiles, build: Path
+    column: Column[Any], segment: Segment, count: np.ndarray, copies: LinkedFiles, build: Path
 ) -> bool:
     """Link a segment if it is sealed."""
     if segment.seal is None:

@@ -77,15 +77,15 @@ class Follower:
             store.first = np.maximum(store.first, store.count - store.rows_per_env)
 
     def unrecorded(self) -> str:
-        """What is wrong with a store that is closed, if the commit page counts rows that the record
-        does not have; empty if it does not."""
+        """What is wrong with a store that is closed, if the commit page counts other rows than the
+        record has; empty if it does not."""
         store, page = self._store, self._store.page
-        if page is None or not (page.count > store.durable_count).any():
+        if page is None or not (page.count != store.durable_count).any():
             return ""
         return (
             f"{page.mapping.path}: damaged, or copied while rows came: the store was closed with "
             f"{page.count.tolist()} rows of each env, and {store.durable_count.tolist()} are "
-            "recorded; restore it, or let a writer open the store: what is not recorded is lost"
+            "recorded; restore it, or let a writer open the store, which goes by the record"
         )
 
     def _give_up(self) -> None:

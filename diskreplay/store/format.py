@@ -84,7 +84,9 @@ def parse_transitions(attributes: dict[str, Any], count: np.ndarray) -> np.ndarr
     return transitions
 
 
-def field_documents(directory: Path, field: Field, document: dict) -> dict[Path, dict]:
+def field_documents(
+    directory: Path, field: Field, document: dict[Any, Any]
+) -> dict[Path, dict[Any, Any]]:
     """A field's ``zarr.json`` below a store's directory, and those of the groups that it is in, by
     their paths."""
     *groups, _name = (directory / field.name).relative_to(directory).parents
@@ -92,7 +94,7 @@ def field_documents(directory: Path, field: Field, document: dict) -> dict[Path,
     return {**found, directory / field.name / "zarr.json": document}
 
 
-def write_documents(build: Path, field: Field, document: dict) -> list[Path]:
+def write_documents(build: Path, field: Field, document: dict[Any, Any]) -> list[Path]:
     """Write a field's ``zarr.json``, and those of the groups that it is in; returns their paths."""
     documents = field_documents(build, field, document)
     for path, content in documents.items():
@@ -101,11 +103,13 @@ def write_documents(build: Path, field: Field, document: dict) -> list[Path]:
     return list(documents)
 
 
-def array_document(field: Field, rows: int, num_envs: int, attributes: dict) -> dict[str, Any]:
+def array_document(
+    field: Field, rows: int, num_envs: int, attributes: dict[Any, Any]
+) -> dict[str, Any]:
     """The ``zarr.json`` of one field."""
     endian = {"name": "bytes", "configuration": {"endian": "little"}}
     checksum = {"name": "crc32c"}
-    codecs: list[dict] = [endian]
+    codecs: list[dict[Any, Any]] = [endian]
     if field.env_major:
         axes = list(range(2 + len(field.shape)))
         order = {"order": [1, 0, *axes[2:]]}

@@ -93,7 +93,7 @@ class Checkpoint:
         return cls(path, name, suffix, None, {}, rows, trouble)
 
 
-def checkpoints(directory: str | os.PathLike, name: str | None = "replay") -> list[Checkpoint]:
+def checkpoints(directory: str | os.PathLike[str], name: str | None = "replay") -> list[Checkpoint]:
     """The checkpoints in a directory.
 
     Parameters

@@ -125,7 +125,7 @@ def check_bytes(path: Path, key: str, contents: Manifest) -> None:
         )
 
 
-def _check_document(column: Column, count: np.ndarray, contents: Manifest) -> None:
+def _check_document(column: Column[Any], count: np.ndarray, contents: Manifest) -> None:
     """Refuse metadata of a field that are not those that a save writes of these rows."""
     path, field = column.files.paths.directory / "zarr.json", column.field
     document = format.read_document(path)
@@ -295,7 +295,7 @@ def extend(live: Store, more: Sequence[Field], meta: Mapping[str, Any]) -> Store
     return replacement.store
 
 
-def _document(column: Column, first: np.ndarray, count: np.ndarray) -> dict:
+def _document(column: Column[Any], first: np.ndarray, count: np.ndarray) -> dict[Any, Any]:
     """A field's ``zarr.json``: what was sealed when it was saved still is."""
     field = column.field
     keys = [key for key, _envs in segments_of(field, first, count) if key in column.segments.seals]
@@ -304,7 +304,7 @@ def _document(column: Column, first: np.ndarray, count: np.ndarray) -> dict:
 
 
 def _link_column(
-    column: Column, build: Path, first: np.ndarray, count: np.ndarray, copies: LinkedFiles
+    column: Column[Any], build: Path, first: np.ndarray, count: np.ndarray, copies: LinkedFiles
 ) -> None:
     field = column.field
     files.make_dirs(build / field.name)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class all_there:
     __slots__ = ("_at",)
 
     def __init__(
-        self, column: Column, key: tuple[int, int], envs: np.ndarray, count: np.ndarray
+        self, column: Column[Any], key: tuple[int, int], envs: np.ndarray, count: np.ndarray
     ) -> None:
         self._at = column, key, envs, count
 

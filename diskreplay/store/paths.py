@@ -24,7 +24,7 @@ def is_remote(place: object) -> bool:
     return "://" in place if isinstance(place, str) else hasattr(place, "push")
 
 
-def local(path: str | os.PathLike, argument: str) -> Path:
+def local(path: str | os.PathLike[str], argument: str) -> Path:
     """A path that somebody gave: what can be one. Links are not followed.
 
     Parameters
@@ -61,7 +61,7 @@ def local(path: str | os.PathLike, argument: str) -> Path:
     return Path(text)
 
 
-def resolved(path: str | os.PathLike, argument: str = "path") -> Path:
+def resolved(path: str | os.PathLike[str], argument: str = "path") -> Path:
     """The absolute path without links; what it leads to need not be there yet.
 
     All that is done beside a store or a checkpoint is done beside the real directory: a link to it
@@ -135,7 +135,7 @@ def file_system(path: Path) -> str:
     return f"the file system at {longest} ({kind})" if longest else "its file system"
 
 
-def is_in_memory(path: str | os.PathLike) -> bool:
+def is_in_memory(path: str | os.PathLike[str]) -> bool:
     """Whether the file system that `path` is on has no disk; False where that is not known."""
     about = (ctypes.c_ulong * 32)()  # larger than any `struct statfs`, whose first word is the type
     found = sys.platform == "linux" and _libc.statfs(os.fsencode(path), about) == 0

@@ -43,7 +43,7 @@ class Record:
         store.durable_transitions = np.array(attributes["transitions"], np.int64)
         store.durable_count, store.durable_first = count, first
 
-    def _seals_of(self, column: Column, *, closing: bool) -> dict[str, dict]:
+    def _seals_of(self, column: Column[Any], *, closing: bool) -> dict[str, dict[Any, Any]]:
         """The seals of what does not change. If `closing`, of all that is there, which does not
         change while the store is closed; costs reading the open segments of raw columns."""
         segments, mapped = column.segments, dict(column.segments.mapped)
@@ -86,7 +86,7 @@ class Record:
 
     # -- shards in their places
 
-    def write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict]:
+    def write_partial_shards(self, count: np.ndarray) -> tuple[list[Path], dict[Any, Any]]:
         """Shards of segments not sealed yet, beside their places, and what `note_flushed` takes
         when they are in them."""
         written, flushed = [], {}
@@ -105,7 +105,7 @@ class Record:
                     written.append(beside)
         return written, flushed
 
-    def note_flushed(self, flushed: dict) -> None:
+    def note_flushed(self, flushed: dict[Any, Any]) -> None:
         """What `write_partial_shards` has written is in its places."""
         self._flushed = flushed
 

@@ -14,6 +14,7 @@ import re
 import stat
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -134,11 +135,13 @@ def _rows_lost(
             f"rows, added after {behind}, are dropped"
         )
     # Rows are recorded when they are counted, and all of them before a store is marked as closed.
-    if (by_record and dropped) or (not by_record and (seen < store.durable_count).any()):
+    missing = (clean or not by_record) and (seen < store.durable_count).any()
+    if (by_record and dropped) or missing:
         return (
             f"{private.commit_page(store.path)}: damaged, or copied while rows came "
             f"({seen.tolist()} rows are counted, {store.durable_count.tolist()} recorded); rows "
-            f"added after {behind} are lost, if there were any: a checkpoint may have them"
+            f"added after {behind} are lost, if there were any, and rows that are recorded may be "
+            "none: a checkpoint may have them"
         )
     return ""
 
@@ -189,7 +192,7 @@ def _check_capacity(store: OpenStore, count: np.ndarray) -> None:
         )
 
 
-def _read_seals(column: Column) -> None:
+def _read_seals(column: Column[Any]) -> None:
     path = column.files.paths.directory / "zarr.json"
     try:
         attributes = format.read_document(path)["attributes"]["diskreplay"]
@@ -228,7 +231,7 @@ def _place_copies(column: MutableColumn, *, are_whole: bool) -> None:
             files.remove(copy)
 
 
-def _forget_seals(column: Column) -> None:
+def _forget_seals(column: Column[Any]) -> None:
     """What the record says of segments that are not there, or written to again."""
     for key in list(column.segments.seals):
         segment = column.segments.mapped.get(key)
@@ -370,7 +373,7 @@ def _sweep(root: Path) -> None:
 
 
 def _sort_pending_deletes(
-    column: Column,
+    column: Column[Any],
     first: np.ndarray,
     count: np.ndarray,
     durable_first: np.ndarray,

@@ -194,7 +194,7 @@ class RowWriter:
                     self._maintenance.wake()
         self._hand_until = min(until)
 
-    def _take_column(self, row: int, at: int, name: str, column: Column) -> int:
+    def _take_column(self, row: int, at: int, name: str, column: Column[Any]) -> int:
         """Hold the places of one column; returns below which row they end."""
         if isinstance(column, PackedColumn):
             size = column.tail.rows

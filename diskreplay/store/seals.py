@@ -11,7 +11,7 @@ from diskreplay.store.segment import Seal
 _KEY = re.compile(r"(\d{1,19})/(\d{1,19})", re.ASCII)
 
 
-def seal_entries(seals: Mapping[tuple[int, int], Seal]) -> dict[str, list]:
+def seal_entries(seals: Mapping[tuple[int, int], Seal]) -> dict[str, list[Any]]:
     """Seals of segments as a field's metadata have them."""
     return {"{}/{}".format(*key): seal.entry for key, seal in sorted(seals.items())}
 
@@ -38,7 +38,7 @@ def parse_seals(field: Field, entries: Any, num_envs: int) -> dict[tuple[int, in
     return seals
 
 
-def _are_sums(field: Field, pieces: list) -> bool:
+def _are_sums(field: Field, pieces: list[Any]) -> bool:
     """Whether this is what `Seal.pieces` says of a segment."""
     try:
         (text,) = pieces

@@ -36,7 +36,7 @@ class Seal:
     pieces: str = dataclasses.field(default="", compare=False)
 
     @property
-    def entry(self) -> list:
+    def entry(self) -> list[Any]:
         """As JSON, in a field's metadata."""
         return [self.size, self.crc32c, *([self.pieces] if self.pieces else [])]
 

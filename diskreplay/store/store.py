@@ -166,7 +166,7 @@ class Store(OpenStore):
             nothing = np.zeros(num_envs, np.int64)
             CommitPage.create(private.commit_page(path), nothing, sum(f.packed for f in fields))
             files.sync_dirs([private.directory(path)])
-            documents: dict[Path, dict] = {}
+            documents: dict[Path, dict[Any, Any]] = {}
             for field in fields:
                 document = format.array_document(field, 0, num_envs, {"seals": {}})
                 documents |= format.field_documents(path, field, document)

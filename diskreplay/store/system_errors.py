@@ -29,7 +29,7 @@ def says_lost(error: BaseException) -> bool:
 
 
 def errno_if_full(
-    error: BaseException, directory: str | os.PathLike, before: BaseException | None = None
+    error: BaseException, directory: str | os.PathLike[str], before: BaseException | None = None
 ) -> int | None:
     """What the system said if the disk of a directory, or a quota, is full and an error came of
     that; else None. Of what led to it, `before` and what is behind that count for nothing."""
@@ -53,7 +53,7 @@ def _cut_off(error: BaseException) -> BaseException | None:
     return error.__context__ if is_left else None
 
 
-def _is_beside(error: OSError, directory: str | os.PathLike) -> bool:
+def _is_beside(error: OSError, directory: str | os.PathLike[str]) -> bool:
     """Whether an error may be of a file on the disk of a directory. Of another disk, with a log on
     it, say, nothing else is known; and mostly no file is named where one is written to."""
     if error.filename is None:
@@ -76,7 +76,7 @@ class explained:
 
     __slots__ = ("_doing", "_path")
 
-    def __init__(self, path: str | os.PathLike, doing: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], doing: str) -> None:
         self._path, self._doing = path, doing
 
     def __enter__(self) -> None:
@@ -87,7 +87,7 @@ class explained:
             raise translated(error, self._path, self._doing) from error
 
 
-def translated(error: OSError, path: str | os.PathLike, doing: str) -> StorageError:
+def translated(error: OSError, path: str | os.PathLike[str], doing: str) -> StorageError:
     """`error` as one of ours, with the same errno."""
     reason = error.strerror or str(error)
     kind: type[StorageError]

@@ -133,3 +133,36 @@ def test_without_pieces_the_whole_segment_is_doubtful(store):
     assert finding.rows == ((0, SEGMENT, 2 * SEGMENT),)
     diskreplay.open(store, mode="a").close()
     assert Path(store / "reward" / "zarr.json").exists()
+
+
+@pytest.mark.parametrize("change", [1, -1, -4000])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_file_of_another_length_costs_what_its_checksums_do_not_vouch_for(store, change, is_last):
+    """A byte too many, or some too few: nothing of the rest is doubted."""
+    path = sorted((store / "reward").glob("c.*"), key=lambda p: int(p.name.split(".")[1]))[
+        -1 if is_last else 0
+    ]
+    data = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(data + b"x" if change > 0 else data[:change])
+    assert path in {finding.path for finding in verify(store).findings}
+    report = repair(store)
+    # Behind the rows of the last segment there are zeros, as there are behind the end of a file.
+    lost = 0 if change > 0 or is_last else -(-len(data) // 256) // 4
+    piece = max(4096, math.ceil(len(data) / 256)) // 4
+    assert sum(report.set_aside) <= (2 * piece + 12 if lost else 0)
+    assert verify(store).clean
+    with diskreplay.open(store) as reader:
+        kept = np.flatnonzero(~reader.take("is_final", np.arange(ROWS)))
+        assert (reader.take("reward", kept) == kept).all()
+        assert len(kept) >= ROWS - sum(report.set_aside)
+
+
+def test_rot_in_a_file_that_has_grown_is_found(store):
+    path = store / "reward" / "c.0.0"
+    flip(path, 4 * 9000)
+    path.write_bytes(path.read_bytes() + bytes(4096))
+    assert 0 < sum(repair(store).set_aside) < 2 * 4096
+    with diskreplay.open(store) as reader:
+        kept = np.flatnonzero(~reader.take("is_final", np.arange(ROWS)))
+        assert (reader.take("reward", kept) == kept).all()

@@ -356,3 +356,45 @@ def test_a_field_that_is_gone_is_taken_from_a_checkpoint(store, original, field)
         repair(store)
     assert repair(store, sources=[root / "copy"]).set_aside == (0,)
     assert check_mended(store, recorded).tolist() == recorded["id"].tolist()
+
+
+def filled_store(path, rows, compressor, copied_at=None):
+    with diskreplay.ReplayBuffer(
+        path, observation_space=Box(-1, 1, (300,), "float32"), action_space=Discrete(2),
+        capacity=None, compressor=compressor, seed=0,
+    ) as buffer:  # fmt: skip
+        for row in range(rows):
+            buffer.add(np.full(300, 1 + row, "f4"), 1, 1.0 + row, False, False)
+            if row + 1 == copied_at:
+                buffer.flush()
+                shutil.copyfile(path / "zarr.json", path.parent / "older.json")
+
+
+@pytest.mark.parametrize("compressor", ["raw", "lz4"])
+def test_an_older_record_costs_no_file(tmp_path, compressor):
+    """As where somebody has put one document back from a backup: its rows count, and what the rest
+    of the store has is kept and told."""
+    path = tmp_path / "a"
+    filled_store(path, 500, compressor, copied_at=100)
+    whole = {p.name: p.read_bytes() for p in (path / "reward").glob("c.*")}
+    shutil.copyfile(tmp_path / "older.json", path / "zarr.json")
+    report = repair(path)
+    (span,) = {span for loss in report.losses for span in loss.rows}
+    assert tuple(span) == (0, 100, 500)
+    assert "the record (zarr.json) does not" in report.losses[0].reason
+    assert verify(path).clean
+    with diskreplay.open(path) as reader:
+        assert reader.bounds.tolist() == [[0, 100]]
+    kept = {p.name: p.read_bytes() for p in (report.aside / "reward").glob("c.*")}
+    assert kept == whole
+
+
+def test_a_record_with_more_rows_than_there_are_is_told(tmp_path):
+    filled_store(tmp_path / "a", 100, "raw")
+    filled_store(tmp_path / "other", 103, "raw")
+    shutil.copyfile(tmp_path / "other" / "zarr.json", tmp_path / "a" / "zarr.json")
+    assert not verify(tmp_path / "a").clean
+    with pytest.raises(FormatError, match=r"closed with .100. rows of each env, and .103. are"):
+        diskreplay.open(tmp_path / "a")
+    with pytest.warns(RuntimeWarning, match="rows that are recorded may be none"):
+        diskreplay.open(tmp_path / "a", mode="a").close()

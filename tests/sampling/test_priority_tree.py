@@ -119,3 +119,15 @@ def test_memory_of_updates_is_used_again():
     many = tree.places(np.arange(9))
     assert len(many) == 9
     assert tree.places(np.arange(3)) is many
+
+
+def test_a_least_probability_that_no_float_holds_is_not_that_of_none():
+    """Weights by all leaves would be those of the batch."""
+    index = index_of(2)
+    tree = PriorityTree(index.size, 1.0, track_min=True)
+    one, other = (index.sampleable_ids()[:2] % index.size).tolist()
+    tree.fill(np.array([one]), 1e-200)
+    tree.fill(np.array([other]), 1e200)
+    assert 0 < tree.least_probability < 1e-300
+    _drawn, _probability, weight = tree.draw(index, numbers(), 8, 0.01)
+    assert (weight < 1e-3).all()

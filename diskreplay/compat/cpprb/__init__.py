@@ -10,7 +10,11 @@ __all__ = ["NstepBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "create_buf
 
 
 def create_buffer(
-    size: int | float, env_dict: dict | None = None, *, prioritized: bool = False, **options: Any
+    size: int | float,
+    env_dict: dict[Any, Any] | None = None,
+    *,
+    prioritized: bool = False,
+    **options: Any,
 ) -> ReplayBuffer:
     """A `PrioritizedReplayBuffer`, or a `ReplayBuffer`.
 

@@ -186,9 +186,9 @@ class _Array:
     """Stands for an array: how NumPy pickles one, `state` is set after the making."""
 
     def __init__(self, *_made_of: Any) -> None:
-        self.state: tuple | None = None
+        self.state: tuple[Any, ...] | None = None
 
-    def __setstate__(self, state: tuple) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         version, shape, dtype, is_fortran, raw = state
         if type(shape) is not tuple or not isinstance(dtype, _Dtype):
             raise pickle.UnpicklingError("an array of no shape or dtype")
@@ -203,7 +203,7 @@ class _Dtype:
     def __init__(self, code: str, *_options: Any) -> None:
         self._code, self._order = code, "|"
 
-    def __setstate__(self, state: tuple) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._order = state[1]
 
     def numpy(self) -> np.dtype:

@@ -88,8 +88,8 @@ class Layout:
         stack_compress: Sequence[str] = (),
     ) -> None:
         self.columns = columns
-        self.observation_space: spaces.Space = NOTHING
-        self.action_space: spaces.Space = NO_ACTION
+        self.observation_space: spaces.Space[Any] = NOTHING
+        self.action_space: spaces.Space[Any] = NO_ACTION
         self._plain: list[Plain] = []
         self._tracks: list[Track] = []
         taken: set[str] = set()

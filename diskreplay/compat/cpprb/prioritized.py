@@ -62,8 +62,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         stack_compress: str | Sequence[str] | None = None,
         default_dtype: Any = None,
         Nstep: Mapping[str, Any] | None = None,
-        mmap_prefix: str | os.PathLike | None = None,
-        path: str | os.PathLike | None = None,
+        mmap_prefix: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | None = None,
         compressor: str = "auto",
         **ignored: Any,
     ) -> None:

@@ -98,7 +98,7 @@ class ReplayBuffer(Checkpointing):
         reward_shape: tuple[int, ...] = (),
         reward_dtype: Any = np.float32,
         *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
         compressor: str | Mapping[str, str] = "auto",
         checkpoint_format: Literal["reagent", "native"] = "reagent",
     ) -> None:
@@ -284,14 +284,14 @@ class ReplayBuffer(Checkpointing):
         ranks = torch.randint(self.size, (batch_size,))
         return torch.from_numpy(self._validity.at(ranks.numpy()))
 
-    def sample_all_valid_transitions(self) -> tuple:
+    def sample_all_valid_transitions(self) -> tuple[Any, ...]:
         """All of them, in ascending order of slots; see `sample_transition_batch`."""
         slots = torch.from_numpy(np.flatnonzero(self._validity.valid))
         return self.sample_transition_batch(batch_size=len(slots), indices=slots)
 
     def sample_transition_batch(
         self, batch_size: int | None = None, indices: torch.Tensor | None = None
-    ) -> tuple:
+    ) -> tuple[Any, ...]:
         """Draw transitions.
 
         Parameters
@@ -396,7 +396,7 @@ class ReplayBuffer(Checkpointing):
         self._small["terminal"] = self._validity.terminal
 
 
-class _Stored(Mapping):
+class _Stored(Mapping[Any, Any]):
     """All slots of each stored element as a tensor, read when it is asked for; a copy."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:

@@ -37,7 +37,7 @@ class Checkpointing(Signature, Facade):
         """The values of an element in some slots."""
         raise NotImplementedError
 
-    def save(self, checkpoint_dir: str | os.PathLike, iteration_number: int) -> None:
+    def save(self, checkpoint_dir: str | os.PathLike[str], iteration_number: int) -> None:
         """Write a checkpoint.
 
         Parameters
@@ -85,7 +85,7 @@ class Checkpointing(Signature, Facade):
             if stale >= 0:
                 GzFiles(files.directory, stale).remove(contents)
 
-    def load(self, checkpoint_dir: str | os.PathLike, suffix: int | str) -> None:
+    def load(self, checkpoint_dir: str | os.PathLike[str], suffix: int | str) -> None:
         """Go back to a checkpoint of either kind, ReAgent's own included; all or nothing.
 
         Parameters

@@ -61,7 +61,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         reward_shape: tuple[int, ...] = (),
         reward_dtype: Any = np.float32,
         *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
         compressor: str | Mapping[str, str] = "auto",
         checkpoint_format: Literal["reagent", "native"] = "reagent",
     ) -> None:
@@ -161,7 +161,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     # -- rows and their weights
 
-    def _fit(self, args: tuple, kwargs: dict[str, Any]) -> list[np.ndarray]:
+    def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[np.ndarray]:
         row = super()._fit(args, kwargs)
         if not 0 <= float(row[-1]) <= LARGEST:
             raise ValueError(f"priority: 0 to {LARGEST:g} expected, found {row[-1]}")

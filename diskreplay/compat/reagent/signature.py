@@ -155,7 +155,7 @@ class Signature:
         """Raise what `add` would raise for these values."""
         self._fit(args, kwargs)
 
-    def _fit(self, args: tuple, kwargs: dict[str, Any]) -> list[np.ndarray]:
+    def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[np.ndarray]:
         """The values in the order and the dtypes of the signature."""
         expected = self._signature
         if len(args) + len(kwargs) != len(expected):

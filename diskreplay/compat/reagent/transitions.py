@@ -2,6 +2,7 @@
 
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class Transitions:
         self.slots = self._both[0]
         self.indices, self.step = _column(given), _column(self._steps)
         self.terminal = _column(ended)
-        self._pairs: dict[str, tuple] = {}
+        self._pairs: dict[str, tuple[Any, ...]] = {}
         self._windows: dict[str, np.ndarray] = {}
         self._rooms: dict[str, np.ndarray] = {}
 
@@ -109,12 +110,12 @@ class Transitions:
         inside = torch.arange(self._horizon) < torch.from_numpy(self._steps)[:, None]
         return _column((rows * decays.view(whole) * inside.view(whole)).sum(dim=1).numpy())
 
-    def _pair(self, name: str) -> tuple:
+    def _pair(self, name: str) -> tuple[Any, ...]:
         if name not in self._pairs:
             self._pairs[name] = self._read_pair(name)
         return self._pairs[name]
 
-    def _read_pair(self, name: str) -> tuple:
+    def _read_pair(self, name: str) -> tuple[Any, ...]:
         stack, steps = self._stack, self._steps
         if stack == 1 and not self._timeline:
             if name in self._small:
