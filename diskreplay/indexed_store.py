@@ -331,13 +331,12 @@ class IndexedStore(DrawableRows):
 
     def _close(self, envs: np.ndarray, next_observation: Any) -> None:
         """Add the final rows of the episodes under way of some envs."""
-        steps = self.next_step
         if self.store.num_envs == 1:
             if len(envs):
-                row = self._validator.frame(steps.item(0), next_observation, is_next=True)
+                row = self._validator.frame(self.next_step.item(0), next_observation, is_next=True)
                 self._append_frame(row, 0)
             return
-        if not (final := self._validator.frames(envs, steps, next_observation)):
+        if not (final := self._validator.frames(envs, self.next_step, next_observation)):
             return
         flags, rewards = np.full(len(envs), FINAL, np.uint8), np.zeros(len(envs), np.float32)
         before = self.store.count.copy()
@@ -345,8 +344,8 @@ class IndexedStore(DrawableRows):
             self._grow(1)
             self._note_given(envs, None)
             self.store.writer.append(envs, final, envs[:0], [], is_final=True)
-            self._take_in(envs, steps[envs], flags, rewards)
-            steps[envs] = 0
+            self._take_in(envs, self.next_step[envs], flags, rewards)
+            self.next_step[envs] = 0
         except BaseException as error:
             self._mend(before, error)
             raise
