@@ -323,32 +323,27 @@ class IndexedStore(DrawableRows):
 
     def end_episodes(self, mask: Any, next_observation: Any) -> None:
         """Cut the episodes under way, as `ReplayBuffer.end_episode` has it."""
-        envs = self._validator.envs(mask)
-        behind = self.store.count[envs]
-        if next_observation is not None:
-            self._close(envs[self.next_step[envs] > 0], next_observation)
-        self.episodes.cut[envs], self.next_step[envs] = behind, 0  # last: what is refused cuts none
-
-    def _close(self, envs: np.ndarray, next_observation: Any) -> None:
-        """Add the final rows of the episodes under way of some envs."""
-        if self.store.num_envs == 1:
+        told, steps = self._validator.envs(mask), self.next_step
+        envs, behind = told[steps[told] > 0], self.store.count[told]
+        if next_observation is None:
+            pass
+        elif self.store.num_envs == 1:
             if len(envs):
-                row = self._validator.frame(self.next_step.item(0), next_observation, is_next=True)
+                row = self._validator.frame(steps.item(0), next_observation, is_next=True)
                 self._append_frame(row, 0)
-            return
-        if not (final := self._validator.frames(envs, self.next_step, next_observation)):
-            return
-        flags, rewards = np.full(len(envs), FINAL, np.uint8), np.zeros(len(envs), np.float32)
-        before = self.store.count.copy()
-        try:
-            self._grow(1)
-            self._note_given(envs, None)
-            self.store.writer.append(envs, final, envs[:0], [], is_final=True)
-            self._take_in(envs, self.next_step[envs], flags, rewards)
-            self.next_step[envs] = 0
-        except BaseException as error:
-            self._mend(before, error)
-            raise
+        elif final := self._validator.frames(envs, steps, next_observation):
+            flags, rewards = np.full(len(envs), FINAL, np.uint8), np.zeros(len(envs), np.float32)
+            before = self.store.count.copy()
+            try:
+                self._grow(1)
+                self._note_given(envs, None)
+                self.store.writer.append(envs, final, envs[:0], [], is_final=True)
+                self._take_in(envs, steps[envs], flags, rewards)
+                steps[envs] = 0
+            except BaseException as error:
+                self._mend(before, error)
+                raise
+        self.episodes.cut[told], steps[told] = behind, 0  # last: what is refused cuts none
 
     def evict(self, first: np.ndarray) -> None:
         """Let go of the rows of each env before these; of those that have left already, of none."""

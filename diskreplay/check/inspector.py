@@ -122,7 +122,7 @@ def _hold_against_seals(
     sizes = [seal.size for seal in known]
     whole = not any(kind in ("index", "length") for kind, _meaning in checked.faults)
     foreign = whole and field.packed and checked.end not in (-1, *sizes)
-    if foreign or not checked.faults or not field.packed:
+    if foreign or not checked.faults or seen.size != checked.seal.size:
         checked.is_foreign = True
         checked.lose(
             "checksum", "the checksum of the file is not the recorded one: it is rotten, or "
