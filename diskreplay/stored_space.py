@@ -222,14 +222,13 @@ def _box(document: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype]:
 
 def _discrete(document: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype]:
     dtype = _dtype(document, "iu")
-    for value in (_whole(document["n"], 1), _whole(document["start"], None)):
-        dtype.type(value)  # an OverflowError, if it does not fit
+    _integers([_whole(document["n"], 1), _whole(document["start"], None)], dtype)
     return (), dtype
 
 
 def _multi_discrete(document: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype]:
     dtype = _dtype(document, "iu")
-    nvec, start = (np.array(document[name], dtype) for name in ("nvec", "start"))
+    nvec, start = (_integers(document[name], dtype) for name in ("nvec", "start"))
     if start.shape != nvec.shape or not (nvec > 0).all():
         raise ValueError(f"from {start.tolist()} so many: {nvec.tolist()}")
     return nvec.shape, dtype
@@ -253,6 +252,14 @@ def _dtype(document: Mapping[str, Any], kinds: str) -> np.dtype:
     if dtype.name != document["dtype"] or dtype.kind not in kinds:
         raise ValueError(f"dtype {document['dtype']!r:.60}")
     return dtype
+
+
+def _integers(values: Any, dtype: np.dtype) -> np.ndarray:
+    """These in the dtype; NumPy 1 would let those that do not fit into it come round."""
+    given = np.array(values)
+    if given.dtype.kind not in "iu" or (given.astype(dtype) != given).any():
+        raise ValueError(f"integers that fit into {dtype} expected, found {values!r:.60}")
+    return given.astype(dtype)
 
 
 def _whole(value: Any, least: int | None = 0) -> int:

@@ -81,7 +81,8 @@ def test_the_leaves_are_those_of_values(space):
         assert np.asarray(part).dtype == dtype
     again = found.unflatten(parts)
     assert space.contains(again)
-    assert str(again) == str(value)
+    for part, same in zip(parts, found.flatten(again), strict=True):
+        assert part is same
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,12 @@ def test_a_description_that_is_taken_makes_a_space(data):
     except DiskReplayError:
         return
     if all(size < 1 << 20 for _name, shape, _dtype in found.leaves for size in shape):
-        assert StoredSpace.of(found.space, "observation").leaves == found.leaves
+        try:
+            space = found.space
+        except FormatError as error:
+            assert "which takes gymnasium" in str(error)  # an older one is installed
+        else:
+            assert StoredSpace.of(space, "observation").leaves == found.leaves
 
 
 def test_opening_a_store_does_not_import_gymnasium(tmp_path):
