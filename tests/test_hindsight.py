@@ -256,3 +256,28 @@ def test_what_cannot_be_relabelled(tmp_path):
             buffer.hindsight(lambda *given: 0.0).sample(10)
         with pytest.raises(NotFiniteError):
             buffer.hindsight(lambda a, d, info: np.full(len(a), np.nan)).sample(10)
+
+
+def test_when_an_episode_counts_as_over(tmp_path):
+    """As docs/hindsight.md has it."""
+    goal = Box(-1e6, 1e6, (1,), np.float32)
+    space = Dict({"observation": goal, "achieved_goal": goal, "desired_goal": goal})
+
+    def seen(value):
+        return {name: np.array([value], np.float32) for name in space.spaces}
+
+    with diskreplay.ReplayBuffer(
+        tmp_path / "store", observation_space=space, action_space=Discrete(2), capacity=100, seed=1
+    ) as buffer:
+        view = buffer.hindsight(lambda reached, wanted, info: -1.0 * (reached != wanted).any(-1))
+        found = []
+        for call in (
+            lambda: [buffer.add(seen(i), 0, 0.0, False, False) for i in range(4)],
+            lambda: buffer.add_frame(seen(4)),
+            lambda: buffer.add(seen(5), 0, 0.0, False, False),
+            lambda: buffer.end_episode(),
+            lambda: buffer.add(seen(6), 0, 0.0, False, False),
+        ):
+            call()
+            found.append(bool(view.sample(50).relabelled.any()))
+        assert found == [False, True, False, False, True]
