@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from diskreplay.brief import brief
 from diskreplay.compat.base import Facade
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, ShapeError, UsageError
+from diskreplay.given_numbers import is_integer
 from diskreplay.spaces import box
 from diskreplay.validation import fit_reward
 
@@ -151,6 +153,9 @@ class ReplayBuffer(Facade):
             if len(self._waiting) == _WAITING:
                 self._write()
             self._write_whole()
+        # That nothing came after the newest row ends on the disk before a frame is taken: a kill
+        # loses that frame, and the row would be followed by another one.
+        self._ring.forget_note("closed_at")
         slot, number = self.next_idx, self._count
         try:
             self._took(frame)
@@ -206,13 +211,15 @@ class ReplayBuffer(Facade):
         UsageError
             The row is complete already: what is on the disk does not change.
         InvalidInputError
-            An action or reward that does not fit. In both cases nothing was recorded.
+            `idx` is no integer, or a value does not fit. In both cases nothing was recorded.
         """
-        action, reward, done = int(action), fit_reward(reward), bool(done)
+        if not is_integer(idx):
+            raise InvalidInputError(f"idx: what store_frame returned expected, found {brief(idx)}")
+        idx, action, reward, done = int(idx), int(action), fit_reward(reward), bool(done)
         if not -(2**31) <= action < 2**31:
             raise InvalidInputError(f"action: an int32 expected, found {action}")
         newest = self._count - 1
-        at = len(self._waiting) - 1 - (newest - int(idx)) % self.size
+        at = len(self._waiting) - 1 - (newest - idx) % self.size
         if not 0 <= idx < self.size or at < 0:
             raise UsageError(
                 f"store_effect: slot {idx} waits for no effect; those that do: "
@@ -266,7 +273,7 @@ class ReplayBuffer(Facade):
     def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
         while closing and self._waiting:
             self._write()
-        if closing:
+        if closing and not self._begins:
             ring.notes["closed_at"] = ring.count
 
     # -- sampling

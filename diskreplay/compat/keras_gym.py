@@ -16,6 +16,7 @@ from diskreplay.validation import fit
 
 __all__ = ["ExperienceReplayBuffer", "InsufficientCacheError", "NumpyArrayCheckError"]
 
+_EPISODE_ID = Field("episode_id", (), np.dtype(np.int64))
 _ATTEMPTS = 10  # for each row of a batch
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -147,6 +148,11 @@ class ExperienceReplayBuffer(Facade):
         self._dones[slots] = dones & ~aside
         for at in 1 + np.flatnonzero(behind):  # their stacks reach into what is lost
             aside[at : at + self.num_frames - 1] = True
+        if len(rows) and ring.column("step")[0] > 0:
+            # So do those of an episode whose beginning left the ring. A full ring's oldest rows are
+            # passed over anyway; here they may have moved into a larger one.
+            cut = self._starts[slots[: self.num_frames - 1]] == rows[0]
+            aside[: self.num_frames - 1][cut] = True
         self._aside[slots] = aside
         if len(rows) and not dones[-1] and not ring.column("is_final")[-1]:
             self._start = int(self._starts[slots[-1]])
@@ -177,11 +183,15 @@ class ExperienceReplayBuffer(Facade):
         """
         frame, action = self._frame(s), self._action(a)
         r, done, episode_id = float(r), bool(done), int(episode_id)
+        fit(_EPISODE_ID, episode_id)  # a refused row makes no ring: it would have its frame's shape
         if self._ring is None:
             self._make_ring(
                 box(frame.shape, frame.dtype),
                 box(action.shape, action.dtype),
-                {"episode_id": ((), np.int64), "reward_float64": ((), np.float64)},
+                {
+                    _EPISODE_ID.name: (_EPISODE_ID.shape, _EPISODE_ID.dtype),
+                    "reward_float64": ((), np.float64),
+                },
             )
         ring, start = self._ring, self._start
         given: Iterable[Any] = map(fit, self._fields, (frame, action, episode_id))

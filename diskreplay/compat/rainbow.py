@@ -315,8 +315,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ------
         AssertionError
             Anything else; nothing was changed.
+        ClosedError
         """
+        self._ring.check_open()
         slots = np.array(indices, np.int64, ndmin=1)
+        if slots.ndim != 1:
+            raise AssertionError(f"indices: one axis expected, found shape {slots.shape}")
         priorities = np.asarray(priorities, np.float64).reshape(-1)
         if len(slots) != len(priorities):
             raise AssertionError(f"{len(slots)} indices for {len(priorities)} priorities")

@@ -202,6 +202,22 @@ class SlotBuffer(RowBuffer):
     def notes(self, notes: dict[str, Any]) -> None:
         self._rows.notes = notes
 
+    def forget_note(self, name: str) -> None:
+        """Remove one of `notes`, if it is there, and flush. Where that fails it stays.
+
+        Raises
+        ------
+        StorageError
+        """
+        notes = self.notes
+        if name in notes:
+            self.notes = {other: value for other, value in notes.items() if other != name}
+            try:
+                self.flush()
+            except BaseException:
+                self.notes = notes
+                raise
+
     # -- where rows are
 
     @property

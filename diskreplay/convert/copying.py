@@ -9,8 +9,9 @@ left out. Windows of ``ends="cross"`` with a stride begin at multiples of it, of
 those that are others have the largest priority. Parts of episodes stay parts (`begins`).
 
 Sources may be live stores and checkpoints. Of a live one, rows that its writer evicts while they
-are copied are left out, and so are those behind them up to the next beginning of an episode; a
-`RuntimeWarning` says how many these are.
+are copied are left out, as if they had been evicted before. So are those behind them up to the
+next beginning of an episode, which had their frames; a `RuntimeWarning` says how many of these
+there are.
 """
 
 import contextlib

@@ -205,10 +205,8 @@ class Importer:
         only when all rows are there can the last ones be sampled."""
         if not isinstance(self.buffer, PrioritizedReplayBuffer):
             return
-        some = next((ids[:1] for ids, _ in self._priorities if len(ids)), None)
-        if some is not None and largest is not None:
-            # What counts is that it was seen.
-            self.buffer.update_priorities(some, np.array([largest]))
+        if largest is not None:
+            self.buffer.raise_largest_priority(largest)
         for ids, priorities in self._priorities:
             self.buffer.update_priorities(ids, priorities)
 

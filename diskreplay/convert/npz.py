@@ -45,7 +45,7 @@ _MOST_DESCRIPTION = 64 << 20
 _NO_ARRAY = (
     ValueError, SyntaxError, tokenize.TokenError, OverflowError, MemoryError, RecursionError,
 )  # fmt: skip
-_MARGINS = (0, 1 << 10, 1 << 14, 1 << 18)  # rows left to a writer that evicts meanwhile
+_MARGINS = (0, 1 / 64, 1 / 16, 1 / 4, 1 / 2)  # of the rows: for a writer that evicts meanwhile
 
 
 def to_npz(
@@ -72,16 +72,18 @@ def to_npz(
     ------
     InvalidInputError, StorageError, CorruptSegmentError
         As `to_parquet`.
+    NotSampleableError
+        A writer evicted half of the rows of an env before they were written.
 
     Notes
     -----
     Compressed, a piece of 16 MiB at a time. Of a live store the writer may evict rows meanwhile:
-    then the file is begun anew, with later rows.
+    then the file is begun anew, without the oldest rows: at most half of them are left out.
     """
     with new_file(path, overwrite=overwrite) as beside:
         for margin in _MARGINS:
             bounds = buffer.bounds
-            bounds[:, 0] = np.minimum(bounds[:, 0] + margin, bounds[:, 1])
+            bounds[:, 0] += np.ceil(np.diff(bounds)[:, 0] * margin).astype(np.int64)
             try:
                 _write_npz(buffer, beside, bounds, progress or (lambda amount, total: None))
                 break

@@ -28,6 +28,7 @@ _OF_EACH = {
     "rng", "next_step", BEGINS, PARTS, VIEWS, "prefetch", *generation.KEYS, LARGEST, "metadata"
 }  # fmt: skip
 """Attributes in which checkpoints of one run may differ."""
+_MOST = "max_transitions"  # of all envs together
 
 
 def regroup(
@@ -61,9 +62,9 @@ def regroup(
     Raises
     ------
     InvalidInputError
-        A group would be divided, or an env is named twice; there is something at a target, or it
-        is inside a store, a checkpoint or another target; two sources have attachments of one
-        name; a source is of an older API. Nothing was made.
+        A group would be divided, a target would have less than one, or an env is named twice;
+        there is something at a target, or it is inside a store, a checkpoint or another target; two
+        sources have attachments of one name; a source is of an older API. Nothing was made.
     SchemaError
         The sources differ in their fields or options. Nothing was made.
     IncompleteCheckpointError, CorruptCheckpointError, FormatError, StorageError
@@ -71,7 +72,8 @@ def regroup(
 
     Notes
     -----
-    An id is ``row * num_envs + env``, so ids are others. The largest priority is the largest of
+    An id is ``row * num_envs + env``, so ids are others. `capacity` and `max_transitions` are such
+    that each env keeps what it kept. The largest priority is the largest of
     the sources'. Generators begin anew, from the states of the saved ones: each target draws other
     rows. What prefetchers had under way is left out. Attachments of a source go where its first env
     goes.
@@ -154,12 +156,22 @@ def _check_alike(sources: list[SourceCheckpoint]) -> None:
                 "copies the rows"
             )
         for name in sorted((source.meta.keys() | one.meta.keys()) - _OF_EACH):
-            if source.meta.get(name) != one.meta.get(name):
+            if name == _MOST:
+                same = _each(source) == _each(one)
+            else:
+                same = source.meta.get(name) == one.meta.get(name)
+            if not same:
                 raise SchemaError(
                     f"{source.path}: {name} is {source.meta.get(name)!r:.200} there, and "
                     f"{one.meta.get(name)!r:.200} in {one.path}; checkpoints of buffers with the "
                     "same options expected"
                 )
+
+
+def _each(source: SourceCheckpoint) -> int | None:
+    """How many transitions an env keeps; None for no limit."""
+    most = source.meta.get(_MOST)
+    return None if most is None else most // source.num_envs
 
 
 def _divided(sources: list[SourceCheckpoint], parts: int) -> list[list[int]]:
@@ -220,6 +232,11 @@ def _pieces(
         last = pieces[-1]
         if last.stop % size and last.stop != last.source.num_envs:
             raise _divides(number, numbers[-1], size)
+        if len(numbers) < size:
+            raise InvalidInputError(
+                f"envs: target {number} would have {len(numbers)} env(s) only, and {size} share "
+                f"files (env_group): at least one whole group a target expected"
+            )
         found.append(pieces)
     return found
 
@@ -252,6 +269,9 @@ def _meta(pieces: list[Piece], number: int) -> dict[str, Any]:
     """What the buffer keeps in the attributes of a target."""
     sources = list(dict.fromkeys(piece.source for piece in pieces))
     meta = {name: value for name, value in sources[0].meta.items() if name not in _OF_EACH}
+    each = _each(sources[0])
+    if each is not None:
+        meta[_MOST] = each * sum(piece.size for piece in pieces)
     meta["rng"] = _generator([source.meta.get("rng") for source in sources], pieces, number)
     meta[generation.KEY] = max(generation.following(source.meta) for source in sources)
     largest = [source.meta[LARGEST] for source in sources if LARGEST in source.meta]

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from diskreplay.buffer import ReplayBuffer
+from diskreplay.episode_parts import PARTS
 from diskreplay.inspection.retained import read_rows
+from diskreplay.open_episodes import BEGINS
 from diskreplay.store import format, generation, priorities
+from diskreplay.store.priorities import VIEWS
 
 _BYTES_AT_ONCE = 16 << 20
 _SMALL = 8  # values that are shown in full
@@ -18,6 +21,8 @@ _NOT_OPTIONS = frozenset(
      "observation_space", "action_space", "extras", "block_rows", "next_step",
      *generation.KEYS)
 )  # fmt: skip
+_OF_NUMBERS = frozenset((BEGINS, PARTS, VIEWS))  # which say row numbers
+_OF_VIEWS = ("identity", "largest")  # what a copy has of a view
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ def differences(
     ----------
     newest : bool
         Compare the newest rows of both, whatever their numbers, as they are in a copy. Numbers and
-        generators are left out, and priorities may differ by 1e-9 of their size.
+        generators are left out, and priorities may differ by 1e-9 of their size. Of views of
+        sequences their options, priorities and largest one are compared.
 
     Notes
     -----
@@ -88,10 +94,13 @@ def differences(
         space, others = getattr(one, name), getattr(other, name)
         if space != others:
             yield Difference("space", name, str(space), str(others))
-    for name in sorted((about[0].keys() | about[1].keys()) - _NOT_OPTIONS):
+    left_out = _NOT_OPTIONS | _OF_NUMBERS if newest else _NOT_OPTIONS
+    for name in sorted((about[0].keys() | about[1].keys()) - left_out):
         values = [a.get(name) for a in about]
         if values[0] != values[1] and not (newest and _are_close(*values)):
             yield Difference("option", name, values[0], values[1])
+    if newest:
+        yield from _views(*(a.get(VIEWS, {}) for a in about))
     if not newest and about[0].get("rng") != about[1].get("rng"):
         kind, others = (_generator(a.get("rng")) for a in about)
         yield Difference(
@@ -109,7 +118,10 @@ def differences(
         if other.fields.get(name) == spec:
             for env, span in enumerate(spans):
                 yield from _values(one, other, name, env, span)
-    yield from _priorities(one, other, spans, newest)
+    if newest:
+        yield from _begins(one, other, spans)
+    for name in sorted({*priorities.sets(one.path), *priorities.sets(other.path)}):
+        yield from _priorities(name, one, other, spans, newest)
 
 
 def common_rows(bounds: np.ndarray, *, newest: bool = False) -> list[Span]:
@@ -161,14 +173,43 @@ def _values(
         yield Difference("value", name, shown[0], shown[1], env, first, rows, at)
 
 
+def _views(mine: dict[str, Any], its: dict[str, Any]) -> Iterator[Difference]:
+    for name in sorted(mine.keys() | its.keys()):
+        if name not in mine or name not in its:
+            one, other = ("there" if name in views else "missing" for views in (mine, its))
+            yield Difference("option", f"view {name}", one, other)
+            continue
+        for key in _OF_VIEWS:
+            one, other = mine[name].get(key), its[name].get(key)
+            if one != other and not _are_close(one, other):
+                yield Difference("option", f"view {name}: {key}", one, other)
+
+
+def _begins(one: ReplayBuffer, other: ReplayBuffer, spans: list[Span]) -> Iterator[Difference]:
+    """Which of the rows begin an episode though their steps count on."""
+    num_envs = one.num_envs
+    both = []
+    for place, buffer in enumerate((one, other)):
+        rows, envs = np.divmod(np.array(buffer.begins, np.int64), num_envs)
+        both.append((rows - np.array([span.starts[place] for span in spans])[envs], envs))
+    for env, span in enumerate(spans):
+        # The oldest row begins one anyway.
+        mine, its = (
+            sorted((rows[(envs == env) & (rows > 0)] + span.starts[0]).tolist())
+            for rows, envs in both
+        )
+        if mine != its:
+            yield Difference("option", BEGINS, mine, its, env=env)
+
+
 def _priorities(
-    one: ReplayBuffer, other: ReplayBuffer, spans: list[Span], newest: bool
+    name: str, one: ReplayBuffer, other: ReplayBuffer, spans: list[Span], newest: bool
 ) -> Iterator[Difference]:
-    mine, its = (priorities.read(b.path / "priority", b.num_envs) for b in (one, other))
+    mine, its = (priorities.read(b.path / name, b.num_envs) for b in (one, other))
     if mine is None or its is None:
         if mine is not its:
             has = ["none" if saved is None else "some" for saved in (mine, its)]
-            yield Difference("priority", "priority", has[0], has[1])
+            yield Difference("priority", name, has[0], has[1])
         return
     saved = mine, its
     for env, span in enumerate(spans):
@@ -191,7 +232,7 @@ def _priorities(
         if len(where):
             shown = [float(leaves[where[0]]) for leaves in both]
             row = span.starts[0] + low + int(where[0])
-            yield Difference("priority", "priority", shown[0], shown[1], env, row, len(where))
+            yield Difference("priority", name, shown[0], shown[1], env, row, len(where))
 
 
 def _are_close(one: Any, other: Any) -> bool:

@@ -128,12 +128,14 @@ def unbroken(episodes: Episodes, number: int) -> list[tuple[np.ndarray, int]]:
     -------
     list of (ids, last)
         `last` is the id of the row with the observation that a piece led to: a frame that was
-        recorded on its own between two transitions, or the final row; -1 if there is none.
+        recorded on its own, or the final row; -1 if there is none.
     """
     ids = episodes.ids(number)
     pieces = np.split(ids, np.flatnonzero(np.diff(ids) != episodes.num_envs) + 1)
-    lasts = [int(piece[-1]) + episodes.num_envs for piece in pieces[:-1]]
-    return list(zip(pieces, [*lasts, int(episodes.final_id[number])], strict=True))
+    lasts = [int(piece[-1]) + episodes.num_envs for piece in pieces]
+    if lasts[-1] >= episodes._stop_id[number] or lasts[-1] not in episodes._inner_frames:
+        lasts[-1] = int(episodes.final_id[number])
+    return list(zip(pieces, lasts, strict=True))
 
 
 def with_final(episodes: Episodes, number: int) -> np.ndarray:

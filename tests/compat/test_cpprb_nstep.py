@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskreplay.compat.cpprb import NstepBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from diskreplay.errors import NotFiniteError
 
+NSTEP = {"size": 3, "rew": "rew"}
 ENV = {"obs": {}, "rew": {"shape": 2}, "next_obs": {}, "done": {}}
 
 
@@ -157,3 +159,41 @@ def test_half_precision_rewards_are_summed_as_the_originals():
     discounted = (reward * gamma).astype(np.float16)
     total = reward + discounted + (discounted * gamma).astype(np.float16)
     assert found.tolist() == [total.tolist()] != [[6.516]]
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize(
+    "refused", [[np.nan], [np.inf], [3e38, 3e38], [1.0, 1.0, np.nan], [1.0, -np.inf]]
+)
+def test_a_reward_that_cannot_be_stored_is_refused_when_it_comes(kind, refused):
+    """A step that waits would have every later one refused."""
+    with kind(20, {"a": {}, "rew": {}, "done": {}}, Nstep={**NSTEP, "gamma": 1.0}) as buffer:
+        buffer.add(a=0, rew=3e38, done=0)
+        buffer.on_episode_end()
+        with pytest.raises(NotFiniteError, match="a finite float32 expected"):
+            buffer.add(a=range(len(refused)), rew=refused, done=[0] * len(refused))
+        for a in range(5):
+            buffer.add(a=a, rew=1.0, done=0)
+        buffer.on_episode_end()
+        found = buffer.get_all_transitions()
+        assert found["a"].ravel().tolist() == [0, 0, 1, 2, 3, 4]
+        assert found["rew"][1:].ravel().tolist() == [3, 3, 3, 2, 1]
+
+
+def test_a_sum_may_be_of_rewards_whose_sizes_are_too_large_together():
+    with ReplayBuffer(20, {"rew": {}, "done": {}}, Nstep={**NSTEP, "gamma": 1.0}) as buffer:
+        for reward in (3e38, -3e38, 3e38, -3e38):
+            buffer.add(rew=reward, done=0)
+        buffer.on_episode_end()
+        assert buffer.get_all_transitions()["rew"].ravel().tolist() == [
+            np.float32(reward) for reward in (3e38, -3e38, 0, -3e38)
+        ]
+
+
+def test_other_columns_may_have_any_numbers():
+    with ReplayBuffer(
+        20, {"r": {"dtype": np.float64}, "done": {}}, Nstep={**NSTEP, "rew": "r"}
+    ) as buffer:
+        for reward in (1.0, np.nan, 1.0):
+            buffer.add(r=reward, done=0)
+        assert np.isnan(buffer.get_all_transitions()["r"]).all()

@@ -341,6 +341,65 @@ def test_a_closed_episode_goes_on(tmp_path):
             assert_array_equal(reader.take("step", np.arange(10, 14)), np.arange(4))
 
 
+def left_by_a_kill(buffer, path):
+    with buffer._ring._rows.store.maintenance.lock:  # it renames and removes files
+        shutil.copytree(buffer.path, path)
+    buffer.close()
+
+
+def is_followed(buffer, row):
+    """Whether a row can be drawn once two more frames came, and what it is said to lead to."""
+    for i in (50, 51):
+        buffer.store_effect(buffer.store_frame(np.full((2, 2, 1), i)), i, 0.0, False)
+    actions = buffer.sample(buffer._available())[1]
+    _, _, _, following, _ = buffer._encode_sample([row % 10])
+    return row in actions, following[0, 0, 0].tolist()
+
+
+def test_after_a_kill_opening_and_closing_joins_nothing(tmp_path):
+    left_by_a_kill(filled(13, path=tmp_path / "a"), tmp_path / "b")
+    for _ in range(2):
+        Recording(10, 3, path=tmp_path / "b").close()
+    with Recording(10, 3, path=tmp_path / "b") as again:
+        assert is_followed(again, 12) == (False, [0, 0, 50])
+
+
+@pytest.mark.parametrize("then", ["kill", "flush", "another frame"])
+def test_a_frame_that_a_kill_takes_after_a_close_is_no_bridge(tmp_path, then):
+    filled(13, path=tmp_path / "a").close()
+    buffer = Recording(10, 3, path=tmp_path / "a")
+    buffer.store_frame(np.full((2, 2, 1), 66))
+    if then == "flush":
+        buffer.flush()
+    if then == "another frame":
+        buffer.store_frame(np.full((2, 2, 1), 67))
+    left_by_a_kill(buffer, tmp_path / "b")
+    with Recording(10, 3, path=tmp_path / "b") as again:
+        assert is_followed(again, 12) == (False, [0, 0, 50])
+
+
+def test_a_flush_that_fails_takes_no_frame(tmp_path, monkeypatch):
+    filled(13, path=tmp_path / "a").close()
+    with Recording(10, 3, path=tmp_path / "a") as again:
+        with monkeypatch.context() as patched:
+            patched.setattr(type(again._ring), "flush", lambda self: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                again.store_frame(np.zeros((2, 2, 1)))
+        assert again._count == 13
+        assert is_followed(again, 12) == (True, [11, 12, 50])
+
+
+@pytest.mark.parametrize("wrong", [np.float64(1), 1.0, "1", None, True])
+def test_a_slot_that_is_no_integer_is_refused(wrong):
+    buffer = filled(1)
+    buffer.store_frame(np.full((2, 2, 1), 1))
+    with pytest.raises(InvalidInputError, match="idx"):
+        buffer.store_effect(wrong, 7, 7.0, True)
+    buffer.store_frame(np.full((2, 2, 1), 2))
+    assert (buffer.action[1], buffer.done[1]) == (0, False)
+    assert not buffer.can_sample(2)
+
+
 @pytest.mark.parametrize("count", [13, 24])
 def test_a_larger_size_loses_no_row_of_a_ring_that_went_round(count, tmp_path):
     filled(count, path=tmp_path / "a").close()

@@ -503,6 +503,42 @@ def test_reopening_with_another_capacity_keeps_the_newest(tmp_path, capacity):
             assert_array_equal((following - states)[factors > 0], 1)
 
 
+def test_in_a_larger_ring_frames_that_left_are_not_made_up(tmp_path):
+    """Rows whose stack reaches behind the oldest one are passed over, as in a full ring."""
+    env = Env(3, Box(0, 99, (1,), np.float32))
+
+    def states(capacity):
+        found = {}
+        with ExperienceReplayBuffer(env, capacity, 8, random_seed=1, path=tmp_path / "s") as buffer:
+            for _ in range(20):
+                batch = buffer.sample()
+                found |= {
+                    int(action): state[0].tolist()
+                    for action, state in zip(batch[1][:, 0], batch[0], strict=True)
+                }
+        return found
+
+    with ExperienceReplayBuffer(env, 10, 8, path=tmp_path / "s") as buffer:
+        for i in range(30):
+            stack = np.array([[max(i - 2, 0), max(i - 1, 0), i]], np.uint8)
+            buffer.add(stack[..., None, :], [i], i, i == 24, int(i > 24))
+    expected = {i: [[i - 2, i - 1, i]] for i in range(21, 29)}
+    expected |= {25: [[25] * 3], 26: [[25, 25, 26]]}
+    assert states(10) == expected
+    assert states(40) == expected
+    with ExperienceReplayBuffer(env, 40, 8, path=tmp_path / "s") as buffer:
+        buffer.add(np.full((1, 1, 3), 30, np.uint8), [30], 30, False, 1)
+    assert states(40) == expected | {29: [[27, 28, 29]]}
+
+
+def test_a_refused_first_row_fixes_no_shape(tmp_path):
+    with ExperienceReplayBuffer(Env(), 8, 2, path=tmp_path / "s") as buffer:
+        with pytest.raises(InvalidInputError, match="episode_id"):
+            buffer.add(np.zeros(3), 0, 0.0, False, 2**63)
+        assert not (tmp_path / "s").exists()
+        buffer.add(np.zeros(4, np.uint8), 0, 0.0, False, 0)
+
+
 def test_rows_outlive_a_kill(tmp_path):
     writer = processes.Process(WRITER, tmp_path / "s", stdout=subprocess.PIPE)
     with writer:

@@ -18,7 +18,7 @@ from diskreplay.compat.rainbow import (
     ReplayBuffer,
     SumSegmentTree,
 )
-from diskreplay.errors import InvalidInputError, SchemaError
+from diskreplay.errors import ClosedError, InvalidInputError, SchemaError
 from tests.effort import effort
 
 DIM = 3
@@ -404,3 +404,20 @@ def test_trees_check_what_they_are_given(kind):
         with pytest.raises(AssertionError):
             tree[i] = 1.0
     assert_array_equal(tree.tree, kind(4).tree)
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2, 2), (2, 9)])
+def test_indices_of_two_axes_change_neither_tree(shape):
+    buffer = filled(PrioritizedReplayBuffer, rows=7)
+    with pytest.raises(AssertionError, match="one axis expected"):
+        buffer.update_priorities(np.ones(shape, int), [9.0, 0.5])
+    assert [buffer.sum_tree[i] for i in range(7)] == [1.0] * 7
+    assert [buffer.min_tree[i] for i in range(7)] == [1.0] * 7
+
+
+def test_priorities_of_a_closed_buffer_are_refused(tmp_path):
+    buffer = filled(PrioritizedReplayBuffer, rows=7, path=tmp_path / "s")
+    buffer.close()
+    with pytest.raises(ClosedError):
+        buffer.update_priorities([1], [9.0])
+    assert buffer.max_priority == 1.0

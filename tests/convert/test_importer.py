@@ -19,7 +19,7 @@ SPACES = {"observation_space": Box(0, 255, (1,), np.uint8), "action_space": Disc
 
 
 def buffer_of(kind=diskreplay.ReplayBuffer, envs=1, **options):
-    return kind(None, capacity=None, num_envs=envs, **SPACES, **options)
+    return kind(None, **{"capacity": None, "num_envs": envs, **SPACES, **options})
 
 
 def columns(steps, numbers, final=None):
@@ -224,3 +224,13 @@ def test_priorities_of_rows_with_their_final_rows_beside_them():
         importer.add_mixed(np.zeros(4, int), rows, given_, none, {}, np.array([2.0, 3.0, 4.0, 5.0]))
         importer.set_priorities()
         assert buffer.tree.get(rows).tolist() == [2.0, 3.0, 4.0, 0.0]
+
+
+def test_the_largest_priority_is_remembered_though_its_row_left():
+    with buffer_of(diskreplay.PrioritizedReplayBuffer, alpha=1.0, capacity=12) as buffer:
+        importer = Importer(buffer)
+        for start in range(0, 30, 10):
+            rows = np.arange(start, start + 10)
+            importer.add(0, rows, columns(rows, rows), np.full(10, 2.0))
+        importer.set_priorities(50.0)
+        assert buffer.statistics().priorities.largest_seen == 50.0

@@ -48,7 +48,7 @@ def test_rows_that_leave_while_it_is_written(tmp_path, monkeypatch):
     """It is begun anew, with rows that stay."""
     import diskreplay.convert.npz as module
 
-    monkeypatch.setattr(module, "_MARGINS", (0, 4))
+    monkeypatch.setattr(module, "_MARGINS", (0, 0.4))
     recorded = Recorded(
         tmp_path / "s", **{**FEW, "num_envs": 1, "rows_per_env": 9, "ticks": [ON] * 9}
     )
@@ -65,6 +65,25 @@ def test_rows_that_leave_while_it_is_written(tmp_path, monkeypatch):
             found["reward"], [row["reward"] for row in recorded.rows[0][5:]]
         )
     recorded.buffer.close()
+
+
+def test_of_a_small_store_whose_rows_leave_most_are_written(tmp_path):
+    """It was an empty file: a thousand rows were left to the writer."""
+    with diskreplay.ReplayBuffer(
+        tmp_path / "s", observation_space=Discrete(9), action_space=Discrete(2), capacity=200
+    ) as buffer:
+        for row in range(300):
+            buffer.add(0, 0, float(row), False, False)
+        left = []
+
+        def write_on(amount, total):
+            if not left:
+                left.append(buffer.add(0, 0, 300.0, False, False))
+
+        to_npz(buffer, tmp_path / "all.npz", progress=write_on)
+        first, stop = buffer.bounds[0]
+    with np.load(tmp_path / "all.npz") as found:
+        assert found["row"].tolist() == list(range(first + (stop - first) // 64 + 1, stop))
 
 
 def test_a_live_store_and_a_checkpoint(tmp_path, recorded):

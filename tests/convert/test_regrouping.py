@@ -254,6 +254,39 @@ def test_divisions_that_cannot_be_are_refused(tmp_path, says, envs):
     assert not (tmp_path / "t").exists()
 
 
+def test_a_target_has_a_whole_group_at_least(tmp_path):
+    """It could not be opened."""
+    sources = checkpoints(tmp_path, [3], rows=20)
+    targets = [tmp_path / "t" / "a_ckpt.1", tmp_path / "t" / "b_ckpt.1"]
+    with pytest.raises(InvalidInputError, match="target 1 would have 1 env"):
+        regroup(sources, targets)
+    assert not (tmp_path / "t").exists()
+    (one,) = regroup(sources, targets[:1])
+    assert_same(of_all([one]), of_all(sources))
+
+
+def test_each_env_keeps_as_many_transitions_as_before(tmp_path):
+    def limit(path):
+        with diskreplay.open(path) as buffer:
+            return buffer.num_envs, buffer.max_transitions, buffer.bounds.tolist(), len(buffer)
+
+    sources = []
+    for name, most in (("a", 41), ("b", 41), ("c", 80)):
+        with make(tmp_path / name, 4, name=name, max_transitions=most) as buffer:
+            fill(buffer, 0, 60, 0)
+            sources.append(buffer.save(tmp_path / "ck", 1))
+    *sources, other = sources
+    joined, half, rest = (tmp_path / f"{name}_ckpt.1" for name in "jhr")
+    regroup(sources, [joined])
+    regroup([joined], [half, rest], [[0, 1], [2, 3, 4, 5, 6, 7]])
+    before = [limit(path) for path in sources]
+    assert limit(joined) == (8, 80, before[0][2] + before[1][2], before[0][3] + before[1][3])
+    assert limit(half)[:3] == (2, 20, before[0][2][:2])
+    assert limit(rest)[:3] == (6, 60, (before[0][2] + before[1][2])[2:])
+    with pytest.raises(SchemaError, match="max_transitions is 80 there, and 41"):
+        regroup([*sources, other], [tmp_path / "n_ckpt.1"])
+
+
 def test_targets_inside_of_what_is_there_are_refused(tmp_path):
     one, two = checkpoints(tmp_path, [2, 2], rows=20)
     (tmp_path / "link").symlink_to(one)

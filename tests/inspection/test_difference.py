@@ -115,6 +115,68 @@ def test_priorities(tmp_path):
     assert each.other == pytest.approx(5.0 ** saved[0].alpha)
 
 
+def view_of(buffer, priorities, name="v"):
+    view = buffer.sequences(length=3, prioritized=True, name=name)
+    view.update_priorities(view.sample(len(priorities)).anchor, priorities)
+    return view
+
+
+def test_priorities_of_views(tmp_path):
+    kind = diskreplay.PrioritizedReplayBuffer
+    for number, priorities in enumerate(([0.5, 0.3], [0.5, 0.3], [0.5, 0.2])):
+        with make(tmp_path / str(number), kind=kind) as buffer:
+            view_of(buffer, priorities)
+    with (
+        diskreplay.open(tmp_path / "0") as one, diskreplay.open(tmp_path / "1") as same,
+        diskreplay.open(tmp_path / "2") as other,
+    ):  # fmt: skip
+        assert list(differences(one, same)) == []
+        (each,) = differences(one, other)
+        assert (each.what, each.name, each.rows) == ("priority", "priority.v", 1)
+
+
+def test_a_copy_of_a_store_with_views_and_parts_of_episodes_is_the_same(tmp_path):
+    from diskreplay.convert.copying import convert, trim
+
+    with make(tmp_path / "one", kind=diskreplay.PrioritizedReplayBuffer, rows=30) as buffer:
+        part = {name: buffer.take(name, [20, 22]) for name in buffer.fields}
+        part["step"] = np.array([50, 51], np.int32)
+        buffer.extend(part, env=0)
+        buffer.end_episode()
+        buffer.extend({**part, "step": part["step"] + 2}, env=0)  # counts on, and is another part
+        assert len(buffer.begins) == 1
+        view_of(buffer, [0.5, 0.3])
+    convert(tmp_path / "one", tmp_path / "copy")
+    trim(tmp_path / "one", tmp_path / "newest", 40)
+    with diskreplay.open(tmp_path / "one") as one, diskreplay.open(tmp_path / "copy") as copy:
+        assert list(differences(one, copy, newest=True)) == []
+    with diskreplay.open(tmp_path / "one") as one, diskreplay.open(tmp_path / "newest") as newest:
+        assert [each.name for each in differences(one, newest, newest=True)] == ["capacity"]
+
+
+def test_views_and_parts_that_are_others(tmp_path):
+    kind = diskreplay.PrioritizedReplayBuffer
+    with make(tmp_path / "one", kind=kind) as one, make(tmp_path / "other", kind=kind) as other:
+        view_of(one, [0.5])
+        view_of(one, [0.5], name="w")
+        view_of(other, [7.0])
+        for buffer, joined in ((one, False), (other, True)):
+            part = {name: buffer.take(name, [0, 2]) for name in buffer.fields}
+            if joined:
+                part = {name: np.concatenate([values, values]) for name, values in part.items()}
+                part["step"] = np.arange(50, 54, dtype=np.int32)
+                buffer.extend(part, env=0)
+            else:
+                for step in (50, 52):
+                    buffer.end_episode()
+                    buffer.extend({**part, "step": np.arange(step, step + 2, dtype="i4")}, env=0)
+    with diskreplay.open(tmp_path / "one") as one, diskreplay.open(tmp_path / "other") as other:
+        found = {each.name: (each.one, each.other) for each in differences(one, other, newest=True)}
+    assert found["view v: largest"] == (1.0, 7.0)
+    assert found["view w"] == ("there", "missing")
+    assert found["begins"] == ([10], [])
+
+
 def test_which_rows_are_compared():
     bounds = np.array([[[0, 10], [5, 9], [0, 3]], [[4, 12], [0, 9], [3, 8]]])
     assert common_rows(bounds) == [Span((4, 4), 6), Span((5, 5), 4), Span((3, 3), 0)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import diskreplay
 from diskreplay.check.repair import repair
 from diskreplay.errors import InvalidInputError
-from diskreplay.inspection.episodes import about, episodes_of
+from diskreplay.inspection.episodes import about, episodes_of, unbroken
 from diskreplay.inspection.overview import overview_of
 from diskreplay.inspection.profile import profile_of
 from tests.check import damaged
@@ -211,3 +211,28 @@ def test_an_episode_whose_beginning_was_lost_is_not_whole(tmp_path, stack_size, 
         assert found.rows[lost] < 13
         assert about(found, lost)["beginning_lost"] is True
     assert profile["observation"].rows == 1500 - (high - low)
+
+
+def test_what_the_newest_transition_led_to_is_the_frame_behind_it(tmp_path):
+    """Whether the episode goes on behind that frame is not known yet."""
+
+    def pieces(buffer):
+        episodes = episodes_of(buffer)
+        return [
+            (ids.tolist(), last)
+            for number in range(len(episodes))
+            for ids, last in unbroken(episodes, number)
+        ]
+
+    with make_buffer(tmp_path / "replay") as buffer:
+        buffer.add(0, 0, 1.0, False, False)
+        buffer.end_episode(next_observation=1)
+        assert pieces(buffer) == [([0], 1)]
+        buffer.add(2, 0, 1.0, False, False)
+        assert pieces(buffer) == [([0], 1), ([2], -1)]
+        buffer.add_frame(3)
+        assert pieces(buffer) == [([0], 1), ([2], 3)]
+        buffer.add(4, 0, 1.0, False, True)  # truncated, and nobody knows what it led to
+        buffer.add_frame(5)  # of the next episode
+        buffer.add(6, 0, 1.0, False, False)
+        assert pieces(buffer) == [([0], 1), ([2], 3), ([4], -1), ([6], -1)]

@@ -172,7 +172,7 @@ class ReplayBuffer(Facade):
             A column is missing. Nothing was stored.
         InvalidInputError
             A shape does not fit, the columns differ in length, or a float32 scalar ``rew`` is not
-            finite. Nothing was stored.
+            finite, or its n-step sum would not be. Nothing was stored.
         StorageError
         """
         row = self._columns.row(columns) if self._nstep is None else None
@@ -182,6 +182,8 @@ class ReplayBuffer(Facade):
         if self._nstep is None:
             return self._store(rows)
         whole, left = self._nstep.roll(rows)
+        if self._layout.fields.get("rew") == "reward":
+            self._nstep.check_finite("rew", left)
         if whole is not None:
             return self._store_whole(self._nstep, whole, left)
         self._nstep.keep(left)

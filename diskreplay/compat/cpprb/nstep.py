@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from diskreplay.compat.cpprb.columns import Columns, names
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import InvalidInputError, NotFiniteError
 from diskreplay.given_numbers import is_integer
 
 Arrays = dict[str, np.ndarray]
@@ -98,6 +98,27 @@ class NstepBuffer:
             return None, joined
         left = {name: values[whole:].copy() for name, values in joined.items()}
         return self._windows(joined, whole, last_counts=self._exact), left
+
+    def check_finite(self, name: str, steps: Arrays) -> None:
+        """Refuse steps that are to wait, if the sums that they begin are not finite. Else the rows
+        that they become are refused, one after the other, whatever comes.
+
+        Raises
+        ------
+        NotFiniteError
+        """
+        rewards = np.abs(steps[name], dtype=np.float64)
+        most = max(abs(self.gamma), 1.0) ** self.size
+        if rewards.sum() * most <= np.finfo(steps[name].dtype).max or not len(rewards):
+            return  # whatever the signs are
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = self._windows(steps, len(rewards), last_counts=True)[name]
+        bad = ~np.isfinite(sums).reshape(len(sums), -1).all(axis=1)
+        if bad.any():
+            raise NotFiniteError(
+                f"{name}: {steps[name][-1]} found, and a sum of {sums[bad.argmax()]} for the steps "
+                f"that wait; a finite {steps[name].dtype} expected"
+            )
 
     def rest(self) -> Arrays | None:
         """The rows of the steps that are left, which stay."""

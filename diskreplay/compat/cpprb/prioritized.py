@@ -302,7 +302,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         InvalidInputError, PriorityError
             A slot was never written, they differ in length, or a priority is negative, NaN or
             infinite. Nothing was changed.
+        ClosedError
         """
+        self._ring.check_open()
         if indexes is None or priorities is None:
             raise TypeError("update_priorities: indexes and priorities expected, found None")
         given = np.asarray(indexes).ravel()

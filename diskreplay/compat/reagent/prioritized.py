@@ -111,7 +111,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             `indices` are of another kind.
         ValueError
             A priority is negative or not finite. Nothing is changed.
+        ClosedError
         """
+        self._ring.check_open()
         _check_indices(indices)
         self.sum_tree.set_many(indices, np.asarray(priorities, np.float64).ravel())
 
