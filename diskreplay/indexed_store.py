@@ -9,6 +9,7 @@ from diskreplay import small_columns, validation
 from diskreplay.batch_reader import BatchReader
 from diskreplay.drawable_rows import DrawableRows
 from diskreplay.errors import DiskReplayError, ReentryError
+from diskreplay.followed_rows import catch_up
 from diskreplay.open_episodes import LONGEST, OpenEpisodes
 from diskreplay.options import Options
 from diskreplay.runs import Run, joined
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from diskreplay.sampling.uniform import UniformSampler
 
 _NOT_MADE: Any = None  # an index
-_AT_ONCE = 1 << 20  # rows that a reader takes in
 
 
 class IndexedStore(DrawableRows):
@@ -52,6 +52,9 @@ class IndexedStore(DrawableRows):
     index : RowIndex or None
     sampler : UniformSampler or PrioritizedSampler or None
         Both made by `make_index` when first needed, and Numba is not loaded before.
+    make_sampler : callable
+    recorded : int
+        What `Follower.recorded` was when a reader's sampler was made.
     """
 
     def __init__(
@@ -63,9 +66,10 @@ class IndexedStore(DrawableRows):
     ) -> None:
         store.columns = {name: store.columns[name] for name in schema.names}
         self.store = store
-        self._schema, self._options, self._make_sampler = schema, options, make_sampler
+        self._schema, self._options, self.make_sampler = schema, options, make_sampler
         self.index: RowIndex = _NOT_MADE
         self.sampler: Any = None
+        self.recorded = 0
         self._stale: tuple[Any, np.ndarray] | None = None
         self.add_count = int(store.transitions_at(store.count).sum())
         self.episodes = OpenEpisodes(store)
@@ -109,16 +113,18 @@ class IndexedStore(DrawableRows):
             self._schema, options.stack_size, options.update_horizon,
             repeat_first=options.stack_padding == "reset",
         )  # fmt: skip
-        sampler = self._make_sampler(index, store)
+        recorded = store.follower.recorded()
+        store.follower.renew_largest()
+        sampler = self.make_sampler(index, store)
         if self._stale is not None:
             sampler.take_over(*self._stale)
-        self.sampler = sampler
+        self.sampler, self.recorded = sampler, recorded
         # One array: what the index evicts, the store may delete.
         store.first = index.first
         self.index = index
         self._stale = None  # not before: Ctrl-C may have it all made again
 
-    def _grow(self, rows: int) -> None:
+    def grow(self, rows: int) -> None:
         """Make room for more rows of any env in the index of a store that keeps all."""
         index = self.index
         if index is None or not index.growing:
@@ -127,7 +133,7 @@ class IndexedStore(DrawableRows):
             index.grow(int(index.count.max()) + rows)
             self.sampler.grow()
 
-    def _take_in(self, *added: np.ndarray) -> None:
+    def take_in(self, *added: np.ndarray) -> None:
         """Tell the index and the sampler of committed rows: env, step, flags and reward of each, as
         `RowIndex.append` has them."""
         if self.index is None:
@@ -145,7 +151,7 @@ class IndexedStore(DrawableRows):
         """The priorities that rows are to be added with, checked; None without any."""
         return None if priority is None else self.sampler.given(priority, shape, **how)
 
-    def _note_given(self, envs: np.ndarray, given: "Given | None") -> None:
+    def note_given(self, envs: np.ndarray, given: "Given | None") -> None:
         """Rows of these envs are about to be added, with these priorities. Before they are: Ctrl-C
         may leave them committed, and memory not know of them."""
         if self.index is not None and (given is not None or self.sampler.initial is not None):
@@ -194,7 +200,7 @@ class IndexedStore(DrawableRows):
             else:
                 sampler = self.sampler
                 if index.growing:
-                    self._grow(2)
+                    self.grow(2)
                 if final is None and given is None and sampler.initial is None:
                     # By far the most common: one kernel writes the last columns, commits the row
                     # and takes it in.
@@ -217,7 +223,7 @@ class IndexedStore(DrawableRows):
         had."""
         finals = int(final is not None)
         if given is not None or self.sampler.initial is not None:
-            self._note_given(np.zeros(1 + finals, np.int64), given and given.and_none(finals))
+            self.note_given(np.zeros(1 + finals, np.int64), given and given.and_none(finals))
         self.store.writer.append_row(row, final)
         self.sampler.append_one(step, flags, row[self._reward_at])
         if finals:
@@ -281,10 +287,10 @@ class IndexedStore(DrawableRows):
         given = self.given(priority, (num_envs,), among=envs)
         before = self.store.count.copy()
         try:
-            self._grow(2)
-            self._note_given(added[0], given and given.and_none(len(final_envs)))
+            self.grow(2)
+            self.note_given(added[0], given and given.and_none(len(final_envs)))
             rows = self.store.writer.append(envs, row_values, final_envs, final)
-            self._take_in(*added)
+            self.take_in(*added)
             if len(envs) < num_envs:
                 steps[envs] += 1
             else:  # of thousands of envs each indirection counts
@@ -308,8 +314,8 @@ class IndexedStore(DrawableRows):
         """A final row of the only env; returns its number."""
         number = self.store.count.item(0)
         try:
-            self._grow(1)
-            self._note_given(np.zeros(1, np.int64), None)
+            self.grow(1)
+            self.note_given(np.zeros(1, np.int64), None)
             self.store.writer.append_row(row, None, is_final=True)
             if self.index is None:
                 self.store.writer.evict()
@@ -335,10 +341,10 @@ class IndexedStore(DrawableRows):
             flags, rewards = np.full(len(envs), FINAL, np.uint8), np.zeros(len(envs), np.float32)
             before = self.store.count.copy()
             try:
-                self._grow(1)
-                self._note_given(envs, None)
+                self.grow(1)
+                self.note_given(envs, None)
                 self.store.writer.append(envs, final, envs[:0], [], is_final=True)
-                self._take_in(envs, steps[envs], flags, rewards)
+                self.take_in(envs, steps[envs], flags, rewards)
                 steps[envs] = 0
             except BaseException as error:
                 self._mend(before, error)
@@ -352,10 +358,11 @@ class IndexedStore(DrawableRows):
             if self.index is None:
                 store.first[envs] = first[envs]
             else:
-                self._evict_indexed(envs, first)
+                self.evict_indexed(envs, first)
             store.writer.note_first(envs)
 
-    def _evict_indexed(self, envs: np.ndarray, first: np.ndarray) -> None:
+    def evict_indexed(self, envs: np.ndarray, first: np.ndarray) -> None:
+        """Have the index let go of rows before these of each env, and none of them drawn."""
         for env in envs.tolist():
             if len(left := self.index.evict(env, int(first[env]))):
                 self.sampler.leave(left)
@@ -388,11 +395,11 @@ class IndexedStore(DrawableRows):
                 flags[first] |= BEGINS
         before = self.store.count.copy()
         try:
-            self._grow(int(lengths.max()))
+            self.grow(int(lengths.max()))
             of_rows = np.repeat(envs, lengths)
-            self._note_given(of_rows, given)
+            self.note_given(of_rows, given)
             self.store.writer.extend(runs)
-            self._take_in(of_rows, step, flags, reward)
+            self.take_in(of_rows, step, flags, reward)
             last = stops - 1
             over = terminated[last] | truncated[last] | is_final[last]
             self.next_step[envs] = np.where(over, 0, step[last] + 1)
@@ -410,36 +417,10 @@ class IndexedStore(DrawableRows):
 
     def follow(self) -> None:
         """For a reader whose store was not replaced: take over what the writer did since."""
-        self._catch_up()
+        catch_up(self)
         self.know_bounds()
 
     def know_bounds(self) -> None:
         """Have the index where nothing else knows which rows are left."""
         if self._options.transitions_per_env is not None:
             self.indexed()
-
-    def _catch_up(self) -> None:
-        store, index = self.store, self.index
-        has_news, follows = store.follower.refresh(), store.follower.follows
-        if not follows and index is not None and (store.first > index.first).any():
-            self.index = _NOT_MADE  # it had to do without some rows
-        if not (has_news and follows):
-            return
-        self.add_count = int(store.transitions_at(store.count).sum())
-        self.episodes.follow()
-        if index is None:
-            return
-        room = index.size // store.num_envs
-        new = store.count - index.count
-        if (new >= room).any() or (store.first > index.count).any():
-            self.index = _NOT_MADE  # it has gone round: read all of it
-            return
-        self._grow(int(new.max()))
-        most = max(min(room // 4, _AT_ONCE // store.num_envs), 1)  # rows of an env at a time
-        while (new := store.count - index.count).any():
-            ids = small_columns.ids_between(index.count, index.count + np.minimum(new, most))
-            read = small_columns.read(store, ids, self.episodes.begins)
-            self._note_given(ids % store.num_envs, None)
-            self._take_in(ids % store.num_envs, *read)
-        self._evict_indexed(np.flatnonzero(store.first > index.first), store.first)
-        store.first = np.maximum(store.first, index.first)

@@ -228,6 +228,7 @@ class RowReader(Session):
     def add_count(self) -> int:
         """Transitions ever recorded."""
         with self._turn():
+            self._check_open()
             self._follow()
             return self._rows.add_count
 
@@ -242,19 +243,42 @@ class RowReader(Session):
             return tuple(self._rows.episodes.retained_begins())
 
     def zarr(self) -> Any:
-        """The store as a read-only `zarr.Group`: all rows after `flush`, else full segments."""
+        """The store as a read-only `zarr.Group`: all rows after `flush`, else full segments.
+
+        Raises
+        ------
+        StoreMovedError
+            Another store or checkpoint is at its path, or none.
+        """
         import zarr
 
-        return zarr.open_group(self.path, mode="r")
+        return self._read_in_place(lambda: zarr.open_group(self.path, mode="r"))
+
+    def _read_in_place(self, read: Callable[[], Read]) -> Read:
+        """What `read` finds at the path, if that is still where this store is."""
+        with self._turn():
+            self._check_open()
+            self._follow()
+            self._rows.store.place.check()
+            found = read()
+            self._rows.store.place.check()
+            return found
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What was noted about the store, by the user and by recorders; a copy.
 
         `set_metadata` changes it. A reader reads it anew each time; a checkpoint has its own.
+
+        Raises
+        ------
+        StoreMovedError
+            Of a reader: another store is at its path, or none.
         """
+        if self._rows.store.page is None:  # a checkpoint, though another one be at its path by now
+            return parse_metadata(self._rows.store.meta)[0]
         if self.mode == "r":
-            return parse_metadata(read_attributes(self.path))[0]
+            return parse_metadata(self._read_in_place(lambda: read_attributes(self.path)))[0]
         return checked_metadata(self._metadata)
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:

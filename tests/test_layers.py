@@ -45,7 +45,7 @@ LEVELS = [
     ["sequence_view", "store_kind"],
     ["prefetchers"],
     ["distribution", "indexed_store", "prefetch", "statistics"],
-    ["draw_source", "drawable_rows", "handover"],
+    ["draw_source", "drawable_rows", "followed_rows", "handover"],
     ["sequence_reader"],
     ["env_writer"],
     ["batch_reader", "open_episodes", "options", "runs", "sequence_options", "small_columns"],

@@ -20,6 +20,7 @@ _HEADER = np.dtype(
         ("boot_id", "S48"),
         ("epoch", "<u8"),
         ("replaced", "<u8"),
+        ("recorded", "<u8"),
     ]
 )
 _COUNTS_AT = 4096
@@ -66,10 +67,10 @@ class CommitPage:
         zeros where a reader has mapped a page that is older than this.
     is_older : bool
         Whether that is so. A writer makes such a page longer when it opens it.
-    epoch, replaced : ndarray of uint64, shape (1,)
+    epoch, replaced, recorded : ndarray of uint64, shape (1,)
         What readers in other processes look at: the first changes whenever a file that they may
         have mapped is no longer the one to read, the second is set when `load` puts another store
-        here.
+        here, and the third changes behind each record with priorities.
     """
 
     def __init__(self, path: Path, num_envs: int, packed: int, *, writable: bool) -> None:
@@ -103,6 +104,7 @@ class CommitPage:
         )
         # Views made once: reading a field of a structured array costs a microsecond.
         self.epoch, self.replaced = self._header["epoch"], self._header["replaced"]
+        self.recorded = self._header["recorded"]
         self._closed = self._header["closed"]
 
     @staticmethod

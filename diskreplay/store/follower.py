@@ -13,6 +13,7 @@ from diskreplay.store.missing import all_there, check_used
 from diskreplay.store.numbers import MOST_ROWS
 from diskreplay.store.open_store import OpenStore
 from diskreplay.store.packed_column import PackedColumn
+from diskreplay.store.priorities import LARGEST
 from diskreplay.store.raw_column import RawColumn
 from diskreplay.store.segment import RawSegment, Shard
 
@@ -118,6 +119,19 @@ class Follower:
         """Changes whenever a file that a reader may have mapped is not the one to read any more."""
         page = self._store.page
         return 0 if page is None else int(page.epoch[0])
+
+    def recorded(self) -> int:
+        """Changes whenever the writer has saved priorities."""
+        page = self._store.page
+        return 0 if page is None else int(page.recorded[0])
+
+    def renew_largest(self) -> None:
+        """Of a reader: have the largest priority in `meta` that goes with the saved ones."""
+        store = self._store
+        if store.mode == "r" and store.page is not None:
+            found = format.read_attributes(store.path)
+            store.place.check()
+            store.meta = store.meta | {LARGEST: found.get(LARGEST, 1.0)}
 
     def is_behind(self) -> bool:
         """Whether rows that were in the tail may be in a shard by now, or in another file."""

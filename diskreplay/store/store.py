@@ -351,6 +351,8 @@ class Store(OpenStore):
             self.meta = dict(meta)
             self._record.forget_documents()
             self._record.write(count, first, closing=closing)
+            if leaves and self.page is not None:
+                self.page.recorded[0] += 1  # readers take them over
             self.maintenance.all_recorded()
             for column in self.mutable_columns:
                 column.flushed()
