@@ -5,7 +5,9 @@ Of an environment and each of its wrappers, and of each env of a `SyncVectorEnv`
 - what `get_state` returns, where a class has it and `set_state(state)` too;
 - else its attributes, pickled together, so that what two of them share stays shared. Left out are
   functions, specs, what Gymnasium and its like draw pictures with, and the buffers that it records
-  into. Of spaces the generator alone is given back, so that whoever holds them keeps them;
+  into. What has an owner who saves it (`held`: a network, a generator) is named only, and stays
+  shared with that owner. Of spaces and their parts the generator alone is given back, so that
+  whoever holds them keeps them;
 - of Atari's emulator a snapshot with its random numbers, of MuJoCo's simulation all of its data.
 
 The emulator does not tell which action it would repeat (`repeat_action_probability`), and no
@@ -13,13 +15,15 @@ snapshot has it. So that is no operation from then on, in the environment whose 
 Else the first frame of a run that goes on might repeat what another environment did.
 """
 
+import contextlib
+import copy
 import io
 import math
 import pickle
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium import vector
@@ -45,6 +49,8 @@ class EnvState:
     ----------
     env : gymnasium.Env or gymnasium.vector.SyncVectorEnv
         With its wrappers; recorders may be among them.
+    held : callable, optional
+        The objects, by name, whose state somebody else takes and gives back.
 
     Raises
     ------
@@ -52,10 +58,12 @@ class EnvState:
         Its envs are in other processes, where nobody can take their state.
     """
 
-    def __init__(self, env: Any) -> None:
-        self._layers = list(_layers(env))
+    def __init__(
+        self, env: Any, held: Callable[[], Mapping[str, Any]] = dict[str, Any]
+    ) -> None:  # fmt: skip
+        self._layers, self._held = list(_layers(env)), held
+        self._made_with = [set(vars(layer)) for layer in self._layers]
         self._names = [type(layer).__qualname__ for layer in self._layers]
-        self._numbers = {id(layer): number for number, layer in enumerate(self._layers)}
 
     def take(self) -> bytes:
         """The state as it is now. Atari's emulator, if it repeats actions, plays some 50 frames for
@@ -83,9 +91,10 @@ class EnvState:
         Raises
         ------
         InvalidInputError
-            It is the state of an environment with other wrappers.
+            It is the state of an environment with other wrappers, or refers to something that is
+            not held here.
         """
-        names, states = _Unpickler(data, self._layers).load()
+        names, states = self._unpickled(data)
         if names != self._names:
             raise InvalidInputError(
                 f"env: the state of {' > '.join(names)} found; make the environment as it was, "
@@ -94,26 +103,57 @@ class EnvState:
         return states
 
     def give(self, states: list[Any]) -> None:
-        """Be in the state that `read` returned."""
-        for layer, (own, attributes) in zip(self._layers, states, strict=True):
+        """Be in the state that `read` returned. An attribute that it does not have goes, if it came
+        since this was made: the environment makes it when it needs it."""
+        for layer, made_with, (own, attributes) in zip(
+            self._layers, self._made_with, states, strict=True
+        ):
             for name, value in attributes.items():
                 there = getattr(layer, name, None)
-                if isinstance(there, gymnasium.Space) and type(there) is type(value):
-                    there.__dict__.update(value.__dict__)
-                elif _is_simulation(there):
+                if _is_simulation(there):
                     sys.modules["mujoco"].mj_copyData(there, layer.model, value)
-                else:
+                elif not _give_space(there, value):
                     setattr(layer, name, value)
-            if _has(layer, "get_state", "set_state"):
-                layer.set_state(own)
-            elif own is not None:
-                _repeat_nothing(layer)
-                layer.restore_state(own)
+            if not _has(layer, "get_state", "set_state"):
+                for name in _attributes(layer).keys() - attributes.keys() - made_with:
+                    delattr(layer, name)
+            _give_own(layer, own)
+
+    def now(self) -> "list[_Before]":
+        """What `go_back` takes: the attributes as they are, and no copies, which those who hold
+        them would not see."""
+        found = []
+        for layer in self._layers:
+            own, attributes = None, dict(vars(layer))
+            with contextlib.suppress(Exception):  # it may have no state before its first reset
+                own = self._pickled(_own(layer))
+            spaces = [(s, dict(vars(s))) for each in attributes.values() for s in _spaces(each)]
+            simulations = [
+                (each, copy.deepcopy(each)) for each in attributes.values() if _is_simulation(each)
+            ]
+            found.append(_Before(own, attributes, spaces, simulations))
+        return found
+
+    def go_back(self, before: "list[_Before]") -> None:
+        """Undo `give`, and nothing that was done since."""
+        for layer, (own, attributes, spaces, simulations) in zip(self._layers, before, strict=True):
+            for thing, its in [(layer, attributes), *spaces]:
+                vars(thing).clear()
+                vars(thing).update(its)
+            for simulation, its in simulations:
+                sys.modules["mujoco"].mj_copyData(simulation, layer.model, its)
+            if own is not None:
+                _give_own(layer, self._unpickled(own))
 
     def _pickled(self, value: Any) -> bytes:
         file = io.BytesIO()
-        _Pickler(file, self._numbers).dump(value)
+        names: dict[int, int | str] = {id(each): name for name, each in self._held().items()}
+        names |= {id(layer): number for number, layer in enumerate(self._layers)}
+        _Pickler(file, names).dump(value)
         return file.getvalue()
+
+    def _unpickled(self, data: bytes) -> Any:
+        return _Unpickler(data, dict(enumerate(self._layers)) | dict(self._held())).load()
 
     def _check(self, layer: Any, name: str, value: Any) -> None:
         try:
@@ -126,29 +166,46 @@ class EnvState:
             ) from error
 
 
+class _Before(NamedTuple):
+    """A layer before a state was given to it: its own state, its attributes, the attributes of the
+    spaces among them, and copies of its simulations."""
+
+    own: bytes | None
+    attributes: dict[str, Any]
+    spaces: list[tuple[gymnasium.Space[Any], dict[str, Any]]]
+    simulations: list[tuple[Any, Any]]
+
+
 class _Pickler(pickle.Pickler):
-    """Says of layers and buffers only which ones they are."""
+    """Says of layers, and of what is held, only which ones they are."""
 
-    def __init__(self, file: io.BytesIO, numbers: dict[int, int]) -> None:
+    def __init__(self, file: io.BytesIO, names: dict[int, int | str]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._numbers = numbers
+        self._names = names
 
-    def persistent_id(self, value: Any) -> int | None:
-        number = self._numbers.get(id(value))
-        if number is None and isinstance(value, gymnasium.Env) and isinstance(value, EzPickle):
+    def persistent_id(self, value: Any) -> int | str | None:
+        name = self._names.get(id(value))
+        if name is None and isinstance(value, gymnasium.Env) and isinstance(value, EzPickle):
             raise InvalidInputError(
                 f"{type(value).__qualname__} is pickled as what it was made with, without its state"
             )
-        return number
+        if name is None and _is_on_disk(value):
+            raise InvalidInputError(
+                f"a {type(value).__qualname__} is on the disk, and another one of this process "
+                "would take its store; only the buffer of the run may be held"
+            )
+        return name
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, layers: list[Any]) -> None:
+    def __init__(self, data: bytes, named: dict[Any, Any]) -> None:
         super().__init__(io.BytesIO(data))
-        self._layers = layers
+        self._named = named
 
-    def persistent_load(self, number: int) -> Any:
-        return self._layers[number]
+    def persistent_load(self, name: int | str) -> Any:
+        if name not in self._named:
+            raise InvalidInputError(f"env: it had {name}, which is not there in this run")
+        return self._named[name]
 
 
 def _layers(env: Any) -> Iterator[Any]:
@@ -169,17 +226,74 @@ def _layers(env: Any) -> Iterator[Any]:
 def _state(layer: Any) -> tuple[Any, dict[str, Any]]:
     """What a layer says of itself, and its attributes."""
     if _has(layer, "get_state", "set_state"):
-        return layer.get_state(), {}
-    own = None
-    if _has(layer, "clone_state", "restore_state"):
-        own = layer.clone_state(include_rng=True)
-        if _repeat_nothing(layer):
-            layer.restore_state(own)
-    return own, {
+        return _own(layer), {}
+    return _own(layer), _attributes(layer)
+
+
+def _own(layer: Any) -> Any:
+    """What a layer says of itself; None if it says nothing."""
+    if _has(layer, "get_state", "set_state"):
+        return layer.get_state()
+    if not _has(layer, "clone_state", "restore_state"):
+        return None
+    own = layer.clone_state(include_rng=True)
+    if _repeat_nothing(layer):
+        layer.restore_state(own)
+    return own
+
+
+def _give_own(layer: Any, own: Any) -> None:
+    if _has(layer, "get_state", "set_state"):
+        layer.set_state(own)
+    elif own is not None:
+        _repeat_nothing(layer)
+        layer.restore_state(own)
+
+
+def _attributes(layer: Any) -> dict[str, Any]:
+    """Those that are its state."""
+    return {
         name: value for name, value in vars(layer).items()
         if not _is_left_out(layer, name, value)
         and not isinstance(value, _CODE | types.MethodType | Session)
     }  # fmt: skip
+
+
+def _give_space(there: Any, value: Any) -> bool:
+    """Give a space the generators of another one, and its parts those of the other's parts. False,
+    and nothing is done, unless both are spaces of one kind with the same parts."""
+    mine, its = list(_spaces(there)), list(_spaces(value))
+    if not isinstance(there, gymnasium.Space) or [*map(type, mine)] != [*map(type, its)]:
+        return False
+    for space, other in zip(mine, its, strict=True):
+        for name, each in vars(other).items():
+            if not any(True for _ in _spaces(each)):
+                vars(space)[name] = each
+    return True
+
+
+def _spaces(value: Any) -> Iterator[gymnasium.Space[Any]]:
+    """A space and its parts, or those in a container of spaces."""
+    if isinstance(value, gymnasium.Space):
+        yield value
+        for each in vars(value).values():
+            yield from _spaces(each)
+    elif isinstance(value, dict):
+        for _key, each in sorted(value.items(), key=lambda item: str(item[0])):
+            yield from _spaces(each)
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _spaces(each)
+
+
+def _is_on_disk(value: Any) -> bool:
+    """Whether it is a buffer of ours that unpickles by opening its store."""
+    kind = type(value)
+    return (
+        any(each.__module__.startswith("diskreplay.") for each in kind.__mro__)
+        and hasattr(kind, "close")
+        and (hasattr(kind, "add") or hasattr(kind, "set"))
+    )
 
 
 def _is_left_out(layer: Any, name: str, value: Any) -> bool:

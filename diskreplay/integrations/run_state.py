@@ -73,8 +73,9 @@ class RunState:
         Further generators. The buffer's own is saved anyway.
     env : gymnasium.Env or gymnasium.vector.SyncVectorEnv, optional
         With its recorders: its state is saved in the middle of an episode, see
-        `diskreplay.integrations.env_state`. None: a resumed run begins with a reset, and the
-        episode that was open is over.
+        `diskreplay.integrations.env_state`. It may hold the buffer and what `modules`, `optimizers`
+        and `generators` name, and shares them still when it is loaded. None: a resumed run begins
+        with a reset, and the episode that was open is over.
     keep : int or None
         So many checkpoints of the highest numbers are kept; None keeps all.
 
@@ -118,7 +119,27 @@ class RunState:
         unknown = [name for name in self._rng if name not in GLOBAL]
         if unknown:
             raise InvalidInputError(f"rng: {unknown[0]!r} found, one of {[*GLOBAL]} expected")
-        self._env = None if env is None else EnvState(env)
+        self._env = None if env is None else EnvState(env, self._held)
+
+    def _held(self) -> dict[str, Any]:
+        """What the environment may share with the run, by name: it is saved apart, so it stays the
+        same object."""
+        found: dict[str, Any] = {"the buffer": self._buffer}
+        for number, part in enumerate(getattr(self._buffer, "buffers", ())):
+            found[f"buffers[{number}]"] = part
+        for kind, named in (
+            ("modules", self._modules), ("optimizers", self._optimizers),
+            ("generators", self._generators),
+        ):  # fmt: skip
+            for name, each in named.items():
+                where = f"{kind}[{name!r}]"
+                found[where] = each
+                if isinstance(each, np.random.Generator):
+                    found[f"{where}.bit_generator"] = each.bit_generator
+                if isinstance(each, torch.nn.Module):
+                    for parts in (each.named_modules, each.named_parameters, each.named_buffers):
+                        found |= {f"{where}.{part}": value for part, value in parts() if part}
+        return found
 
     def save(self, number: int | str, /, **extras: Any) -> Path:
         """Write a checkpoint of this moment.
@@ -225,22 +246,23 @@ class RunState:
     ) -> None:
         """Put modules, optimizers, generators and the environment into the states that were saved;
         `undo` puts them back into those that they have now."""
-        parts: list[tuple[str, Any, Callable[[Any], Any], Any]] = []  # name, now, setting, saved
+        give: Callable[[Any], Any]
+        parts: list[tuple[str, Any, Callable[[Any], Any], Callable[[Any], Any], Any]] = []
         for kind, mine in (("modules", self._modules), ("optimizers", self._optimizers)):
             for name, each in mine.items():
                 where, state = f"{kind}[{name!r}]", _copied(each.state_dict())
-                parts.append((where, state, each.load_state_dict, agent[kind][name]))
+                give = each.load_state_dict
+                parts.append((where, state, give, give, agent[kind][name]))
         for name in self._rng:
             take, give = GLOBAL[name]
-            parts.append((f"rng, {name}", take(), give, agent["rng"][name]))
+            parts.append((f"rng, {name}", take(), give, give, agent["rng"][name]))
         for name, generator in self._generators.items():
             where, give = f"generators[{name!r}]", functools.partial(set_state, generator)
-            parts.append((where, state_of(generator), give, agent["generators"][name]))
+            parts.append((where, state_of(generator), give, give, agent["generators"][name]))
         if self._env is not None:
-            parts.append(("env", _state_now(self._env), self._env.give, states))
-        for where, now, give, saved in parts:
-            if now is not None:
-                undo.callback(_put_back, where, give, now)
+            parts.append(("env", self._env.now(), self._env.go_back, self._env.give, states))
+        for where, now, go_back, give, saved in parts:
+            undo.callback(_put_back, where, go_back, now)
             try:
                 give(saved)
             except Exception as error:  # whatever their own code raises
@@ -331,15 +353,6 @@ class RunState:
         for name, generator in self._generators.items():
             kinds = (kind_of(e) for e in (agent["generators"][name], state_of(generator)))
             check(f"generators[{name!r}]", *kinds)
-
-
-def _state_now(env: EnvState) -> list[Any] | None:
-    """What takes an environment back to its state of now; None if it has none that can be taken, as
-    before its first reset. Then there is nothing to go back to."""
-    try:
-        return env.read(env.take())
-    except Exception:  # whatever its own code raises
-        return None
 
 
 def _put_back(where: str, give: Callable[[Any], Any], before: Any) -> None:

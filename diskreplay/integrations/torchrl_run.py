@@ -49,6 +49,7 @@ class SavedReplayBuffer:
             )
         self._buffer = buffer
         self._storage: Any = storage
+        self.buffers = buffer, storage  # what an environment may hold, see `RunState`
 
     def save(
         self,

@@ -227,3 +227,102 @@ def test_other_wrappers_are_refused():
     other = gymnasium.make("CartPole-v1")
     with pytest.raises(InvalidInputError, match=r"NormalizeObservation.*this is TimeLimit"):
         EnvState(other).read(data)
+
+
+class Curious(gymnasium.Wrapper):
+    """Holds what others have, too: directly, and within something."""
+
+    def __init__(self, env, **shared):
+        super().__init__(env)
+        self.shared, self.most = shared, list(shared.values())
+        self.bonus = shared.get("net")
+
+
+def test_what_is_held_stays_shared():
+    rng = np.random.default_rng(0)
+    env = Curious(gymnasium.make("CartPole-v1"), rng=rng, bits=rng.bit_generator, table={})
+    state = EnvState(env, lambda: {"rng": rng, "bits": rng.bit_generator})
+    env.reset(seed=0)
+    data = state.take()
+    other = np.random.default_rng(5)
+    goes_on = Curious(gymnasium.make("CartPole-v1"), rng=other)
+    given = EnvState(goes_on, lambda: {"rng": other, "bits": other.bit_generator})
+    given.give(given.read(data))
+    assert goes_on.shared["rng"] is goes_on.most[0] is other
+    assert goes_on.shared["bits"] is other.bit_generator
+    assert goes_on.shared["table"] is goes_on.most[2]
+    assert goes_on.shared["table"] is not env.shared["table"]
+    with pytest.raises(InvalidInputError, match="it had rng, which is not there in this run"):
+        EnvState(goes_on).read(data)
+
+
+def test_attributes_that_came_since_go_when_it_goes_back():
+    class Lazy(gymnasium.Wrapper):
+        wind = None
+
+        def step(self, action):
+            self.wind = self.wind or self.np_random.normal()
+            observation, *more = self.env.step(action)
+            return observation + self.wind, *more
+
+    env = Lazy(gymnasium.make("CartPole-v1"))
+    env.made_before = 3
+    state = EnvState(env)
+    env.reset(seed=0)
+    saved = state.read(state.take())
+    env.weather = 4
+    first = env.step(0)[0]
+    state.give(saved)
+    assert "wind" not in vars(env)
+    assert not hasattr(env, "weather")
+    assert env.made_before == 3
+    np.testing.assert_array_equal(env.step(0)[0], first)
+
+
+class Nested(gymnasium.Env):
+    observation_space = Box(-1, 1, (1,))
+
+    def __init__(self):
+        self.action_space = gymnasium.spaces.Dict(
+            a=Discrete(1000), b=gymnasium.spaces.Tuple([Discrete(1000), Box(0, 1, (2,))])
+        )
+        self.spaces = {"mine": Discrete(1000), "other": 3}
+        self.action_space.seed(0)
+        self.spaces["mine"].seed(0)
+
+
+def test_parts_of_spaces_have_their_generators():
+    env, other = Nested(), Nested()
+    parts = other.action_space["a"], other.action_space["b"], other.action_space["b"][0]
+    for _ in range(3):
+        env.action_space.sample()
+        env.spaces["mine"].sample()
+    given = EnvState(other)
+    given.give(given.read(EnvState(env).take()))
+    space = other.action_space
+    assert (space["a"], space["b"], space["b"][0]) == parts
+    assert all(a is b for a, b in zip((space["a"], space["b"], space["b"][0]), parts, strict=True))
+    for _ in range(3):
+        assert parts[0].sample() == env.action_space["a"].sample()
+        assert parts[2].sample() == env.action_space["b"][0].sample()
+        assert other.spaces["mine"].sample() == env.spaces["mine"].sample()
+
+
+def test_an_undone_load_leaves_the_objects_that_were_there():
+    env = Curious(Nested(), queue=collections.deque([1, 2]))
+    state = EnvState(env)
+    saved = state.read(state.take())
+    env.shared["queue"].append(3)
+    env.bonus, env.later = 7, 8
+    queue, part = env.shared["queue"], env.action_space["a"]
+    generator = part.np_random
+    expected = part.np_random.bit_generator.state
+    before = state.now()
+    state.give(saved)
+    assert (env.bonus, list(env.shared["queue"])) == (None, [1, 2])
+    state.go_back(before)
+    assert env.shared["queue"] is env.most[0] is queue
+    assert (list(queue), env.bonus, env.later) == ([1, 2, 3], 7, 8)
+    assert env.action_space["a"] is part
+    assert part.np_random is generator
+    assert part.np_random.bit_generator.state == expected

@@ -520,6 +520,98 @@ def test_an_environment_that_refuses_its_state_changes_nothing(tmp_path):
         assert (buffer.add_count, network.weight.unique().item(), env.place) == (0, 0, 0)
 
 
+class Rewarded(gymnasium.Wrapper):
+    """Has a network of the agent, of which the reward is, a part and a parameter of it, and what
+    holds the rest of the run."""
+
+    def __init__(self, env, network, held):
+        super().__init__(env)
+        self.network, self.held = network, held
+        self.inner = [network[0], network[0].weight]
+
+    def step(self, action):
+        observation, _, *more = self.env.step(action)
+        with torch.no_grad():
+            reward = self.network(torch.from_numpy(observation)).sum().item()
+        return observation, reward, *more
+
+
+def rewarded_run(tmp_path, buffer):
+    torch.manual_seed(3)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    adam, rng = torch.optim.Adam(network.parameters()), np.random.default_rng(0)
+    env = Rewarded(Recorder(gymnasium.make("CartPole-v1"), buffer), network, [adam, rng])
+    run = RunState(
+        buffer, tmp_path / "ckpt", modules={"net": network}, optimizers={"adam": adam},
+        generators={"rng": rng}, env=env,
+    )  # fmt: skip
+    return run, env
+
+
+def test_what_the_environment_shares_with_the_agent_stays_shared(tmp_path):
+    def trained(env, steps):
+        rewards, (adam, rng) = [], env.held
+        for _ in range(steps):
+            rewards.append(env.step(int(rng.integers(2)))[1])
+            adam.zero_grad()
+            env.network(torch.ones(4)).sum().backward()
+            adam.step()
+        return rewards
+
+    with make_buffer(tmp_path / "replay") as buffer:
+        run, env = rewarded_run(tmp_path, buffer)
+        env.reset(seed=0)
+        trained(env, 3)
+        run.save(3)
+        expected = trained(env, 5)
+    with diskreplay.open(tmp_path / "replay", mode="a") as buffer:
+        run, env = rewarded_run(tmp_path, buffer)
+        before = env.network, env.held[:], env.inner[:]
+        run.load()
+        assert env.network is before[0]
+        for now, then in zip([*env.held, *env.inner], [*before[1], *before[2]], strict=True):
+            assert now is then
+        assert trained(env, 5) == expected
+
+
+def test_a_refused_load_leaves_the_objects_of_the_environment(tmp_path):
+    with make_buffer(tmp_path / "replay") as buffer:
+        run, env = rewarded_run(tmp_path, buffer)
+        env.reset(seed=0)
+        env.step(0)
+        rows = Path(run.save(1)) / "reward"
+        (file,) = (each for each in rows.iterdir() if each.name.startswith("c."))
+        data = bytearray(file.read_bytes())
+        data[0] ^= 1
+        file.chmod(0o644)
+        file.write_bytes(data)
+        env.step(1)
+        before = dict(vars(env)), dict(vars(env.unwrapped))
+        with pytest.raises(diskreplay.CorruptCheckpointError):
+            run.load()
+        for layer, attributes in zip((env, env.unwrapped), before, strict=True):
+            assert vars(layer).keys() == attributes.keys()
+            assert all(vars(layer)[name] is value for name, value in attributes.items())
+
+
+def test_a_buffer_that_is_not_the_runs_is_refused_in_the_environment(tmp_path):
+    from diskreplay.integrations.sb3 import DiskReplayBuffer
+
+    spaces = gymnasium.make("CartPole-v1")
+    other = DiskReplayBuffer(
+        100, spaces.observation_space, spaces.action_space, path=tmp_path / "other"
+    )
+    with make_buffer(tmp_path / "replay") as buffer:
+        run, env = rewarded_run(tmp_path, buffer)
+        env.reset(seed=0)
+        env.held.append(other)
+        with pytest.raises(
+            InvalidInputError, match=r"held of Rewarded .*only the buffer of the run"
+        ):
+            run.save(1)
+    other.close()
+
+
 def test_an_environment_without_a_state_gets_one(tmp_path):
     """It has none before its first reset, and that of a run that goes on is never reset."""
     with make_buffer(tmp_path / "replay") as buffer:

@@ -2,12 +2,14 @@
 
 import copy
 
+import gymnasium
 import numpy as np
 import pytest
 
 pytest.importorskip("tianshou")
 from tianshou.data import Batch
 
+import diskreplay
 from tests.integrations.tianshou_twins import (
     KINDS,
     alike,
@@ -99,4 +101,35 @@ def test_a_run_is_saved_with_its_network(tmp_path):
     assert run.load() == (15, {"loss": 0.5})
     alike(disk[:], wanted)
     assert (net.weight == weight).all()
+    disk.close()
+
+
+@pytest.mark.parametrize("held", ["buffer", "part"])
+def test_an_environment_may_hold_the_buffer_of_the_run(tmp_path, held):
+    """Unpickled, another one would take its store."""
+    torch = pytest.importorskip("torch")
+    from diskreplay.integrations.run_state import RunState
+
+    kind = "vector" if held == "part" else "plain"
+    name, options = KINDS[kind]
+    disk, plays = make(name, {"path": tmp_path / "replay"}, **options), player(kind)
+    for _ in range(5):
+        plays.step(disk)
+    rows = len(disk)
+    env = gymnasium.Wrapper(gymnasium.make("CartPole-v1"))
+    env.buffers = [disk.buffers[0] if held == "part" else disk]
+    env.reset(seed=0)
+    run = RunState(disk, tmp_path / "saved", modules={"net": torch.nn.Linear(1, 1)}, env=env)
+    run.save(5)
+    plays.step(disk)
+    assert run.load() == (5, {})
+    assert env.buffers[0] is (disk.buffers[0] if held == "part" else disk)
+    assert len(disk) == rows
+    plays.step(disk)
+    assert len(disk) > rows
+    other = make(name, {"path": tmp_path / "other"}, **options)
+    env.buffers.append(other)
+    with pytest.raises(diskreplay.InvalidInputError, match="only the buffer of the run"):
+        run.save(6)
+    other.close()
     disk.close()

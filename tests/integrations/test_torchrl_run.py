@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -107,6 +108,25 @@ def test_a_run_goes_on_with_the_same_draws(tmp_path, sampler, options):
             assert state.load() == (11, {"seen": 3})
             assert net.weight.unique().tolist() == [10]
             assert play(buffer, net, 11, 6) == wanted
+
+
+def test_an_environment_may_hold_the_buffer_of_the_run(tmp_path):
+    """Unpickled, it would read along."""
+    net, place = network(), tmp_path / "checkpoints"
+    env = gymnasium.Wrapper(gymnasium.make("CartPole-v1"))
+    with opened(tmp_path / "store") as buffer:
+        saved = SavedReplayBuffer(buffer)
+        env.held = [buffer, buffer._storage, saved]
+        env.reset(seed=0)
+        state = RunState(saved, place, modules={"net": net}, env=env)
+        play(buffer, net, 0, 11)
+        state.save(11)
+        wanted = play(buffer, net, 11, 6)
+        state.load()
+        assert env.held[0] is buffer
+        assert env.held[1] is buffer._storage
+        assert env.held[2] is saved
+        assert play(env.held[0], net, 11, 6) == wanted
 
 
 def test_what_does_not_fit_changes_nothing(tmp_path):
