@@ -24,7 +24,7 @@ RECOUNT = "the next opening goes by the record; `--repair` writes it anew"
 _REOPEN = "nothing opens the store until `--repair` writes it anew, by the record"
 _REBUILD = "`--repair` writes it anew from the group's attributes"
 _BOOT = re.compile(rb"[0-9A-Fa-f-]{36}\0*")
-_HEADER_BYTES, _COUNTS_AT = 80, 4096
+_HEADER_BYTES, _COUNTS_AT = 88, 4096
 
 
 class Snapshot:

@@ -126,6 +126,7 @@ def test_an_opening_has_all_rows_or_names_the_file(tmp_path, killed, instead, mo
         else:
             with pytest.raises(DiskReplayError, match=re.escape(name)):
                 rows_of(store, mode)
+                pytest.fail(f"nothing missed {name}, one of {private_files(killed)}")
         verify(store)  # whatever it finds
         if instead is put_directory:
             (store / name).rmdir()
