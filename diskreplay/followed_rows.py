@@ -29,10 +29,12 @@ def catch_up(rows: Any) -> None:
         if index is not None:
             _take_in(rows)
     recorded = follower.recorded()
-    if rows.index is not None and recorded != rows.recorded:
+    if rows.index is not None and recorded != rows.recorded and not recorded % 2:
         follower.renew_largest()
-        rows.sampler = rows.make_sampler(rows.index, store)
-        rows.recorded = recorded  # not before: after Ctrl-C it is made again
+        sampler = rows.make_sampler(rows.index, store)
+        if follower.recorded() == recorded:  # else what was read is of two moments: the next call
+            rows.sampler = sampler
+            rows.recorded = recorded  # not before: after Ctrl-C it is made again
 
 
 def _take_in(rows: Any) -> None:

@@ -53,8 +53,9 @@ def open(
     Returns
     -------
     ReplayBuffer or PrioritizedReplayBuffer
-        As the store was made. Of a reader, priorities are those of the
-        writer's last flush, later rows have the largest.
+        As the store was made. Of a reader, priorities are those of the writer's last flush, later
+        rows have the largest. It reads all of them again at the next call, 8 bytes a row: 50 ms for
+        half a million.
 
     Raises
     ------

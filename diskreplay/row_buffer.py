@@ -29,7 +29,6 @@ class RowBuffer(MutableFields):
         then, and so does an opening that had to drop rows after a power cut. An id means the same
         transition as long as it stays; a kill does not change it."""
         with self._turn():
-            self._check_open()
             self._follow()
             return generation.current(self._rows.store.meta)
 

@@ -228,7 +228,6 @@ class RowReader(Session):
     def add_count(self) -> int:
         """Transitions ever recorded."""
         with self._turn():
-            self._check_open()
             self._follow()
             return self._rows.add_count
 
@@ -255,9 +254,11 @@ class RowReader(Session):
         return self._read_in_place(lambda: zarr.open_group(self.path, mode="r"))
 
     def _read_in_place(self, read: Callable[[], Read]) -> Read:
-        """What `read` finds at the path, if that is still where this store is."""
+        """What `read` finds at the path, if that is still where this store is. Once it is closed
+        nobody looks whether it is."""
         with self._turn():
-            self._check_open()
+            if self._closed:
+                return read()
             self._follow()
             self._rows.store.place.check()
             found = read()

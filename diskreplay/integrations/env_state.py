@@ -39,6 +39,7 @@ _DRAWING = {"OpenGL", "glfw", "gymnasium", "mujoco", "pygame", "pyglet"}  # pack
 _MADE_WITH = {"_ezpickle_args", "_ezpickle_kwargs", "_saved_kwargs", "env_fns"}
 # Called so since Gymnasium 1.0.
 _VECTOR_WRAPPER = vars(vector).get("VectorWrapper") or vars(vector)["VectorEnvWrapper"]
+_UNPICKLED_AT_THEIR_PATH = "diskreplay.integrations.", "diskreplay.compat."
 _CODE = types.FunctionType | types.BuiltinFunctionType | types.ModuleType | EnvSpec
 
 
@@ -78,7 +79,7 @@ class EnvState:
         try:
             return self._pickled((self._names, states))
         except Exception as error:
-            for layer, (_, attributes) in zip(self._layers, states, strict=True):
+            for layer, (_, attributes, _names) in zip(self._layers, states, strict=True):
                 for name, value in attributes.items():
                     self._check(layer, name, value)
             raise InvalidInputError(f"env: its state cannot be pickled: {error}") from error
@@ -103,9 +104,9 @@ class EnvState:
         return states
 
     def give(self, states: list[Any]) -> None:
-        """Be in the state that `read` returned. An attribute that it does not have goes, if it came
-        since this was made: the environment makes it when it needs it."""
-        for layer, made_with, (own, attributes) in zip(
+        """Be in the state that `read` returned. An attribute that was not there then goes, if it
+        came since this was made: the environment makes it when it needs it."""
+        for layer, made_with, (own, attributes, names) in zip(
             self._layers, self._made_with, states, strict=True
         ):
             for name, value in attributes.items():
@@ -115,8 +116,8 @@ class EnvState:
                 elif not _give_space(there, value):
                     setattr(layer, name, value)
             if not _has(layer, "get_state", "set_state"):
-                for name in _attributes(layer).keys() - attributes.keys() - made_with:
-                    delattr(layer, name)
+                for name in _attributes(layer).keys() - {*names} - made_with:
+                    del vars(layer)[name]  # whatever the class says of it
             _give_own(layer, own)
 
     def now(self) -> "list[_Before]":
@@ -223,11 +224,11 @@ def _layers(env: Any) -> Iterator[Any]:
             yield from _layers(each)
 
 
-def _state(layer: Any) -> tuple[Any, dict[str, Any]]:
-    """What a layer says of itself, and its attributes."""
+def _state(layer: Any) -> tuple[Any, dict[str, Any], list[str]]:
+    """What a layer says of itself, its attributes, and the names of all, those left out too."""
     if _has(layer, "get_state", "set_state"):
-        return _own(layer), {}
-    return _own(layer), _attributes(layer)
+        return _own(layer), {}, []
+    return _own(layer), _attributes(layer), [*vars(layer)]
 
 
 def _own(layer: Any) -> Any:
@@ -262,35 +263,39 @@ def _attributes(layer: Any) -> dict[str, Any]:
 def _give_space(there: Any, value: Any) -> bool:
     """Give a space the generators of another one, and its parts those of the other's parts. False,
     and nothing is done, unless both are spaces of one kind with the same parts."""
-    mine, its = list(_spaces(there)), list(_spaces(value))
-    if not isinstance(there, gymnasium.Space) or [*map(type, mine)] != [*map(type, its)]:
+    if not isinstance(there, gymnasium.Space) or not isinstance(value, gymnasium.Space):
+        return False
+    mine, its = _spaces(there), _spaces(value)
+    if [*map(type, mine)] != [*map(type, its)]:
         return False
     for space, other in zip(mine, its, strict=True):
-        for name, each in vars(other).items():
-            if not any(True for _ in _spaces(each)):
-                vars(space)[name] = each
+        vars(space).update((name, v) for name, v in vars(other).items() if not _parts(v))
     return True
 
 
-def _spaces(value: Any) -> Iterator[gymnasium.Space[Any]]:
-    """A space and its parts, or those in a container of spaces."""
-    if isinstance(value, gymnasium.Space):
-        yield value
-        for each in vars(value).values():
-            yield from _spaces(each)
-    elif isinstance(value, dict):
-        for _key, each in sorted(value.items(), key=lambda item: str(item[0])):
-            yield from _spaces(each)
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _spaces(each)
+def _spaces(value: Any) -> list[gymnasium.Space[Any]]:
+    """A space, its parts and their parts; nothing of what is no space."""
+    found = _parts(value) if isinstance(value, gymnasium.Space) else []
+    for space in found:  # which grows
+        known = {id(each) for each in found}
+        parts = [part for each in vars(space).values() for part in _parts(each)]
+        found += [part for part in parts if id(part) not in known]
+    return found
+
+
+def _parts(value: Any) -> list[gymnasium.Space[Any]]:
+    """A space, or those of a container."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    within = value if isinstance(value, list | tuple) else [value]
+    return [each for each in within if isinstance(each, gymnasium.Space)]
 
 
 def _is_on_disk(value: Any) -> bool:
     """Whether it is a buffer of ours that unpickles by opening its store."""
     kind = type(value)
     return (
-        any(each.__module__.startswith("diskreplay.") for each in kind.__mro__)
+        any(each.__module__.startswith(_UNPICKLED_AT_THEIR_PATH) for each in kind.__mro__)
         and hasattr(kind, "close")
         and (hasattr(kind, "add") or hasattr(kind, "set"))
     )

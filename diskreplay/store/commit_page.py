@@ -70,7 +70,8 @@ class CommitPage:
     epoch, replaced, recorded : ndarray of uint64, shape (1,)
         What readers in other processes look at: the first changes whenever a file that they may
         have mapped is no longer the one to read, the second is set when `load` puts another store
-        here, and the third changes behind each record with priorities.
+        here, and the third changes behind each record with priorities of rows. It is odd from
+        before these are replaced until the record is.
     """
 
     def __init__(self, path: Path, num_envs: int, packed: int, *, writable: bool) -> None:
@@ -149,6 +150,7 @@ class CommitPage:
         self._header["boot_id"] = boot_id().encode()
         self._header["closed"] = 0
         self._header["replaced"] = 0
+        self.recorded += self.recorded & 1  # whoever wrote priorities was killed amid it
         files.sync([self.mapping.path])
 
     def mark_closed(self) -> None:

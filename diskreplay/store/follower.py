@@ -121,7 +121,7 @@ class Follower:
         return 0 if page is None else int(page.epoch[0])
 
     def recorded(self) -> int:
-        """Changes whenever the writer has saved priorities."""
+        """Changes whenever the writer has saved priorities; odd while it does."""
         page = self._store.page
         return 0 if page is None else int(page.recorded[0])
 

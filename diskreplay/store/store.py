@@ -346,13 +346,18 @@ class Store(OpenStore):
                 files.rename(beside, beside.with_suffix(""))
             self._record.note_flushed(flushed)  # not before: one that failed writes them again
             self.maintenance.sync_names(written)
+            recorded = (
+                self.page.recorded if self.page and priorities.MAIN in (leaves or {}) else None
+            )
+            if recorded is not None:
+                recorded |= 1  # until the largest one is there that goes with these
             for name, (values, alpha) in (leaves or {}).items():
                 priorities.replace(self.path, name, values, int(first.min()), alpha)
             self.meta = dict(meta)
             self._record.forget_documents()
             self._record.write(count, first, closing=closing)
-            if leaves and self.page is not None:
-                self.page.recorded[0] += 1  # readers take them over
+            if recorded is not None:
+                recorded += 1  # readers take them over
             self.maintenance.all_recorded()
             for column in self.mutable_columns:
                 column.flushed()

@@ -190,6 +190,15 @@ def test_a_sum_may_be_of_rewards_whose_sizes_are_too_large_together():
         ]
 
 
+@pytest.mark.parametrize(("gamma", "size"), [(1e20, 20), (2.0, 1100), (-1e20, 20)])
+def test_a_gamma_of_which_powers_overflow_refuses_no_zeros(gamma, size):
+    with ReplayBuffer(
+        20, {"rew": {}, "done": {}}, Nstep={"size": size, "rew": "rew", "gamma": gamma}
+    ) as buffer:
+        for reward in (0.0, 0.0):
+            assert buffer.add(rew=reward, done=0) is None
+
+
 def test_other_columns_may_have_any_numbers():
     with ReplayBuffer(
         20, {"r": {"dtype": np.float64}, "done": {}}, Nstep={**NSTEP, "rew": "r"}

@@ -279,6 +279,47 @@ def test_attributes_that_came_since_go_when_it_goes_back():
     np.testing.assert_array_equal(env.step(0)[0], first)
 
 
+def test_attributes_that_refer_to_each_other_come_back():
+    env = gymnasium.Wrapper(gymnasium.make("CartPole-v1"))
+    east, west = {"name": "east"}, {"name": "west"}
+    east["to"], west["to"] = west, east
+    env.rooms, env.deep = [east, west], []
+    env.rooms.append(env.rooms)
+    for _ in range(60):  # two of each, so that a walk would never end
+        env.deep = [env.deep, env.deep]
+    state = EnvState(env)
+    saved = state.read(state.take())
+    before = state.now()
+    state.give(saved)
+    assert env.rooms[0]["to"]["to"] is env.rooms[0] is not east
+    state.go_back(before)
+    assert env.rooms[0] is east
+
+
+def test_what_was_left_out_then_stays():
+    """It was there, though it is not in the state: a function."""
+    env = gymnasium.Wrapper(gymnasium.make("CartPole-v1"))
+    state = EnvState(env)
+    env.shape = abs
+    saved = state.read(state.take())
+    env.shape = 3
+    state.give(saved)
+    assert env.shape == 3
+
+
+def test_a_class_that_lets_no_attribute_go_lets_this_one():
+    class Frozen(gymnasium.Wrapper):
+        def __delattr__(self, name):
+            raise AttributeError(name)
+
+    env = Frozen(gymnasium.make("CartPole-v1"))
+    state = EnvState(env)
+    saved = state.read(state.take())
+    env.later = 3
+    state.give(saved)
+    assert not hasattr(env, "later")
+
+
 class Nested(gymnasium.Env):
     observation_space = Box(-1, 1, (1,))
 

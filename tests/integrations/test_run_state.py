@@ -540,7 +540,8 @@ def rewarded_run(tmp_path, buffer):
     torch.manual_seed(3)
     network = torch.nn.Sequential(torch.nn.Linear(4, 2))
     adam, rng = torch.optim.Adam(network.parameters()), np.random.default_rng(0)
-    env = Rewarded(Recorder(gymnasium.make("CartPole-v1"), buffer), network, [adam, rng])
+    held = [adam, rng, buffer.rng, buffer.rng.bit_generator]
+    env = Rewarded(Recorder(gymnasium.make("CartPole-v1"), buffer), network, held)
     run = RunState(
         buffer, tmp_path / "ckpt", modules={"net": network}, optimizers={"adam": adam},
         generators={"rng": rng}, env=env,
@@ -550,7 +551,7 @@ def rewarded_run(tmp_path, buffer):
 
 def test_what_the_environment_shares_with_the_agent_stays_shared(tmp_path):
     def trained(env, steps):
-        rewards, (adam, rng) = [], env.held
+        rewards, (adam, rng, *_) = [], env.held
         for _ in range(steps):
             rewards.append(env.step(int(rng.integers(2)))[1])
             adam.zero_grad()

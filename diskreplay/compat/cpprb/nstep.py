@@ -108,10 +108,10 @@ class NstepBuffer:
         NotFiniteError
         """
         rewards = np.abs(steps[name], dtype=np.float64)
-        most = max(abs(self.gamma), 1.0) ** self.size
-        if rewards.sum() * most <= np.finfo(steps[name].dtype).max or not len(rewards):
-            return  # whatever the signs are
         with np.errstate(over="ignore", invalid="ignore"):
+            most = rewards.sum() * np.float64(max(abs(self.gamma), 1.0)) ** self.size
+            if most <= np.finfo(steps[name].dtype).max or not len(rewards):
+                return  # whatever the signs are
             sums = self._windows(steps, len(rewards), last_counts=True)[name]
         bad = ~np.isfinite(sums).reshape(len(sums), -1).all(axis=1)
         if bad.any():
