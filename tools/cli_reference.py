@@ -75,7 +75,9 @@ def _table(params: list[Any]) -> str:
             elif param.show_default and not (
                 param.default is None or isinstance(param.default, bool | list | tuple)
             ):
-                help_ += f" Default: {getattr(param.default, 'value', param.default)}."
+                default = getattr(param.default, "value", param.default)
+                shown = param.show_default if isinstance(param.show_default, str) else default
+                help_ += f" Default: `{shown}`."
         lines.append(f"| {_name(param)} | {help_.strip()} |")
     return "\n".join(lines)
 

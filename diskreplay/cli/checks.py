@@ -277,7 +277,8 @@ def prune(
 ) -> None:
     """Remove all numbered checkpoints but the newest whole ones.
 
-    Checkpoints whose suffix is no number are never removed.
+    Checkpoints whose suffix is no number are never removed, nor is one that a link in the
+    directory leads to, while the link is kept.
     """
     from diskreplay.store import listing
 

@@ -74,6 +74,9 @@ def _info_shown(found: "Overview", *, watched: bool = False) -> list[RenderableT
         size_text(found.disk_bytes), _ratio(found.ratio),
     )  # fmt: skip
     shown.append(sizes)
+    if found.priorities_bytes:
+        size = size_text(found.priorities_bytes)
+        shown.append(Text(f"Priorities take {size} besides.\n"))
     if found.tail_bytes:
         shown.append(_tails(found))
     if found.checkpoints:
@@ -234,8 +237,8 @@ def _figures(found: dict[str, Any]) -> dict[str, str | list[str]]:
             f"largest seen {number_text(priorities['largest_seen'])}",
         ]
         lines["mean age"] = [
-            f"{count_text(round(priorities['mean_age']), 'row')} of all transitions",
-            f"{count_text(round(priorities['mean_drawn_age']), 'row')} of sampled ones",
+            f"{count_text(round(priorities['mean_age']), 'row')} of those that can be sampled",
+            f"{count_text(round(priorities['mean_drawn_age']), 'row')} of those that are",
         ]
     return lines
 

@@ -21,7 +21,7 @@ from diskreplay.inspection.store_activity import (
 )
 from diskreplay.open_episodes import parse_begins
 from diskreplay.schema import Schema
-from diskreplay.store import actor_ring, files, format, manifest, private
+from diskreplay.store import actor_ring, files, format, manifest, priorities, private
 from diskreplay.store.catalog import keys_beside_files
 from diskreplay.store.field import Field
 from diskreplay.store.field_paths import FieldPaths
@@ -101,6 +101,8 @@ class Overview:
     fields: dict[str, FieldOverview]
     raw_bytes: int
     disk_bytes: int
+    priorities_bytes: int
+    """Of the rows and of views, besides."""
     tail_bytes: int
     ratio: float | None
     segments: int
@@ -160,6 +162,7 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
     fields = {name: _field(path, *on_disk[name], bounds, live=live) for name in schema.names}
     raw = sum(field.raw_bytes for field in fields.values())
     disk = sum(field.disk_bytes for field in fields.values())
+    of_priorities = sum(sum(sizes(path / name).values()) for name in priorities.sets(path))
     return Overview(
         path=str(path),
         title=title_of(path),
@@ -183,6 +186,7 @@ def overview_of(path: Path, *, patience: float = 0.3) -> Overview:
         fields=fields,
         raw_bytes=raw,
         disk_bytes=disk,
+        priorities_bytes=of_priorities,
         tail_bytes=sum(field.tail_bytes for field in fields.values()),
         ratio=raw / disk if disk else None,
         segments=sum(field.segments for field in fields.values()),

@@ -262,7 +262,7 @@ def _by_age(rows: PriorityRows) -> list[Chart]:
         ),
         Trend(
             "How often rows of an age are drawn",
-            f"{of_draws}, of all {profile.mean_age:,.0f}",
+            f"{of_draws}, of all that can be {profile.mean_age:,.0f}",
             label, "times as often as evenly", empty, empty, ages, drawn,
             "draws, beside an even draw",
         ),

@@ -59,8 +59,11 @@ def numbered(places: Iterable[Path], name: str) -> list[tuple[int, Path]]:
 
 
 def retired(directory: Path, name: str, keep: int) -> list[Path]:
-    """The numbered ones in a directory beyond the `keep` highest."""
-    return [path for _number, path in numbered(_directories(directory), name)[:-keep]]
+    """The numbered ones in a directory beyond the `keep` highest, but what a link there that stays
+    leads to."""
+    found = [path for _number, path in numbered(_directories(directory), name)[:-keep]]
+    needed = files.led_to(directory, found) if found else set()
+    return [path for path in found if path not in needed]
 
 
 def _directories(inside: Path) -> list[Path]:

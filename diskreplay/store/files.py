@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from diskreplay.errors import StorageError
@@ -24,6 +24,7 @@ from diskreplay.store.system_errors import explained, translated
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _SYNCED_AT_ONCE = 16  # files
+_MOST_LINKS = 40  # that a path may lead over
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -133,6 +134,21 @@ def listed(directory: Path, pattern: str = "*") -> list[Path]:
     here does, a `StorageError`."""
     with explained(directory, "cannot list the directory"):
         return [directory / name for name in sorted(fnmatch.filter(os.listdir(directory), pattern))]
+
+
+def led_to(directory: Path, but: Collection[Path]) -> set[Path]:
+    """What the links of a directory lead to in it, but for these links: each place on the way."""
+    found, base = set(), os.path.realpath(directory)
+    for link in listed(directory):
+        at = str(link)
+        for _hop in range(_MOST_LINKS if link not in but else 0):
+            try:
+                at = os.path.join(os.path.dirname(at), os.readlink(at)).rstrip("/")
+            except OSError:  # no link, or no more
+                break
+            if os.path.realpath(os.path.dirname(at)) == base:
+                found.add(directory / os.path.basename(at))
+    return found
 
 
 def _mode(path: Path) -> int:

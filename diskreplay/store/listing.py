@@ -125,7 +125,7 @@ def checkpoints(directory: str | os.PathLike[str], name: str | None = "replay") 
     resolved(directory, "directory")  # not where a link leads nowhere: nobody should begin anew
     directory = Path(directory)
     try:
-        entries = [path for path in files.listed(directory) if files.is_dir(path)]
+        entries = [path for path in files.listed(directory) if _may_be_one(path)]
     except StorageError as error:
         if error.errno == errno.ENOENT:
             return []
@@ -137,8 +137,13 @@ def checkpoints(directory: str | os.PathLike[str], name: str | None = "replay") 
         if name in (None, match[1])
     ]
     # Else it was just removed.
-    there = [one for one in found if one.whole or files.is_dir(one.path)]
+    there = [one for one in found if one.whole or _may_be_one(one.path)]
     return sorted(there, key=lambda c: (c.name, c.number is not None, c.number or 0, c.suffix))
+
+
+def _may_be_one(path: Path) -> bool:
+    """Whether it is a directory, or a link that leads nowhere: to one that was, it may be."""
+    return files.is_dir(path) or (path.is_symlink() and not files.is_there(path))
 
 
 def disk_usage(checkpoint: Checkpoint) -> tuple[int, int]:
@@ -159,7 +164,8 @@ def superfluous(directory: Path, keep: int) -> list[Checkpoint]:
     """The numbered checkpoints of each name but the `keep` highest that are whole.
 
     One that is not whole counts for nothing: it is listed unless its number is above all those
-    that are kept, and so may be looked at.
+    that are kept, and so may be looked at. What a link in the directory leads to is not listed,
+    unless the link is.
 
     Raises
     ------
@@ -176,7 +182,8 @@ def superfluous(directory: Path, keep: int) -> list[Checkpoint]:
         if kept:
             highest = kept[-1].number or 0
             listed += [c for c in mine if c not in kept and (c.number or 0) < highest]
-    return listed
+    needed = files.led_to(directory, {c.path for c in listed}) if listed else set()
+    return [c for c in listed if c.path not in needed]
 
 
 def remove(listed: Iterable[Checkpoint]) -> None:

@@ -30,6 +30,8 @@ def row(readers: Readers, request: Request) -> dict[str, Any]:
         bounds = buffer.bounds
         number, env = divmod(id, buffer.num_envs)
         first, stop = bounds[env].tolist()
+        if first == stop:
+            raise InvalidInputError(f"row {id}: env {env} has no rows now")
         if not first <= number < stop:
             raise InvalidInputError(
                 f"row {id}: env {env} has the rows {first} to {stop - 1} now, which are the ids "

@@ -83,6 +83,16 @@ def test_info_on_sizes(cli_json, store):
     assert found["segments"] == 8
 
 
+def test_info_tells_what_priorities_take(cli, cli_json, make, store, tmp_path):
+    with make(tmp_path / "live") as buffer:
+        record(buffer, 300)
+        view = buffer.sequences(3, prioritized=True, name="v")
+        view.sample(2)
+    taken = sum(512 * p.stat().st_blocks for p in buffer.path.glob("priority*/*"))
+    assert cli_json("info", buffer.path)["priorities_bytes"] == taken > 0
+    assert f"Priorities take {size_text(taken)} besides." in cli("info", buffer.path).stdout
+
+
 def test_info_tells_tails_apart(cli, cli_json, make, store, tmp_path):
     live = make(tmp_path / "live", capacity=4000)
     record(live, 3000)
@@ -228,7 +238,7 @@ def test_stats_on_priorities(cli_json, make, tmp_path):
 def test_stats_for_people(cli, store):
     text = cli("stats", store).stdout
     for part in (
-        "terminated", "effective sample size", "of sampled ones", "never updated", "█",
+        "terminated", "effective sample size", "of those that are", "never updated", "█",
         "returns of whole episodes",
         "11 retained, 10 whole, 5 terminated, 5 truncated, 0 cut, 1 unfinished",
         "27 negative (25.7%), 26 zero (24.8%), 52 positive (49.5%)",

@@ -177,3 +177,49 @@ def test_those_that_are_removed_are_gone_and_of_a_link_the_link(tmp_path):
     remove([one, three, four])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "replay_ckpt.2"]
     assert checkpoints(tmp_path / "disk")[0].whole
+
+
+def suffixes(found):
+    return [one.suffix for one in found]
+
+
+def linked(directory, suffix, to):
+    (directory / f"replay_ckpt.{suffix}").symlink_to(to)
+
+
+@pytest.mark.parametrize("suffix", ["best", "9", "08"])
+@pytest.mark.parametrize("to", ["replay_ckpt.1", "./replay_ckpt.1/", "../ckpt/replay_ckpt.1", None])
+def test_what_a_link_leads_to_stays_with_it(tmp_path, suffix, to):
+    directory = tmp_path / "ckpt"
+    directory.mkdir()
+    for number in (1, 2, 3):
+        make(directory, f"replay_ckpt.{number}")
+    linked(directory, suffix, to or directory / "replay_ckpt.1")
+    kept = ["1", suffix] if suffix != "best" else ["best", "1", "3"]
+    gone = superfluous(directory, 1)
+    assert suffixes(gone) == sorted({"1", "2", "3"} - {*kept})
+    remove(gone)
+    assert sorted(suffixes(checkpoints(directory))) == sorted(kept)
+    assert all(one.whole for one in checkpoints(directory))
+
+
+def test_links_to_links_and_links_that_go(tmp_path):
+    for number in (1, 2, 3, 8):
+        make(tmp_path, f"replay_ckpt.{number}")
+    linked(tmp_path, 4, "replay_ckpt.1")
+    linked(tmp_path, 5, "replay_ckpt.2")
+    (tmp_path / "latest").symlink_to("replay_ckpt.5")
+    linked(tmp_path, "round", "replay_ckpt.round")
+    assert suffixes(superfluous(tmp_path, 1)) == ["1", "3", "4"]
+    (tmp_path / "latest").unlink()
+    assert suffixes(superfluous(tmp_path, 1)) == ["1", "2", "3", "4", "5"]
+
+
+def test_a_link_to_nothing_is_listed_and_says_why(tmp_path):
+    make(tmp_path, "replay_ckpt.3")
+    linked(tmp_path, 1, "replay_ckpt.0")
+    one, _ = checkpoints(tmp_path)
+    assert (one.suffix, one.whole) == ("1", False)
+    assert "replay_ckpt.1" in one.trouble
+    remove(superfluous(tmp_path, 1))
+    assert suffixes(checkpoints(tmp_path)) == ["3"]

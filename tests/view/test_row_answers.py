@@ -56,6 +56,12 @@ def test_a_row_that_is_not_sampled_says_why(tmp_path):
             answered = client.get(f"/api/{of(tmp_path / 's', f'rows/{id}')}")
             assert answered.status_code == 404
             assert "env 0 has the rows 0 to 5 now" in answered.json()["error"]
+    record(tmp_path / "none", ())
+    with serving(tmp_path) as client:
+        answered = client.get(f"/api/{of(tmp_path / 'none', 'rows/0')}")
+        assert (answered.status_code, answered.json()["error"]) == (
+            404, "row 0: env 0 has no rows now"
+        )  # fmt: skip
 
 
 def test_a_picture_of_no_kind(tmp_path):
