@@ -247,7 +247,7 @@ class RowReader(Session):
         Raises
         ------
         StoreMovedError
-            Another store or checkpoint is at its path, or none.
+            Another store or checkpoint is at its path, or none. Once it is closed nobody looks.
         """
         import zarr
 

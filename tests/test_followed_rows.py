@@ -161,7 +161,13 @@ def test_priorities_and_the_largest_one_are_of_one_moment(tmp_path, monkeypatch)
         writer.flush()
     monkeypatch.undo()
     writer._rows.store.close()  # as a kill does, nothing else is written
+    with diskreplay.open(tmp_path / "s") as new:
+        assert new.priority_mass().largest == pytest.approx(9000.0)
     with diskreplay.open(tmp_path / "s", mode="a") as again:
+        # It goes by the leaves, and so do those who look.
+        assert again.priority_mass().largest == pytest.approx(9000.0)
+        fill(again, 3)
+        assert again.gather(again.sampleable_ids()).probability == pytest.approx(1 / len(again))
         again.flush()
         assert_same_priorities(again, reader)
     reader.close()

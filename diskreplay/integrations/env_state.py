@@ -283,12 +283,15 @@ def _spaces(value: Any) -> list[gymnasium.Space[Any]]:
     return found
 
 
-def _parts(value: Any) -> list[gymnasium.Space[Any]]:
-    """A space, or those of a container."""
+def _parts(value: Any, depth: int = 4) -> list[gymnasium.Space[Any]]:
+    """A space, or those of a container, which may be in so many others and in itself."""
+    if isinstance(value, gymnasium.Space):
+        return [value]
     if isinstance(value, dict):
         value = [*value.values()]
-    within = value if isinstance(value, list | tuple) else [value]
-    return [each for each in within if isinstance(each, gymnasium.Space)]
+    if not depth or not isinstance(value, list | tuple):
+        return []
+    return [part for each in value for part in _parts(each, depth - 1)]
 
 
 def _is_on_disk(value: Any) -> bool:

@@ -125,12 +125,12 @@ class RunState:
         """What the environment may share with the run, by name: it is saved apart, so it stays the
         same object."""
         found: dict[str, Any] = {"the buffer": self._buffer}
-        generators = {"the buffer's rng": getattr(self._buffer, "rng", None), **self._generators}
+        own = {"the buffer's rng": self._buffer.rng} if hasattr(self._buffer, "rng") else {}
         for number, part in enumerate(getattr(self._buffer, "buffers", ())):
             found[f"buffers[{number}]"] = part
         for kind, named in (
             ("modules", self._modules), ("optimizers", self._optimizers),
-            ("generators", generators),
+            ("generators", own | self._generators),
         ):  # fmt: skip
             for name, each in named.items():
                 where = f"{kind}[{name!r}]"

@@ -146,8 +146,10 @@ def led_to(directory: Path, but: Collection[Path]) -> set[Path]:
                 at = os.path.join(os.path.dirname(at), os.readlink(at)).rstrip("/")
             except OSError:  # no link, or no more
                 break
-            if os.path.realpath(os.path.dirname(at)) == base:
-                found.add(directory / os.path.basename(at))
+            # A link may lead into what it needs: to `latest/.`, or to a file.
+            place = os.path.join(os.path.realpath(os.path.dirname(at)), os.path.basename(at))
+            if place.startswith(f"{base}{os.sep}"):
+                found.add(directory / place[len(base) + 1 :].partition(os.sep)[0])
     return found
 
 

@@ -125,7 +125,7 @@ def checkpoints(directory: str | os.PathLike[str], name: str | None = "replay") 
     resolved(directory, "directory")  # not where a link leads nowhere: nobody should begin anew
     directory = Path(directory)
     try:
-        entries = [path for path in files.listed(directory) if _may_be_one(path)]
+        entries = [path for path in files.listed(directory) if files.is_dir(path)]
     except StorageError as error:
         if error.errno == errno.ENOENT:
             return []
@@ -137,13 +137,8 @@ def checkpoints(directory: str | os.PathLike[str], name: str | None = "replay") 
         if name in (None, match[1])
     ]
     # Else it was just removed.
-    there = [one for one in found if one.whole or _may_be_one(one.path)]
+    there = [one for one in found if one.whole or files.is_dir(one.path)]
     return sorted(there, key=lambda c: (c.name, c.number is not None, c.number or 0, c.suffix))
-
-
-def _may_be_one(path: Path) -> bool:
-    """Whether it is a directory, or a link that leads nowhere: to one that was, it may be."""
-    return files.is_dir(path) or (path.is_symlink() and not files.is_there(path))
 
 
 def disk_usage(checkpoint: Checkpoint) -> tuple[int, int]:

@@ -321,12 +321,12 @@ def test_a_class_that_lets_no_attribute_go_lets_this_one():
 
 
 class Nested(gymnasium.Env):
-    observation_space = Box(-1, 1, (1,))
-
     def __init__(self):
+        self.observation_space = Box(-1, 1, (1,))
         self.action_space = gymnasium.spaces.Dict(
             a=Discrete(1000), b=gymnasium.spaces.Tuple([Discrete(1000), Box(0, 1, (2,))])
         )
+        self.observation_space.groups = [[Discrete(9), 3], {"a": (Discrete(9),)}]
         self.spaces = {"mine": Discrete(1000), "other": 3}
         self.action_space.seed(0)
         self.spaces["mine"].seed(0)
@@ -339,7 +339,11 @@ def test_parts_of_spaces_have_their_generators():
         env.action_space.sample()
         env.spaces["mine"].sample()
     given = EnvState(other)
+    groups = other.observation_space.groups
+    within = groups[0][0], groups[1]["a"][0]
     given.give(given.read(EnvState(env).take()))
+    assert other.observation_space.groups is groups
+    assert (groups[0][0] is within[0], groups[1]["a"][0] is within[1]) == (True, True)
     space = other.action_space
     assert (space["a"], space["b"], space["b"][0]) == parts
     assert all(a is b for a, b in zip((space["a"], space["b"], space["b"][0]), parts, strict=True))

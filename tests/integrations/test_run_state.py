@@ -595,6 +595,25 @@ def test_a_refused_load_leaves_the_objects_of_the_environment(tmp_path):
             assert all(vars(layer)[name] is value for name, value in attributes.items())
 
 
+def test_a_buffer_without_a_generator_names_nothing(tmp_path):
+    """Each None of the environment was taken for that generator."""
+
+    class Bare:
+        name = "replay"
+
+        def __init__(self, buffer):
+            self.save, self.load = buffer.save, buffer.load
+
+    with make_buffer(tmp_path / "replay") as buffer:
+        network = torch.nn.Linear(1, 1)
+        env = gymnasium.Wrapper(gymnasium.make("CartPole-v1"))
+        env.goal = None
+        env.reset(seed=0)
+        RunState(Bare(buffer), tmp_path / "ckpt", modules={"net": network}, env=env).save(1)
+        RunState(buffer, tmp_path / "ckpt", modules={"net": network}, env=env).load()
+        assert env.goal is None
+
+
 def test_a_buffer_that_is_not_the_runs_is_refused_in_the_environment(tmp_path):
     from diskreplay.integrations.sb3 import DiskReplayBuffer
 
