@@ -187,8 +187,8 @@ class PrioritizedSampler:
         start, leaves, alpha = saved or (0, np.empty((0, self._index.num_envs)), None)
         if alpha and alpha != self.alpha:  # those of alpha 0 say nothing: they stay as they are
             leaves = self._converted(leaves, alpha)
-        # The record has the largest one. Whoever was killed before it left leaves that are far above
-        # it; those that a power was rounded for are not, and the largest one stays to the last bit.
+        # The record has the largest one. Whoever was killed before it left leaves that are far
+        # above it; those of rounded powers are not, and the largest one stays to the last bit.
         highest = float(np.fmax.reduce(leaves, axis=None, initial=0.0))
         if alpha == self.alpha > 0 and highest > tree.leaf(self.largest) * (1 + 1e-9):
             with np.errstate(over="ignore"):
