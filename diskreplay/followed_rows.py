@@ -28,13 +28,13 @@ def catch_up(rows: Any) -> None:
         rows.episodes.follow()
         if index is not None:
             _take_in(rows)
-    recorded = follower.recorded()
-    if rows.index is not None and recorded != rows.recorded and not recorded % 2:
+    flushes = follower.flushes()
+    if rows.index is not None and flushes != rows.flushes and not flushes % 2:
         follower.renew_largest()
         sampler = rows.make_sampler(rows.index, store)
-        if follower.recorded() == recorded:  # else what was read is of two moments: the next call
+        if follower.flushes() == flushes:  # else what was read is of two moments: the next call
             rows.sampler = sampler
-            rows.recorded = recorded  # not before: after Ctrl-C it is made again
+            rows.flushes = flushes  # not before: after Ctrl-C it is made again
 
 
 def _take_in(rows: Any) -> None:

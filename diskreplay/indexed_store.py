@@ -53,8 +53,8 @@ class IndexedStore(DrawableRows):
     sampler : UniformSampler or PrioritizedSampler or None
         Both made by `make_index` when first needed, and Numba is not loaded before.
     make_sampler : callable
-    recorded : int
-        What `Follower.recorded` was when a reader's sampler was made.
+    flushes : int
+        What `Follower.flushes` was when a reader's sampler was made.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class IndexedStore(DrawableRows):
         self._schema, self._options, self.make_sampler = schema, options, make_sampler
         self.index: RowIndex = _NOT_MADE
         self.sampler: Any = None
-        self.recorded = 0
+        self.flushes = 0
         self._stale: tuple[Any, np.ndarray] | None = None
         self.add_count = int(store.transitions_at(store.count).sum())
         self.episodes = OpenEpisodes(store)
@@ -113,12 +113,12 @@ class IndexedStore(DrawableRows):
             self._schema, options.stack_size, options.update_horizon,
             repeat_first=options.stack_padding == "reset",
         )  # fmt: skip
-        recorded = store.follower.recorded()
+        flushes = store.follower.flushes()
         store.follower.renew_largest()
         sampler = self.make_sampler(index, store)
         if self._stale is not None:
             sampler.take_over(*self._stale)
-        self.sampler, self.recorded = sampler, recorded
+        self.sampler, self.flushes = sampler, flushes
         # One array: what the index evicts, the store may delete.
         store.first = index.first
         self.index = index

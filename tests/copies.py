@@ -1,7 +1,8 @@
-"""Copies of directories, with the links between their files."""
+"""Copies of directories, with the links between their files; and what is in archives."""
 
 import os
 import shutil
+import tarfile
 
 
 def copy_tree(source, target):
@@ -17,3 +18,10 @@ def copy_tree(source, target):
             copies[inode] = shutil.copy2(one, other, follow_symlinks=False)
 
     shutil.copytree(source, target, symlinks=True, copy_function=copy, dirs_exist_ok=True)
+
+
+def unpack(archive, directory):
+    """Put what an archive of ours has into a directory. Before Python 3.11.4 `extractall` knows no
+    `filter`."""
+    archive.extraction_filter = getattr(tarfile, "data_filter", None)
+    archive.extractall(directory)

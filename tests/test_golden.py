@@ -14,6 +14,8 @@ DATA = Path(__file__).resolve().parent / "data"
 sys.path.insert(0, str(DATA))
 import make_golden as golden  # noqa: E402
 
+from tests.copies import unpack  # noqa: E402
+
 CASES = sorted(golden.CASES)
 
 
@@ -21,7 +23,7 @@ CASES = sorted(golden.CASES)
 def unpacked(tmp_path, request):
     case = request.param
     with tarfile.open(DATA / "golden" / f"format2_{case}.tar.gz") as tar:
-        tar.extractall(tmp_path, filter="data")
+        unpack(tar, tmp_path)
     return case, tmp_path
 
 

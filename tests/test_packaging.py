@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.copies import unpack
 from tests.effort import PROFILE
 
 pytest.importorskip("hatch_fancy_pypi_readme")
@@ -145,7 +146,7 @@ def test_the_tests_run_from_the_source_distribution(tmp_path):
     find them. Others would compile the kernels once more, for this place."""
     (tmp_path / "built").mkdir()
     with tarfile.open(build("sdist", tmp_path / "built")) as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     (place,) = tmp_path.glob("diskreplay-*")
     for directory in ("diskreplay", "docs", "tests", "tools"):
         assert files_of(place / directory) == files_of(ROOT / directory)

@@ -20,7 +20,7 @@ _HEADER = np.dtype(
         ("boot_id", "S48"),
         ("epoch", "<u8"),
         ("replaced", "<u8"),
-        ("recorded", "<u8"),
+        ("flushes", "<u8"),
     ]
 )
 _COUNTS_AT = 4096
@@ -67,7 +67,7 @@ class CommitPage:
         zeros where a reader has mapped a page that is older than this.
     is_older : bool
         Whether that is so. A writer makes such a page longer when it opens it.
-    epoch, replaced, recorded : ndarray of uint64, shape (1,)
+    epoch, replaced, flushes : ndarray of uint64, shape (1,)
         What readers in other processes look at: the first changes whenever a file that they may
         have mapped is no longer the one to read, the second is set when `load` puts another store
         here, and the third changes behind each record with priorities of rows. It is odd from
@@ -105,7 +105,7 @@ class CommitPage:
         )
         # Views made once: reading a field of a structured array costs a microsecond.
         self.epoch, self.replaced = self._header["epoch"], self._header["replaced"]
-        self.recorded = self._header["recorded"]
+        self.flushes = self._header["flushes"]
         self._closed = self._header["closed"]
 
     @staticmethod
@@ -150,7 +150,7 @@ class CommitPage:
         self._header["boot_id"] = boot_id().encode()
         self._header["closed"] = 0
         self._header["replaced"] = 0
-        self.recorded += self.recorded & 1  # whoever wrote priorities was killed amid it
+        self.flushes += self.flushes & 1  # whoever wrote priorities was killed amid it
         files.sync([self.mapping.path])
 
     def mark_closed(self) -> None:

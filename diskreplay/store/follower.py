@@ -120,10 +120,10 @@ class Follower:
         page = self._store.page
         return 0 if page is None else int(page.epoch[0])
 
-    def recorded(self) -> int:
+    def flushes(self) -> int:
         """Changes whenever the writer has saved priorities; odd while it does."""
         page = self._store.page
-        return 0 if page is None else int(page.recorded[0])
+        return 0 if page is None else int(page.flushes[0])
 
     def renew_largest(self) -> None:
         """Of a reader: have the largest priority in `meta` that goes with the saved ones."""
