@@ -13,7 +13,7 @@ from diskreplay.errors import DiskReplayError, FormatError
 from diskreplay.frame_chains import reach_in
 from diskreplay.store import files, format, manifest, private
 from diskreplay.store.catalog import Catalog
-from diskreplay.store.commit_page import CommitPage, finals_in
+from diskreplay.store.commit_page import HEADER_BYTES, CommitPage, finals_in
 from diskreplay.store.field import Field
 from diskreplay.store.seals import parse_seals
 from diskreplay.store.segment import Seal
@@ -24,7 +24,7 @@ RECOUNT = "the next opening goes by the record; `--repair` writes it anew"
 _REOPEN = "nothing opens the store until `--repair` writes it anew, by the record"
 _REBUILD = "`--repair` writes it anew from the group's attributes"
 _BOOT = re.compile(rb"[0-9A-Fa-f-]{36}\0*")
-_HEADER_BYTES, _COUNTS_AT = 88, 4096
+_COUNTS_AT = 4096
 
 
 class Snapshot:
@@ -198,7 +198,7 @@ class Snapshot:
         closed, replaced = (int.from_bytes(data[at : at + 8], "little") for at in (8, 72))
         if closed > 1 or replaced > 1 or not _BOOT.fullmatch(data[16:64]):
             self._complain("state", path, "the head of the commit page is damaged", RECOUNT)
-        if any(data[_HEADER_BYTES:_COUNTS_AT]) or any(data[used:]):
+        if any(data[HEADER_BYTES:_COUNTS_AT]) or any(data[used:]):
             self._complain(
                 "state", path, "the commit page holds bytes that should be zero",
                 "nothing depends on them; `--repair` writes it anew",

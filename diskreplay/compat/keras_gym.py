@@ -183,8 +183,8 @@ class ExperienceReplayBuffer(Facade):
         """
         frame, action = self._frame(s), self._action(a)
         r, done, episode_id = float(r), bool(done), int(episode_id)
-        fit(_EPISODE_ID, episode_id)  # a refused row makes no ring: it would have its frame's shape
         if self._ring is None:
+            fit(_EPISODE_ID, episode_id)  # refused, it makes no ring: that would have its shapes
             self._make_ring(
                 box(frame.shape, frame.dtype),
                 box(action.shape, action.dtype),

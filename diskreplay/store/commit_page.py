@@ -23,6 +23,7 @@ _HEADER = np.dtype(
         ("flushes", "<u8"),
     ]
 )
+HEADER_BYTES = _HEADER.itemsize
 _COUNTS_AT = 4096
 _COUNT_BITS = 24
 
@@ -85,7 +86,7 @@ class CommitPage:
             grown=size if writable else None,
         )  # fmt: skip
         bytes_ = self.mapping.array
-        self._header = bytes_[: _HEADER.itemsize].view(_HEADER)
+        self._header = bytes_[:HEADER_BYTES].view(_HEADER)
         if self._header["magic"][0] != _MAGIC:
             raise FormatError(f"{path}: not a diskreplay commit page (its first bytes differ)")
         self.count = bytes_[_COUNTS_AT : _COUNTS_AT + 8 * num_envs].view("<i8")
@@ -117,7 +118,7 @@ class CommitPage:
     def create(cls, path: Path, count: np.ndarray, packed: int) -> None:
         """Write the page of a store that was closed in good order with `count` rows."""
         page = np.zeros(cls.size(len(count), packed), np.uint8)
-        header = page[: _HEADER.itemsize].view(_HEADER)
+        header = page[:HEADER_BYTES].view(_HEADER)
         header["magic"], header["closed"] = _MAGIC, 1
         header["boot_id"] = boot_id().encode()
         page[_COUNTS_AT : _COUNTS_AT + 8 * len(count)].view("<i8")[:] = count

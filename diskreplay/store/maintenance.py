@@ -5,7 +5,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -260,15 +260,16 @@ class Maintenance:
         self.delete_left()
 
     def keep_priorities(
-        self, names: Iterable[str], meta: Mapping[str, Any], due: DueRecord | None
+        self, names: Collection[str], meta: Mapping[str, Any], due: DueRecord | None
     ) -> None:
         """Take over the priorities of a checkpoint, and write the record that is due, or repeat
         the last one."""
-        self._record.keep_priorities(names, meta)
-        if due is None:
-            self._record.repeat()
-        else:
-            self.write_record(due)
+        with self._record.replacing_priorities(names):
+            self._record.keep_priorities(names, meta)
+            if due is None:
+                self._record.repeat()
+            else:
+                self.write_record(due)
 
     def unsynced(self) -> list[Path]:
         """Files that were sealed since the last record, and are not known to be durable."""

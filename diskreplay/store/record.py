@@ -1,6 +1,7 @@
 """The record: the durable metadata of a store, which are true after a power cut."""
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,17 @@ class Record:
     def forget_documents(self) -> None:
         """Have `write` write all of them anew: a plain reader goes by their shapes."""
         self._seals = {}
+
+    @contextlib.contextmanager
+    def replacing_priorities(self, names: Collection[str]) -> Iterator[None]:
+        """While these are replaced, and then the record, which has the largest one. Readers take
+        them over behind it; where it fails they keep those that they have until it is done again.
+        """
+        page = self._store.page
+        flushes = page.flushes if page and priorities.MAIN in names else np.zeros(1, np.uint64)
+        flushes |= 1
+        yield
+        flushes += 1
 
     def keep_priorities(self, names: Iterable[str], meta: Mapping[str, Any]) -> None:
         """Take over the priorities of a checkpoint, which were shared with it (`priorities.share`),

@@ -346,16 +346,12 @@ class Store(OpenStore):
                 files.rename(beside, beside.with_suffix(""))
             self._record.note_flushed(flushed)  # not before: one that failed writes them again
             self.maintenance.sync_names(written)
-            flushes = self.page.flushes if self.page and priorities.MAIN in (leaves or {}) else None
-            if flushes is not None:
-                flushes |= 1  # until the largest one is there that goes with these
-            for name, (values, alpha) in (leaves or {}).items():
-                priorities.replace(self.path, name, values, int(first.min()), alpha)
-            self.meta = dict(meta)
-            self._record.forget_documents()
-            self._record.write(count, first, closing=closing)
-            if flushes is not None:
-                flushes += 1  # readers take them over
+            with self._record.replacing_priorities(leaves or {}):
+                for name, (values, alpha) in (leaves or {}).items():
+                    priorities.replace(self.path, name, values, int(first.min()), alpha)
+                self.meta = dict(meta)
+                self._record.forget_documents()
+                self._record.write(count, first, closing=closing)
             self.maintenance.all_recorded()
             for column in self.mutable_columns:
                 column.flushed()
