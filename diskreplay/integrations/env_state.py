@@ -59,9 +59,7 @@ class EnvState:
         Its envs are in other processes, where nobody can take their state.
     """
 
-    def __init__(
-        self, env: Any, held: Callable[[], Mapping[str, Any]] = dict[str, Any]
-    ) -> None:  # fmt: skip
+    def __init__(self, env: Any, held: Callable[[], Mapping[str, Any]] = dict) -> None:
         self._layers, self._held = list(_layers(env)), held
         self._made_with = [set(vars(layer)) for layer in self._layers]
         self._names = [type(layer).__qualname__ for layer in self._layers]

@@ -247,23 +247,26 @@ class RunState:
     ) -> None:
         """Put modules, optimizers, generators and the environment into the states that were saved;
         `undo` puts them back into those that they have now."""
-        give: Callable[[Any], Any]
-        parts: list[tuple[str, Any, Callable[[Any], Any], Callable[[Any], Any], Any]] = []
+        # name, setting, saved, undoing
+        parts: list[tuple[str, Callable[[Any], Any], Any, Callable[[], Any]]] = []
         for kind, mine in (("modules", self._modules), ("optimizers", self._optimizers)):
             for name, each in mine.items():
                 where, state = f"{kind}[{name!r}]", _copied(each.state_dict())
                 give = each.load_state_dict
-                parts.append((where, state, give, give, agent[kind][name]))
+                parts.append((where, give, agent[kind][name], functools.partial(give, state)))
         for name in self._rng:
-            take, give = GLOBAL[name]
-            parts.append((f"rng, {name}", take(), give, give, agent["rng"][name]))
+            take, put = GLOBAL[name]
+            back = functools.partial(put, take())
+            parts.append((f"rng, {name}", put, agent["rng"][name], back))
         for name, generator in self._generators.items():
-            where, give = f"generators[{name!r}]", functools.partial(set_state, generator)
-            parts.append((where, state_of(generator), give, give, agent["generators"][name]))
+            where, put = f"generators[{name!r}]", functools.partial(set_state, generator)
+            back = functools.partial(put, state_of(generator))
+            parts.append((where, put, agent["generators"][name], back))
         if self._env is not None:
-            parts.append(("env", self._env.now(), self._env.go_back, self._env.give, states))
-        for where, now, go_back, give, saved in parts:
-            undo.callback(_put_back, where, go_back, now)
+            back = functools.partial(self._env.go_back, self._env.now())
+            parts.append(("env", self._env.give, states, back))
+        for where, give, saved, undoing in parts:
+            undo.callback(_put_back, where, undoing)
             try:
                 give(saved)
             except Exception as error:  # whatever their own code raises
@@ -356,10 +359,10 @@ class RunState:
             check(f"generators[{name!r}]", *kinds)
 
 
-def _put_back(where: str, give: Callable[[Any], Any], before: Any) -> None:
+def _put_back(where: str, go_back: Callable[[], Any]) -> None:
     """Undo what was loaded. What refuses that too is named, and keeps no other part from it."""
     try:
-        give(before)
+        go_back()
     except Exception as error:  # whatever its own code raises
         warnings.warn(
             f"{where}: it does not take its own state of before the load ({type(error).__name__}: "
