@@ -1,16 +1,21 @@
 """Actors of Ray and calls of them, each by way of the connection that it was made in."""
 
 import functools
+import math
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from concurrent import futures
+from typing import Any
 
 import ray
+from ray import exceptions
 from ray.dag import InputNode, MultiOutputNode
 from ray.experimental.channel import ChannelContext
 from ray.runtime_context import get_runtime_context
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from diskreplay.locks import LOOK_AGAIN_S
 from diskreplay.ray import connection
 from diskreplay.ray.connection import Connection, plain
 
@@ -20,10 +25,14 @@ _PLACED = 1 << 20  # bytes; Ray starts an actor that needs nothing on any node, 
 _ENDING_S = 10.0  # for a graph to end; its loops wake ten times a second
 
 
-class Call(NamedTuple):
+class Call:
     """What an actor was asked.
 
-    Attributes
+    Its answer is waited for in Python, and not in ``ray.wait`` or ``ray.get``: ``ray.shutdown`` in
+    another thread frees the memory that these read, and they crash or loop for ever
+    (https://github.com/ray-project/ray/issues/31145).
+
+    Parameters
     ----------
     reference
         To its answer.
@@ -31,8 +40,14 @@ class Call(NamedTuple):
         By way of which it was asked.
     """
 
-    reference: Any
-    connection: Connection
+    def __init__(self, reference: Any, connection: Connection) -> None:
+        self._reference, self.connection = reference, connection
+
+    @functools.cached_property
+    def future(self) -> futures.Future[Any]:
+        """Its answer. Nobody sets it once the connection has ended."""
+        found: futures.Future[Any] = self._reference.future()
+        return found
 
 
 class Actor:
@@ -100,10 +115,8 @@ def wait(calls: Sequence[Call], timeout: float) -> bool:
     """
     if not calls:
         return True
-    references = [call.reference for call in calls]
     with calls[0].connection.used():
-        done, _ = plain(ray.wait)(references, num_returns=len(references), timeout=timeout)
-        return len(done) == len(references)
+        return _are_answered(calls, timeout)
 
 
 def get(call: Call, timeout: float | None = None) -> Any:
@@ -115,7 +128,19 @@ def get(call: Call, timeout: float | None = None) -> Any:
         And what `ray.get` raises.
     """
     with call.connection.used():
-        return plain(ray.get)(call.reference, timeout=timeout)
+        if not _are_answered([call], timeout):
+            raise exceptions.GetTimeoutError(f"no answer in {timeout:g} s")
+        return call.future.result()
+
+
+def _are_answered(calls: Sequence[Call], timeout: float | None) -> bool:
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    asked = [call.future for call in calls]
+    while futures.wait(asked, max(min(LOOK_AGAIN_S, until - time.monotonic()), 0.0)).not_done:
+        if time.monotonic() >= until:
+            return False
+        calls[0].connection.check()
+    return True
 
 
 class Graph:
@@ -204,8 +229,8 @@ def _end_loops(
         type(compiled).teardown(compiled)
         compiled.__dict__.pop("teardown", None)  # nothing is to be kept by itself
         method, argument = farewell
-        told = [_submit(handle, method, (argument,)) for handle in handles]
-        plain(ray.wait)(told, num_returns=len(told), timeout=_ENDING_S)
+        told = [_submit(handle, method, (argument,)).future() for handle in handles]
+        futures.wait(told, _ENDING_S)
 
     ending = threading.Thread(target=end, daemon=True)
     ending.start()
