@@ -60,9 +60,10 @@ def test_threads_that_wait_end_where_ray_is_shut_down(sleeper, cluster):
     address = cluster.get_runtime_context().gcs_address
     done = subprocess.run(
         [sys.executable, "-c", WAITING, address], cwd=ROOT, text=True, timeout=400,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        capture_output=True,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "".join(f"{at} 4\n" for at in range(5))), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{at} 4" for at in range(5)]
 
 
 def test_answers_are_waited_for_as_long_as_asked(sleeper):
