@@ -11,6 +11,7 @@ from diskreplay.compat.base import Facade
 from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError
+from diskreplay.signals import undisturbed
 from diskreplay.spaces import box
 from diskreplay.store.priorities import LARGEST_LEAF
 from diskreplay.validation import fit_reward
@@ -336,5 +337,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not ((slots >= 0) & (slots < self.size)).all():
             raise AssertionError(f"indices: 0 to {self.size - 1} expected")
         if len(slots):
-            self._weigh(slots, leaves)
-            self.max_priority = max(self.max_priority, float(priorities.max()))
+            with undisturbed():  # or the trees differ, and new rows get less than the largest
+                self._weigh(slots, leaves)
+                self.max_priority = max(self.max_priority, float(priorities.max()))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskreplay.compat.cpprb import PrioritizedReplayBuffer, ReplayBuffer, create_buffer
+from diskreplay.compat.cpprb import buffer as cpprb_buffer
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,3 +251,43 @@ os.kill(os.getpid(), signal.SIGKILL)
     with PrioritizedReplayBuffer(4, {"a": {}}, path=tmp_path / "store", alpha=1, eps=0) as buffer:
         assert buffer.get_max_priority() == 6
         check(buffer, [6, 6, 6, 6], 1, 0)  # slot 1 has the 6 that was flushed
+
+
+def with_alpha(alpha, path, size=8):
+    return PrioritizedReplayBuffer(size, {"a": {}}, path=path, alpha=alpha, eps=0)
+
+
+GIVEN = [1, 2, 3, 4, 5, 6, 7, 100]
+
+
+def test_a_kill_after_an_opening_with_another_alpha_leaves_priorities(tmp_path):
+    """The rows move, since the size is another one: their leaves and the alpha go together."""
+    code = """
+import os, signal, sys
+from diskreplay.compat.cpprb import PrioritizedReplayBuffer
+PrioritizedReplayBuffer(16, {"a": {}}, path=sys.argv[1], alpha=0.4, eps=0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with with_alpha(0.8, tmp_path / "store") as buffer:
+        buffer.add(a=range(8), priorities=GIVEN)
+    done = processes.run(code, tmp_path / "store")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with with_alpha(0.4, tmp_path / "store", 16) as buffer:
+        check(buffer, GIVEN, 0.4, 0)
+        assert buffer.get_max_priority() == 100
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_an_opening_with_another_alpha_that_fails_leaves_priorities(tmp_path, monkeypatch, size):
+    with with_alpha(0.8, tmp_path / "store") as buffer:
+        buffer.add(a=range(8), priorities=GIVEN)
+
+    def interrupt(*_arguments):
+        raise KeyboardInterrupt  # Ctrl-C while columns are read into memory
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cpprb_buffer, "Resident", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            with_alpha(0.4, tmp_path / "store", size)
+    with with_alpha(0.4, tmp_path / "store", size) as buffer:
+        check(buffer, GIVEN, 0.4, 0)

@@ -3,6 +3,7 @@ was given, in each of the older APIs. The oracle is a buffer that was never inte
 
 import contextlib
 import itertools
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -481,3 +482,30 @@ def test_of_a_file_that_is_loaded_a_prefix_stays(name, commits, rows, tmp_path, 
         if each.state()  # which seeds
     ]
     check(*seen)
+
+
+def test_priorities_of_rainbow_are_set_in_both_trees_or_in_none():
+    """Wherever a handler of a signal raises amid them; and none is above the largest one."""
+    buffer, rng = rainbow.PrioritizedReplayBuffer(2, 16, 4, alpha=0.5), np.random.default_rng(0)
+    for _ in range(16):
+        buffer.store(np.zeros(2), 0, 0.0, np.zeros(2), False)
+    slots, before = np.arange(8), signal.getsignal(signal.SIGALRM)
+
+    def interrupt(_number, _frame):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for attempt in range(effort(1000, 3000)):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(5e-6, 2e-4))
+                buffer.update_priorities(slots, np.full(8, 2.0 + attempt))
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            leaves = buffer.sum_tree[slots]
+            assert_array_equal(leaves, buffer.min_tree[slots])
+            assert buffer.max_priority**buffer.alpha >= leaves.max()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -15,6 +15,7 @@ from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
 from diskreplay.given_numbers import is_real
 from diskreplay.sampling.sum_tree import SumTree
+from diskreplay.signals import undisturbed
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -102,7 +103,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _recall(self, ring: SlotBuffer) -> None:
         max_priority = float(ring.notes.get("max_priority", 1.0))
-        self._rescale(ring, max_priority)
+        size = ring.notes.get("size", self._size)
+        with undisturbed():  # or leaves would stay beside the alpha and eps of those before
+            self._rescale(ring, max_priority)
+            ring.notes.update(self._notes(max_priority) | {"size": size})
         super()._recall(ring)
         ring.notes.update(self._notes(max_priority))
         if self._size < ring.capacity:  # rows that are kept for their frames only
