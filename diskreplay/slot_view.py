@@ -9,6 +9,12 @@ from diskreplay.errors import ReadOnlyError
 from diskreplay.given_numbers import as_array
 
 _AT_ONCE = 64 << 20  # bytes that `__array__` reads at a time
+_READING = (  # what arrays have that reads and changes nothing
+    "all", "any", "argmax", "argmin", "argsort", "clip", "cumprod", "cumsum", "diagonal", "dot",
+    "flat", "flatten", "item", "max", "mean", "min", "nonzero", "prod", "ravel", "repeat", "round",
+    "searchsorted", "squeeze", "std", "sum", "swapaxes", "T", "take", "tobytes", "tolist",
+    "transpose", "var",
+)  # fmt: skip
 Read = Callable[[np.ndarray], np.ndarray]
 Write = Callable[[np.ndarray, np.ndarray], None]
 
@@ -17,7 +23,8 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
     """Looks like a NumPy array of shape ``(slots, *shape)``.
 
     A slice is a view of the same kind, which reads nothing. Every other index reads, and gives an
-    array whose memory is its own; what is set is written. Arithmetic reads all of it.
+    array whose memory is its own; what is set is written. Arithmetic reads all of it, and so do the
+    methods of arrays that change nothing, like ``mean``.
 
     Parameters
     ----------
@@ -58,6 +65,16 @@ class SlotView(np.lib.mixins.NDArrayOperatorsMixin):
     def nbytes(self) -> int:
         """What it would take in memory."""
         return self.size * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _READING:
+            return getattr(np.asarray(self), name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __len__(self) -> int:
         return len(self.slots)

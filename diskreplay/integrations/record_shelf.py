@@ -194,7 +194,7 @@ class RecordShelf:
         Parameters
         ----------
         slots : ndarray of int64, shape (records,)
-            Those that are written.
+            Those that are written, each once.
         moves : bool
             Whether the storage's cursor moves.
         """
@@ -219,6 +219,7 @@ class RecordShelf:
         Parameters
         ----------
         slots : ndarray of int64, shape (records,)
+            Each once.
         values : dict of str to Tensor, shape (records, *shape)
             One for each leaf, of its dtype.
         moves : bool

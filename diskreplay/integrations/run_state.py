@@ -18,6 +18,7 @@ from diskreplay.brief import brief
 from diskreplay.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
+    DiskReplayError,
     InvalidInputError,
 )
 from diskreplay.integrations.env_state import EnvState
@@ -26,7 +27,7 @@ from diskreplay.opening import checkpoints
 from diskreplay.signals import undisturbed
 from diskreplay.store.checkpoint_names import CHECKPOINT_DURATION
 from diskreplay.store.listing import Checkpoint
-from diskreplay.store.paths import is_remote, local
+from diskreplay.store.paths import identity, is_remote, local
 
 AGENT, ENVIRONMENT = "agent.pt", "env.pkl"
 _PLAIN = {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
@@ -98,9 +99,8 @@ class RunState:
         keep: int | None = CHECKPOINT_DURATION,
     ) -> None:
         if not all(hasattr(buffer, part) for part in ("name", "save", "load")):
-            raise InvalidInputError(
-                f"buffer: a ReplayBuffer expected, found {type(buffer).__name__}"
-            )
+            kind = type(buffer).__name__
+            raise InvalidInputError(f"buffer: a ReplayBuffer expected, found {kind}")
         if is_remote(checkpoint_dir) and not hasattr(buffer, "_remote_saver"):
             raise InvalidInputError(
                 f"checkpoint_dir: a directory expected, found {brief(checkpoint_dir, 80)}: a "
@@ -213,34 +213,43 @@ class RunState:
         ``env.pkl`` is unpickled, if there is an `env`, which runs what it says: load checkpoints
         that you trust. Without an `env` that file is left alone.
         """
-        found, agent = self._load_all(number)
-        if found is None:
+        if (loaded := self._load_all(number)) is None:
             return None, {}
-        return (found.suffix if found.number is None else found.number), agent["extras"]
+        found, agent = loaded
+        return found.suffix if found.number is None else found.number, agent["extras"]
 
-    def _load_all(self, number: int | str | None) -> tuple[Checkpoint | None, dict[str, Any]]:
+    def _load_all(self, number: int | str | None) -> tuple[Checkpoint, dict[str, Any]] | None:
         """Load a checkpoint whose parts fit, and say what `agent.pt` has."""
-        located = self._located(number)
-        if located is None:
-            return None, {}
+        if (located := self._located(number)) is None:
+            return None
         directory, number = located
-        while True:
-            found = self._find(directory, number)
-            if found is None:
-                return None, {}
-            agent, states = self._read(found) if found.whole else ({}, [])
-            with contextlib.ExitStack() as undo:
+        while (found := self._find(directory, number)) is not None:
+            known = identity(found.path)
+            try:
+                agent = self._load_found(directory, found)
+            except DiskReplayError:
+                if known is not None and identity(found.path) == known:
+                    raise
+                agent = None  # a save replaced or retired it meanwhile
+            if agent is not None:
+                return found, agent
+        return None
+
+    def _load_found(self, directory: Path, found: Checkpoint) -> dict[str, Any] | None:
+        """Load a checkpoint; None where rows of another one were loaded, which took its place."""
+        agent: dict[str, Any] = {}
+        with contextlib.ExitStack() as undo:
+            if found.whole:  # else `load` refuses it, by name
+                agent, states = self._read(found)
                 # Before the rows, which cannot be given back: what refuses its state raises here.
-                if found.whole:
-                    self._give(agent, states, found.path, undo)
-                with undisturbed():  # Ctrl-C when rows are loaded would undo all but these
-                    # What is not whole is refused here, by name.
-                    loaded = self._buffer.load(
-                        directory, found.suffix, resume_episodes=self._env is not None
-                    )
-                    if found.whole and loaded.saved_at == found.saved_at:  # else it was replaced
-                        undo.pop_all()
-                        return found, agent
+                self._give(agent, states, found.path, undo)
+            resume = self._env is not None
+            with undisturbed():  # Ctrl-C when rows are loaded would undo all but these
+                loaded = self._buffer.load(directory, found.suffix, resume_episodes=resume)
+                if not found.whole or loaded.saved_at != found.saved_at:
+                    return None
+                undo.pop_all()
+        return agent
 
     def _give(
         self, agent: dict[str, Any], states: list[Any], path: Path, undo: contextlib.ExitStack

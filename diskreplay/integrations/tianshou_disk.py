@@ -181,12 +181,14 @@ class BufferOnDisk(PickledBuffer):
         if self._reads_both and key == "obs" and np.ndim(at) == 1:
             self._reads_both = False
             following = np.asarray(self.next(at))
-            frames = value[np.stack([*stack[::-1], following], axis=1)]
-            led = frames[:, 1:].copy()
             ends = following == at
-            led[ends] = frames[ends, :-1]
-            self._ahead = following, led
-            return frames[:, :-1]
+            # Not so of negative indices, and of slots that `reset` took out.
+            if (ends | (np.asarray(self.prev(following)) == at)).all():
+                frames = value[np.stack([*stack[::-1], following], axis=1)]
+                led = frames[:, 1:].copy()
+                led[ends] = frames[ends, :-1]
+                self._ahead = following, led
+                return frames[:, :-1]
         where = np.stack([np.asarray(each) for each in stack[::-1]], axis=np.ndim(at))
         return value[where]
 

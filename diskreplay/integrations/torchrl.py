@@ -49,6 +49,7 @@ from diskreplay.integrations.torchrl_records import (
     items,
     key,
     noted,
+    once_each,
     others,
     put_back,
     read,
@@ -247,6 +248,7 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         try:
             if isinstance(data, list):
                 data = stacked(data)
+            cursor, data = once_each(cursor, data)
             if self._shelf is None:
                 self._init(data if is_int(cursor) else first(data))
             elif self._put(cursor, data, set_cursor):

@@ -59,6 +59,24 @@ def first(data: Any) -> Any:
     return data[0] if is_tensor_collection(data) else pytree.tree_map(lambda x: x[0], data)
 
 
+def once_each(cursor: Any, data: Any) -> tuple[Any, Any]:
+    """Of several records that go to one slot only the last, as of those that are added one by one.
+    Torch would set any of them, and of another leaf another one."""
+    if is_int(cursor) or isinstance(cursor, slice | tuple):
+        return cursor, data
+    at = torch.as_tensor(cursor)
+    if at.ndim != 1 or at.dtype == torch.bool:
+        return cursor, data
+    kept = len(at) - 1 - np.unique(at.numpy(force=True)[::-1], return_index=True)[1]
+    parts = [data] if is_tensor_collection(data) else pytree.tree_leaves(data)
+    if len(kept) == len(at) or any(part.shape[:1] != at.shape for part in parts):
+        return cursor, data
+    last = torch.from_numpy(np.sort(kept))
+    if is_tensor_collection(data):
+        return at[last], data[last]
+    return at[last], pytree.tree_map(lambda part: part[last], data)
+
+
 def items(data: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
     """The leaves that can be rows: all but ragged ones and those that are no tensors."""
     if isinstance(data, LazyStackedTensorDict):

@@ -15,7 +15,12 @@ from gymnasium.spaces import Box, Discrete
 torch = pytest.importorskip("torch")
 
 import diskreplay  # noqa: E402
-from diskreplay import CheckpointError, CorruptCheckpointError, InvalidInputError  # noqa: E402
+from diskreplay import (  # noqa: E402
+    CheckpointError,
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    InvalidInputError,
+)
 from diskreplay.integrations.gymnasium import Recorder  # noqa: E402
 from diskreplay.integrations.torch import RunState  # noqa: E402
 from tests import processes  # noqa: E402
@@ -665,3 +670,44 @@ def test_ctrl_c_amid_a_load_leaves_all_of_one_moment(tmp_path):
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == {0, 1}
+
+
+@pytest.mark.parametrize("amid", ["the networks", "the rows"])
+@pytest.mark.parametrize("number", [None, 1])
+def test_a_checkpoint_that_a_save_retires_while_it_is_loaded(tmp_path, monkeypatch, amid, number):
+    """Another process saves meanwhile, and keeps one: the newer one is loaded, whole."""
+    networks = [torch.nn.Linear(2, 2) for _ in range(2)]
+    writer, reader = (make_buffer(tmp_path / name / "replay") for name in "ab")
+    with writer, reader:
+        saving, loading = (
+            RunState(buffer, tmp_path / "checkpoints", modules={"q": network}, keep=1)
+            for buffer, network in zip((writer, reader), networks, strict=True)
+        )
+        for at in range(5):
+            writer.add(np.zeros(4, "float32"), 0, float(at), False, False)
+        saving.save(1)
+
+        def save_first(call):
+            def saved(*arguments, **options):
+                monkeypatch.undo()
+                networks[0].bias.data += 1
+                writer.add(np.zeros(4, "float32"), 0, 5.0, False, False)
+                saving.save(2)
+                return call(*arguments, **options)
+
+            return saved
+
+        if amid == "the networks":
+            monkeypatch.setattr(torch, "load", save_first(torch.load))
+        else:
+            monkeypatch.setattr(reader, "load", save_first(reader.load))
+        if number is None:
+            assert loading.load() == (2, {})
+            assert len(reader) == len(writer)
+            assert (networks[0].bias == networks[1].bias).all()
+        else:
+            before = networks[1].bias.clone()
+            with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 1 of .* there: 2"):
+                loading.load(1)
+            assert not len(reader)
+            assert (networks[1].bias == before).all()

@@ -1,5 +1,6 @@
 """Tianshou's replay buffers on disk beside its own: the same batches, killed, reopened, pickled."""
 
+import contextlib
 import copy
 import os
 import pickle
@@ -544,3 +545,48 @@ def test_a_path_with_something_else_is_refused(tmp_path):
     disk.close()
     with pytest.raises(errors.SchemaError, match="slots are"):
         ours.DiskReplayBuffer(21, path=tmp_path / "mine")
+
+
+def step(number, ends=False):
+    frame = np.full((32, 32), number, np.uint8)
+    return Batch(obs=frame, act=0, rew=0.0, terminated=ends, truncated=False, info={})
+
+
+def test_indices_from_the_end_give_what_the_original_gives():
+    plain = tianshou.data.ReplayBuffer(10, stack_num=4, ignore_obs_next=True)
+    disk = ours.DiskReplayBuffer(10, stack_num=4, ignore_obs_next=True)
+    with contextlib.closing(disk):
+        for number in range(20):
+            for buffer in (plain, disk):
+                buffer.add(step(number, number in (13, 16)))
+        for index in [*([at] for at in range(-10, 10)), [-4, 6, -1, 2], np.array([-5, 5])]:
+            found, wanted = disk[index], plain[index]
+            np.testing.assert_array_equal(found.obs, wanted.obs)
+            np.testing.assert_array_equal(found.obs_next, wanted.obs_next)
+
+
+def test_arrays_on_disk_have_what_arrays_have_that_reads():
+    plain, disk = tianshou.data.ReplayBuffer(10), ours.DiskReplayBuffer(10)
+    with contextlib.closing(disk):
+        for number in range(5):
+            for buffer in (plain, disk):
+                buffer.add(step(number))
+        assert isinstance(disk.obs, SlotView)
+        for name in ("mean", "max", "sum", "flatten", "tolist", "argmax", "transpose"):
+            np.testing.assert_array_equal(getattr(disk.obs, name)(), getattr(plain.obs, name)())
+        assert disk.obs[:3].max() == 2
+        assert disk.obs.itemsize == plain.obs.itemsize
+        with pytest.raises(AttributeError, match="fill"):
+            disk.obs.fill(3)
+
+
+def test_one_in_memory_takes_transitions_of_one_on_disk_one_by_one():
+    """As docs/tianshou.md says."""
+    memory = tianshou.data.ReplayBuffer(20)
+    with contextlib.closing(ours.DiskReplayBuffer(10)) as disk:
+        for number in range(5):
+            disk.add(step(number))
+        for index in disk.sample_indices(0):
+            memory.add(disk[index])
+        assert len(memory) == 5
+        np.testing.assert_array_equal(memory.obs[:5], disk.obs[:5])

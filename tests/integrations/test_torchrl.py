@@ -848,3 +848,37 @@ def test_another_storage_of_the_same_path_takes_it_over(tmp_path, monkeypatch):
         for call in (first.sample, lambda: first.extend(numbered(5, 1))):
             with pytest.raises(UsageError, match="another storage of this process"):
                 call()
+
+
+@pytest.mark.parametrize("min_bytes", [0, 1024])
+@pytest.mark.parametrize("how", ["first", "later", "tree", "list"])
+def test_of_records_that_go_to_one_slot_the_last_one_stays_whole(tmp_path, how, min_bytes):
+    """Torch sets any of them, and of each leaf another one."""
+
+    def records(start, stop):
+        number = torch.arange(start, stop)[:, None].int()
+        parts = {"pixels": number.expand(-1, 1600), "state": number.expand(-1, 200)}
+        parts = {name: part.contiguous() for name, part in parts.items()}
+        if how == "tree":
+            return parts
+        made = TensorDict(parts, batch_size=[stop - start])
+        return list(made.unbind(0)) if how == "list" else made
+
+    for attempt in range(8):
+        path = tmp_path / str(attempt)
+        with storage(200, path=path, min_bytes=min_bytes) as disk:
+            buffer = ReplayBuffer(storage=disk)
+            if how != "first":
+                buffer.extend(records(9000, 9001))
+            count = 350 - (how != "first")
+            buffer.extend(records(0, count))
+            wanted = np.zeros(200, int)
+            first = how != "first"
+            for number in range(count):
+                wanted[(first + number) % 200] = number
+            for name in ("pixels", "state"):
+                found = disk.get(slice(None))[name]
+                assert (found[:].numpy() == wanted[:, None]).all(), name
+        with storage(200, path=path, min_bytes=min_bytes) as disk:
+            for name in ("pixels", "state"):
+                assert (disk.get(slice(None))[name][:].numpy() == wanted[:, None]).all(), name
