@@ -154,7 +154,8 @@ def export(
     checkpoint.
 
     Parquet and .npz files hold all that a store does; CSV leaves out large observations. What was
-    there before stays until the new files are whole.
+    there before stays until the new files are whole; a directory with a store in it is not
+    replaced.
     """
     target = absolute(out)
     kind = format or _told_from(target)

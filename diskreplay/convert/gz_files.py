@@ -15,6 +15,8 @@ from diskreplay.store.paths import local
 
 STORE_PREFIX = "$store$_"
 """Of the names of files of elements, as in Dopamine."""
+_COUNT = "add_count"
+_ATTRIBUTES = (_COUNT, "invalid_range", "episode_end_indices", "sum_tree")
 _CHUNK_BYTES = 4 << 20
 _MOST_ARRAY = 1 << 30  # bytes of an array that is no column
 
@@ -47,13 +49,14 @@ class GzFiles:
 
     def columns(self) -> list[str]:
         """Names of the stored columns, in alphabetical order."""
-        pattern = re.compile(
-            re.escape(STORE_PREFIX) + r"(.+)_ckpt\." + re.escape(self.suffix) + r"\.gz"
-        )
-        if not files.is_dir(self.directory):
-            return []
-        found = (pattern.fullmatch(path.name) for path in files.listed(self.directory))
-        return sorted(match[1] for match in found if match)
+        ours = re.escape(self.path(STORE_PREFIX + "*").name).replace(r"\*", "(.+)")
+        return sorted(match[1] for _path, match in self._matching(ours))
+
+    def _matching(self, pattern: str) -> Iterator[tuple[Path, re.Match[str]]]:
+        if files.is_dir(self.directory):
+            for path in files.listed(self.directory):
+                if match := re.fullmatch(pattern, path.name):
+                    yield path, match
 
     def check_present(self, names: Iterable[str]) -> None:
         """Raise a `CheckpointNotFoundError` that names the first missing file."""
@@ -78,10 +81,10 @@ class GzFiles:
 
     def add_count(self) -> int:
         """Rows ever added, padding included."""
-        found = self.array("add_count")
+        found = self.array(_COUNT)
         if found.size != 1 or found.dtype.kind not in "iu" or not 0 <= found.item() < 2**62:
             raise CorruptCheckpointError(
-                f"{self.path('add_count')}: one number from 0 on expected, found "
+                f"{self.path(_COUNT)}: one number from 0 on expected, found "
                 f"{found.dtype}{found.shape}"
             )
         return int(found.item())
@@ -133,20 +136,35 @@ class GzFiles:
     def write(self, contents: Mapping[str, Iterable[bytes]]) -> None:
         """Write a file for each name, durably; `contents` are the bytes before compression.
 
-        They are all written beside first, so an error leaves what was there.
+        They are all written beside first, so an error leaves what was there. Then they take its
+        place: a kill amid that leaves no `add_count`, without which nobody reads the other files.
+        Else it would leave new columns beside old ones.
         """
         files.make_dirs(self.directory)
-        beside = {name: self.directory / f".{self.path(name).name}.tmp" for name in contents}
+        half_written = re.escape(self._beside("*").name).replace(r"\*", ".+")
+        for path, _match in list(self._matching(half_written)):
+            files.remove(path)  # of a process that was killed
         try:
             for name, pieces in contents.items():
-                files.write(beside[name], gzipped(pieces))
-            files.sync(beside.values())
+                files.write(self._beside(name), gzipped(pieces))
+            files.sync(map(self._beside, contents))
+            self.remove([_COUNT])
+            files.sync_dirs([self.directory])
+            there = [*_ATTRIBUTES, *(STORE_PREFIX + name for name in self.columns())]
+            self.remove(name for name in there if name not in contents)
             for name in contents:
-                files.rename(beside[name], self.path(name))
+                if name != _COUNT:
+                    files.rename(self._beside(name), self.path(name))
+            files.sync_dirs([self.directory])
+            if _COUNT in contents:
+                files.rename(self._beside(_COUNT), self.path(_COUNT))
         finally:
-            for path in beside.values():
-                files.remove(path)
+            for name in contents:
+                files.remove(self._beside(name))
         files.sync_dirs([self.directory])
+
+    def _beside(self, name: str) -> Path:
+        return self.directory / f".{self.path(name).name}.tmp"
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove these files, as far as they are there."""

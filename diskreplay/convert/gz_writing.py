@@ -63,7 +63,8 @@ def write(
     ------
     InvalidInputError, SuffixError
     StorageError
-        No half-written file is left; what was there before under this suffix is.
+        No half-written file is left; what was there before under this suffix is. A kill while the
+        files take their places leaves a checkpoint without ``add_count``, which is refused.
 
     Notes
     -----

@@ -43,6 +43,7 @@ from diskreplay.errors import InvalidInputError
 from diskreplay.inspection.episodes import episodes_of, unbroken
 from diskreplay.opening import open as open_buffer
 from diskreplay.store import files
+from diskreplay.store.outside import check_holds_none
 from diskreplay.store.paths import resolved
 from diskreplay.stored_space import StoredSpace
 from diskreplay.validation import one_of
@@ -121,6 +122,7 @@ def to_lerobot(
                 f"{out}: no LeRobot data set, so it is not replaced; choose another path, or "
                 "remove it yourself"
             )
+        check_holds_none(out)
     features = features_of(buffer)
     for feature in features:
         if feature.is_picture:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diskreplay.errors import FormatError, InvalidInputError
 from diskreplay.store import files, format, manifest, private, tempfiles
-from diskreplay.store.outside import check_outside
+from diskreplay.store.outside import check_holds_none, check_outside
 from diskreplay.store.paths import resolved
 from diskreplay.store.system_errors import explained
 
@@ -40,11 +40,13 @@ def new_file(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterato
 def new_files(
     out: str | os.PathLike[str], suffix: str, *, overwrite: bool = False
 ) -> Iterator[Path]:
-    """The same for a directory of files; one that holds anything else is never replaced."""
+    """The same for a directory of files; one that has anything else in it is never replaced."""
     out = resolved(out)
     if files.is_there(out):
         check_wanted(out, overwrite)
-        if not files.is_dir(out) or any(path.suffix != suffix for path in files.listed(out)):
+        if not files.is_dir(out) or not all(
+            path.suffix == suffix and files.is_file(path) for path in files.listed(out)
+        ):
             raise InvalidInputError(
                 f"{out}: holds other things than {suffix} files, so it is not replaced; choose "
                 "another path, or remove it yourself"
@@ -78,6 +80,7 @@ def new_store(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterat
                 ) from None
             if manifest.is_checkpoint(out):
                 raise InvalidInputError(f"{out}: a checkpoint, which is never replaced")
+            check_holds_none(out)
             held.enter_context(private.held(out))
         with new_directory(out) as beside:
             yield beside

@@ -54,7 +54,8 @@ def to_csv(
     ----------
     buffer, path, overwrite, progress
         As for `diskreplay.convert.parquet.to_parquet`; `path` is a file. It and its description
-        are there whole or not at all.
+        are there whole or not at all; after a kill while they take their places, the file may be
+        there without its description, and cannot be imported.
 
     Returns
     -------
@@ -101,6 +102,10 @@ def to_csv(
                 is_first = False
                 if progress is not None:
                     progress(len(frame), len(rows))
+        # Now the new files take their places, one after the other: a kill in between must not leave
+        # the old description to the new file.
+        files.remove(_description_of(path))
+        files.sync_dirs([path.parent])
     return path
 
 

@@ -126,7 +126,7 @@ def file_system(path: Path) -> str:
     """Where the file system that `path` is on is mounted, and its type; as far as is known."""
     real, longest, kind = os.path.realpath(path), "", ""
     with contextlib.suppress(OSError):  # elsewhere than on Linux
-        for line in Path("/proc/self/mounts").read_text().splitlines():
+        for line in os.fsdecode(Path("/proc/self/mounts").read_bytes()).splitlines():
             _device, point, its_kind, *_rest = line.split(" ")
             point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
             inside = real == point or real.startswith(point.rstrip("/") + "/")

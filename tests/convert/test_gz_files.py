@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+import subprocess
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from diskreplay.convert.gz_files import STORE_PREFIX, GzFiles
 from diskreplay.convert.npy_gz import npy_pieces
 from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError, SuffixError
 from diskreplay.store import files as file_calls
+from tests import processes
 from tests.convert.gz_rings import load_array, save_array
 
 
@@ -124,3 +126,70 @@ def test_all_files_are_written_or_none(tmp_path, monkeypatch):
     assert [load_array(directory, name, "s").tolist() for name in "ab"] == [[3, 3], [3, 3]]
     found.remove(["a", "c"])
     assert [path.name for path in directory.iterdir()] == ["b_ckpt.s.gz"]
+
+
+NAMES = [*(STORE_PREFIX + name for name in ("observation", "action", "q")), "add_count", "sum_tree"]
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from diskreplay.convert.gz_files import GzFiles
+from diskreplay.convert.npy_gz import npy_pieces
+from diskreplay.store import files
+
+made, at, rename, remove = [], int(sys.argv[2]), files.rename, files.remove
+
+def cut(call):
+    def cut_call(*arguments):
+        if len(made) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        made.append(arguments)
+        return call(*arguments)
+    return cut_call
+
+files.rename, files.remove = cut(rename), cut(remove)
+number = np.full(2, 2)
+GzFiles(sys.argv[1], "s").write(
+    {name: npy_pieces((2,), number.dtype, [number]) for name in sys.argv[3:]}
+)
+print("whole")
+"""
+
+
+def written(directory, names, number):
+    array = np.full(2, number)
+    GzFiles(directory, "s").write({name: npy_pieces((2,), array.dtype, [array]) for name in names})
+
+
+def test_files_of_other_names_do_not_stay_beside_those_that_are_written(tmp_path):
+    """They would be read as if they were of the same checkpoint."""
+    (tmp_path / "ckpt.s").touch()
+    (tmp_path / f"{STORE_PREFIX}q_ckpt.t.gz").touch()
+    written(tmp_path, NAMES, 1)
+    left = tmp_path / f".{STORE_PREFIX}q_ckpt.s.gz.tmp"
+    left.touch()  # of a process that was killed
+    written(tmp_path, [*NAMES[:2], "add_count"], 2)
+    there = {path.name for path in tmp_path.iterdir()}
+    names = {f"{name}_ckpt.s.gz" for name in [*NAMES[:2], "add_count"]}
+    assert there == names | {"ckpt.s", f"{STORE_PREFIX}q_ckpt.t.gz"}
+
+
+def test_a_kill_leaves_the_old_files_or_the_new_ones_or_no_count(tmp_path):
+    """Never new columns beside old ones that somebody would read."""
+    old, new, found = NAMES, [*NAMES[:2], "add_count"], set()
+    for at in range(40):
+        written(tmp_path, old, 1)
+        process = processes.Process(KILLED, tmp_path, at, *new, stdout=subprocess.PIPE)
+        with process:
+            is_whole = process.stdout.read() == "whole\n"
+        files = GzFiles(tmp_path, "s")
+        if not files.has("add_count"):
+            found.add(None)
+        else:
+            there = {name: files.array(name)[0] for name in NAMES if files.has(name)}
+            assert there in (dict.fromkeys(old, 1), dict.fromkeys(new, 2))
+            found.add(there["add_count"].item())
+        if is_whole:
+            break
+    assert is_whole
+    assert found == {None, 1, 2}

@@ -69,3 +69,37 @@ def test_a_link_leads_inside(tmp_path):
         from_npz(tmp_path / "x.npz", tmp_path / "link" / "new")
     with from_npz(tmp_path / "x.npz", tmp_path / "beside") as copy:
         assert copy.add_count == 9
+
+
+def test_no_directory_with_a_store_in_it_is_replaced(tmp_path):
+    """The one that is copied, say: it went with what was replaced."""
+    set_path, outer, named = tmp_path / "set", tmp_path / "outer", tmp_path / "parts/run.parquet"
+    with made(tmp_path / "store") as buffer:
+        to_lerobot(buffer, set_path)
+    made(outer).close()
+    for write, source, out in (
+        (to_lerobot, set_path / "replay", set_path), (convert, outer / "inner", outer),
+        (parts, named, named.parent),
+    ):  # fmt: skip
+        made(tmp_path / "inner").close()
+        source.parent.mkdir(exist_ok=True)
+        (tmp_path / "inner").rename(source)  # into a store, none would be made
+        before = sorted(out.rglob("*"))
+        for copied in (source, tmp_path / "store"):
+            with diskreplay.open(copied) as buffer:
+                with pytest.raises(diskreplay.InvalidInputError, match="not replaced"):
+                    write(buffer, out, overwrite=True)
+        assert sorted(out.rglob("*")) == before
+        assert verify(source).clean
+
+
+def test_a_directory_called_like_a_file_is_not_replaced(tmp_path):
+    notes = tmp_path / "out" / "old.parquet" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    with made(tmp_path / "store") as buffer:
+        with pytest.raises(
+            diskreplay.InvalidInputError, match=r"other things than \.parquet files"
+        ):
+            parts(buffer, tmp_path / "out", overwrite=True)
+    assert notes.read_text() == "mine"

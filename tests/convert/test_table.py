@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 
 import diskreplay
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
+from tests import processes
 from tests.convert.recorded import FEW, STREAM, Recorded, few_examples
 
 pandas = pytest.importorskip("pandas")
@@ -194,3 +196,53 @@ def test_nothing_half_written_stays(tmp_path, recorded):
     with pytest.raises(KeyboardInterrupt):
         to_csv(recorded.buffer, tmp_path / "t.csv", progress=stop)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+KILLED = """
+import os, signal, sys
+import diskreplay
+from diskreplay.convert.table import to_csv
+from diskreplay.store import files
+
+left, at, rename, remove = [], int(sys.argv[3]), files.rename, files.remove
+
+def cut(call):
+    def made(*arguments):
+        if len(left) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left.append(arguments)
+        return call(*arguments)
+    return made
+
+files.rename, files.remove = cut(rename), cut(remove)
+to_csv(diskreplay.open(sys.argv[1]), sys.argv[2], overwrite=True)
+print("whole")
+"""
+
+
+def test_a_killed_export_leaves_no_mixture(tmp_path):
+    """A new table beside the old description would be imported with its capacity and gamma."""
+    spaces = {"observation_space": Box(0, 1, (2,), "float32"), "action_space": Discrete(2)}
+    for name, gamma, rows in (("old", 0.5, 5), ("new", 0.9, 9)):
+        with diskreplay.ReplayBuffer(
+            tmp_path / name, capacity=rows, gamma=gamma, **spaces
+        ) as buffer:
+            for row in range(rows):
+                buffer.add(np.zeros(2, "float32"), row % 2, 0.0, False, False)
+    table, found = tmp_path / "t.csv", set()
+    for at in range(20):
+        with diskreplay.open(tmp_path / "old") as old:
+            to_csv(old, table, overwrite=True)
+        process = processes.Process(KILLED, tmp_path / "new", table, at, stdout=subprocess.PIPE)
+        with process:
+            is_whole = process.stdout.read() == "whole\n"
+        try:
+            with from_csv(table, tmp_path / "back", overwrite=True) as back:
+                assert (back.gamma, len(back)) in {(0.5, 4), (0.9, 8)}
+                found.add(back.gamma)
+        except FormatError:
+            found.add(None)
+        if is_whole:
+            break
+    assert is_whole
+    assert found == {0.5, 0.9, None}

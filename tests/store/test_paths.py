@@ -120,8 +120,9 @@ def test_of_two_mounts_the_inner_one_and_the_later_one(monkeypatch):
     mounts = (
         "a / ext4 rw 0 0\nb /data xfs rw 0 0\nc /data/my\\040disk ext2 rw 0 0\n"
         "d /data/my\\040disk tmpfs rw 0 0\ne /database btrfs rw 0 0\n"
+        "f /other/\udcff ext4 rw 0 0\n"  # bytes that are no text
     )
-    monkeypatch.setattr(Path, "read_text", lambda _self: mounts)
+    monkeypatch.setattr(Path, "read_bytes", lambda _self: os.fsencode(mounts))
     monkeypatch.setattr(os.path, "realpath", os.fspath)
     said = "the file system at {} ({})".format
     assert file_system(Path("/data/my disk/x")) == said("/data/my disk", "tmpfs")
@@ -134,7 +135,7 @@ def test_where_the_mounts_are_not_known(monkeypatch):
     def refuse(_self):
         raise PermissionError
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     assert file_system(Path("/")) == "its file system"
 
 
