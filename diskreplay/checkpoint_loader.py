@@ -17,6 +17,7 @@ from diskreplay.prefetchers import Prefetchers, Resumed
 from diskreplay.sequence_view import Views
 from diskreplay.store import attachments, checkpoint_names, generation, loading, tempfiles
 from diskreplay.store.listing import Checkpoint
+from diskreplay.store.manifest import Manifest
 from diskreplay.store.place import Place
 from diskreplay.store.store import Store
 from diskreplay.store_kind import StoreKind
@@ -95,16 +96,29 @@ class CheckpointLoader:
         with tempfiles.Workspace(session.path, "load") as room:
             yield foreign.convert(session, room.path), foreign.suffix, directory
 
+    def check(self, path: Path) -> None:
+        """Refuse what `load` would, before it changes anything. Without the session's lock."""
+        with self._opened(path):
+            pass
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path) -> Iterator[tuple[Store, Manifest]]:
+        """A checkpoint that is whole and that the live store can take."""
+        saved, contents = loading.open_checked(path)
+        try:
+            self._session._kind.check_opened(saved)
+            self._session._kind.check_saved(saved)
+            self._session._views.check_saved(saved)
+            yield saved, contents
+        finally:
+            saved.close()
+
     def _load(
         self, path: Path, place: Place, text: str, at: Path, resume_episodes: bool
     ) -> Checkpoint:
         """Load what is in a directory, if that stays at its path until all is read."""
         session = self._session
-        saved, contents = loading.open_checked(path)
-        try:
-            session._kind.check_opened(saved)
-            session._kind.check_saved(saved)
-            session._views.check_saved(saved)
+        with self._opened(path) as (saved, contents):
             _, damage = parse_metadata(saved.meta)
             if damage is not None:
                 warnings.warn(f"{saved.path}/zarr.json: damaged metadata left out: {damage}",
@@ -112,8 +126,6 @@ class CheckpointLoader:
             with session._prefetchers.drained() as under_way, session._views.drained() as paused:
                 self._replace(saved, place, under_way, resume_episodes)
                 session._views.take_over(session._rows, paused)
-        finally:
-            saved.close()
         rows = int((saved.count - saved.first).sum())
         return Checkpoint(
             at, session.name, text, contents.saved_at if at == path else None,

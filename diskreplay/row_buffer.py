@@ -45,6 +45,10 @@ class RowBuffer(MutableFields):
             self._check_writable()
             CheckpointLoader(self).load(path, None, resume_episodes=False, name=name)
 
+    def _check_load(self, path: Path) -> None:
+        """Refuse a checkpoint that could not be loaded; nothing changes."""
+        CheckpointLoader(self).check(path)
+
     def put_row(self, values: list[Any]) -> int:
         """Record one step of the only env, which fits: as `add`, in less time.
 

@@ -49,6 +49,7 @@ TOGETHER = {
     "owned_store_kind.py": ("stores of older APIs", "compat/test_slot_buffer.py", "test_slots.py"),
     "prioritized.py": ("calls of a buffer", "test_sample_at.py", "test_other_alpha.py"),
     "remote/run_file.py": ("who publishes", "remote/test_checkpoints.py"),
+    "ray/messages.py": ("what is sent", "on_ray/test_shard.py"),
     "ray/checkpoint_calls.py": ("passes calls on", "on_ray/test_sharded_buffer.py"),
     "row_buffer.py": ("calls of a buffer", "test_evict.py", "test_contracts.py"),
     "row_reader.py": ("reads by id", "test_take_both.py", "test_take_out.py"),

@@ -54,7 +54,7 @@ def patient(actor: Actor, method: str, *arguments: Any, timeout: float) -> Any:
             time.sleep(0.05)  # the network; a restart is waited for by Ray
 
 
-def let_pass(coordinator: Actor, what: str, count: int, timeout: float) -> None:
+def let_pass(coordinator: Actor, what: str, count: int, timeout: float, *more: Any) -> Any:
     """Wait for a rate limiter. Where its actor dies it is asked again: what it had let pass by then
     may be counted twice.
 
@@ -66,6 +66,13 @@ def let_pass(coordinator: Actor, what: str, count: int, timeout: float) -> None:
     count : int
     timeout : float
         That the limiter may take.
+    *more
+        Further arguments.
+
+    Returns
+    -------
+    object
+        What its actor answers.
 
     Raises
     ------
@@ -74,7 +81,7 @@ def let_pass(coordinator: Actor, what: str, count: int, timeout: float) -> None:
         The actor does not come back.
     """
     try:
-        patient(coordinator, what, count, timeout, timeout=timeout + 60.0)
+        return patient(coordinator, what, count, timeout, *more, timeout=timeout + 60.0)
     except LOST as error:
         raise ShardsLostError(
             f"the actor with the rate limiter does not answer, waited {timeout + 60.0:g} s: see "

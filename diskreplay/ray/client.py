@@ -13,9 +13,11 @@ from diskreplay.locks import Lock
 from diskreplay.options import Beta
 from diskreplay.ray.actors import Actor, wait
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
+from diskreplay.ray.coordinator import Ticket
 from diskreplay.ray.draw_graph import DrawGraph
 from diskreplay.ray.draw_request import DrawRequest, no_totals
 from diskreplay.ray.joined_batches import BatchOrder, joined
+from diskreplay.ray.messages import ShardState
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
@@ -70,7 +72,7 @@ class Client:
         """Ask all shards what they hold."""
         with self.lock:
             for handle in self.handles:
-                handle.look()
+                self._look(handle)
             asked = [
                 (handle, handle.actor.call("state"))
                 for handle in self.handles if not handle.is_lost
@@ -79,15 +81,32 @@ class Client:
         with self.lock:
             for handle, call in asked:
                 try:
-                    handle.learn(answer(call, 0.0))
-                    self.note_largest(handle.state.mass.largest)
+                    self.learn(handle, answer(call, 0.0))
                 except LOST:
                     handle.lose()
+
+    def learn(self, handle: ShardHandle, state: ShardState) -> None:
+        """A shard has answered. Needs the lock."""
+        known = handle.state.generation
+        handle.learn(state)
+        self._note_load(handle, known)
+        self.note_largest(state.mass.largest)
+
+    def _look(self, handle: ShardHandle) -> None:
+        """Take a shard back that was lost, if it answers."""
+        known = handle.state.generation
+        handle.look()
+        self._note_load(handle, known)
+
+    def _note_load(self, handle: ShardHandle, known: int) -> None:
+        """The largest priority of rows that are gone is not for those that come."""
+        if handle.state.generation != known:
+            self.largest = max(each.state.mass.largest for each in self.handles)
 
     def _known(self) -> np.ndarray:
         with self.lock:
             for handle in self.handles:
-                handle.look()
+                self._look(handle)
             return np.array([handle.state.mass.total for handle in self.handles])
 
     def wait_for_totals(self, until: float) -> np.ndarray:
@@ -118,7 +137,7 @@ class Client:
         return found
 
     def note_largest(self, priority: float) -> None:
-        """A priority that was seen somewhere."""
+        """A priority that was seen somewhere, of rows that are there."""
         self.largest = max(self.largest, priority)
 
     def add_count(self) -> int:
@@ -132,9 +151,11 @@ class Client:
 
     # -- drawing
 
-    def begin(self, batches: int, size: int) -> DrawRequest:
-        """Ask for batches."""
-        self.acquire("acquire_sample", batches * size)
+    def begin(self, batches: int, size: int, ticket: Ticket | None = None) -> DrawRequest | None:
+        """Ask for batches. None: the `ticket` was cancelled while the rate limiter had it wait."""
+        epoch = self._acquire(batches * size, ticket)
+        if epoch is None:
+            return None
         try:
             until = time.monotonic() + self.timeout
             while True:
@@ -146,20 +167,29 @@ class Client:
                     self.rng.taken()
                     numbers = [self.rng.random(size) for _ in range(batches)]
                     self.rng.taken()
-                    return DrawRequest(self, numbers, totals)
+                    return DrawRequest(self, numbers, totals, epoch)
         except BaseException:
-            self.give_back(batches * size)
+            self.give_back(batches * size, epoch)
             raise
 
-    def acquire(self, what: str, count: int) -> None:
-        """Wait for the rate limiter."""
-        if self.limiter is not None:
-            let_pass(self.coordinator, what, count, self.timeout)
+    def _acquire(self, count: int, ticket: Ticket | None) -> str | None:
+        """Wait for the rate limiter; what `give_back` wants."""
+        if self.limiter is None:
+            return ""
+        found: str | None = let_pass(
+            self.coordinator, "acquire_sample", count, self.timeout, ticket
+        )
+        return found
 
-    def give_back(self, samples: int) -> None:
+    def cancel(self, ticket: Ticket) -> None:
+        """Have the limiter let go of a request that waits."""
+        if self.limiter is not None:
+            self.coordinator.call("cancel", ticket)
+
+    def give_back(self, samples: int, epoch: str) -> None:
         """Samples that the limiter let pass and that were not taken."""
         if self.limiter is not None:
-            self.coordinator.call("give_back", samples)
+            self.coordinator.call("give_back", samples, epoch)
 
     # -- all shards
 
@@ -218,10 +248,11 @@ class Client:
                 f"priority {largest}: raised to alpha, at most {LARGEST_LEAF} expected"
             )
         with self.lock:
-            self.note_largest(float(largest))
             for number in set(shards.tolist()):
-                mine = shards == number
-                self.handles[number].add_update(generations[mine], ids[mine], priorities[mine])
+                mine, handle = shards == number, self.handles[number]
+                handle.add_update(generations[mine], ids[mine], priorities[mine])
+                current = generations[mine] == handle.state.generation  # else they are void
+                self.note_largest(float(priorities[mine][current].max(initial=0.0)))
 
     def send_updates(self) -> None:
         """Have all priorities arrive; of shards that do not answer they go on waiting."""
@@ -230,11 +261,11 @@ class Client:
             for handle in self.handles:
                 if handle.waiting and not handle.is_lost:
                     updates = handle.updates()
-                    call = handle.actor.call("update", updates, self.largest)
+                    call = handle.actor.call("update", updates, handle.known(self.largest))
                     sent.append((handle, call, updates))
             for handle, call, updates in sent:
                 try:
-                    handle.learn(answer(call, self.shard_timeout))
+                    self.learn(handle, answer(call, self.shard_timeout))
                     handle.sent(updates)
                 except LOST:
                     handle.lose()

@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,21 @@ from diskreplay.errors import RateLimiterTimeout
 from diskreplay.ray.rate_limiter import RateLimiter
 from diskreplay.store import files
 from diskreplay.store.format import read_document
+
+
+class Ticket(NamedTuple):
+    """A request of samples.
+
+    Attributes
+    ----------
+    asker : str
+        Another one for each prefetcher.
+    number : int
+        Of the asker's requests, which it makes one after the other.
+    """
+
+    asker: str
+    number: int
 
 
 class Coordinator:
@@ -37,6 +52,9 @@ class Coordinator:
         self._run, self._load = counts.with_name("run"), counts.with_name("load")
         self._counts = np.memmap(counts, np.int64, mode, shape=(2,))  # type: ignore[call-overload]
         self._changed = asyncio.Condition()
+        self._void: dict[str, int] = {}  # by who asks: up to which of its requests
+        self._noted_epoch = counts.with_name("epoch")
+        self._epoch = self._noted_epoch.read_text() if self._noted_epoch.exists() else ""
 
     async def options(self) -> tuple[dict[str, Any], RateLimiter | None]:
         """What a client is made from."""
@@ -58,20 +76,49 @@ class Coordinator:
         """
         await self._acquire(0, count, timeout)
 
-    async def acquire_sample(self, count: int, timeout: float) -> None:
-        """The same of samples."""
-        await self._acquire(1, count, timeout)
+    async def acquire_sample(
+        self, count: int, timeout: float, ticket: Ticket | None = None
+    ) -> str | None:
+        """The same of samples.
 
-    async def _acquire(self, which: int, count: int, timeout: float) -> None:
+        Parameters
+        ----------
+        count : int
+        timeout : float
+        ticket : Ticket, optional
+            For `cancel`.
+
+        Returns
+        -------
+        str or None
+            What `give_back` wants. None: it was cancelled, and nothing is counted.
+        """
+        return self._epoch if await self._acquire(1, count, timeout, ticket) else None
+
+    async def cancel(self, ticket: Ticket) -> None:
+        """Have a request of samples end that still waits, and those of its asker before it."""
+        async with self._changed:
+            self._void[ticket.asker] = ticket.number
+            self._changed.notify_all()
+
+    async def _acquire(
+        self, which: int, count: int, timeout: float, ticket: Ticket | None = None
+    ) -> bool:
         limiter = self._limiter
         if limiter is None:
             self._counts[which] += count
-            return
+            return True
+
+        def is_cancelled() -> bool:
+            return ticket is not None and ticket.number <= self._void.get(ticket.asker, -1)
+
         can = limiter.can_sample if which else limiter.can_insert
         async with self._changed:
             try:
                 async with asyncio.timeout(timeout):
-                    while not can(int(self._counts[0]), int(self._counts[1]), count):
+                    while not (
+                        is_cancelled() or can(int(self._counts[0]), int(self._counts[1]), count)
+                    ):
                         await self._changed.wait()
             except TimeoutError as error:
                 what = f"sample {count}" if which else f"insert {count}"
@@ -79,14 +126,19 @@ class Coordinator:
                     f"waited {timeout:g} s to {what} transitions; "
                     f"{limiter.figures(int(self._counts[0]), int(self._counts[1]))}"
                 ) from error
+            if is_cancelled():
+                return False
             self._counts[which] += count
             self._changed.notify_all()
+            return True
 
-    async def give_back(self, samples: int) -> None:
-        """Samples that were let pass and could not be taken."""
+    async def give_back(self, samples: int, epoch: str) -> None:
+        """Samples that were let pass and could not be taken. After a load the counts never had
+        those that were let pass before it."""
         async with self._changed:
-            self._counts[1] -= samples
-            self._changed.notify_all()
+            if epoch == self._epoch:
+                self._counts[1] -= samples
+                self._changed.notify_all()
 
     async def counts(self) -> tuple[int, int]:
         """Inserts and samples."""
@@ -108,8 +160,9 @@ class Coordinator:
         if plan.get("load") != load:
             return  # asked again
         async with self._changed:
-            self._counts[:] = plan["inserts"], plan["samples"]
+            self._counts[:], self._epoch = (plan["inserts"], plan["samples"]), load
             self._changed.notify_all()
+        files.replace({self._noted_epoch: load.encode()})
         files.sync([self._path])  # while the plan still has what they are to be
         files.remove(self._load)
         files.sync_dirs([self._load.parent])  # else a power cut has it end again, with old counts

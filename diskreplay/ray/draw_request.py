@@ -14,8 +14,8 @@ from diskreplay.ray.calls import LOST, answer
 from diskreplay.ray.draw_graph import DrawGraph, Execution
 from diskreplay.ray.global_draw import Allotment
 from diskreplay.ray.joined_batches import BatchOrder, joined
+from diskreplay.ray.messages import ShardState
 from diskreplay.ray.packed_batch import PackedBatch
-from diskreplay.ray.shard import ShardState
 from diskreplay.ray.shard_handle import ShardHandle
 from diskreplay.ray.shard_ids import global_ids
 
@@ -35,7 +35,7 @@ class Drawing(Protocol):
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
     def wait_for_totals(self, until: float) -> np.ndarray: ...
-    def note_largest(self, priority: float) -> None: ...
+    def learn(self, handle: ShardHandle, state: ShardState) -> None: ...
     def beta(self) -> float: ...
 
 
@@ -47,7 +47,7 @@ class _Part:
     ) -> None:
         self.handle, self.owners, self.positions = handle, owners, positions
         self.updates = handle.updates()
-        self.asked = positions, self.updates, largest
+        self.asked = positions, self.updates, handle.known(largest)
         self.call: Call | None = None  # there is none where a graph asks
         self.packed: PackedBatch | None = None
         self.state: ShardState | None = None
@@ -67,10 +67,15 @@ class DrawRequest:
         The random numbers of each batch.
     totals : ndarray of float64, shape (shards,)
         The sum of the leaves of each shard; one is positive.
+    epoch : str
+        For `Client.give_back`.
     """
 
-    def __init__(self, client: Drawing, uniform: list[np.ndarray], totals: np.ndarray) -> None:
+    def __init__(
+        self, client: Drawing, uniform: list[np.ndarray], totals: np.ndarray, epoch: str = ""
+    ) -> None:
         self._client, self.uniform, self._totals = client, uniform, totals
+        self.epoch = epoch
         self._parts: list[_Part] = []
         self._execution: Execution | None = None
         drawn = [global_draw.stratified(numbers, self._totals) for numbers in uniform]
@@ -160,8 +165,7 @@ class DrawRequest:
                     lost.append(part)
                     continue
                 part.handle.sent(part.updates)
-                part.handle.learn(part.state)
-                client.note_largest(part.state.mass.largest)
+                client.learn(part.handle, part.state)
                 if part.packed is None:  # it has nothing any more
                     lost.append(part)
         return lost

@@ -10,6 +10,8 @@ from diskreplay.errors import FormatError, UsageError
 from diskreplay.store import files, numbers
 from diskreplay.store.format import read_json
 
+_COPY = "."  # in a token: what follows it is of a copy of the writer
+
 
 class EnvLeases:
     """The leases of one shard. They have to be known after a kill: else two writers could add to
@@ -89,6 +91,28 @@ class EnvLeases:
         if held:
             self._write()
 
+    def hand_on(self, token: str, envs: list[int]) -> str:
+        """Give the lease of a writer to one copy of it, which gets a token of its own: the earlier
+        ones, and the writer that was copied, have none any more.
+
+        Raises
+        ------
+        UsageError
+            Another writer holds them.
+        """
+        origin = token.partition(_COPY)[0]
+        for env in envs:
+            holder, _until = self._held.get(env, ("", 0.0))
+            if holder.partition(_COPY)[0] != origin:
+                raise self._not_held(env)
+        made = f"{origin}{_COPY}{secrets.token_hex(8)}"
+        for env in envs:
+            holder, until = self._held[env]
+            self._seconds[made] = self._seconds.get(holder, 0.0)
+            self._held[env] = made, until
+        self._write()
+        return made
+
     def check(self, token: str, envs: list[int]) -> None:
         """Refuse a writer that does not hold these envs.
 
@@ -99,10 +123,14 @@ class EnvLeases:
         for env in envs:
             holder, _until = self._held.get(env, (None, 0.0))
             if holder != token:
-                raise UsageError(
-                    f"{self._path.parent}: env {env} is leased by another writer, since this one "
-                    "was closed or sent no rows for longer than its lease; make a new writer"
-                )
+                raise self._not_held(env)
+
+    def _not_held(self, env: int) -> UsageError:
+        return UsageError(
+            f"{self._path.parent}: env {env} is leased by another writer, since this one was "
+            "closed, sent no rows for longer than its lease, or is a copy in another process "
+            "that adds now; make a new writer"
+        )
 
     def _write(self) -> None:
         tokens = {token for token, _until in self._held.values()}

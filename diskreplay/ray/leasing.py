@@ -6,7 +6,7 @@ from typing import Any
 from diskreplay.errors import InvalidInputError, ShardsLostError
 from diskreplay.ray.actors import Actor
 from diskreplay.ray.calls import LOST, answer
-from diskreplay.ray.shard import Lease
+from diskreplay.ray.messages import Lease
 
 
 def leased(

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,72 +24,12 @@ from diskreplay.prioritized import PrioritizedReplayBuffer
 from diskreplay.ray.actors import leave_torch_alone, this_node, was_restarted
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.env_leases import EnvLeases
+from diskreplay.ray.messages import Chunk, KnownLargest, Lease, ShardState, Updates
 from diskreplay.ray.packed_batch import PackedBatch
 from diskreplay.ray.resharding import PartPiece
 from diskreplay.ray.shard_parts import ShardParts
-from diskreplay.sampling.prioritized import PriorityMass
 from diskreplay.store import files
 from diskreplay.store.format import read_document
-
-
-class Updates(NamedTuple):
-    """Priorities that one client sets, in their order; sent again until they are known to be here.
-
-    Three arrays, and not three for each batch: each array of a call costs Ray some microseconds.
-
-    Attributes
-    ----------
-    client : str
-    first : int
-        The number of the first of them, of all that this client has ever had for this shard.
-    generations, ids, priorities : ndarray
-        Of each; ids in the shard.
-    """
-
-    client: str
-    first: int
-    generations: np.ndarray
-    ids: np.ndarray
-    priorities: np.ndarray
-
-    @classmethod
-    def none(cls, client: str) -> Self:
-        """None at all."""
-        nothing = np.empty(0, np.int64)
-        return cls(client, 0, nothing, nothing, np.empty(0))
-
-    @property
-    def stop(self) -> int:
-        """The number of the one that comes after these."""
-        return self.first + len(self.ids)
-
-
-class ShardState(NamedTuple):
-    """What a shard says of itself in each answer."""
-
-    mass: PriorityMass
-    generation: int
-    add_count: int
-
-
-class Chunk(NamedTuple):
-    """Rows of some envs of a shard, as `ReplayBuffer.extend_many` takes them."""
-
-    columns: dict[str, np.ndarray]
-    envs: np.ndarray
-    first_rows: np.ndarray
-    lengths: np.ndarray
-    priority: np.ndarray
-
-
-class Lease(NamedTuple):
-    """Who may add to some envs of a shard."""
-
-    token: str
-    envs: list[int]
-    counts: list[int]
-    generation: int
-
 
 _PICKLED = 1 << 16  # bytes of an answer beside its arrays
 
@@ -229,7 +169,7 @@ class Shard:
     # -- drawing
 
     def draw(
-        self, positions: np.ndarray, updates: Updates, largest: float
+        self, positions: np.ndarray, updates: Updates, largest: KnownLargest
     ) -> tuple[PackedBatch | None, ShardState]:
         """Set priorities, then the transitions at these places of the sum; None if the shard has
         nothing to draw."""
@@ -242,7 +182,7 @@ class Shard:
             state = ShardState(mass, buffer.generation, buffer.add_count)
         return PackedBatch.of(batch), state
 
-    def draw_in_graph(self, asked: tuple[np.ndarray, Updates, float] | None) -> Any:
+    def draw_in_graph(self, asked: tuple[np.ndarray, Updates, KnownLargest] | None) -> Any:
         """`draw`, as a compiled graph calls it: its answer, the error in its place, and padding.
         None if nothing falls to this shard.
 
@@ -293,24 +233,29 @@ class Shard:
         if self._graph == graph:
             self._graph = None
 
-    def update(self, updates: Updates, largest: float) -> ShardState:
+    def update(self, updates: Updates, largest: KnownLargest) -> ShardState:
         """Set priorities."""
         with self._lock:
             self._update(updates, largest)
             return self.state()
 
-    def _update(self, updates: Updates, largest: float) -> PrioritizedReplayBuffer:
-        """Set priorities, but for those that another request has brought already."""
+    def _update(self, updates: Updates, largest: KnownLargest) -> PrioritizedReplayBuffer:
+        """Set priorities, but for those that another request has brought already, and those of ids
+        that mean nothing here."""
         buffer = self._checked()
         done = self._updated.get(updates.client, 0)
         # First: priorities that are refused are so once, and not with each request from here on.
         self._updated[updates.client] = max(done, updates.stop)
         new = slice(max(done - updates.first, 0), None)
+        ids = updates.ids[new]
         current = updates.generations[new] == buffer.generation
+        rows, envs = np.divmod(ids, buffer.num_envs)
+        current &= rows < buffer.bounds[envs, 1]  # else the others would be refused with them
         if current.any():
-            buffer.update_priorities(updates.ids[new][current], updates.priorities[new][current])
+            buffer.update_priorities(ids[current], updates.priorities[new][current])
         self._dropped += len(current) - int(np.count_nonzero(current))
-        buffer.raise_largest_priority(largest)
+        if largest.generation == buffer.generation:
+            buffer.raise_largest_priority(largest.priority)
         return buffer
 
     def gather(self, ids: np.ndarray) -> PackedBatch:
@@ -331,8 +276,9 @@ class Shard:
         token, envs = taken
         return Lease(token, envs, self.counts(envs), buffer.generation)
 
-    def renew(self, token: str, envs: list[int]) -> Lease:
-        """The counts of leased envs, for a writer that does not know what has come.
+    def renew(self, token: str, envs: list[int], hand_on: bool = False) -> Lease:
+        """The counts of leased envs, for a writer that does not know what has come. With `hand_on`
+        it is one of several copies, perhaps: it gets the lease, and the others do not have it.
 
         Raises
         ------
@@ -340,6 +286,7 @@ class Shard:
             Somebody else leases one of them by now.
         """
         buffer = self._checked()
+        token = self._leases.hand_on(token, envs) if hand_on else token
         self._leases.check(token, envs)
         return Lease(token, envs, self.counts(envs), buffer.generation)
 
@@ -384,8 +331,9 @@ class Shard:
     # -- checkpoints
 
     def save(
-        self, where: str | Bucket, suffix: str, updates: Updates, largest: float, run: str | None
-    ) -> tuple[dict[str, Any], ShardState]:
+        self, where: str | Bucket, suffix: str, updates: Updates, largest: KnownLargest,
+        run: str | None,
+    ) -> tuple[dict[str, Any], ShardState]:  # fmt: skip
         """Save this shard's part of a checkpoint; nobody knows of it before the whole is published.
 
         Returns
@@ -408,10 +356,11 @@ class Shard:
 
         Raises
         ------
-        CheckpointNotFoundError, CorruptCheckpointError, RemoteError
+        CheckpointError, StoreError, RemoteError
         """
-        self._checked()
+        buffer = self._checked()
         self._parts.prepare(pieces, bucket, load)
+        self._parts.check(buffer)
 
     def load(self, load: str) -> ShardState:
         """Go back to what was prepared for this load. Once: it may be asked again.

@@ -4,7 +4,7 @@ import numpy as np
 
 from diskreplay.ray.actors import Actor, Call, wait
 from diskreplay.ray.calls import LOST, answer
-from diskreplay.ray.shard import ShardState, Updates
+from diskreplay.ray.messages import KnownLargest, ShardState, Updates
 from diskreplay.sampling.prioritized import PriorityMass
 
 NOTHING = ShardState(PriorityMass(0.0, np.inf, 0, 0.0), -1, 0)
@@ -32,6 +32,10 @@ class ShardHandle:
     def add_update(self, generations: np.ndarray, ids: np.ndarray, priorities: np.ndarray) -> None:
         """Priorities to be sent with the next request. The arrays are ours from now on."""
         self._added.append((generations, ids, priorities))
+
+    def known(self, largest: float) -> KnownLargest:
+        """The largest priority that this client has seen, as the shard is told it."""
+        return KnownLargest(largest, self.state.generation)
 
     @property
     def waiting(self) -> int:

@@ -132,6 +132,17 @@ class ShardParts:
         files.make_lasting_dirs(self._note.parent)
         self._write_note(load=load, path=str(path))
 
+    def check(self, buffer: PrioritizedReplayBuffer) -> None:
+        """Refuse what was prepared where this buffer could not load it.
+
+        Raises
+        ------
+        CheckpointError, StoreError
+        """
+        path = self._noted()["path"]
+        if path is not None:  # else it was loaded
+            buffer._check_load(Path(path))
+
     def load(self, buffer: PrioritizedReplayBuffer, load: str) -> None:
         """Go back to what was prepared for this load, if that was not done yet.
 

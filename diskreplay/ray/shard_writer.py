@@ -20,7 +20,7 @@ from diskreplay.ray.actors import Actor, Call
 from diskreplay.ray.calls import LOST, answer, let_pass, patient
 from diskreplay.ray.launcher import shards_of
 from diskreplay.ray.leasing import leased
-from diskreplay.ray.shard import Chunk, Lease
+from diskreplay.ray.messages import Chunk, Lease
 from diskreplay.ray.trajectory_builder import TrajectoryBuilder
 from diskreplay.schema import Schema
 from diskreplay.signals import undisturbed
@@ -46,7 +46,9 @@ class ShardWriter:
     """Leases envs of one shard and sends it their rows in chunks; made by
     `ShardedReplayBuffer.writer`.
 
-    It may be sent to another process of the Ray cluster, as long as no rows wait in it.
+    It may be sent to another process of the Ray cluster, as long as no rows wait in it. The copy
+    that sends rows last has the lease, so a task or an actor that Ray runs again goes on with it;
+    the others cannot add any more.
 
     Parameters
     ----------
@@ -78,7 +80,7 @@ class ShardWriter:
         self._sent: deque[_Sent] = deque()
         self._unsent: deque[_Unsent] = deque()
         self._take(actor, shard, lease)
-        self._closed = False
+        self._closed = self._is_copy = False
 
     def _take(self, actor: Actor, shard: int, lease: Lease) -> None:
         """Add to these envs from here on."""
@@ -208,6 +210,12 @@ class ShardWriter:
 
     def _send(self) -> None:
         """Send all chunks that wait."""
+        if self._unsent and self._is_copy:
+            # Another copy may have added rows: these would be taken for those, and left out.
+            lease = self._renew(hand_on=True)
+            with undisturbed():  # or rows get the numbers of before
+                self._take(self._actor, self.shard, lease)
+                self._is_copy = False
         while self._unsent:
             while len(self._sent) >= _IN_FLIGHT:
                 self._acknowledge()
@@ -249,12 +257,13 @@ class ShardWriter:
         timeout, failover = self._options["timeout"], self._options["failover_after"]
         return float(timeout if failover is None else min(timeout, failover))
 
-    def _renew(self) -> Lease:
+    def _renew(self, *, hand_on: bool = False) -> Lease:
         begun = time.monotonic()
         try:
             lease: Lease = patient(
-                self._actor, "renew", self._token, self._envs.tolist(), timeout=self._patience
-            )
+                self._actor, "renew", self._token, self._envs.tolist(), hand_on,
+                timeout=self._patience,
+            )  # fmt: skip
         except LOST as error:
             raise ShardsLostError(
                 f"shard {self.shard} does not answer, waited {time.monotonic() - begun:.0f} s; "
@@ -374,7 +383,9 @@ class ShardWriter:
 
 
 def _received(arguments: tuple[Any, ...], chunk_rows: int, limited: bool) -> ShardWriter:
-    return ShardWriter(*arguments, chunk_rows=chunk_rows, limited=limited)
+    made = ShardWriter(*arguments, chunk_rows=chunk_rows, limited=limited)
+    made._is_copy = True
+    return made
 
 
 def _without_rests(chunk: Chunk, waiting: np.ndarray) -> Chunk:

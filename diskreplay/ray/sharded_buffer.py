@@ -13,12 +13,13 @@ from diskreplay.batch import Batch
 from diskreplay.errors import (
     ClosedError,
     DisconnectedError,
+    DtypeError,
     InvalidInputError,
     PriorityError,
     ShapeError,
     UnknownIdError,
 )
-from diskreplay.given_numbers import as_reals
+from diskreplay.given_numbers import as_array, as_reals
 from diskreplay.ray.actors import named
 from diskreplay.ray.arguments import check_transport, options_of
 from diskreplay.ray.calls import LOST, answer, patient
@@ -164,6 +165,7 @@ class ShardedReplayBuffer(CheckpointCalls):
         self._prefetchers: list[ShardedPrefetcher] = []
         self._places = CheckpointPlaces(client)
         self.batch_size: int = client.options["buffer"]["batch_size"]
+        self._most_inserted = self._most_sampled = 1  # of one call, as far as is known here
         self.name: str = client.options["name"]
         finish_load(client)
         client.refresh()
@@ -192,8 +194,7 @@ class ShardedReplayBuffer(CheckpointCalls):
         self._check_open()
         envs = given_numbers.whole("num_envs", num_envs)
         rows = given_numbers.whole("chunk_rows", chunk_rows)
-        if self._client.limiter is not None:
-            self._client.limiter.check_chunks(rows * envs, self.batch_size)
+        self._check_turns(inserted=rows * envs)
         client = self._client
         number, lease = leased(
             dict(enumerate(client.actors)), envs, client.options, client.timeout
@@ -222,6 +223,8 @@ class ShardedReplayBuffer(CheckpointCalls):
         ------
         EmptyBufferError
             Nothing can be sampled yet.
+        InvalidInputError
+            The rate limiter could never let so many pass.
         RateLimiterTimeout, ShardsLostError
             The limiter did not let it pass, or no shard answered, within `timeout`.
 
@@ -231,7 +234,10 @@ class ShardedReplayBuffer(CheckpointCalls):
         """
         self._check_open()
         size = given_numbers.whole("batch_size", batch_size, optional=True) or self.batch_size
-        return self._client.begin(1, size).finish()[0]
+        self._check_turns(sampled=size)
+        request = self._client.begin(1, size)
+        assert request is not None  # there is no ticket to cancel
+        return request.finish()[0]
 
     def prefetch(
         self, depth: int = 2, batches_per_request: int = 1, batch_size: int | None = None
@@ -246,14 +252,18 @@ class ShardedReplayBuffer(CheckpointCalls):
             Batches drawn together: fewer and larger calls. A batch's priorities are up to ``depth *
             batches_per_request`` batches old.
         batch_size : int, optional
+
+        Raises
+        ------
+        InvalidInputError
+            The rate limiter could never let such a request pass.
         """
         self._check_open()
-        made = ShardedPrefetcher(
-            self._client,
-            given_numbers.whole("depth", depth),
-            given_numbers.whole("batches_per_request", batches_per_request),
-            given_numbers.whole("batch_size", batch_size, optional=True) or self.batch_size,
-        )
+        ahead = given_numbers.whole("depth", depth)
+        together = given_numbers.whole("batches_per_request", batches_per_request)
+        size = given_numbers.whole("batch_size", batch_size, optional=True) or self.batch_size
+        self._check_turns(sampled=together * size)
+        made = ShardedPrefetcher(self._client, ahead, together, size)
         self._prefetchers = [each for each in self._prefetchers if not each.closed]
         self._prefetchers.append(made)
         return made
@@ -282,21 +292,38 @@ class ShardedReplayBuffer(CheckpointCalls):
         ids, generation : array_like of int, shape (batch,)
             ``batch.id`` and ``batch.generation``. Where a shard's generation is another one by now,
             a checkpoint was loaded and its ids are void: those are dropped and counted.
+            So are those of ids that their shard has never given out.
         priorities : array_like of float, shape (batch,)
             Finite and not negative.
 
         Raises
         ------
-        PriorityError, UnknownIdError, ShapeError
+        PriorityError, UnknownIdError, ShapeError, DtypeError
             Nothing was changed.
         """
         self._check_open()
         shards, own = self._split(ids)
         values = as_reals("priorities", priorities, PriorityError).copy()  # they travel later
-        runs = np.broadcast_to(np.asarray(generation, np.int64), own.shape)
+        runs = as_array("generation", generation)
+        if runs.size and runs.dtype.kind not in "iu":
+            raise DtypeError(f"generation: integers expected, found dtype {runs.dtype}")
+        if runs.shape not in ((), own.shape):
+            raise ShapeError(f"generation: shape {own.shape} expected, found {runs.shape}")
+        runs = np.broadcast_to(runs.astype(np.int64), own.shape)
         if values.shape != own.shape:
             raise ShapeError(f"priorities: shape {own.shape} expected, found {values.shape}")
         self._client.add_updates(shards, own, values, runs)
+
+    def _check_turns(self, inserted: int = 1, sampled: int | None = None) -> None:
+        """Refuse calls of so many transitions or samples, if they and the largest ones of the other
+        side that this client knows of could wait for each other for ever."""
+        limiter = self._client.limiter
+        if limiter is None:
+            return
+        inserted = max(inserted, self._most_inserted)
+        most = max(sampled or self.batch_size, self._most_sampled)
+        limiter.check_chunks(inserted, most)
+        self._most_inserted, self._most_sampled = inserted, most if sampled else self._most_sampled
 
     def _split(self, ids: Any) -> tuple[np.ndarray, np.ndarray]:
         checked = validation.checked_ids(ids)

@@ -14,9 +14,11 @@ from diskreplay.brief import brief
 from diskreplay.errors import (
     CheckpointError,
     CorruptCheckpointError,
+    DiskReplayError,
     InvalidInputError,
     RemoteError,
     ShardsLostError,
+    StoreError,
 )
 from diskreplay.ray.actors import Actor
 from diskreplay.ray.calls import LOST, answer, patient
@@ -109,8 +111,9 @@ class ShardedCheckpoints:
                 for handle in client.handles:
                     updates = handle.updates()
                     call = handle.actor.call(
-                        "save", there.destination, part, updates, client.largest, there.run
-                    )
+                        "save", there.destination, part, updates, handle.known(client.largest),
+                        there.run,
+                    )  # fmt: skip
                     calls.append((handle, call, updates))
             asked, parts = 0, []
             try:
@@ -120,7 +123,7 @@ class ShardedCheckpoints:
                     parts.append(saved)
                     with client.lock:
                         handle.sent(updates)
-                        handle.learn(state)  # with which a run that loads it begins, too
+                        client.learn(handle, state)  # with which a run that loads it begins, too
                 for handle, _call, _updates in calls:
                     asked = handle.number
                     self._wait_pushed(handle.actor, part)
@@ -189,7 +192,7 @@ class ShardedCheckpoints:
         except LOST as error:
             raise ShardsLostError(f"shard {number} does not answer: {error}") from error
         with client.lock:
-            handle.learn(state)
+            client.learn(handle, state)
             handle.sent(handle.updates())
 
     def attachments(self, suffix: int | str | None) -> dict[str, bytes]:
@@ -225,7 +228,7 @@ def ask_each(
     for call in calls:
         try:
             found.append(answer(call, timeout))
-        except (CheckpointError, RemoteError) as error:
+        except (CheckpointError, StoreError, RemoteError) as error:
             errors.append(error)
     if errors:
         raise errors[0]
@@ -250,7 +253,7 @@ def finish_load(client: Client) -> None:
         return
     try:
         go_back(client, load, client.timeout)
-    except (CheckpointError, *LOST) as error:
+    except (DiskReplayError, *LOST) as error:
         warnings.warn(
             "a client was killed while it loaded a checkpoint, and that could not be finished: "
             f"some shards may have loaded it and others not; load again ({error})",

@@ -1,6 +1,8 @@
 """Batches of all shards, asked for ahead."""
 
 import contextlib
+import itertools
+import secrets
 import threading
 from collections import deque
 from typing import Any, Self
@@ -11,6 +13,7 @@ from diskreplay.batch import Batch
 from diskreplay.errors import ClosedError, DisconnectedError
 from diskreplay.locks import LOOK_AGAIN_S, Lock
 from diskreplay.ray.client import Client
+from diskreplay.ray.coordinator import Ticket
 
 
 class ShardedPrefetcher:
@@ -22,7 +25,8 @@ class ShardedPrefetcher:
 
     def __init__(self, client: Client, depth: int, batches: int, size: int) -> None:
         self._client, self._depth, self._batches, self._size = client, depth, batches, size
-        self._ready: deque[tuple[Batch, np.ndarray]] = deque()
+        self._ready: deque[tuple[Batch, np.ndarray, str]] = deque()
+        self._ticket = Ticket(secrets.token_hex(8), 0)
         self._lock = Lock()
         self._changed = threading.Condition(self._lock)
         self._closed = self._paused = self._working = False
@@ -42,9 +46,13 @@ class ShardedPrefetcher:
                 if self._closed:
                     return
                 self._working = True
+                self._ticket = self._ticket._replace(number=self._ticket.number + 1)
             try:
-                request = self._client.begin(self._batches, self._size)
-                made = list(zip(request.finish(), request.uniform, strict=True))
+                request = self._client.begin(self._batches, self._size, self._ticket)
+                if request is None:
+                    continue  # `pause` has cancelled it
+                batches, epochs = request.finish(), itertools.repeat(request.epoch)
+                made = list(zip(batches, request.uniform, epochs, strict=False))
             except BaseException as error:  # raised where a batch is taken
                 with self._lock:
                     self._error = error
@@ -81,7 +89,7 @@ class ShardedPrefetcher:
                     raise ClosedError("this prefetcher was closed")
                 self._changed.wait(LOOK_AGAIN_S)
             if self._ready:
-                batch, _numbers = self._ready.popleft()
+                batch, _numbers, _epoch = self._ready.popleft()
                 self._changed.notify_all()
                 return batch
             error, self._error = self._error, None
@@ -92,15 +100,21 @@ class ShardedPrefetcher:
     def pause(self) -> list[np.ndarray]:
         """Stop asking, and give up what was not taken: the random numbers of it, in order."""
         with self._lock:
-            self._paused = True
+            self._paused, ticket = True, self._ticket if self._working else None
+        if ticket is not None:
+            # What waits for the limiter would have this wait, too: for a minute, or for ever where
+            # it is this thread that adds.
+            with contextlib.suppress(DisconnectedError):
+                self._client.cancel(ticket)
+        with self._lock:
             while self._working:
                 self._changed.wait(LOOK_AGAIN_S)
-            numbers = [numbers for _batch, numbers in self._ready]
+            given_up = list(self._ready)
             self._ready.clear()
-        if numbers:
-            with contextlib.suppress(DisconnectedError):  # the limiter's actor is not reached
-                self._client.give_back(sum(map(len, numbers)))
-        return numbers
+        with contextlib.suppress(DisconnectedError):  # the limiter's actor is not reached
+            for _batch, numbers, epoch in given_up:
+                self._client.give_back(len(numbers), epoch)
+        return [numbers for _batch, numbers, _epoch in given_up]
 
     def resume(self) -> None:
         """Ask again."""

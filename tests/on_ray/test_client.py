@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 import diskreplay
-from diskreplay.errors import EmptyBufferError, ShardsLostError
+from diskreplay.errors import (
+    DtypeError,
+    EmptyBufferError,
+    InvalidInputError,
+    ShapeError,
+    ShardsLostError,
+)
 from diskreplay.ray.client import Client
-from diskreplay.ray.rate_limiter import MinSize
-from diskreplay.ray.shard import ShardState
+from diskreplay.ray.messages import ShardState
+from diskreplay.ray.rate_limiter import MinSize, SampleToInsertRatio
 from diskreplay.ray.sharded_buffer import ShardedReplayBuffer
 from diskreplay.sampling.prioritized import PriorityMass
 from diskreplay.sampling.rng import ReplayableRng
@@ -79,7 +85,7 @@ def test_nothing_is_waited_for_where_all_shards_answer_that_they_have_nothing(cl
 
 def test_rows_that_the_limiter_has_counted_are_waited_for(client, monkeypatch):
     client.limiter = MinSize(1)
-    monkeypatch.setattr(client, "acquire", lambda what, count: None)
+    monkeypatch.setattr(client, "_acquire", lambda count, ticket: "")
     with ThreadPoolExecutor(1) as pool:
         drawn = pool.submit(client.begin, 1, 4)
         for _ in range(3):
@@ -91,7 +97,7 @@ def test_rows_that_the_limiter_has_counted_are_waited_for(client, monkeypatch):
 @pytest.mark.parametrize(("lost", "error"), [(1, ShardsLostError), (0, EmptyBufferError)])
 def test_the_wait_ends(client, monkeypatch, lost, error):
     client.limiter, client.timeout = MinSize(1), 0.3
-    monkeypatch.setattr(client, "acquire", lambda what, count: None)
+    monkeypatch.setattr(client, "_acquire", lambda count, ticket: "")
     for handle in client.handles[:lost]:
         lose(handle)
     with pytest.raises(error):
@@ -122,3 +128,56 @@ def test_no_ids_are_no_transitions_as_of_a_buffer(tmp_path, monkeypatch, stack_s
     sharded._closed = True
     for shard in shards:
         shard.made.close()
+
+
+@pytest.fixture
+def sharded(tmp_path, monkeypatch):
+    use_local_actors(monkeypatch)
+    shards = [local_shard(tmp_path, number, 2, 1) for number in range(2)]
+    made = ShardedReplayBuffer.__new__(ShardedReplayBuffer)
+    made._closed, made.batch_size, made._most_inserted, made._most_sampled = False, 32, 1, 1
+    rng = ReplayableRng(np.random.default_rng(0))
+    made._client = Client(ActorThatIsNotThere(), OPTIONS, None, shards, rng)
+    yield made
+    made._closed = True
+    for shard in shards:
+        shard.made.close()
+
+
+@pytest.mark.parametrize(
+    ("generation", "error"),
+    [
+        ([1], ShapeError), ([[1], [1]], ShapeError), (None, DtypeError), (["a", "b"], DtypeError),
+        ([1.0, 1.5], DtypeError), ([1.0, np.nan], DtypeError),
+    ],
+)  # fmt: skip
+def test_generations_that_make_no_sense_are_refused(sharded, generation, error):
+    with pytest.raises(error, match="generation: "):
+        sharded.update_priorities([0, 1], [1.0, 2.0], generation)
+    assert not any(handle.waiting for handle in sharded._client.handles)
+    sharded.update_priorities([0, 1], [1.0, 2.0], 1)
+
+
+def test_requests_that_the_limiter_could_never_let_pass_are_refused(sharded):
+    sharded._client.limiter = SampleToInsertRatio(1, 50, 100)
+    with pytest.raises(InvalidInputError, match="could wait for each other for ever"):
+        sharded.prefetch(batches_per_request=8)
+    with pytest.raises(InvalidInputError, match="could wait for each other for ever"):
+        sharded.sample(200)
+    sharded._check_turns(sampled=150)
+    with pytest.raises(InvalidInputError, match="64 inserts and 150 samples"):
+        sharded.writer(1, 64)
+
+
+def test_the_largest_priority_is_that_of_rows_that_are_there(client):
+    client.learn(client.handles[0], HAS_ROWS)
+    client.learn(client.handles[1], HAS_ROWS)
+    ids, ones = np.arange(2), np.ones(2, np.int64)
+    client.add_updates(ones, ids, np.full(2, 9.0), ones)
+    assert client.largest == 9.0
+    client.add_updates(ones, ids, np.full(2, 50.0), ones - 1)  # of before a load: void
+    assert client.largest == 9.0
+    for handle in client.handles[:2]:  # another client has loaded
+        client.learn(handle, HAS_ROWS._replace(generation=2))
+    assert client.largest == 1.0
+    assert client.handles[0].known(client.largest) == (1.0, 2)

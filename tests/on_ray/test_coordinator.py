@@ -6,7 +6,7 @@ import os
 import pytest
 
 from diskreplay.errors import RateLimiterTimeout
-from diskreplay.ray.coordinator import Coordinator
+from diskreplay.ray.coordinator import Coordinator, Ticket
 from diskreplay.ray.rate_limiter import MinSize, SampleToInsertRatio
 
 
@@ -20,7 +20,7 @@ def test_counts_outlive_the_process_and_a_file_of_another_length_does_not(tmp_pa
     async def count():
         await coordinator.acquire_insert(7, 1.0)
         await coordinator.acquire_sample(20, 1.0)
-        await coordinator.give_back(4)
+        await coordinator.give_back(4, "")
         return await coordinator.counts(), await coordinator.options()
 
     assert asyncio.run(count()) == ((7, 16), ({"name": "r"}, None))
@@ -98,7 +98,7 @@ def test_samples_that_are_given_back_wake_who_waits(tmp_path):
         waiting = asyncio.create_task(coordinator.acquire_sample(2, 30.0))
         await asyncio.sleep(0)
         assert not waiting.done()
-        await coordinator.give_back(8)
+        await coordinator.give_back(8, "")
         await waiting
         return await coordinator.counts()
 
@@ -139,3 +139,43 @@ def test_the_end_of_a_load_wakes_who_waits(tmp_path):
         return await coordinator.counts()
 
     assert asyncio.run(run()) == (50, 7)
+
+
+def test_a_request_that_is_cancelled_is_not_counted_and_later_ones_are_made(tmp_path):
+    coordinator = made(tmp_path, SampleToInsertRatio(1.0, 1, 5.0))
+
+    async def run():
+        await coordinator.acquire_insert(4, 1.0)
+        assert await coordinator.acquire_sample(8, 1.0, Ticket("a", 1)) == ""
+        waiting = asyncio.create_task(coordinator.acquire_sample(2, 30.0, Ticket("a", 2)))
+        other = asyncio.create_task(coordinator.acquire_sample(2, 30.0, Ticket("b", 2)))
+        await asyncio.sleep(0)
+        await coordinator.cancel(Ticket("a", 2))
+        assert await waiting is None
+        assert not other.done()
+        await coordinator.give_back(8, "")
+        assert await other == ""
+        assert await coordinator.acquire_sample(2, 1.0, Ticket("a", 2)) is None  # it came late
+        assert await coordinator.acquire_sample(2, 1.0, Ticket("a", 3)) == ""
+        return await coordinator.counts()
+
+    assert asyncio.run(run()) == (4, 4)
+
+
+def test_what_was_let_pass_before_a_load_is_not_given_back_to_its_counts(tmp_path):
+    coordinator = made(tmp_path, MinSize(1))
+
+    def ask(method, *arguments):
+        return asyncio.run(getattr(coordinator, method)(*arguments))
+
+    ask("acquire_insert", 4, 1.0)
+    before = ask("acquire_sample", 8, 1.0)
+    ask("begin_load", "one", 70, 60)
+    ask("end_load", "one")
+    ask("give_back", 8, before)
+    assert ask("counts") == (70, 60)
+    since = ask("acquire_sample", 8, 1.0)
+    coordinator = made(tmp_path, MinSize(1))  # whose process was killed
+    ask("give_back", 8, before)
+    ask("give_back", 8, since)
+    assert ask("counts") == (70, 60)

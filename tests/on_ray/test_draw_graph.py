@@ -14,7 +14,7 @@ import pytest
 from diskreplay import EmptyBufferError, InvalidInputError
 from diskreplay.ray import ShardedReplayBuffer
 from diskreplay.ray.calls import answer
-from diskreplay.ray.shard import Updates
+from diskreplay.ray.messages import Updates
 from tests.on_ray.workload import add, check, halt, make, numbers_of, stored
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -160,7 +160,7 @@ def test_updates_that_were_overtaken_are_not_made_again(shared):
         updates = Updates(
             client, first, np.full(count, generation), np.repeat(ids, count), np.array(priorities)
         )
-        return answer(handle.actor.call("update", updates, 1.0)).mass.total
+        return answer(handle.actor.call("update", updates, handle.known(1.0))).mass.total
 
     both = total("someone", 0, old, new)
     assert total("someone", 0, old) == both

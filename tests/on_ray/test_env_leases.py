@@ -87,3 +87,27 @@ def test_a_lease_for_ever_is_read(tmp_path):
     path = tmp_path / "leases"
     EnvLeases(path, 2).take(1, float("inf"))
     assert EnvLeases(path, 2, restarted=True).free() == [1]
+
+
+def test_of_the_copies_of_a_writer_the_last_one_has_its_lease(tmp_path, clock):
+    leases = EnvLeases(tmp_path / "leases", 4)
+    token, envs = leases.take(2, 60.0)
+    other, others = leases.take(2, 60.0)
+    first = leases.hand_on(token, envs)
+    again = leases.hand_on(token, envs)  # of a task that is run again: it has the same token
+    last = leases.hand_on(first, envs)  # of a copy of the copy
+    assert len({token, first, again, last}) == 4
+    leases = EnvLeases(tmp_path / "leases", 4)
+    leases.check(last, envs)
+    leases.check(other, others)
+    for stale in (token, first, again):
+        with pytest.raises(UsageError, match="a copy in another process that adds now"):
+            leases.check(stale, envs)
+    with pytest.raises(UsageError):
+        leases.hand_on(other, envs)
+    leases.release(first)
+    leases.check(last, envs)
+    leases.release(last)
+    assert leases.free() == envs
+    with pytest.raises(UsageError):
+        leases.hand_on(token, envs)

@@ -14,12 +14,15 @@ from diskreplay.errors import (
     UsageError,
 )
 from diskreplay.ray import shard as module
+from diskreplay.ray.messages import Chunk, KnownLargest, Updates
 from diskreplay.ray.resharding import PartPiece
-from diskreplay.ray.shard import Chunk, GraphName, Shard, Updates
+from diskreplay.ray.shard import GraphName, Shard
 from tests.on_ray.without_ray import BUFFER, frames
 
 ENVS = 2
 IDENTITY = {"shard": 0, "num_shards": 1, "num_envs": ENVS}
+
+LARGEST = KnownLargest(1.0, 1)
 
 
 def made(path, **options):
@@ -101,19 +104,36 @@ def test_each_update_is_made_once(shard):
     fill(shard)
     generation = shard._buffer.generation
     one = updates("a", 0, [0, 1], [2.0, 3.0], generation)
-    shard.update(one, 1.0)
-    shard.update(updates("b", 0, [0], [5.0], generation), 1.0)
-    shard.update(one, 1.0)  # sent again
+    shard.update(one, LARGEST)
+    shard.update(updates("b", 0, [0], [5.0], generation), LARGEST)
+    shard.update(one, LARGEST)  # sent again
     assert (leaf(shard, 0), leaf(shard, 1)) == (5.0, 3.0)
     more = updates("a", 0, [0, 1, 2], [2.0, 3.0, 4.0], generation)  # with one that is new
-    shard.update(more, 9.0)
+    shard.update(more, KnownLargest(9.0, generation))
     assert (leaf(shard, 0), leaf(shard, 1), leaf(shard, 2)) == (5.0, 3.0, 4.0)
     assert shard.state().mass.largest == 9.0
-    shard.update(updates("a", 3, [0], [7.0], generation + 1), 1.0)  # of rows that are void
+    shard.update(updates("a", 3, [0], [7.0], generation + 1), LARGEST)  # of rows that are void
     assert leaf(shard, 0) == 5.0
     assert shard._dropped == 1
     assert Updates.none("c").stop == 0
     assert more.stop == 3
+
+
+def test_the_largest_priority_of_rows_that_are_gone_is_not_for_those_that_come(shard):
+    fill(shard)
+    generation = shard._buffer.generation
+    state = shard.update(Updates.none("a"), KnownLargest(1000.0, generation - 1))
+    assert state.mass.largest == 1.0
+    state = shard.update(Updates.none("a"), KnownLargest(1000.0, generation))
+    assert state.mass.largest == 1000.0
+
+
+def test_updates_of_ids_that_were_never_given_out_leave_the_others(shard):
+    fill(shard)
+    generation = shard._buffer.generation
+    shard.update(updates("a", 0, [0, 20, 3, 1 << 40], [2.0, 3.0, 4.0, 5.0], generation), LARGEST)
+    assert (leaf(shard, 0), leaf(shard, 3)) == (2.0, 4.0)
+    assert shard._dropped == 2
 
 
 def test_priorities_that_are_refused_are_so_once(shard):
@@ -121,8 +141,8 @@ def test_priorities_that_are_refused_are_so_once(shard):
     generation = shard._buffer.generation
     wrong = updates("a", 0, [0], [-1.0], generation)
     with pytest.raises(DiskReplayError):
-        shard.update(wrong, 1.0)
-    shard.update(wrong, 1.0)
+        shard.update(wrong, LARGEST)
+    shard.update(wrong, LARGEST)
 
 
 def test_a_draw_sets_priorities_before(shard):
@@ -130,14 +150,14 @@ def test_a_draw_sets_priorities_before(shard):
     generation = shard._buffer.generation
     ids = np.arange(18)
     given = updates("a", 0, ids, np.where(ids == 5, 1.0, 0.0), generation)
-    packed, state = shard.draw(np.array([0.1, 0.9]), given, 1.0)
+    packed, state = shard.draw(np.array([0.1, 0.9]), given, LARGEST)
     assert packed.arrays["id"].tolist() == [5, 5]
     assert state.mass.total == 1.0
     assert shard.gather(np.array([3])).arrays["number"].tolist() == [1001]
 
 
 def test_an_empty_shard_draws_nothing(shard):
-    packed, state = shard.draw(np.array([0.5]), Updates.none("a"), 1.0)
+    packed, state = shard.draw(np.array([0.5]), Updates.none("a"), LARGEST)
     assert packed is None
     assert (state.mass.total, state.add_count) == (0.0, 0)
 
@@ -146,7 +166,7 @@ def test_a_graph_gets_answers_with_room_for_larger_ones(shard):
     fill(shard)
     assert shard.draw_in_graph(None) is None
     assert shard.begin_graph(GraphName(3, 1)) is True
-    asked = np.linspace(0, 0.99, 8), Updates.none("a"), 1.0
+    asked = np.linspace(0, 0.99, 8), Updates.none("a"), LARGEST
     (packed, _state), error, padding = shard.draw_in_graph(asked)
     assert (error, padding) == (None, None)
     shard._graph_room = 0
@@ -156,7 +176,7 @@ def test_a_graph_gets_answers_with_room_for_larger_ones(shard):
     assert padding.nbytes == needed // 4
     assert shard.draw_in_graph(asked)[2] is None
     wrong = updates("b", 0, [0], [-1.0], shard._buffer.generation)
-    drawn, error, _padding = shard.draw_in_graph((asked[0], wrong, 1.0))
+    drawn, error, _padding = shard.draw_in_graph((asked[0], wrong, LARGEST))
     assert drawn is None
     assert isinstance(error, DiskReplayError)
 
@@ -197,7 +217,7 @@ def test_a_shard_is_opened_again_by_its_identity_alone(tmp_path):
 def test_a_shard_without_its_disk_is_lost_until_it_is_restored(tmp_path, monkeypatch):
     shard = made(tmp_path / "shard")
     fill(shard)
-    part, state = shard.save(str(tmp_path / "ck"), "1", Updates.none("a"), 1.0, None)
+    part, state = shard.save(str(tmp_path / "ck"), "1", Updates.none("a"), LARGEST, None)
     assert state.add_count == 20
     shard.close()
     monkeypatch.setattr(module, "was_restarted", lambda: True)
@@ -211,13 +231,13 @@ def test_a_shard_without_its_disk_is_lost_until_it_is_restored(tmp_path, monkeyp
 
 def test_a_load_goes_back_and_what_was_asked_of_ids_before_is_void(shard, tmp_path):
     lease = fill(shard)
-    part, _state = shard.save(str(tmp_path / "ck"), "1", Updates.none("a"), 1.0, None)
+    part, _state = shard.save(str(tmp_path / "ck"), "1", Updates.none("a"), LARGEST, None)
     shard.append(lease.token, lease.generation, chunk([10, 10], [5, 5]), 600.0)
     shard.prepare([PartPiece(part, 0, ENVS)], None, "load")
     state = shard.load("load")
     assert state.add_count == 20
     assert state.generation != lease.generation
-    shard.update(updates("a", 0, [0], [7.0], lease.generation), 1.0)
+    shard.update(updates("a", 0, [0], [7.0], lease.generation), LARGEST)
     assert leaf(shard, 0) == 1.0
     shard.remove([part["path"]])
     assert not list((tmp_path / "ck").iterdir())

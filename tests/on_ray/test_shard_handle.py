@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diskreplay.ray import shard_handle
-from diskreplay.ray.shard import ShardState
+from diskreplay.ray.messages import ShardState
 from diskreplay.ray.shard_handle import NOTHING, ShardHandle
 from diskreplay.sampling.prioritized import PriorityMass
 from tests.on_ray.without_ray import LocalActor, answer

@@ -17,9 +17,10 @@ from diskreplay.errors import (
     RateLimiterTimeout,
     RowsMissingError,
     ShardsLostError,
+    UsageError,
 )
 from diskreplay.ray import shard_writer
-from diskreplay.ray.shard import Chunk, Lease
+from diskreplay.ray.messages import Chunk, Lease
 from diskreplay.ray.shard_writer import ShardWriter
 from tests.effort import effort
 from tests.on_ray.without_ray import BUFFER, LocalActor, frames, local_shard, use_local_actors
@@ -97,7 +98,8 @@ class ListShard:
     def lease(self, size, seconds):
         return Lease("token", list(range(size)), [0] * size, 1)
 
-    def renew(self, token, envs):
+    def renew(self, token, envs, hand_on):
+        assert not hand_on
         return Lease(token, envs, [len(self.rows[env]) for env in envs], 1)
 
     def release(self, token):
@@ -422,3 +424,53 @@ def test_the_rest_of_an_episode_is_left_out_of_a_chunk(begins, data):
     assert found.lengths.tolist() == [len(rows) for rows in kept]
     assert waits.tolist() == still
     assert chunk.lengths.tolist() == lengths.tolist()
+
+
+def copied(writer):
+    """What another process has of a writer that was sent there."""
+    made, arguments = writer.__reduce__()
+    return made(*arguments)
+
+
+def late_steps(writer):
+    for number in range(4):
+        step(writer, number)
+    writer.flush()
+
+
+def test_a_task_that_runs_again_goes_on_behind_the_rows_of_the_first_time(tmp_path):
+    """Ray gives it the same writer: rows with the numbers of before would be left out."""
+    actor = local_shard(tmp_path)
+    sent = writer_of(actor, chunk_rows=4)
+    first, again = copied(sent), copied(sent)
+    for number in range(10):
+        step(first, number)
+    first.flush()
+    for number in range(500, 515):
+        step(again, number)
+    again.flush()
+    assert again.acknowledged.tolist() == [25, 25]
+    numbers = [*range(10), *range(500, 515)]
+    for env in range(ENVS):
+        assert stored(actor, env) == listed(numbers, env, ())
+    assert actor.made._buffer.take("step", [10 * ENVS]) == 0  # another episode
+    for late in (first, sent):
+        with pytest.raises(UsageError, match="a copy in another process that adds now"):
+            late_steps(late)
+    for number in range(515, 520):
+        step(again, number)
+    again.close()
+    assert stored(actor, 0) == listed([*numbers, *range(515, 520)], 0, ())
+    assert actor.made.lease(ENVS, 600.0) is not None  # its envs are free
+    actor.made.close()
+
+
+def test_a_copy_that_adds_nothing_takes_nothing(tmp_path):
+    actor = local_shard(tmp_path)
+    writer = writer_of(actor, chunk_rows=4)
+    copied(writer).flush()
+    for number in range(10):
+        step(writer, number)
+    writer.flush()
+    assert writer.acknowledged.tolist() == [10, 10]
+    actor.made.close()

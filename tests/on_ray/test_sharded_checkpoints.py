@@ -282,3 +282,39 @@ def test_a_push_is_waited_for_and_not_for_ever(run, tmp_path, monkeypatch):
     monkeypatch.setattr(sharded_checkpoints, "_LONG", -1.0)
     with pytest.raises(ShardsLostError, match="has not pushed its part"):
         checkpoints._wait_pushed(LocalActor(Actor()), "1")
+
+
+@pytest.mark.parametrize("harm", ["schema", "damaged", "missing"])
+def test_what_one_shard_cannot_load_is_loaded_by_none(run, tmp_path, harm, monkeypatch):
+    """And no load is under way then: who connects next would try it again."""
+    run.at(tmp_path / "ck").save(3, None, None)
+    run.add(10, 15)
+    (part,) = (tmp_path / "ck" / "parts").glob("r-1_ckpt*")
+    files = (path for path in (part / "reward").rglob("*") if path.is_file())
+    chunk = next(path for path in files if path.name != "zarr.json")
+    error = CorruptCheckpointError
+    if harm == "schema":
+        kind, error = run.actors[1].made._buffer._kind, SchemaError
+
+        def refuse(_saved):
+            raise SchemaError("another extra")
+
+        monkeypatch.setattr(kind, "check_opened", refuse)
+    elif harm == "missing":
+        chunk.unlink()
+    else:
+        data = bytearray(chunk.read_bytes())
+        data[len(data) // 2] ^= 255
+        chunk.unlink()  # it is a link
+        chunk.write_bytes(data)
+    with pytest.raises(error):
+        run.at(tmp_path / "ck").load(None)
+    assert run.rows() == numbers(15)
+    assert run.ask("load_under_way") is None
+
+
+def test_a_load_that_cannot_be_finished_is_told_and_nobody_is_kept_from_connecting(run, tmp_path):
+    run.ask("begin_load", "gone", 1, 2)
+    with pytest.warns(RuntimeWarning, match="could not be finished"):
+        finish_load(run.client)
+    assert run.rows() == numbers(10)

@@ -20,7 +20,9 @@ class Client:
         self.made, self.back, self.given_back, self.errors = 0, [], 0, []
         self.room = threading.Semaphore(room) if room is not None else None
 
-    def begin(self, batches, size):
+    epoch = "now"
+
+    def begin(self, batches, size, ticket):
         assert (batches, size) == (BATCHES, SIZE)
         if self.room is not None:
             assert self.room.acquire(timeout=60)
@@ -36,8 +38,12 @@ class Client:
     def put_back(self, numbers):
         self.back += [int(each[0]) for each in numbers]
 
-    def give_back(self, samples):
+    def give_back(self, samples, epoch):
+        assert epoch == "now"
         self.given_back += samples
+
+    def cancel(self, ticket):
+        """What waits here is not cancelled."""
 
 
 def settled(prefetcher, requests):
@@ -115,3 +121,34 @@ def test_what_is_ready_is_taken_before_an_error_is_raised():
         next(batches)
     client.room.release(9)
     batches.close()
+
+
+class Limited(Client):
+    """Whose rate limiter lets no request pass, but ends one that is cancelled."""
+
+    def __init__(self):
+        super().__init__()
+        self.waiting, self.cancelled = threading.Semaphore(0), threading.Event()
+        self.tickets = []
+
+    def begin(self, batches, size, ticket):
+        self.tickets.append(ticket)
+        self.waiting.release()
+        assert self.cancelled.wait(60)
+        self.cancelled.clear()
+
+    def cancel(self, ticket):
+        assert ticket == self.tickets[-1]
+        self.cancelled.set()
+
+
+def test_a_pause_does_not_wait_for_the_limiter():
+    client = Limited()
+    with ShardedPrefetcher(client, 2, BATCHES, SIZE) as batches:
+        for number in range(3):
+            assert client.waiting.acquire(timeout=60)
+            assert batches.pause() == []
+            batches.resume()
+            assert len(client.tickets) == number + 1 or client.waiting.acquire(timeout=60)
+    assert len(set(client.tickets)) == len(client.tickets)
+    assert client.given_back == 0

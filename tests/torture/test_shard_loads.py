@@ -15,8 +15,9 @@ from tests.effort import effort
 pytest.importorskip("ray")
 
 from diskreplay.ray.coordinator import Coordinator
+from diskreplay.ray.messages import KnownLargest, Updates
 from diskreplay.ray.resharding import PartPiece
-from diskreplay.ray.shard import Shard, Updates
+from diskreplay.ray.shard import Shard
 
 pytestmark = pytest.mark.usefixtures("tools")
 ENVS, SHARDS = 2, 2
@@ -80,7 +81,8 @@ def loaded(root, recorder, regrouped):
     machine.add(0, SAVED)
     destination, nothing = str(root / "checkpoints"), Updates.none("client")
     parts = [
-        shard.save(destination, "1", nothing, 1.0, None)[0] for shard in machine.shards
+        shard.save(destination, "1", nothing, KnownLargest(1.0, 1), None)[0]
+        for shard in machine.shards
     ]  # fmt: skip
     machine.add(SAVED, DURABLE)
     for shard in machine.shards:
