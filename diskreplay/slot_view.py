@@ -9,11 +9,11 @@ from diskreplay.errors import ReadOnlyError
 from diskreplay.given_numbers import as_array
 
 _AT_ONCE = 64 << 20  # bytes that `__array__` reads at a time
-_READING = (  # what arrays have that reads and changes nothing
-    "all", "any", "argmax", "argmin", "argsort", "clip", "cumprod", "cumsum", "diagonal", "dot",
-    "flat", "flatten", "item", "max", "mean", "min", "nonzero", "prod", "ravel", "repeat", "round",
-    "searchsorted", "squeeze", "std", "sum", "swapaxes", "T", "take", "tobytes", "tolist",
-    "transpose", "var",
+# What arrays have that reads, and whose result is no view: it could be written to in vain.
+_READING = (
+    "all", "any", "argmax", "argmin", "argsort", "clip", "cumprod", "cumsum", "dot", "flatten",
+    "item", "max", "mean", "min", "nonzero", "prod", "repeat", "round", "searchsorted", "std",
+    "sum", "take", "tobytes", "tolist", "var",
 )  # fmt: skip
 Read = Callable[[np.ndarray], np.ndarray]
 Write = Callable[[np.ndarray, np.ndarray], None]

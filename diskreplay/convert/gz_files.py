@@ -17,6 +17,7 @@ STORE_PREFIX = "$store$_"
 """Of the names of files of elements, as in Dopamine."""
 _COUNT = "add_count"
 _ATTRIBUTES = (_COUNT, "invalid_range", "episode_end_indices", "sum_tree")
+_NAME = r"((?:(?!_ckpt\.).)+)"  # else the suffix 1 would have files of the suffix x_ckpt.1
 _CHUNK_BYTES = 4 << 20
 _MOST_ARRAY = 1 << 30  # bytes of an array that is no column
 
@@ -49,7 +50,7 @@ class GzFiles:
 
     def columns(self) -> list[str]:
         """Names of the stored columns, in alphabetical order."""
-        ours = re.escape(self.path(STORE_PREFIX + "*").name).replace(r"\*", "(.+)")
+        ours = re.escape(self.path(STORE_PREFIX + "*").name).replace(r"\*", _NAME)
         return sorted(match[1] for _path, match in self._matching(ours))
 
     def _matching(self, pattern: str) -> Iterator[tuple[Path, re.Match[str]]]:
@@ -141,7 +142,7 @@ class GzFiles:
         Else it would leave new columns beside old ones.
         """
         files.make_dirs(self.directory)
-        half_written = re.escape(self._beside("*").name).replace(r"\*", ".+")
+        half_written = re.escape(self._beside("*").name).replace(r"\*", _NAME)
         for path, _match in list(self._matching(half_written)):
             files.remove(path)  # of a process that was killed
         try:

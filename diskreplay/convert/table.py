@@ -28,6 +28,7 @@ from diskreplay.convert.timeline import Chunk, Priorities, chunks, flat, timelin
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
 from diskreplay.extensions import needed
 from diskreplay.opening import open as open_buffer
+from diskreplay.signals import undisturbed
 from diskreplay.store import files
 from diskreplay.store.paths import local
 from diskreplay.stored_space import StoredSpace
@@ -91,8 +92,8 @@ def to_csv(
         "finals": finals,
     }
     with contextlib.ExitStack() as outputs:
-        beside = outputs.enter_context(new_file(_description_of(path), overwrite=overwrite))
-        beside.write_text(json.dumps(document, indent=1))
+        described = outputs.enter_context(new_file(_description_of(path), overwrite=overwrite))
+        described.write_text(json.dumps(document, indent=1))
         beside = outputs.enter_context(new_file(path, overwrite=overwrite))
         with beside.open("w", newline="") as file:
             is_first = True
@@ -102,10 +103,13 @@ def to_csv(
                 is_first = False
                 if progress is not None:
                     progress(len(frame), len(rows))
-        # Now the new files take their places, one after the other: a kill in between must not leave
+        files.sync([beside, described])  # before anything goes: a disk may be full
+        # The new files take their places one after the other, and a kill in between must not leave
         # the old description to the new file.
-        files.remove(_description_of(path))
-        files.sync_dirs([path.parent])
+        with undisturbed():
+            files.remove(_description_of(path))
+            files.sync_dirs([path.parent])
+            outputs.close()
     return path
 
 

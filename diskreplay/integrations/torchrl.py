@@ -248,23 +248,23 @@ class DiskStorage(LazyTensorStorage):  # type: ignore[misc]
         try:
             if isinstance(data, list):
                 data = stacked(data)
-            cursor, data = once_each(cursor, data)
+            at, data = once_each(cursor, data)
             if self._shelf is None:
-                self._init(data if is_int(cursor) else first(data))
-            elif self._put(cursor, data, set_cursor):
+                self._init(data if is_int(at) else first(data))
+            elif self._put(at, data, set_cursor):
                 return
             elif is_tensor_collection(data):
-                check(data, self._opened, self._storage, self.ndim - is_int(cursor))
+                check(data, self._opened, self._storage, self.ndim - is_int(at))
             if is_tensorclass(data) and not is_tensorclass(self._storage):  # it was reopened
                 self._storage = type(data).from_tensordict(self._storage)
         except BaseException:
             put_back(self, cursor, set_cursor)
             raise
-        slots = self._opened.slots[cursor].reshape(-1).numpy()
+        slots = self._opened.slots[at].reshape(-1).numpy()
         before = self._len, self._last_cursor
         try:
             with self._opened.together(slots, set_cursor):
-                super().set(cursor, data, set_cursor=set_cursor)
+                super().set(at, data, set_cursor=set_cursor)
         except BaseException:
             self._len = before[0]
             self._set_last_cursor(before[1])

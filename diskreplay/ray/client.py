@@ -99,9 +99,10 @@ class Client:
         self._note_load(handle, known)
 
     def _note_load(self, handle: ShardHandle, known: int) -> None:
-        """The largest priority of rows that are gone is not for those that come."""
+        """The largest priority of rows that are gone is not for those that come. What is known of
+        the other shards may be of such rows, too; each of their answers says it again."""
         if handle.state.generation != known:
-            self.largest = max(each.state.mass.largest for each in self.handles)
+            self.largest = handle.state.mass.largest
 
     def _known(self) -> np.ndarray:
         with self.lock:

@@ -84,8 +84,12 @@ class EnvLeases:
         self._held |= dict.fromkeys(envs, (token, until))
 
     def release(self, token: str) -> None:
-        """Let others have the envs of a writer that has ended."""
-        held = [env for env, (holder, _until) in self._held.items() if holder == token]
+        """Let others have the envs of a writer that has ended, and of its copies. One of these that
+        another one came after has none."""
+        held = [
+            env for env, (holder, _until) in self._held.items()
+            if token in (holder, holder.partition(_COPY)[0])
+        ]  # fmt: skip
         for env in held:
             del self._held[env]
         if held:

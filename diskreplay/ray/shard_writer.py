@@ -80,11 +80,11 @@ class ShardWriter:
         self._sent: deque[_Sent] = deque()
         self._unsent: deque[_Unsent] = deque()
         self._take(actor, shard, lease)
-        self._closed = self._is_copy = False
+        self._closed = False
 
     def _take(self, actor: Actor, shard: int, lease: Lease) -> None:
         """Add to these envs from here on."""
-        self._actor, self.shard = actor, shard
+        self._actor, self.shard, self._is_copy = actor, shard, False
         self._envs = np.array(lease.envs, np.int64)
         self._token, self._generation = lease.token, lease.generation
         self._next = np.array(lease.counts, np.int64)
@@ -212,10 +212,7 @@ class ShardWriter:
         """Send all chunks that wait."""
         if self._unsent and self._is_copy:
             # Another copy may have added rows: these would be taken for those, and left out.
-            lease = self._renew(hand_on=True)
-            with undisturbed():  # or rows get the numbers of before
-                self._take(self._actor, self.shard, lease)
-                self._is_copy = False
+            self._begin_again()
         while self._unsent:
             while len(self._sent) >= _IN_FLIGHT:
                 self._acknowledge()
@@ -285,7 +282,7 @@ class ShardWriter:
         begun, failover = time.monotonic(), self._options["failover_after"]
         while True:
             try:
-                lease = self._renew()
+                lease = self._renew(hand_on=self._is_copy)
                 break
             except ShardsLostError:
                 waited = time.monotonic() - begun
@@ -294,6 +291,9 @@ class ShardWriter:
                 if waited >= failover:
                     return self._fail_over(waited)
                 time.sleep(0.05)  # its process answers, and cannot open its store yet
+        if self._is_copy:
+            with undisturbed():  # or rows get the numbers of before
+                return self._take(self._actor, self.shard, lease)
         if lease.generation != self._generation:
             return self._renumber(None, lease)
         self._send_again()

@@ -199,6 +199,7 @@ class ShardedReplayBuffer(CheckpointCalls):
         number, lease = leased(
             dict(enumerate(client.actors)), envs, client.options, client.timeout
         )  # fmt: skip
+        self._most_inserted = max(rows * envs, self._most_inserted)
         return ShardWriter(
             client.coordinator, client.actors[number], number, lease, client.options,
             chunk_rows=rows, limited=client.limiter is not None,
@@ -317,13 +318,10 @@ class ShardedReplayBuffer(CheckpointCalls):
     def _check_turns(self, inserted: int = 1, sampled: int | None = None) -> None:
         """Refuse calls of so many transitions or samples, if they and the largest ones of the other
         side that this client knows of could wait for each other for ever."""
-        limiter = self._client.limiter
-        if limiter is None:
-            return
-        inserted = max(inserted, self._most_inserted)
-        most = max(sampled or self.batch_size, self._most_sampled)
-        limiter.check_chunks(inserted, most)
-        self._most_inserted, self._most_sampled = inserted, most if sampled else self._most_sampled
+        if self._client.limiter is not None:
+            most = max(sampled or self.batch_size, self._most_sampled)
+            self._client.limiter.check_chunks(max(inserted, self._most_inserted), most)
+            self._most_sampled = most if sampled else self._most_sampled
 
     def _split(self, ids: Any) -> tuple[np.ndarray, np.ndarray]:
         checked = validation.checked_ids(ids)

@@ -193,3 +193,15 @@ def test_a_kill_leaves_the_old_files_or_the_new_ones_or_no_count(tmp_path):
             break
     assert is_whole
     assert found == {None, 1, 2}
+
+
+def test_a_suffix_with_the_end_of_names_in_it_is_another_one(tmp_path):
+    written_by = GzFiles(tmp_path, "x_ckpt.1")
+    array = np.full(2, 7)
+    written_by.write({n: npy_pieces((2,), array.dtype, [array]) for n in NAMES})
+    (tmp_path / f".{STORE_PREFIX}q_ckpt.x_ckpt.1.gz.tmp").touch()
+    before = {path.name for path in tmp_path.iterdir()}
+    other = GzFiles(tmp_path, 1)
+    assert other.columns() == []
+    other.write({"add_count": npy_pieces((2,), array.dtype, [array])})
+    assert {path.name for path in tmp_path.iterdir()} == before | {"add_count_ckpt.1.gz"}

@@ -11,6 +11,7 @@ from hypothesis import given
 
 import diskreplay
 from diskreplay.errors import DiskReplayError, FormatError, InvalidInputError
+from diskreplay.store import files
 from tests import processes
 from tests.convert.recorded import FEW, STREAM, Recorded, few_examples
 
@@ -246,3 +247,25 @@ def test_a_killed_export_leaves_no_mixture(tmp_path):
             break
     assert is_whole
     assert found == {0.5, 0.9, None}
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_an_error_at_the_end_leaves_what_was_there(tmp_path, recorded, monkeypatch, error):
+    table = tmp_path / "t.csv"
+    to_csv(recorded.buffer, table)
+    before = table.read_bytes()
+    sync, synced = files.sync, []
+
+    def refuse(paths):
+        synced.append(list(paths))
+        if any(path.name == "t.csv" for path in synced[-1]):
+            raise error
+        sync(synced[-1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "sync", refuse)
+        with pytest.raises(type(error)):
+            to_csv(recorded.buffer, table, overwrite=True)
+    assert synced
+    assert table.read_bytes() == before
+    from_csv(table, tmp_path / "back").close()

@@ -572,12 +572,13 @@ def test_arrays_on_disk_have_what_arrays_have_that_reads():
             for buffer in (plain, disk):
                 buffer.add(step(number))
         assert isinstance(disk.obs, SlotView)
-        for name in ("mean", "max", "sum", "flatten", "tolist", "argmax", "transpose"):
+        for name in ("mean", "max", "sum", "flatten", "tolist", "argmax"):
             np.testing.assert_array_equal(getattr(disk.obs, name)(), getattr(plain.obs, name)())
         assert disk.obs[:3].max() == 2
         assert disk.obs.itemsize == plain.obs.itemsize
-        with pytest.raises(AttributeError, match="fill"):
-            disk.obs.fill(3)
+        for name in ("fill", "flat", "T", "ravel"):  # what is written to them would be lost
+            with pytest.raises(AttributeError, match=name):
+                getattr(disk.obs, name)
 
 
 def test_one_in_memory_takes_transitions_of_one_on_disk_one_by_one():

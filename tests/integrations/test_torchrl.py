@@ -882,3 +882,13 @@ def test_of_records_that_go_to_one_slot_the_last_one_stays_whole(tmp_path, how, 
         with storage(200, path=path, min_bytes=min_bytes) as disk:
             for name in ("pixels", "state"):
                 assert (disk.get(slice(None))[name][:].numpy() == wanted[:, None]).all(), name
+
+
+def test_a_refused_extend_by_more_records_than_there_is_room_for_leaves_the_cursor(tmp_path):
+    with storage(10, path=tmp_path / "s") as disk:
+        buffer = ReplayBuffer(storage=disk)
+        buffer.extend(TensorDict({"x": torch.arange(3)}, [3]))
+        with pytest.raises(DtypeError):
+            buffer.extend(TensorDict({"x": torch.ones(25)}, [25]))
+        buffer.extend(TensorDict({"x": torch.arange(3, 6)}, [3]))
+        assert disk.get(slice(None))["x"].tolist() == list(range(6))

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from diskreplay import UnknownIdError
 from tests.on_ray.workload import add, check, make
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -19,13 +18,13 @@ def fill(writer, steps=20):
     writer.close()
 
 
-def test_ids_that_a_shard_never_gave_are_refused_once(tmp_path):
-    with make(tmp_path / "replay", name="refused-once", num_shards=1, num_envs=2) as replay:
+def test_ids_that_a_shard_never_gave_are_dropped_and_counted(tmp_path):
+    with make(tmp_path / "replay", name="dropped", num_shards=1, num_envs=2) as replay:
         fill(replay.writer(2, 8))
         batch = replay.sample()
         replay.update_priorities(batch.id + (1 << 40), np.ones(32), batch.generation)
-        with pytest.raises(UnknownIdError, match="never handed out"):
-            replay.sample()
+        replay.sample()
+        assert [shard["dropped_updates"] for shard in replay.shards()] == [32]
         replay.update_priorities(batch.id, np.full(32, 7.0), batch.generation)
         replay.flush()
         assert not replay._client.handles[0].waiting

@@ -109,5 +109,9 @@ def test_of_the_copies_of_a_writer_the_last_one_has_its_lease(tmp_path, clock):
     leases.check(last, envs)
     leases.release(last)
     assert leases.free() == envs
+    token, envs = leases.take(2, 60.0)
+    leases.hand_on(token, envs)
+    leases.release(token)  # the writer that was sent is closed where it was made
+    assert leases.free() == envs
     with pytest.raises(UsageError):
         leases.hand_on(token, envs)

@@ -474,3 +474,25 @@ def test_a_copy_that_adds_nothing_takes_nothing(tmp_path):
     writer.flush()
     assert writer.acknowledged.tolist() == [10, 10]
     actor.made.close()
+
+
+def test_a_copy_goes_on_elsewhere_where_its_shard_is_lost_before_its_first_rows(
+    tmp_path, monkeypatch
+):
+    actors = [local_shard(tmp_path, number, 2) for number in range(2)]
+    described = {"free_envs": ENVS, "transitions": 0}
+    monkeypatch.setattr(actors[1].made, "describe", lambda: described)
+    monkeypatch.setattr(shard_writer, "shards_of", lambda name, count: actors)
+    copy = copied(writer_of(actors[0], chunk_rows=4, failover_after=0.0))
+    actors[0].is_away = True
+    for number in range(3):
+        step(copy, number)
+    with pytest.warns(RuntimeWarning, match="goes on in shard 1"):
+        step(copy, 3)
+    for number in range(4, 10):
+        step(copy, number)
+    copy.flush()
+    assert copy.shard == 1
+    assert stored(actors[1], 0) == listed(range(10), 0, ())
+    for actor in actors:
+        actor.made.close()
