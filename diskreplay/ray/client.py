@@ -19,7 +19,7 @@ from diskreplay.ray.draw_request import DrawRequest, no_totals
 from diskreplay.ray.joined_batches import BatchOrder, joined
 from diskreplay.ray.messages import ShardState
 from diskreplay.ray.rate_limiter import RateLimiter
-from diskreplay.ray.shard_handle import ShardHandle
+from diskreplay.ray.shard_handle import NOTHING, ShardHandle
 from diskreplay.ray.shard_ids import global_ids
 from diskreplay.sampling.rng import ReplayableRng
 from diskreplay.store.priorities import LARGEST_LEAF
@@ -101,7 +101,7 @@ class Client:
     def _note_load(self, handle: ShardHandle, known: int) -> None:
         """The largest priority of rows that are gone is not for those that come. What is known of
         the other shards may be of such rows, too; each of their answers says it again."""
-        if handle.state.generation != known:
+        if known not in (handle.state.generation, NOTHING.generation):
             self.largest = handle.state.mass.largest
 
     def _known(self) -> np.ndarray:

@@ -170,8 +170,10 @@ def test_requests_that_the_limiter_could_never_let_pass_are_refused(sharded):
 
 
 def test_the_largest_priority_is_that_of_rows_that_are_there(client):
-    client.learn(client.handles[0], HAS_ROWS)
+    more = HAS_ROWS._replace(mass=HAS_ROWS.mass._replace(largest=5.0))
+    client.learn(client.handles[0], more)
     client.learn(client.handles[1], HAS_ROWS)
+    assert client.largest == 5.0  # a shard that is known since now has loaded nothing
     ids, ones = np.arange(2), np.ones(2, np.int64)
     client.add_updates(ones, ids, np.full(2, 9.0), ones)
     assert client.largest == 9.0
