@@ -11,7 +11,9 @@ from tianshou.data import Batch
 from diskreplay.integrations.batch_leaves import field_names, fields_of, keys_of, leaves, path_of
 from diskreplay.store.field import Field
 
-KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).filter(
+    lambda key: key not in ("items", "keys", "get_keys")  # Tianshou calls these methods of a batch
+)
 TREES = st.recursive(
     st.just(np.zeros(1)), lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=4),
     max_leaves=12,
