@@ -50,14 +50,14 @@ class GzFiles:
 
     def columns(self) -> list[str]:
         """Names of the stored columns, in alphabetical order."""
-        ours = re.escape(self.path(STORE_PREFIX + "*").name).replace(r"\*", _NAME)
-        return sorted(match[1] for _path, match in self._matching(ours))
+        return sorted(self._names(STORE_PREFIX))
 
-    def _matching(self, pattern: str) -> Iterator[tuple[Path, re.Match[str]]]:
-        if files.is_dir(self.directory):
-            for path in files.listed(self.directory):
-                if match := re.fullmatch(pattern, path.name):
-                    yield path, match
+    def _names(self, before: str, after: str = "") -> list[str]:
+        """What stands in the names of files between `before` and the suffix."""
+        end = re.escape(f"_ckpt.{self.suffix}.gz{after}")
+        pattern = re.compile(re.escape(before) + _NAME + end)
+        paths = files.listed(self.directory) if files.is_dir(self.directory) else []
+        return [match[1] for path in paths if (match := pattern.fullmatch(path.name))]
 
     def check_present(self, names: Iterable[str]) -> None:
         """Raise a `CheckpointNotFoundError` that names the first missing file."""
@@ -142,9 +142,8 @@ class GzFiles:
         Else it would leave new columns beside old ones.
         """
         files.make_dirs(self.directory)
-        half_written = re.escape(self._beside("*").name).replace(r"\*", _NAME)
-        for path, _match in list(self._matching(half_written)):
-            files.remove(path)  # of a process that was killed
+        for name in self._names(".", ".tmp"):
+            files.remove(self._beside(name))  # of a process that was killed
         try:
             for name, pieces in contents.items():
                 files.write(self._beside(name), gzipped(pieces))

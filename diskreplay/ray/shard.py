@@ -249,9 +249,9 @@ class Shard:
         new = slice(max(done - updates.first, 0), None)
         ids = updates.ids[new]
         current = updates.generations[new] == buffer.generation
-        rows, envs = np.divmod(ids, buffer.num_envs)
-        current &= rows < buffer.bounds[envs, 1]  # else the others would be refused with them
         if current.any():
+            rows, envs = np.divmod(ids, buffer.num_envs)
+            current &= rows < buffer.bounds[envs, 1]  # else the others would be refused with them
             buffer.update_priorities(ids[current], updates.priorities[new][current])
         self._dropped += len(current) - int(np.count_nonzero(current))
         if largest.generation == buffer.generation:

@@ -165,7 +165,8 @@ class ShardedReplayBuffer(CheckpointCalls):
         self._prefetchers: list[ShardedPrefetcher] = []
         self._places = CheckpointPlaces(client)
         self.batch_size: int = client.options["buffer"]["batch_size"]
-        self._most_inserted = self._most_sampled = 1  # of one call, as far as is known here
+        # Of one call, as far as is known here.
+        self._most_inserted, self._most_sampled = 1, self.batch_size
         self.name: str = client.options["name"]
         finish_load(client)
         client.refresh()
@@ -315,13 +316,13 @@ class ShardedReplayBuffer(CheckpointCalls):
             raise ShapeError(f"priorities: shape {own.shape} expected, found {values.shape}")
         self._client.add_updates(shards, own, values, runs)
 
-    def _check_turns(self, inserted: int = 1, sampled: int | None = None) -> None:
+    def _check_turns(self, inserted: int = 1, sampled: int = 1) -> None:
         """Refuse calls of so many transitions or samples, if they and the largest ones of the other
         side that this client knows of could wait for each other for ever."""
         if self._client.limiter is not None:
-            most = max(sampled or self.batch_size, self._most_sampled)
-            self._client.limiter.check_chunks(max(inserted, self._most_inserted), most)
-            self._most_sampled = most if sampled else self._most_sampled
+            sampled = max(sampled, self._most_sampled)
+            self._client.limiter.check_chunks(max(inserted, self._most_inserted), sampled)
+            self._most_sampled = sampled
 
     def _split(self, ids: Any) -> tuple[np.ndarray, np.ndarray]:
         checked = validation.checked_ids(ids)

@@ -1,7 +1,6 @@
 """Batches of all shards, asked for ahead."""
 
 import contextlib
-import itertools
 import secrets
 import threading
 from collections import deque
@@ -51,8 +50,10 @@ class ShardedPrefetcher:
                 request = self._client.begin(self._batches, self._size, self._ticket)
                 if request is None:
                     continue  # `pause` has cancelled it
-                batches, epochs = request.finish(), itertools.repeat(request.epoch)
-                made = list(zip(batches, request.uniform, epochs, strict=False))
+                made = [
+                    (batch, numbers, request.epoch)
+                    for batch, numbers in zip(request.finish(), request.uniform, strict=True)
+                ]
             except BaseException as error:  # raised where a batch is taken
                 with self._lock:
                     self._error = error

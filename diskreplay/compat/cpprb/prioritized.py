@@ -108,7 +108,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             self._rescale(ring, max_priority)
             ring.notes.update(self._notes(max_priority) | {"size": size})
         super()._recall(ring)
-        ring.notes.update(self._notes(max_priority))
         if self._size < ring.capacity:  # rows that are kept for their frames only
             hidden = np.arange(ring.count - ring.stored, ring.count - self._size)
             ring.weights.set(ring.slots(hidden), np.zeros(len(hidden)))
