@@ -46,8 +46,10 @@ def killed(tmp_path_factory):
 
 
 def private_files(store):
+    """Without spares: they have no rows, and whether the maintenance thread had one ready when the
+    store was copied depends on how busy the machine was."""
     return sorted(p.relative_to(store).as_posix() for p in (store / LIVE).rglob("*")
-                  if p.is_file())  # fmt: skip
+                  if p.is_file() and not p.name.startswith("spare."))  # fmt: skip
 
 
 def written_copy(store):
@@ -134,6 +136,23 @@ def test_an_opening_has_all_rows_or_names_the_file(tmp_path, killed, instead, mo
         aside.rename(store / name)
         rows_of(store, mode)  # nothing is lost
         shutil.rmtree(store)
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+@pytest.mark.parametrize("instead", INSTEAD)
+def test_an_opening_needs_no_spare(tmp_path, killed, instead, mode):
+    """Only a directory is refused, by a writer, which has to remove it."""
+    store, aside = tmp_path / "store", tmp_path / "aside"
+    shutil.copytree(killed, store)
+    aside.write_bytes(b"somebody else's")
+    instead(store / LIVE / "spare.7.99", aside)
+    if instead is put_directory and mode == "a":
+        with pytest.raises(DiskReplayError, match="spare.7.99"):
+            rows_of(store, mode)
+        (store / LIVE / "spare.7.99").rmdir()
+    rows_of(store, mode)
+    verify(store)
+    assert aside.read_bytes() == b"somebody else's"
 
 
 @pytest.mark.parametrize("mode", ["r", "a"])
