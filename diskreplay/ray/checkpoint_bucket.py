@@ -16,12 +16,11 @@ import datetime
 import json
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diskreplay.errors import CorruptCheckpointError, RemoteError
-from diskreplay.ray.actors import Actor
 from diskreplay.ray.destination import Bucket
 from diskreplay.ray.sharded_checkpoint import (
     FORMAT,
@@ -32,6 +31,9 @@ from diskreplay.ray.sharded_checkpoint import (
     wanted,
 )
 from diskreplay.store import checkpoint_names, numbers
+
+if TYPE_CHECKING:
+    from diskreplay.remote.checkpoints import RemoteCheckpoints
 
 _KEY = "shards.json"
 _MOST_ATTACHED = 4 << 30
@@ -106,7 +108,7 @@ class CheckpointBucket:
 
     def __init__(self, bucket: Bucket, name: str, run: str) -> None:
         from diskreplay.remote import bucket as objects
-        from diskreplay.remote.fenced_object import FencedObject
+        from diskreplay.remote.fenced_object import FencedObject, Takeover
 
         self.bucket = self.destination = bucket
         self._name, how, self._is_claimed = name, bucket.how, False
@@ -117,27 +119,39 @@ class CheckpointBucket:
         self._objects = objects.Bucket(bucket.url, how.get("storage_options"))
         self._catalog = FencedObject(
             self._objects, _KEY, parse, lambda: ShardCatalog(None, 0, {}, ""), run=self.run,
-            takeover=bool(how.get("takeover")), unsafe=bool(how.get("unsafe_single_writer")),
+            takeover=Takeover(bool(how.get("takeover"))),
+            unsafe=bool(how.get("unsafe_single_writer")),
         )  # fmt: skip
 
-    def claim(self) -> None:
-        """Become the run that publishes here, also of all parts, if another one is and `takeover`
-        says so.
+    def claim(self, num_shards: int) -> None:
+        """With `takeover`, and once: become the run that publishes here, also the parts of as many
+        shards and of those that have any.
+
+        Parts are held before any is pushed: a shard of a run that is taken over from here could
+        else push to a place where nobody has, and no shard of this run could there.
 
         Raises
         ------
-        RemoteError
+        TakenOverError, RemoteError
         """
         if not self.bucket.how.get("takeover") or self._is_claimed:
             return
-        self._catalog.claim()
+        self._catalog.hold()
         documents = self._catalog.read()[0].checkpoints.values()
         names = {part["name"] for each in documents for part in each["shards"]}
-        self._of_parts(sorted(names), lambda remote, _name: remote._claim())
+        names |= self._parts(num_shards)
+        # This run may be stopped between the two, and another one have all of it when it goes on.
+        self._of_parts(
+            sorted(names), lambda remote, _name: remote._hold(self._catalog.read_to_write),
+            takeover=True,
+        )  # fmt: skip
         self._is_claimed = True
 
+    def _parts(self, num_shards: int) -> set[str]:
+        return {f"{self._name}-{number}" for number in range(num_shards)}
+
     @contextlib.contextmanager
-    def saving(self, suffix: str, shards: Sequence[Actor], _wait_s: float) -> Iterator[str]:
+    def saving(self, suffix: str, shards: Sequence[object], _wait_s: float) -> Iterator[str]:
         """As `CheckpointDirectory.saving`. A store has no locks: what others have written and not
         published, and who knows whether they live, is removed once it is a day old.
 
@@ -146,10 +160,10 @@ class CheckpointBucket:
         TakenOverError, RemoteError
             It could not be published.
         """
-        self.claim()
+        self.claim(len(shards))
         self._catalog.read_to_write()
         part = f"{suffix}-{secrets.token_hex(4)}"
-        self._names |= {f"{self._name}-{number}" for number in range(len(shards))}
+        self._names |= self._parts(len(shards))
         try:
             yield part
         except BaseException:
@@ -213,17 +227,18 @@ class CheckpointBucket:
         now goes with the next ones."""
         if not (self._gone or self._attached) and self._is_swept:
             return
-        left = self._catalog.read()[0].checkpoints.values()
-        kept: dict[str, set[str]] = {name: set() for name in self._names}
-        for each in left:
-            for part in each["shards"]:
-                kept.setdefault(part["name"], set()).add(part["suffix"])
-        named = {key for each in left for key in _keys(each)}
         try:
             old = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=_GRACE_S)
             doomed = self._attached | {
                 one.key for one in self._objects.list("attachments/") if one.modified <= old
             }
+            # Read behind the listing: what was published until then is named.
+            left = self._catalog.read_to_write()[0].checkpoints.values()
+            kept: dict[str, set[str]] = {name: set() for name in self._names}
+            for each in left:
+                for part in each["shards"]:
+                    kept.setdefault(part["name"], set()).add(part["suffix"])
+            named = {key for each in left for key in _keys(each)}
             self._objects.delete(sorted(doomed - named))
             self._of_parts(
                 sorted(kept), lambda remote, name: remote._retain(kept[name], self._gone, _GRACE_S)
@@ -238,9 +253,12 @@ class CheckpointBucket:
             return
         self._gone, self._attached, self._is_swept = set(), set(), True
 
-    def _of_parts(self, names: list[str], what: Any) -> None:
+    def _of_parts(
+        self, names: list[str], what: Callable[["RemoteCheckpoints", str], object], *,
+        takeover: bool = False,
+    ) -> None:  # fmt: skip
         def of_one(name: str) -> None:
-            with self.bucket.part(name, self.run) as remote:
+            with self.bucket.part(name, self.run, takeover=takeover) as remote:
                 what(remote, name)
 
         with ThreadPoolExecutor(_AT_ONCE, "diskreplay parts") as pool:

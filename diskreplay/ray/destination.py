@@ -43,9 +43,15 @@ class Bucket(NamedTuple):
             )
         return cls(remote.url, remote.options)
 
-    def part(self, name: str, run: str | None) -> "RemoteCheckpoints":
-        """The parts of one shard, by its name, as a run writes them; None: only to read."""
+    def part(
+        self, name: str, run: str | None = None, *, takeover: bool = False
+    ) -> "RemoteCheckpoints":
+        """The parts of one shard, by its name, as a run writes them; without one, only to read.
+
+        Not with the `takeover` of all: each of these objects could take over once, also those of a
+        run that has been taken over from meanwhile.
+        """
         from diskreplay.remote.checkpoints import RemoteCheckpoints
 
-        how = {"run": run} if run is not None else {"takeover": False}
-        return RemoteCheckpoints(f"{self.url}/parts/{name}", **{**self.how, **how})
+        how = {**self.how, "takeover": takeover, "run": run}
+        return RemoteCheckpoints(f"{self.url}/parts/{name}", **how)

@@ -182,7 +182,7 @@ class ShardParts:
                 )
         else:
             assert bucket is not None
-            with bucket.part(part["name"], None) as remote:
+            with bucket.part(part["name"]) as remote:
                 path = remote.pull(part["suffix"], self._incoming)
         if digest(path) != part["digest"]:
             raise CorruptCheckpointError(

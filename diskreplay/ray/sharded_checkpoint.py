@@ -59,7 +59,7 @@ class CheckpointDirectory:
         self.destination = str(self.parts)
         self._notes: NotedParts | None = None
 
-    def claim(self) -> None:
+    def claim(self, _num_shards: int) -> None:
         """Nothing: nobody else writes here."""
 
     @contextlib.contextmanager

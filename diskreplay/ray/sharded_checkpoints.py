@@ -155,7 +155,8 @@ class ShardedCheckpoints:
     def load(self, suffix: int | str | None) -> str:
         """See `ShardedReplayBuffer.load`."""
         client, there = self._client, self._there
-        there.claim()
+        there.read(suffix)  # where there is none, nothing is written
+        there.claim(len(client.handles))
         document = there.read(suffix)
         pieces = self._pieces(document)
         load, bucket = secrets.token_hex(8), there.bucket

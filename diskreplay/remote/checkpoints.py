@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,12 +18,14 @@ from diskreplay.remote.bucket import Bucket
 from diskreplay.remote.catalog import RemoteCheckpoint
 from diskreplay.remote.collector import Collected, Collector, seconds_of
 from diskreplay.remote.document import text
+from diskreplay.remote.fenced_object import Takeover
 from diskreplay.remote.fetcher import Fetcher
 from diskreplay.remote.publisher import Publisher, Pushed, check_extra
 from diskreplay.remote.registry import Registry
 from diskreplay.remote.run_file import run_of
 from diskreplay.remote.verifier import RemoteReport, verify
 from diskreplay.store import checkpoint_names, files, listing, manifest
+from diskreplay.store.outside import check_outside
 from diskreplay.store.paths import resolved
 from diskreplay.validation import fit_flag
 
@@ -45,7 +47,8 @@ class RemoteCheckpoints:
         checkpoints are pushed from: a run that goes on there is the same run.
     takeover : bool
         Publish although another run did last: on another machine, say, after the first was taken
-        away. From then on that one cannot publish any more.
+        away. From then on that one cannot publish any more. Once for each of these objects: where
+        a third run takes over from this one, this one gets the `TakenOverError`.
     concurrency : int
         Requests at once.
     pack_bytes : int
@@ -98,17 +101,19 @@ class RemoteCheckpoints:
         except ValueError as error:
             raise InvalidInputError(str(error)) from None
         self._keep = _checked_keep(keep)
-        self._takeover = fit_flag("takeover", takeover)
+        self._takes_over = fit_flag("takeover", takeover)
         self._unsafe = fit_flag("unsafe_single_writer", unsafe_single_writer)
         self._bucket = Bucket(url, storage_options)
         self.options = {
-            "run": run, "takeover": self._takeover, "concurrency": concurrency, "keep": keep,
+            "run": run, "takeover": self._takes_over, "concurrency": concurrency, "keep": keep,
             "pack_bytes": pack_bytes, "storage_options": storage_options,
             "unsafe_single_writer": self._unsafe,
         }  # fmt: skip
         self._concurrency, self._pack_bytes = int(concurrency), int(pack_bytes)
-        self._own_run = secrets.token_hex(8)
-        self._registries: dict[str, tuple[Registry, Publisher]] = {}
+        self._takeover = Takeover(self._takes_over)
+        self._run = self._given_run or secrets.token_hex(8)  # the one that has written last
+        self._reader = self._registry(self._run)
+        self._writers: dict[str, tuple[Registry, Publisher]] = {}
         self._turn = Lock()
         self._closed = False
 
@@ -201,32 +206,29 @@ class RemoteCheckpoints:
         with self._writing(place) as (registry, _publisher):
             return Collector(registry).collect(kept, seconds)
 
-    def _collect_beside(self, suffix: str, keep: int) -> None:
-        """`collect` after the push of a checkpoint, which stays also if its number is low: a run
-        that counts from 0 again would else have none."""
-        with self._writing(None) as (registry, _publisher):
+    def _collect_beside(self, path: Path, suffix: str, keep: int) -> None:
+        """`collect` after the push of the checkpoint at `path`, which stays also if its number is
+        low: a run that counts from 0 again would else have none."""
+        with self._writing(path.parent) as (registry, _publisher):
             Collector(registry).collect(keep, seconds_of("24h"), suffix)
 
     @contextlib.contextmanager
     def _writing(self, directory: Path | None) -> Iterator[tuple[Registry, Publisher]]:
-        """As the run of this directory."""
+        """As the run of this directory; without one, as the run that has written last."""
         with self._turn:
             self._check_open()
-            run = self._given_run
-            if run is None and directory is not None:
-                run = run_of(directory)
-            elif run is None:
-                run = next(iter(self._registries), self._own_run)
-            yield self._registry(run)
+            if self._given_run is None and directory is not None:
+                self._run = run_of(directory)
+            if self._run not in self._writers:
+                registry = self._registry(self._run)
+                publisher = Publisher(
+                    registry, concurrency=self._concurrency, pack_bytes=self._pack_bytes
+                )
+                self._writers[self._run] = registry, publisher
+            yield self._writers[self._run]
 
-    def _registry(self, run: str) -> tuple[Registry, Publisher]:
-        if run not in self._registries:
-            registry = Registry(self._bucket, run, takeover=self._takeover, unsafe=self._unsafe)
-            publisher = Publisher(
-                registry, concurrency=self._concurrency, pack_bytes=self._pack_bytes
-            )
-            self._registries[run] = registry, publisher
-        return self._registries[run]
+    def _registry(self, run: str) -> Registry:
+        return Registry(self._bucket, run, takeover=self._takeover, unsafe=self._unsafe)
 
     def _retain(
         self, suffixes: Collection[str], gone: Collection[str], grace_s: float
@@ -236,10 +238,10 @@ class RemoteCheckpoints:
         with self._writing(None) as (registry, _publisher):
             return Collector(registry).retain(suffixes, gone, grace_s)
 
-    def _claim(self) -> None:
-        """With ``takeover=True``: become the run that publishes here."""
+    def _hold(self, check: Callable[[], object]) -> None:
+        """Become the run that publishes here, see `FencedObject.hold`."""
         with self._writing(None) as (registry, _publisher):
-            registry.claim()
+            registry.hold(check)
 
     # -- reading
 
@@ -271,15 +273,17 @@ class RemoteCheckpoints:
         Notes
         -----
         What checkpoints in `directory` have already is linked, and what a pull that was cut has
-        fetched is used. With ``takeover=True`` the run takes over first, so that nothing can be
-        published between this and its first push.
+        fetched is used. With ``takeover=True`` the run of `directory` takes over first, so that
+        nothing can be published between this and its first push from there.
         """
         place = resolved(directory)
         with self._turn:
             self._check_open()
-            if self._takeover:
-                beside = place if files.is_dir(place) else None
-                with self._writing(beside) as (registry, _publisher):
+            if self._takes_over:
+                self._reader.find(suffix)  # where there is none, no directory is made
+                check_outside(place / "checkpoint")
+                files.make_lasting_dirs(place)
+                with self._writing(place) as (registry, _publisher):
                     registry.claim()
             return self._pull(suffix, place)
 
@@ -290,9 +294,7 @@ class RemoteCheckpoints:
 
     def _reading(self) -> Registry:
         self._check_open()
-        for registry, _publisher in self._registries.values():
-            return registry
-        return self._registry(self._given_run or self._own_run)[0]
+        return self._reader
 
     def list(self) -> list[RemoteCheckpoint]:
         """What is published: those with a text for a suffix first, then by number. One request.

@@ -82,17 +82,25 @@ class Collector:
             gone = which(found)
             left = {s: one for s, one in found.checkpoints.items() if s not in gone}
             doomed = self._unneeded(found.replaced(checkpoints=left), grace)
-            if not gone and not doomed and not found.doomed:
+            if not gone and not doomed:
                 return Collected((), 0, 0)
-            # What a collection that was killed had doomed stays so until it is gone.
-            names = frozenset(one.key for one in doomed) | found.doomed
-            wanted = found.replaced(checkpoints=left, doomed=_objects(names))
-            if (now := registry.write(wanted, tag)) is not None:
+            names = frozenset(one.key for one in doomed)
+            wanted = found.replaced(checkpoints=left, doomed=found.doomed | _objects(names))
+            if registry.write(wanted, tag) is not None:
                 registry.bucket.delete(sorted(names))
-                # If somebody has published meanwhile the next collection does this.
-                registry.write(wanted.replaced(doomed=frozenset()), now)
+                self._pardon(names - found.doomed)
                 return Collected(gone, len(doomed), sum(one.size for one in doomed))
         raise AssertionError("the tries end with an error")
+
+    def _pardon(self, deleted: frozenset[str]) -> None:
+        """Let pushes use these names again. What an earlier collection has doomed stays so for
+        ever: nobody knows whether it was killed, or is only stopped and deletes them later, when
+        an object of that name is a part of a checkpoint."""
+        for _ in self._registry.tries():
+            found, tag = self._registry.read_to_write()
+            left = found.replaced(doomed=found.doomed - deleted)
+            if left.doomed == found.doomed or self._registry.write(left, tag) is not None:
+                return
 
     def _unneeded(self, left: Catalog, grace: float) -> list[Listed]:
         needed = {one.document for one in left.checkpoints.values()}

@@ -45,6 +45,31 @@ class Fenced(Protocol):
 Found = TypeVar("Found", bound=Fenced)
 
 
+class Takeover:
+    """The leave of one program to publish although another run did last. It is good for one time:
+    a run that was taken away and wakes up again must not take over from the one in its place.
+
+    Parameters
+    ----------
+    given : bool
+    """
+
+    def __init__(self, given: bool) -> None:
+        self._given = self._is_left = given
+        self._own: set[str] = set()
+
+    def allows(self, run: str) -> bool:
+        """Whether the program may publish after this run did. Runs of its own may follow each
+        other: it may pull to one directory and push from another."""
+        return self._is_left or run in self._own
+
+    def use(self, run: str) -> None:
+        """The program publishes now, as this run."""
+        self._is_left = False
+        if self._given:
+            self._own.add(run)
+
+
 class FencedObject(Generic[Found]):
     """Such an object as one run reads and writes it.
 
@@ -58,15 +83,15 @@ class FencedObject(Generic[Found]):
         What is in it before it is there.
     run : str
         Who this is.
-    takeover : bool
-        Publish although another run did last. Once: if that one takes over in turn, it stays so.
+    takeover : Takeover
+        That of the program, for all objects that it goes by.
     unsafe : bool
         Trust in there being one writer where the store knows no conditions.
     """
 
     def __init__(
         self, bucket: Bucket, key: str, parse: Callable[[bytes, str], Found],
-        empty: Callable[[], Found], *, run: str, takeover: bool, unsafe: bool,
+        empty: Callable[[], Found], *, run: str, takeover: Takeover, unsafe: bool,
     ) -> None:  # fmt: skip
         self.bucket, self.run, self.unsafe = bucket, run, unsafe
         self._key, self._parse, self._empty = key, parse, empty
@@ -90,8 +115,10 @@ class FencedObject(Generic[Found]):
         UnsupportedStoreError
         """
         found, tag = self.read()
-        if found.run not in (None, self.run):
-            if not self._takeover:
+        if found.run == self.run:
+            self._takeover.use(self.run)  # who publishes after this run has taken over from it
+        elif found.run is not None:
+            if not self._takeover.allows(found.run):
                 raise TakenOverError(
                     errno.EBUSY,
                     f"run {found.run} publishes its checkpoints here; nothing was changed. Give "
@@ -119,7 +146,7 @@ class FencedObject(Generic[Found]):
         except Overtaken:
             written = self._own(wanted)  # the client may have asked twice
         if written is not None:
-            self._takeover = False
+            self._takeover.use(self.run)
         return written
 
     def _replace(self, data: bytes, tag: str) -> str:
@@ -177,12 +204,30 @@ class FencedObject(Generic[Found]):
         )
 
     def claim(self) -> None:
-        """Become the run that publishes here, if another one is and `takeover` says so."""
+        """Become the run that publishes here, if another one is and `takeover` allows it."""
+        run = self.read()[0].run
+        if run is not None and (run == self.run or self._takeover.allows(run)):
+            self.hold()
+
+    def hold(self, check: Callable[[], object] = lambda: None) -> None:
+        """Become the run that publishes here, also where nobody has yet.
+
+        Parameters
+        ----------
+        check : callable
+            It is called between the reading of the object and its replacement, and raises where
+            this run has been replaced meanwhile.
+
+        Raises
+        ------
+        TakenOverError
+        """
         for _ in self.tries():
-            found, tag = self.read()
-            if not self._takeover or found.run in (None, self.run):
+            if self.read()[0].run == self.run:
+                self._takeover.use(self.run)
                 return
             mine, tag = self.read_to_write()
+            check()
             if self.write(mine, tag) is not None:
                 return
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diskreplay.brief import brief
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import CorruptCheckpointError, InvalidInputError
 from diskreplay.locks import Lock
 from diskreplay.remote import document
 from diskreplay.remote.catalog import Catalog, RemoteCheckpoint
@@ -142,25 +142,30 @@ class Publisher:
 
     def _known(self, found: Catalog, contents: Manifest) -> dict[str, Part]:
         """Where files of a checkpoint are already, but for packs that had better be left."""
-        known = self._put_and_there()
+        known = dict(self._put)
         for one in sorted(found.checkpoints.values(), key=lambda one: one.published_at):
-            there = self._registry.document(one)
-            self._lengths |= there.objects
-            files = there.contents().files
-            known |= {_known_as(key, files[key]): part for key, part in there.parts.items()}
+            with contextlib.suppress(CorruptCheckpointError):  # then nothing is taken from it
+                there = self._registry.document(one)
+                self._lengths |= there.objects
+                files = there.contents().files
+                known |= {_known_as(key, files[key]): part for key, part in there.parts.items()}
         parts = {
             key: known[at] for key, seal in contents.files.items()
             if (at := _known_as(key, seal)) in known and known[at].object not in found.doomed
         }  # fmt: skip
         left = self._to_leave(parts)
+        left |= self._missing({part.object for part in parts.values()} - left)
         return {key: part for key, part in parts.items() if part.object not in left}
 
-    def _put_and_there(self) -> dict[Known, Part]:
-        """What this has put and nothing refers to yet: a collection may have deleted it since."""
-        objects = {part.object for part in self._put.values()}
-        there = {key for key in objects if self._registry.bucket.size(key) == self._lengths[key]}
-        self._put = {known: part for known, part in self._put.items() if part.object in there}
-        return dict(self._put)
+    def _missing(self, objects: set[str]) -> set[str]:
+        """Those that are gone, or not whole: a rule of the bucket may delete old objects, and a
+        collection deletes what a push that was cut has put. One request for each."""
+        keys = sorted(objects)
+        with ThreadPoolExecutor(self._concurrency, "diskreplay push") as pool:
+            sizes = pool.map(self._registry.bucket.size, keys)
+            return {
+                key for key, size in zip(keys, sizes, strict=True) if size != self._lengths[key]
+            }
 
     def _to_leave(self, parts: dict[str, Part]) -> set[str]:
         """Packs of which little is needed, and small ones where they are many: else a run of

@@ -6,7 +6,7 @@ from diskreplay.remote import catalog, document
 from diskreplay.remote.bucket import Bucket, Missing
 from diskreplay.remote.catalog import Catalog, RemoteCheckpoint
 from diskreplay.remote.document import Document
-from diskreplay.remote.fenced_object import FencedObject
+from diskreplay.remote.fenced_object import FencedObject, Takeover
 from diskreplay.store.checkpoint_names import checked_suffix
 
 _KEPT = 16  # documents in memory
@@ -21,7 +21,7 @@ class Registry(FencedObject[Catalog]):
         As of `FencedObject`.
     """
 
-    def __init__(self, bucket: Bucket, run: str, *, takeover: bool, unsafe: bool) -> None:
+    def __init__(self, bucket: Bucket, run: str, *, takeover: Takeover, unsafe: bool) -> None:
         super().__init__(
             bucket, catalog.KEY, catalog.parse, Catalog.empty, run=run, takeover=takeover,
             unsafe=unsafe,

@@ -97,7 +97,7 @@ class RemoteSaver:
         self._status = SaveStatus(suffix, "published", path, pushed)
         try:
             if keep is not None and sum(c.number is not None for c in remote.list()) > keep:
-                remote._collect_beside(suffix, keep)
+                remote._collect_beside(path, suffix, keep)
         except DiskReplayError as error:
             warnings.warn(
                 f"{remote.url}: checkpoint {suffix} is published, but older ones could not be "

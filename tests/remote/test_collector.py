@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 import diskreplay
+from diskreplay.errors import TakenOverError
 from diskreplay.remote import RemoteCheckpoints
 from diskreplay.remote.collector import Collector
+from diskreplay.remote.fenced_object import Takeover
 from diskreplay.remote.registry import Registry
 from tests.remote import servers
 from tests.remote.conftest import Run
@@ -178,7 +180,7 @@ def test_only_of_the_catalog_it_has_read(run, remote):
     run.add(300)
     path = run.save(1)
     remote(run="r").push(path)
-    registry = Registry(remote()._bucket, "r", takeover=False, unsafe=False)
+    registry = Registry(remote()._bucket, "r", takeover=Takeover(False), unsafe=False)
     read = registry.read_to_write
     turns = []
 
@@ -194,3 +196,58 @@ def test_only_of_the_catalog_it_has_read(run, remote):
     assert len(turns) == 2
     assert [one.suffix for one in remote().list()] == ["1", "2"]
     assert remote().verify(deep=True).clean
+
+
+@pytest.mark.parametrize("again", ["pushes", "collects and pushes", "collects twice and pushes"])
+def test_a_collection_that_is_stopped_before_it_deletes(tmp_path, anywhere, again):
+    """Another run takes over, and publishes objects of the same contents: they stay when the first
+    one goes on."""
+    run = Run(tmp_path, diskreplay.ReplayBuffer)
+    paths = []
+    for number in (1, 2):
+        run.add(700)
+        paths.append(run.save(number))
+    run.buffer.close()
+    one, two = anywhere(run="one"), anywhere(run="two", takeover=True)
+    for path in paths:
+        one.push(path)
+    delete = one._bucket.delete
+
+    def stopped(keys):
+        if again != "pushes":
+            two.collect(1, 0)
+            two.collect(1, 0 if "twice" in again else 3600)
+        two.push(paths[0])
+        assert two.verify(deep=True).clean
+        delete(keys)
+
+    one._bucket.delete = stopped
+    with pytest.raises(TakenOverError, match="run two"):
+        one.collect(1, 0)
+    assert two.verify(deep=True).clean
+    assert same(paths[0], two.pull(1, tmp_path / "pulled"))
+    two.collect(1, 0)
+    two.push(paths[0])
+    assert two.verify(deep=True).clean
+
+
+def test_names_may_be_used_again_once_a_collection_has_ended(run, anywhere):
+    """Also where somebody of the same run has published while it deleted."""
+    run.add(700)
+    first = run.save(1)
+    run.add(700)
+    second = run.save(2)
+    one, beside = anywhere(run="one"), anywhere(run="one")
+    for path in (first, second):
+        one.push(path)
+    delete, pushed = one._bucket.delete, []
+
+    def slow(keys):
+        pushed.append(beside.push(second))
+        delete(keys)
+
+    one._bucket.delete = slow
+    assert one.collect(1, 0).objects > 0
+    assert len(pushed) == 1
+    assert one._reading().read()[0].doomed == frozenset()
+    assert one.verify(deep=True).clean

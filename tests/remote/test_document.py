@@ -64,7 +64,7 @@ def test_hostile_values(pushed, which, tmp_path):
     for path in list(_places(whole)):
         for value in HOSTILE if len(path) < 3 else HOSTILE[:7]:
             remote._bucket.put(key, json.dumps(_with(whole, path, value)).encode())
-            remote._registries.clear()
+            remote._reader._documents.clear()
             try:
                 pulled = remote.pull(1, tmp_path / "pulled")
                 assert pulled.is_relative_to(tmp_path / "pulled")

@@ -1,5 +1,7 @@
 """One object that several runs want to write, in a store that says who was first."""
 
+import contextlib
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ from diskreplay.errors import (
 )
 from diskreplay.remote import fenced_object as module
 from diskreplay.remote.bucket import Missing, Overtaken
-from diskreplay.remote.fenced_object import FencedObject
+from diskreplay.remote.fenced_object import FencedObject, Takeover
 
 _nonces = itertools.count(1)
 
@@ -83,8 +85,9 @@ def parse(data, where):
 
 
 def of(store, run, *, takeover=False, unsafe=False):
+    leave = takeover if isinstance(takeover, Takeover) else Takeover(takeover)
     return FencedObject(
-        store, "key", parse, lambda: Found(None, 0, 0, 0), run=run, takeover=takeover, unsafe=unsafe
+        store, "key", parse, lambda: Found(None, 0, 0, 0), run=run, takeover=leave, unsafe=unsafe
     )
 
 
@@ -123,6 +126,90 @@ def test_a_run_takes_over_once(store):
     with pytest.raises(TakenOverError):
         add(one)
     assert two.read()[0].value == 2
+
+
+@pytest.mark.parametrize("how", ["claim", "add", "hold"])
+def test_who_published_already_takes_over_from_nobody(store, how):
+    """It had no need to: who comes after it has taken over from it."""
+    one = of(store, "one", takeover=True)
+    add(of(store, "one"))
+    {"claim": one.claim, "add": lambda: add(one), "hold": one.hold}[how]()
+    of(store, "two", takeover=True).claim()
+    with pytest.raises(TakenOverError, match="run two publishes"):
+        add(one)
+    one.claim()
+    assert store.objects["key"][0].startswith(b"('two', 1")
+
+
+def test_all_runs_of_one_program_take_over_once(store):
+    leave = Takeover(True)
+    one, other = of(store, "one", takeover=leave), of(store, "other", takeover=leave)
+    add(of(store, "old"))
+    one.claim()
+    add(other)  # one run of a program may follow another
+    add(one)
+    assert one.read()[0][:2] == ("one", 3)
+    of(store, "two", takeover=True).claim()
+    for each in (one, other, of(store, "third", takeover=leave)):
+        with pytest.raises(TakenOverError, match="run two publishes"):
+            add(each)
+    plain = Takeover(False)
+    with pytest.raises(TakenOverError):
+        add(of(store, "x", takeover=plain))
+
+
+def test_a_place_is_held_before_anybody_publishes_there(store):
+    one = of(store, "one", takeover=True)
+    one.hold()
+    one.hold()
+    assert store.asked == ["create", "put", "create"]  # the last one is the probe
+    with pytest.raises(TakenOverError, match="run one publishes"):
+        of(store, "two").hold()
+
+
+class Replaced(Exception):
+    """What a run is told that has been replaced."""
+
+
+def test_who_is_replaced_while_it_takes_hold_changes_nothing(store):
+    """Stopped before any of its requests, for as long as another one takes."""
+    stops = itertools.count()
+    while replaced_at(store, next(stops)):
+        pass
+    assert next(stops) > 4
+
+
+def replaced_at(store, stop):
+    """Whether there is a request of that number."""
+    store.objects.clear()
+    add(of(store, "old"))
+    one, others, requests = of(store, "one", takeover=True), [], []
+
+    def check():
+        if others:
+            raise Replaced
+
+    def stopped(call, *arguments):
+        requests.append(call)
+        if len(requests) == stop + 1:
+            others.append("two")
+            of(store, "two", takeover=True).hold()
+        return call(*arguments)
+
+    names = "get", "swap", "create"
+    for name in names:
+        setattr(store, name, functools.partial(stopped, getattr(store, name)))
+    with contextlib.suppress(Replaced, TakenOverError):
+        one.hold(check)
+    for name in names:
+        delattr(store, name)
+    if not others:
+        return False
+    of(store, "two", takeover=True).hold()  # it tries again where the first one came after it
+    with pytest.raises((Replaced, TakenOverError)):
+        one.hold(check)
+    assert one.read()[0].run == "two"
+    return True
 
 
 def test_a_write_that_is_overtaken_is_tried_again(store):

@@ -74,6 +74,30 @@ def test_what_was_published_before_is_not_read_again(run, remote):
     assert one.push(again).suffix == "2"
 
 
+@pytest.mark.parametrize("which", ["packs/", "checkpoints/"])
+@pytest.mark.parametrize("instead", [None, b"{}"])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_what_is_gone_or_damaged_is_not_used_again(run, anywhere, which, instead, is_new, tmp_path):
+    """Objects that a rule of the bucket has deleted, say. The next checkpoints are whole, also of
+    the same suffix."""
+    run.add(2000)
+    one = anywhere()
+    one.push(run.save("best"))
+    one.push(run.save(1))
+    for found in list(one._bucket.list(which)):
+        one._bucket.delete([found.key])
+        if instead is not None:
+            one._bucket.put(found.key, instead)
+    pushing = anywhere() if is_new else one
+    run.add(10)
+    for suffix in ("best", 2, 1):
+        path = run.save(suffix)
+        pushing.push(path)
+        assert pushing.verify(suffix, deep=True).clean
+        assert same(path, pushing.pull(suffix, tmp_path / "pulled"))
+    assert anywhere().verify(deep=True).clean
+
+
 def test_packs_do_not_pile_up(tmp_path, remote):
     """A run that publishes a thousand times needs no thousand packs to be pulled."""
     run = Run(tmp_path, diskreplay.ReplayBuffer, capacity=40_000)

@@ -4,6 +4,7 @@ import pytest
 
 from diskreplay.errors import CheckpointNotFoundError, CorruptCheckpointError, SuffixError
 from diskreplay.remote import registry as module
+from diskreplay.remote.fenced_object import Takeover
 from diskreplay.remote.registry import Registry
 
 
@@ -15,7 +16,7 @@ def pushed(run, remote):
             run.add(60)
             pushing.push(run.save(suffix))
         listed = {each.suffix: each for each in pushing.list()}
-        yield Registry(pushing._bucket, "one", takeover=False, unsafe=False), listed
+        yield Registry(pushing._bucket, "one", takeover=Takeover(False), unsafe=False), listed
 
 
 def test_the_highest_number_is_meant_unless_one_is_named(pushed):
@@ -31,7 +32,7 @@ def test_the_highest_number_is_meant_unless_one_is_named(pushed):
 
 
 def test_where_nothing_is_published(remote):
-    registry = Registry(remote()._bucket, "one", takeover=False, unsafe=False)
+    registry = Registry(remote()._bucket, "one", takeover=Takeover(False), unsafe=False)
     with pytest.raises(CheckpointNotFoundError, match=r"no numbered .*\(has: none\)"):
         registry.find(None)
 

@@ -272,3 +272,75 @@ def test_run_state(tmp_path, url):
     with pytest.raises(errors.CheckpointNotFoundError):
         loaded.load(9)
     other.buffer.close()
+
+
+@pytest.mark.parametrize("first", ["list", "load", "another directory"])
+def test_a_run_that_has_looked_first_keeps_what_it_has_published(run, url, tmp_path, first):
+    remote = RemoteCheckpoints(url, takeover=True)
+    remote.list()
+    if first == "load":
+        with pytest.raises(errors.CheckpointNotFoundError):
+            run.buffer.load(remote)
+    elif first == "another directory":
+        with run.open(tmp_path / "b" / "replay") as other:
+            other.save(remote, 0)
+    for number in range(1, 9):
+        run.add(50)
+        run.buffer.save(remote, number)
+    assert [one.number for one in remote.list()] == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+def test_old_ones_are_removed_by_a_run_that_was_loaded(tmp_path, url, takeover):
+    run = Run(tmp_path)
+    run.add(50)
+    run.buffer.save(url, 1)
+    run.buffer.close()
+    place = tmp_path / "elsewhere" if takeover else tmp_path
+    where = RemoteCheckpoints(url, takeover=True) if takeover else url
+    run = Run(place)
+    run.buffer.load(where)
+    for number in range(2, 9):
+        run.add(50)
+        run.buffer.save(where, number)
+    run.buffer.close()
+    assert [one.number for one in RemoteCheckpoints(url).list()] == [5, 6, 7, 8]
+
+
+def test_a_run_that_was_preempted_between_its_load_and_its_first_save(tmp_path, url):
+    first = Run(tmp_path / "first")
+    first.add(100)
+    first.buffer.save(url, 1)
+    one, two = Run(tmp_path / "one"), Run(tmp_path / "two")
+    mine, theirs = (RemoteCheckpoints(url, takeover=True) for _ in range(2))
+    one.buffer.load(mine)
+    two.buffer.load(theirs)
+    two.buffer.save(theirs, 2)
+    for number in (3, 4):
+        with pytest.raises(errors.TakenOverError):
+            one.buffer.save(mine, number)
+    two.buffer.save(theirs, 3)
+    assert [each.number for each in theirs.list()] == [1, 2, 3]
+    for each in (first, one, two):
+        each.buffer.close()
+
+
+def test_a_run_that_took_over_and_was_killed_is_the_same_run(tmp_path, url):
+    """It needs no leave to take over again: its name is in the directory that it loaded to."""
+    first = Run(tmp_path / "first")
+    first.add(100)
+    first.buffer.save(url, 1)
+    first.buffer.close()
+    second = Run(tmp_path / "second")
+    second.buffer.load(RemoteCheckpoints(url, takeover=True))
+    second.buffer.close()
+    again = Run(tmp_path / "second")
+    again.buffer.save(url, 2)
+    again.buffer.close()
+    assert [each.number for each in RemoteCheckpoints(url).list()] == [1, 2]
+
+
+def test_no_directory_is_made_where_there_is_nothing_to_pull(tmp_path, url):
+    with pytest.raises(errors.CheckpointNotFoundError):
+        RemoteCheckpoints(url, takeover=True).pull(None, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

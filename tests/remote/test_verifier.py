@@ -2,6 +2,7 @@
 
 import pytest
 
+from diskreplay.remote.fenced_object import Takeover
 from diskreplay.remote.registry import Registry
 from diskreplay.remote.verifier import verify
 
@@ -13,14 +14,14 @@ def case(run, remote):
         for number in (1, 2):
             run.add(600)
             pushing.push(run.save(number))
-        registry = Registry(pushing._bucket, "one", takeover=False, unsafe=False)
+        registry = Registry(pushing._bucket, "one", takeover=Takeover(False), unsafe=False)
         listed = pushing.list()
         yield registry, listed, {c.suffix: registry.document(c).objects for c in listed}
 
 
 def checked(case, deep=False):
     registry, listed, _needed = case
-    fresh = Registry(registry.bucket, "one", takeover=False, unsafe=False)
+    fresh = Registry(registry.bucket, "one", takeover=Takeover(False), unsafe=False)
     return verify(fresh, listed, deep=deep, concurrency=3)
 
 

@@ -147,7 +147,7 @@ def test_an_opening_needs_no_spare(tmp_path, killed, instead, mode):
     aside.write_bytes(b"somebody else's")
     instead(store / LIVE / "spare.7.99", aside)
     if instead is put_directory and mode == "a":
-        with pytest.raises(DiskReplayError, match="spare.7.99"):
+        with pytest.raises(DiskReplayError, match=r"spare\.7\.99"):
             rows_of(store, mode)
         (store / LIVE / "spare.7.99").rmdir()
     rows_of(store, mode)
