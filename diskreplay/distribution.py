@@ -127,7 +127,8 @@ class PrioritizedDistribution:
         of_buffer = self.weight_normalization == "buffer"
         sampler = PrioritizedSampler(index, self.alpha, "buffer" if of_buffer else "batch")
         sampler.largest = _largest(store)
-        sampler.restore(store.read_priorities())
+        saved = store.read_priorities()
+        sampler.restore(None if saved is None else saved[:3])
         return sampler
 
     def exponent(self, beta: Beta | None, add_count: int) -> float:

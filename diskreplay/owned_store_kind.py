@@ -1,6 +1,7 @@
 """What a store holds whose rows belong to an API that brings its own rules."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from diskreplay.distribution import UniformDistribution
@@ -67,15 +68,24 @@ class OwnedStoreKind(StoreKind):
                 raise ValueError(f"notes: a JSON object expected, found {notes!r:.60}")
         except ValueError as error:
             raise FormatError(f"{store.path}/zarr.json: damaged ({error})") from error
+        self._check_notes(notes, store.path / "zarr.json")
+        if self._owner_check is not None:
+            self._owner_check(store)
+
+    def _check_notes(self, notes: Mapping[str, Any], path: Path) -> None:
+        """Refuse notes, read from the file at `path`, that are not within their bounds.
+
+        Raises
+        ------
+        FormatError
+        """
         for name, (low, high) in self._note_bounds.items():
             check: Any = numbers.integer if type(low) is int else numbers.real
             try:
                 if name in notes:
                     check(name, notes[name], low, high)
             except ValueError as error:
-                raise FormatError(f"{store.path}/zarr.json: {name} is damaged ({error})") from error
-        if self._owner_check is not None:
-            self._owner_check(store)
+                raise FormatError(f"{path}: {name} is damaged ({error})") from error
 
     def _check_bookkeeping(self, store: Store) -> None:
         """Refuse what else the attributes say, with a ``ValueError``."""

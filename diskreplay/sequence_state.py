@@ -106,7 +106,7 @@ class SequenceState(NamedTuple):
             return self
         first, stop = int(store.first.min()), int(store.count.max())
         leaves = np.full((stop - first, store.num_envs), np.nan)
-        start, known, _alpha = self.saved or (first, leaves[:0], None)
+        start, known, *_ = self.saved or (first, leaves[:0])
         low, high = max(start, first), min(start + len(known), stop)
         if low < high:
             leaves[low - first : high - first] = known[low - start : high - start]

@@ -326,10 +326,12 @@ class Views:
         return {priorities.VIEWS: found} if found else {}
 
     @staticmethod
-    def leaves(states: dict[str, SequenceState]) -> dict[str, tuple[np.ndarray, float | None]]:
+    def leaves(states: dict[str, SequenceState]) -> dict[str, priorities.Unsaved]:
         """The priorities, as `Store.record` takes them."""
         return {
-            priorities.set_name(name): (state.leaves, state.identity.get("alpha"))
+            priorities.set_name(name): priorities.Unsaved(
+                state.leaves, state.identity.get("alpha")
+            )
             for name, state in states.items() if state.leaves is not None
         }  # fmt: skip
 

@@ -222,8 +222,8 @@ class Session(CallGuard):
 
     def _leaves(self, states: dict[str, SequenceState]) -> priorities.Sets:
         """The priorities to be saved: those of the buffer and those of views."""
-        own, alpha = self._kind.leaves(self._rows), self._options_meta().get("alpha")
-        main = {} if own is None else {priorities.MAIN: (own, alpha)}
+        own = self._kind.unsaved(self._rows)
+        main = {} if own is None else {priorities.MAIN: own}
         return main | self._views.leaves(states)
 
     # -- the disk

@@ -79,7 +79,7 @@ def _saved_weights(rows: SlotTable) -> np.ndarray:
     weights = np.full(rows.fields.total, np.nan)
     saved = rows.store.read_priorities()
     if saved is not None:
-        start, leaves, _alpha = saved
+        start, leaves = saved[:2]
         used = np.flatnonzero(rows.row_of >= start)
         used = used[rows.row_of[used] < start + len(leaves)]
         weights[used] = leaves[rows.row_of[used] - start, rows.fields.lanes(used)]

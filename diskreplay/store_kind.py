@@ -14,6 +14,7 @@ from diskreplay.sampling.rng import parse as parse_rng
 from diskreplay.schema import Schema
 from diskreplay.small_columns import check_steps
 from diskreplay.store import machine, numbers
+from diskreplay.store.priorities import Unsaved
 from diskreplay.store.store import Store
 
 
@@ -172,6 +173,11 @@ class StoreKind:
     def leaves(self, rows: IndexedStore) -> np.ndarray | None:
         """The priorities that a record writes, if there are some."""
         return self.distribution.leaves(rows)
+
+    def unsaved(self, rows: IndexedStore) -> Unsaved | None:
+        """The same, with what is kept beside them."""
+        leaves = self.leaves(rows)
+        return None if leaves is None else Unsaved(leaves, self.describe().get("alpha"))
 
 
 def saved_rng(store: Store) -> tuple[np.random.BitGenerator, np.ndarray] | None:

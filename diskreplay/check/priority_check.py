@@ -28,7 +28,7 @@ def check(directory: Path, snapshot: Snapshot) -> Priorities:
     found = Priorities({metadata})
     try:
         document = format.read_document(metadata)
-        rows, chunk, _alpha = priorities.parse(document, catalog.num_envs)
+        rows, chunk, *_ = priorities.parse(document, catalog.num_envs)
     except (AttributeError, LookupError, TypeError, ValueError, DiskReplayError) as error:
         if not says_lost(error):
             raise

@@ -391,7 +391,7 @@ class _Repair:
             self._build_set(name)
 
     def _build_set(self, name: str) -> None:
-        catalog, found, alpha = self.catalog, None, None
+        catalog, found = self.catalog, None
         if name in self.check.bad_priorities:
             self.kept.update((self.path / name).rglob("*"))
         else:
@@ -405,13 +405,13 @@ class _Repair:
             return
         first, stop = int(catalog.first.min()), int(catalog.count.max())
         new = np.full((stop - first, catalog.num_envs), np.nan)  # those rows get the largest
-        for start, leaves, of in saved:
-            alpha = of
+        alpha, notes = (saved[0].alpha, saved[0].notes) if saved else (None, None)
+        for start, leaves, *_ in saved:
             low, high = max(start, first), min(start + len(leaves), stop)
             if low < high:
                 part, there = new[low - first : high - first], leaves[low - start : high - start]
                 np.copyto(part, there, where=np.isnan(part))
-        files.sync(priorities.write(self.build / name, new, first, alpha))
+        files.sync(priorities.write(self.build / name, new, first, alpha, notes=notes))
         files.sync_dirs([self.build / name])
 
     # -- the exchange

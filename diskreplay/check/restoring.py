@@ -250,7 +250,7 @@ def _is_one_file(path: Path, source: Source, key: Key) -> bool:
 
 
 def saved_priorities(sources: list[Source], name: str, num_envs: int) -> list[priorities.Saved]:
-    """That set of the sources in which it is sound, as far as it was raised to one alpha."""
+    """That set of the sources in which it is sound, as far as one alpha made its leaves."""
     found: list[priorities.Saved] = []
     for source in sources:
         directory = source.path / name
@@ -259,6 +259,6 @@ def saved_priorities(sources: list[Source], name: str, num_envs: int) -> list[pr
         if priority_check.check(directory, source.check.snapshot).faults:
             continue
         saved = priorities.read(directory, num_envs)
-        if saved is not None and (not found or saved.alpha == found[0].alpha):
+        if saved is not None and (not found or saved.made_by == found[0].made_by):
             found.append(saved)
     return found

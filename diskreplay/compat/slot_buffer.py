@@ -18,8 +18,13 @@ from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.schema import Schema
 from diskreplay.store import numbers, tempfiles
 from diskreplay.store.listing import Checkpoint
+from diskreplay.store.priorities import MAIN, Unsaved
 from diskreplay.store.store import Store
 from diskreplay.store_kind import saved_next_step
+
+# Of an owner's notes those that belong to the leaves: what made them, the largest priority, and the
+# leaf that it makes.
+_LEAF_NOTES = ("alpha", "eps", "max_priority", "newest_weight")
 
 
 class SlotStore(IndexedStore):
@@ -57,10 +62,10 @@ class SlotStoreKind(OwnedStoreKind):
     def check_saved(self, saved: Store) -> None:
         super().check_saved(saved)
         if self.weighted:
-            self._restored_weights(saved, 0, saved.meta["notes"])
+            self._restored_weights(saved, 0, self._restored_notes(saved))
 
     def attach(self, store: Store, *, resume_episodes: bool | None = None) -> SlotStore:
-        base, notes = int(store.meta["base"]), dict(store.meta["notes"])
+        base, notes = int(store.meta["base"]), self._restored_notes(store)
         weights = self._restored_weights(store, base, notes) if self.weighted else None
         rows = SlotStore(store, self.schema, self.options, self.distribution.make_sampler)
         rows.base, rows.notes, rows.weights = base, notes, weights
@@ -81,9 +86,25 @@ class SlotStoreKind(OwnedStoreKind):
         numbered = np.arange(int(rows.store.first[0]), int(rows.store.count[0]))
         return rows.weights.get((numbered + rows.base) % self.capacity)[:, None]
 
+    def unsaved(self, rows: Any) -> Unsaved | None:
+        leaves = self.leaves(rows)
+        if leaves is None:
+            return None
+        return Unsaved(leaves, None, {n: rows.notes[n] for n in _LEAF_NOTES if n in rows.notes})
+
+    def _restored_notes(self, store: Store) -> dict[str, Any]:
+        """Those of the record. Of what made the leaves, those that were saved with the leaves: a
+        flush that was killed between the two has left older ones in the record."""
+        notes = dict(store.meta["notes"])
+        saved = store.read_priorities() if self.weighted else None
+        if saved is not None:
+            self._check_notes(saved.notes, store.path / MAIN / "zarr.json")
+            notes |= {name: saved.notes[name] for name in _LEAF_NOTES if name in saved.notes}
+        return notes
+
     def _restored_weights(self, store: Store, base: int, notes: Mapping[str, Any]) -> SumTree:
         first, count = int(store.first[0]), int(store.count[0])
-        start, saved, _alpha = store.read_priorities() or (first, np.empty((0, 1)), None)
+        start, saved, *_ = store.read_priorities() or (first, np.empty((0, 1)))
         weights = np.full(count - first, np.nan)
         known = saved[max(first - start, 0) :, 0][: len(weights)]
         weights[: len(known)] = known

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +156,20 @@ def array_document(
 
 
 def priority_document(
-    rows: int, num_envs: int, chunk_rows: int, alpha: float | None
+    rows: int,
+    num_envs: int,
+    chunk_rows: int,
+    alpha: float | None,
+    notes: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The ``zarr.json`` of the leaf priorities; NaN where a row has none.
 
-    `alpha` is what they were raised to, None where they are weights of another kind.
+    `alpha` is what they were raised to, None where they are weights of another kind. `notes` are
+    what the owner of such weights says of them.
     """
+    said: dict[str, Any] = {} if alpha is None else {"alpha": alpha}
+    if notes:
+        said["notes"] = dict(notes)
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -173,7 +182,7 @@ def priority_document(
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": "NaN",
         "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-        "attributes": {} if alpha is None else {"diskreplay": {"alpha": alpha}},
+        "attributes": {"diskreplay": said} if said else {},
         "dimension_names": ["row", "env"],
     }
 

@@ -19,11 +19,31 @@ LARGEST_LEAF = 1e297  # of a `SumTree`: the sum of all leaves stays finite
 LARGEST = "largest_priority"  # among the attributes of the group
 VIEWS = "views"  # likewise: what is said of each view
 MAIN = "priority"
-Sets = Mapping[str, tuple[np.ndarray, float | None]]
-"""What is to be saved, by directory: float64 leaves of shape (rows, num_envs), from the oldest
-retained row of any env on, and what they were raised to."""
+Notes = Mapping[str, float]
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 512, 131_072  # values: a page, a mebibyte
 _MOST_OF_A_CHUNK = 1 << 24
+
+
+class Unsaved(NamedTuple):
+    """Leaf priorities that are to be saved.
+
+    Attributes
+    ----------
+    leaves : ndarray of float64, shape (rows, num_envs)
+        From the oldest retained row of any env on.
+    alpha : float or None
+        What they were raised to.
+    notes : mapping of str to float, optional
+        What the owner of a store of its own says of them.
+    """
+
+    leaves: np.ndarray
+    alpha: float | None
+    notes: Notes | None = None
+
+
+Sets = Mapping[str, Unsaved]
+"""What is to be saved, by directory."""
 
 
 class Saved(NamedTuple):
@@ -37,16 +57,24 @@ class Saved(NamedTuple):
     alpha : float or None
         What they were raised to. With the leaves, not with the record: the two are not replaced in
         one step, and a store that is reopened with another alpha may be killed in between.
+    notes : mapping of str to float
+        What the owner of a store of its own says of them; here for the same reason.
     """
 
     start: int
     leaves: np.ndarray
     alpha: float | None
+    notes: Notes
+
+    @property
+    def made_by(self) -> tuple[float | None, ...]:
+        """What made leaves of priorities. Sets in which this differs cannot be mixed."""
+        return self.alpha, self.notes.get("alpha"), self.notes.get("eps")
 
 
 def write(
     directory: Path, priorities: np.ndarray, start: int, alpha: float | None,
-    known: Path | None = None,
+    known: Path | None = None, notes: Notes | None = None,
 ) -> dict[Path, Seal]:  # fmt: skip
     """Write the priorities of rows from `start` on. Not synced.
 
@@ -57,6 +85,8 @@ def write(
     known : Path, optional
         The directory of a set that was written before. Chunks that are the same there, byte by
         byte, are linked: nobody writes to them any more.
+    notes : mapping of str to float, optional
+        What the owner says of them.
 
     Returns
     -------
@@ -80,7 +110,7 @@ def write(
             files.write(path, [block.data])
         written[path] = Seal(block.nbytes, codec.crc32c(block.reshape(-1).view(np.uint8)))
     metadata = directory / "zarr.json"
-    data = format.encode(format.priority_document(stop, num_envs, chunk, alpha))
+    data = format.encode(format.priority_document(stop, num_envs, chunk, alpha, notes))
     files.write(metadata, [data])
     written[metadata] = Seal(len(data), codec.crc32c(data))
     return written
@@ -105,8 +135,9 @@ def _has(path: Path, block: np.ndarray) -> bool:
     )
 
 
-def parse(document: dict[str, Any], num_envs: int) -> tuple[int, int, float | None]:
-    """Rows, rows in a chunk, and what the leaves were raised to, of a ``zarr.json``.
+def parse(document: dict[str, Any], num_envs: int) -> tuple[int, int, float | None, Notes]:
+    """Rows, rows in a chunk, what the leaves were raised to, and what their owner says of them, of
+    a ``zarr.json``.
 
     Raises
     ------
@@ -116,12 +147,15 @@ def parse(document: dict[str, Any], num_envs: int) -> tuple[int, int, float | No
     rows = numbers.integer("shape", document["shape"][0], 0, numbers.MOST_ROWS)
     chunk = document["chunk_grid"]["configuration"]["chunk_shape"][0]
     numbers.integer("chunk_shape", chunk, 1, _MOST_OF_A_CHUNK)
-    alpha = document["attributes"].get("diskreplay", {}).get("alpha")
+    said, most = document["attributes"].get("diskreplay", {}), sys.float_info.max
+    alpha = said.get("alpha")
     if alpha is not None:
-        alpha = numbers.real("alpha", alpha, 0, sys.float_info.max)
-    if document != format.priority_document(rows, num_envs, chunk, alpha):
+        alpha = numbers.real("alpha", alpha, 0, most)
+    found = said.get("notes", {}).items()
+    notes = {name: numbers.real(name, value, -most, most) for name, value in found}
+    if document != format.priority_document(rows, num_envs, chunk, alpha, notes):
         raise ValueError(f"it does not describe the priorities of {num_envs} env(s)")
-    return rows, chunk, alpha
+    return rows, chunk, alpha, notes
 
 
 def unlikely(leaves: np.ndarray) -> np.ndarray:
@@ -144,7 +178,7 @@ def read(directory: Path, num_envs: int) -> Saved | None:
         return None
     document = format.read_document(metadata)
     try:
-        rows, chunk, alpha = parse(document, num_envs)
+        rows, chunk, alpha, notes = parse(document, num_envs)
         there = format.priority_chunks(directory)
         if there and there[-1] * chunk > rows:
             raise ValueError(f"a chunk {there[-1]} of {rows} rows")
@@ -173,7 +207,7 @@ def read(directory: Path, num_envs: int) -> Saved | None:
             )
         blocks.append(leaves)
     start = there[0] * chunk
-    return Saved(start, np.concatenate(blocks)[: rows - start], alpha)
+    return Saved(start, np.concatenate(blocks)[: rows - start], alpha, notes)
 
 
 def set_name(view: str) -> str:
@@ -191,11 +225,14 @@ def sets(root: Path) -> list[str]:
     return [path.name for path in files.listed(root, f"{MAIN}*") if is_set(path.name)]
 
 
-def replace(root: Path, name: str, priorities: np.ndarray, start: int, alpha: float | None) -> None:
+def replace(
+    root: Path, name: str, priorities: np.ndarray, start: int, alpha: float | None,
+    notes: Notes | None = None,
+) -> None:  # fmt: skip
     """Put a set of new priorities in the place of the saved one, as a whole."""
     beside = private.new_priorities(root, name)
     files.remove_tree(beside)
-    files.sync(write(beside, priorities, start, alpha, root / name))
+    files.sync(write(beside, priorities, start, alpha, root / name, notes))
     files.sync_dirs([beside])
     put_in_place(root, name)
 

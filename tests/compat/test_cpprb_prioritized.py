@@ -1,5 +1,6 @@
 """cpprb's prioritized buffer: leaves, draws and weights by the formulas of the API."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -291,3 +292,58 @@ def test_an_opening_with_another_alpha_that_fails_leaves_priorities(tmp_path, mo
             with_alpha(0.4, tmp_path / "store", size)
     with with_alpha(0.4, tmp_path / "store", size) as buffer:
         check(buffer, GIVEN, 0.4, 0)
+
+
+KILLED_AMID_FLUSH = """
+import os, signal, sys
+from diskreplay.compat.cpprb import PrioritizedReplayBuffer
+from diskreplay.store import priorities
+alpha, eps = map(float, sys.argv[2:4])
+buffer = PrioritizedReplayBuffer(16, {"a": {}}, path=sys.argv[1], alpha=alpha, eps=eps)
+buffer.update_priorities([0], [float(sys.argv[4])])
+replace = priorities.replace
+def replaced(*args, **options):
+    replace(*args, **options)
+    os.kill(os.getpid(), signal.SIGKILL)  # the record is still that of before
+priorities.replace = replaced
+buffer.flush()
+"""
+
+KILLED_WITHOUT_FLUSH = """
+import os, signal, sys
+from diskreplay.compat.cpprb import PrioritizedReplayBuffer
+alpha, eps = map(float, sys.argv[2:4])
+buffer = PrioritizedReplayBuffer(16, {"a": {}}, path=sys.argv[1], alpha=alpha, eps=eps)
+buffer.add(a=[8, 9])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("then", [(0.5, 0.0), (1.0, 0.0), (0.5, 3.0), (0.7, 0.5)])
+@pytest.mark.parametrize("killed", [(1.0, 0.0), (0.5, 3.0), (0.25, 1.0)])
+def test_a_kill_amid_the_flush_of_another_alpha_or_eps_leaves_priorities(tmp_path, killed, then):
+    """What made the leaves is replaced with them, in one step: they are converted once."""
+    path = tmp_path / "store"
+    with PrioritizedReplayBuffer(16, {"a": {}}, path=path, alpha=0.5, eps=0) as buffer:
+        buffer.add(a=range(8), priorities=GIVEN)
+    for code in (KILLED_AMID_FLUSH, KILLED_WITHOUT_FLUSH):
+        done = processes.run(code, path, *killed, 250)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    with PrioritizedReplayBuffer(16, {"a": {}}, path=path, alpha=then[0], eps=then[1]) as buffer:
+        assert buffer.get_max_priority() == 250
+        leaves = buffer._tree().leaves[:10]
+        # The first one was set before the kill. Rows after it have the largest priority.
+        expected = (np.array([250, *GIVEN[1:], 250, 250]) + then[1]) ** then[0]
+        np.testing.assert_allclose(leaves, expected, rtol=1e-4)
+
+
+def test_priorities_of_a_store_that_has_no_notes_beside_them(tmp_path):
+    """As stores had it before: the notes of the record say what made the leaves."""
+    with with_alpha(0.5, tmp_path / "store") as buffer:
+        buffer.add(a=range(8), priorities=GIVEN)
+    metadata = tmp_path / "store" / "priority" / "zarr.json"
+    document = json.loads(metadata.read_text())
+    assert document["attributes"].pop("diskreplay")["notes"]["alpha"] == 0.5
+    metadata.write_text(json.dumps(document))
+    with with_alpha(1.0, tmp_path / "store") as buffer:
+        check(buffer, GIVEN, 1.0, 0)

@@ -139,6 +139,23 @@ def test_a_note_that_cannot_be_is_refused_and_the_rows_stay(kind, tmp_path):
     assert taken
 
 
+@pytest.mark.parametrize("kind", [Cpprb, Rainbow])
+def test_a_note_beside_the_leaves_that_cannot_be_is_refused(kind, tmp_path):
+    kept = filled(kind, tmp_path / "store")
+    metadata = tmp_path / "store" / "priority" / "zarr.json"
+    right = metadata.read_text()
+    for name in json.loads(right)["attributes"]["diskreplay"]["notes"]:
+        for value in (-(2**70), -0.5, 10**400, True, "abc", None, [], {}):
+            document = json.loads(right)
+            document["attributes"]["diskreplay"]["notes"][name] = value
+            metadata.write_text(json.dumps(document))
+            with pytest.raises(DiskReplayError, match=f"{metadata}: .*damaged"):
+                kind.make(tmp_path / "store")
+    metadata.write_text(right)
+    with kind.make(tmp_path / "store") as buffer:
+        assert kind.rewards(buffer) == kept
+
+
 @pytest.mark.parametrize("kind", [Cpprb, Rainbow, Cs294])
 def test_a_number_of_the_first_row_beyond_all_numbers(kind, tmp_path):
     filled(kind, tmp_path / "store")

@@ -1,5 +1,6 @@
 """The older APIs after a repair: what they draw is what was recorded, and all of it."""
 
+import shutil
 from functools import cache
 
 import numpy as np
@@ -253,3 +254,33 @@ def test_what_is_set_aside_is_not_drawn(tmp_path, api, steps, where):
     buffer = api.make(store)
     api.drawn(buffer)
     buffer.close()
+
+
+def test_priorities_of_rows_beside_those_set_aside_are_converted_once(tmp_path):
+    """A kill amid the flush of another alpha left leaves that the record does not describe. A
+    repair keeps what made them beside them."""
+
+    def opened(path, alpha):
+        spec = {"obs": {"shape": (SIDE, SIDE), "dtype": np.uint8}, "n": {"dtype": np.int64}}
+        return cpprb.PrioritizedReplayBuffer(SIZE, spec, path=path, alpha=alpha, eps=0.0)
+
+    with opened(tmp_path / "store", 0.5) as buffer:
+        for n in range(SIZE):
+            buffer.add(obs=frame(n), n=n, priorities=n + 1)
+    record = (tmp_path / "store" / "zarr.json").read_bytes()
+    killed = tmp_path / "killed"
+    with opened(tmp_path / "store", 1.0) as buffer:
+        buffer.flush()
+        with buffer._ring._rows.store.maintenance.lock:  # it renames and removes files
+            shutil.copytree(tmp_path / "store", killed)
+    (killed / "zarr.json").write_bytes(record)
+    field = next(path.name for path in killed.iterdir() if path.name.startswith("obs"))
+    path = segments(killed, field)[-1]
+    flip(path, path.stat().st_size // 2)
+    assert repair(killed).aside is not None
+    for alpha in (0.5, 0.25):
+        with opened(killed, alpha) as buffer:
+            rows = buffer.get_all_transitions()["n"].ravel()
+            assert SIZE / 2 < len(rows) < SIZE
+            leaves = buffer._tree().leaves[: len(rows)]
+            np.testing.assert_allclose(leaves, (rows + 1.0) ** alpha, rtol=1e-5)

@@ -107,7 +107,7 @@ def test_what_is_sealed_is_linked_and_the_rest_is_copied(tmp_path, compressor, p
 def test_the_list_has_every_file_and_no_other(tmp_path):
     with make(tmp_path / "r") as buffer:
         add(buffer, 30)
-        leaves = {"priority": (np.full((30, 1), 2.0), 0.5)}
+        leaves = {"priority": priorities.Unsaved(np.full((30, 1), 2.0), 0.5)}
         with begun(buffer, tmp_path, {"a/b.pt": b"agent"}) as construction:
             checkpoint.prepare(construction, buffer._rows.store)
             path = taken_and_finished(buffer, construction, leaves)

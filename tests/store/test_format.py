@@ -126,6 +126,9 @@ def test_the_document_of_priorities_says_what_they_were_raised_to():
     assert document["attributes"] == {"diskreplay": {"alpha": 0.5}}
     assert format.priority_document(7, 3, 4, None)["attributes"] == {}
     assert format.priority_document(7, 3, 4, 0.0)["attributes"] == {"diskreplay": {"alpha": 0.0}}
+    assert format.priority_document(7, 3, 4, None, {})["attributes"] == {}
+    found = format.priority_document(7, 3, 4, None, {"eps": 0.1})["attributes"]
+    assert found == {"diskreplay": {"notes": {"eps": 0.1}}}
 
 
 # -- documents of arrays and groups

@@ -72,6 +72,15 @@ def test_chunks_that_are_the_same_are_linked(tmp_path):
     np.testing.assert_array_equal(priorities.read(tmp_path / "more", 2).leaves, leaves)
 
 
+def test_what_an_owner_says_of_leaves_is_with_them(tmp_path):
+    leaves, notes = leaves_of(10, 1), {"alpha": 0.5, "eps": 0.25}
+    priorities.replace(tmp_path, "priority", leaves, 0, None, notes)
+    found = priorities.read(tmp_path / "priority", 1)
+    assert (found.alpha, found.notes, found.made_by) == (None, notes, (None, 0.5, 0.25))
+    priorities.replace(tmp_path, "priority", leaves, 0, 0.5)
+    assert priorities.read(tmp_path / "priority", 1).notes == {}
+
+
 @pytest.mark.parametrize("bad", [-1.0, np.inf, -np.inf, 2e297])
 def test_leaves_that_nobody_can_have_saved(tmp_path, bad):
     leaves = leaves_of(600, 2)
@@ -91,7 +100,9 @@ def test_files_that_are_damaged_are_refused(tmp_path):
         priorities.read(path, 2)
     document = json.loads((path / "zarr.json").read_text())
     for change in ({"shape": [-1, 1]}, {"shape": [1000, 2]}, {"data_type": "float32"},
-                   {"attributes": {"diskreplay": {"alpha": -1.0}}}):  # fmt: skip
+                   {"attributes": {"diskreplay": {"alpha": -1.0}}},
+                   {"attributes": {"diskreplay": {"notes": {"eps": "0"}}}},
+                   {"attributes": {"diskreplay": {"notes": [0.5]}}}):  # fmt: skip
         (path / "zarr.json").write_text(json.dumps(document | change))
         with pytest.raises(FormatError):
             priorities.read(path, 1)
