@@ -64,7 +64,9 @@ class ReplayBuffer(Facade):
     Notes
     -----
     A frame is in memory until `store_effect` has completed its row and that before it; from then on
-    the row outlives the death of the process. A frame without an effect is shown in histories only.
+    the row outlives the death of the process. `flush` stores a row that has its effect also if the
+    frame before it has none; that frame gets none any more. A frame without an effect is shown in
+    histories only.
 
     A reopening goes on with the episode. Only if the process was killed, or the newest frame had no
     effect yet, another one begins; the newest row of the first is not sampled then. Where no frame
@@ -198,7 +200,7 @@ class ReplayBuffer(Facade):
         ----------
         idx : int
             What `store_frame` returned for the newest frame, or for the one before if that got no
-            effect yet.
+            effect yet, and no `flush` came after the newest one's.
         action : int
             Kept as int32.
         reward : float
@@ -209,7 +211,7 @@ class ReplayBuffer(Facade):
         Raises
         ------
         UsageError
-            The row is complete already: what is on the disk does not change.
+            The row is on the disk already, with its effect or without: it does not change.
         InvalidInputError
             `idx` is no integer, or a value does not fit. In both cases nothing was recorded.
         """
@@ -223,8 +225,9 @@ class ReplayBuffer(Facade):
         if not 0 <= idx < self.size or at < 0:
             raise UsageError(
                 f"store_effect: slot {idx} waits for no effect; those that do: "
-                f"{[(newest - i) % self.size for i in range(len(self._waiting))]}. A row that has "
-                "one is on the disk and cannot be changed"
+                f"{[(newest - i) % self.size for i in range(len(self._waiting))]}. A row on the "
+                "disk cannot be changed, and later frames or a flush may have put it there without "
+                "an effect; store the effect of each frame before the next frame"
             )
         effect = np.array(action, np.int32), reward, done
         try:
@@ -271,7 +274,9 @@ class ReplayBuffer(Facade):
         self._waiting.pop(0)
 
     def _hand_over(self, ring: SlotBuffer, *, closing: bool) -> None:
-        while closing and self._waiting:
+        # A row whose effect was stored is to outlive a kill. The ring takes rows in their order, so
+        # a frame before it goes too, though it has no effect yet.
+        while self._waiting and (closing or any(frame.effect for frame in self._waiting)):
             self._write()
         if closing and not self._begins:
             ring.notes["closed_at"] = ring.count
@@ -307,9 +312,15 @@ class ReplayBuffer(Facade):
 
         Raises
         ------
+        InvalidInputError
+            `batch_size` is no positive integer (a ValueError, as in the original).
         AssertionError
             Unless `can_sample`.
         """
+        if not is_integer(batch_size) or batch_size < 1:
+            raise InvalidInputError(
+                f"batch_size: a positive integer expected, found {brief(batch_size)}"
+            )
         if not self.can_sample(batch_size):
             raise AssertionError(
                 f"{batch_size} transitions asked for, {self._available()} can be sampled"

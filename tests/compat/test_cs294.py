@@ -1,6 +1,7 @@
 """The CS294 frame buffer beside a model of it: lists, and one frame after the other."""
 
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from diskreplay.errors import (
     ShapeError,
     UsageError,
 )
+from tests import processes
 from tests.effort import effort
 
 
@@ -218,6 +220,12 @@ def test_all_rows_but_the_newest_are_drawn(count):
         buffer.sample(available + 1)
 
 
+@pytest.mark.parametrize("size", [0, -1, -100, 2.5, None, True, np.int64(0)])
+def test_a_batch_of_no_transitions_is_refused(size):
+    with pytest.raises(InvalidInputError, match="batch_size: a positive integer expected, found"):
+        filled(7).sample(size)
+
+
 def test_draws_are_even_whatever_part_is_drawn():
     buffer = filled(100, size=41)
     for batch_size in (4, 30):
@@ -387,6 +395,50 @@ def test_a_flush_that_fails_takes_no_frame(tmp_path, monkeypatch):
                 again.store_frame(np.zeros((2, 2, 1)))
         assert again._count == 13
         assert is_followed(again, 12) == (True, [11, 12, 50])
+
+
+def test_a_row_that_was_flushed_outlives_a_kill_whatever_came_before_it(tmp_path):
+    code = """
+import os, signal, sys
+import numpy as np
+from diskreplay.compat.cs294 import ReplayBuffer
+buffer = ReplayBuffer(10, 3, path=sys.argv[1])
+for i in range(3):
+    buffer.store_effect(buffer.store_frame(np.full((2, 2, 1), i)), i, i, False)
+buffer.store_frame(np.full((2, 2, 1), 3))  # without an effect
+buffer.store_effect(buffer.store_frame(np.full((2, 2, 1), 4)), 4, 4.0, False)
+buffer.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = processes.run(code, tmp_path / "a")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with Recording(10, 3, path=tmp_path / "a") as again:
+        assert again.num_in_buffer == 5
+        assert again.action[:5].tolist() == [0, 1, 2, 0, 4]
+        assert again.reward[4] == 4.0
+        assert_array_equal(again.obs[:6, 0, 0, 0], [0, 1, 2, 3, 4, 0])
+
+
+def test_a_flush_takes_a_frame_without_an_effect_only_before_a_row_that_has_its(tmp_path):
+    buffer = filled(3, path=tmp_path / "a")
+    first = buffer.store_frame(np.full((2, 2, 1), 3))
+    buffer.flush()
+    second = buffer.store_frame(np.full((2, 2, 1), 4))
+    buffer.flush()
+    buffer.store_effect(second, 4, 4.0, False)
+    buffer.store_effect(first, 3, 3.0, False)  # late, and as good
+    third = buffer.store_frame(np.full((2, 2, 1), 5))
+    fourth = buffer.store_frame(np.full((2, 2, 1), 6))
+    buffer.store_effect(fourth, 6, 6.0, False)
+    buffer.flush()
+    with pytest.raises(UsageError, match=f"slot {third} waits for no effect.*or a flush"):
+        buffer.store_effect(third, 5, 5.0, False)
+    assert buffer.action[:7].tolist() == [0, 1, 2, 3, 4, 0, 6]
+    buffer.store_effect(buffer.store_frame(np.full((2, 2, 1), 7)), 7, 7.0, False)
+    obs, actions, *_ = buffer.sample(buffer._available())
+    assert sorted(actions) == [0, 1, 2, 3, 4, 6]  # the one without is seen in histories only
+    assert_array_equal(obs[actions == 6][0, 0, 0], [4, 5, 6])
+    buffer.close()
 
 
 @pytest.mark.parametrize("wrong", [np.float64(1), 1.0, "1", None, True])
