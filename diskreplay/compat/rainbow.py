@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from diskreplay.compat.base import Facade
-from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree
+from diskreplay.compat.segment_trees import MinSegmentTree, SumSegmentTree, as_indices
 from diskreplay.compat.slot_buffer import SlotBuffer
-from diskreplay.errors import InvalidInputError
+from diskreplay.errors import InvalidInputError, ShapeError
 from diskreplay.signals import undisturbed
 from diskreplay.spaces import box
 from diskreplay.store.priorities import LARGEST_LEAF
@@ -95,7 +95,7 @@ class ReplayBuffer(Facade):
         ValueError
             An observation or action of another shape. In all cases nothing was recorded.
         """
-        obs, next_obs = self._row(obs), self._row(next_obs)
+        obs, next_obs = self._row("obs", obs), self._row("next_obs", next_obs)
         act = np.asarray(act, np.float32).reshape(())
         rew, ended = fit_reward(float(rew)), float(done)
         if ended not in (0, 1):
@@ -119,9 +119,10 @@ class ReplayBuffer(Facade):
         self.size = min(count, self.max_size)
         self.ptr = count % self.max_size
 
-    def _row(self, values: Any) -> np.ndarray:
-        row = np.empty(self._obs_dim, np.float32)
-        row[:] = values
+    def _row(self, name: str, values: Any) -> np.ndarray:
+        row = np.array(values, np.float32)  # a copy
+        if row.shape != (self._obs_dim,):
+            raise ShapeError(f"{name}: shape ({self._obs_dim},) expected, found {row.shape}")
         return row
 
     def sample_batch(self) -> dict[str, np.ndarray]:
@@ -273,7 +274,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Parameters
         ----------
         beta : float
-            Exponent of the importance weights, above 0.
+            Exponent of the importance weights, above 0 and finite.
 
         Returns
         -------
@@ -284,12 +285,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises
         ------
         AssertionError
-            There are fewer rows than a batch has, or `beta` is not positive.
+            There are fewer rows than a batch has, or `beta` is not positive, or not finite.
         """
         if self.size < self.batch_size:
             raise AssertionError(f"{self.batch_size} rows needed for a batch, {self.size} there")
-        if not beta > 0:
-            raise AssertionError(f"beta: above 0 expected, found {beta}")
+        if not 0 < beta < np.inf:
+            raise AssertionError(f"beta: a finite number above 0 expected, found {beta}")
         tree = self.sum_tree.weights
         total = tree.total
         part = total / self.batch_size
@@ -319,7 +320,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ClosedError
         """
         self._ring.check_open()
-        slots = np.array(indices, np.int64, ndmin=1)
+        slots = as_indices("indices", indices)
         if slots.ndim != 1:
             raise AssertionError(f"indices: one axis expected, found shape {slots.shape}")
         priorities = np.asarray(priorities, np.float64).reshape(-1)

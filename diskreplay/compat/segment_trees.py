@@ -8,6 +8,25 @@ from diskreplay.brief import brief
 from diskreplay.sampling.sum_tree import SumTree
 
 
+def as_indices(name: str, given: Any) -> np.ndarray:
+    """What was given as indices, as int64 with at least one axis.
+
+    Raises
+    ------
+    AssertionError
+        It holds no integers. A fraction, a flag or NaN would be taken for another index.
+    """
+    try:
+        found = np.array(given, ndmin=1)
+    except (ValueError, TypeError, OverflowError) as error:  # lists of different lengths, say
+        raise AssertionError(f"{name}: integers expected, found {brief(given)}") from error
+    if found.size and found.dtype.kind not in "iu":
+        raise AssertionError(
+            f"{name}: integers expected, found {brief(given)} of dtype {found.dtype}"
+        )
+    return found.astype(np.int64)
+
+
 class _SegmentTree:
     """Leaves of float64, and one function of any range of them.
 
@@ -32,12 +51,18 @@ class _SegmentTree:
         self.capacity = int(capacity)
 
     def __getitem__(self, idx: Any) -> Any:
-        """A leaf, or an array of them for an array of indices. AssertionError outside."""
+        """A leaf, or an array of them for an array of indices.
+
+        Raises
+        ------
+        AssertionError
+            An index is outside, or no integer.
+        """
         leaves = self.leaves[self._checked(idx)]
         return leaves if np.ndim(idx) else float(leaves[0])
 
     def _checked(self, idx: Any) -> np.ndarray:
-        found = np.array(idx, np.int64, ndmin=1)
+        found = as_indices("index", idx)
         if len(found) and (found.min() < 0 or found.max() >= self.capacity):
             raise AssertionError(f"index: 0 to {self.capacity - 1} expected, found {brief(idx)}")
         return found

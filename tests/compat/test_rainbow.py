@@ -18,7 +18,7 @@ from diskreplay.compat.rainbow import (
     ReplayBuffer,
     SumSegmentTree,
 )
-from diskreplay.errors import ClosedError, InvalidInputError, SchemaError
+from diskreplay.errors import ClosedError, InvalidInputError, SchemaError, ShapeError
 from tests.effort import effort
 
 DIM = 3
@@ -275,7 +275,7 @@ def test_arguments_are_checked():
     with pytest.raises(AssertionError):
         PrioritizedReplayBuffer(DIM, 10, alpha=-0.1)
     buffer = filled(PrioritizedReplayBuffer)
-    for beta in (0, -1):
+    for beta in (0, -1, np.nan, np.inf):
         with pytest.raises(AssertionError):
             buffer.sample_batch(beta)
 
@@ -413,6 +413,35 @@ def test_indices_of_two_axes_change_neither_tree(shape):
         buffer.update_priorities(np.ones(shape, int), [9.0, 0.5])
     assert [buffer.sum_tree[i] for i in range(7)] == [1.0] * 7
     assert [buffer.min_tree[i] for i in range(7)] == [1.0] * 7
+
+
+NO_INDICES = [1.7], 1.0, [np.nan], [True], True, np.array([1.0]), [1, 2.5], [[1], [1, 2]], ["1"]
+
+
+@pytest.mark.parametrize("wrong", NO_INDICES)
+def test_indices_that_are_no_integers_change_neither_tree(wrong):
+    buffer = filled(PrioritizedReplayBuffer, rows=7)
+    with pytest.raises(AssertionError, match="indices: integers expected, found"):
+        buffer.update_priorities(wrong, np.full(np.size(np.array(wrong, object)), 9.0))
+    assert [buffer.sum_tree[i] for i in range(7)] == [1.0] * 7
+    assert [buffer.min_tree[i] for i in range(7)] == [1.0] * 7
+    assert buffer.max_priority == 1.0
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplayBuffer])
+@pytest.mark.parametrize("shape", [(), (1,), (DIM + 1,), (1, DIM), (DIM, 1), (0,)])
+def test_an_observation_of_another_shape_is_refused(kind, shape):
+    buffer, right = filled(kind, rows=7), np.zeros(DIM)
+    before = buffer.obs_buf, buffer.next_obs_buf, len(buffer), buffer.ptr
+    for obs, following, name in (
+        (np.zeros(shape), right, "obs"), (right, np.zeros(shape), "next_obs"),
+    ):  # fmt: skip
+        with pytest.raises(ShapeError, match=rf"^{name}: shape \({DIM},\) expected, found"):
+            buffer.store(obs, 0, 0.0, following, False)
+    for found, expected in zip(
+        (buffer.obs_buf, buffer.next_obs_buf, len(buffer), buffer.ptr), before, strict=True
+    ):
+        assert_array_equal(found, expected)
 
 
 def test_priorities_of_a_closed_buffer_are_refused(tmp_path):

@@ -61,11 +61,17 @@ def test_what_is_outside(kind, join, empty):
             tree[at]
         with pytest.raises(AssertionError, match="index: 0 to 3 expected"):
             tree[at] = 1.0
+    for at in (1.7, 1.0, np.nan, True, [0, 1.5], [False], "1", None):
+        with pytest.raises(AssertionError, match="index: integers expected, found"):
+            tree[at]
+        with pytest.raises(AssertionError, match="index: integers expected, found"):
+            tree[at] = 1.0
+    assert tree[np.arange(4, dtype=np.uint8)].tolist() == [empty] * 4  # nothing was set
     for start, end in ((-1, 2), (5, 0), (0, 5), (5, 5)):
         with pytest.raises(AssertionError, match="a range within 0 to 4"):
             tree.operate(start, end)
     assert tree.operate(3, 1) == tree.operate(2, 2) == empty  # of no leaves
-    assert tree[np.empty(0, np.int64)].tolist() == []
+    assert tree[np.empty(0, np.int64)].tolist() == tree[[]].tolist() == []
 
 
 def test_the_names_of_the_notebooks():
