@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from diskreplay.compat.cpprb import PrioritizedReplayBuffer, ReplayBuffer, create_buffer
 from diskreplay.compat.cpprb import buffer as cpprb_buffer
+from diskreplay.errors import InvalidInputError
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,6 +183,20 @@ def test_refused_priorities_change_nothing():
     for option in ({"alpha": -1}, {"eps": -1e-3}, {"eps": np.nan}):
         with pytest.raises(ValueError):
             PrioritizedReplayBuffer(4, {"a": {}}, **option)
+
+
+@pytest.mark.parametrize("beta", [np.nan, -1, -1e-9, np.inf, -np.inf, None, "1", True])
+def test_a_beta_that_is_no_exponent_is_refused_and_changes_nothing(beta):
+    options = {"alpha": 1, "eps": 0, "check_for_update": True}
+    with PrioritizedReplayBuffer(4, {"a": {}}, **options) as buffer:
+        buffer.add(a=[1, 2, 3])
+        before = buffer._rng.bit_generator.state
+        for size in (0, 2):
+            with pytest.raises(InvalidInputError, match="beta: a finite number from 0 on expected"):
+                buffer.sample(size, beta)
+        assert buffer._rng.bit_generator.state == before
+        buffer.update_priorities([0], [9])  # nothing was sampled yet
+        check(buffer, [1, 1, 1], 1, 0)
 
 
 def test_check_for_update():

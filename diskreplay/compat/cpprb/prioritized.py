@@ -13,7 +13,7 @@ from diskreplay.compat.cpprb.columns import PRIORITIES
 from diskreplay.compat.cpprb.tracks import Arrays
 from diskreplay.compat.slot_buffer import SlotBuffer
 from diskreplay.errors import InvalidInputError, PriorityError, ShapeError
-from diskreplay.given_numbers import is_real
+from diskreplay.given_numbers import exponent, is_real
 from diskreplay.sampling.sum_tree import SumTree
 from diskreplay.signals import undisturbed
 
@@ -243,7 +243,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ----------
         batch_size : int
         beta : float
-            Exponent of the weights.
+            Exponent of the weights: finite, from 0 on.
 
         Returns
         -------
@@ -255,8 +255,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises
         ------
         InvalidInputError
-            There are no rows, or none with a priority.
+            `beta` is no such number, there are no rows, or none with a priority.
         """
+        beta = exponent(beta)
         ring = self._ring
         self._sampled_at = ring.count
         if not batch_size:
