@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from tests.copies import copy_tree
-from tests.effort import LONG, PROFILE
+from tests.effort import LONG, PROFILE, too_many
 
 # Set for the workers of a parallel run: texts would be broken to the width of somebody's terminal.
 os.environ.pop("COLUMNS", None)
@@ -57,6 +57,15 @@ for profile in ("same", "whole", "long"):
         profile, derandomize=profile != "long", deadline=None, print_blob=True
     )
 settings.load_profile(PROFILE)
+
+
+def pytest_collection_modifyitems(config, items):
+    """What takes long is left out, if it is not named and this is not `.ci/run`."""
+    if any("::" in argument for argument in config.args):
+        return
+    if left := set(too_many(items)):
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -463,6 +463,7 @@ def directory():
 
 
 @pytest.mark.parametrize(("compressor", "num_envs"), [("raw", 3), ("lz4", 3), ("zstd", 1)])
+@pytest.mark.costly(1)
 def test_capacities_that_wrap_many_times(directory, compressor, num_envs):
     """Past the smallest raw segment of every field, many times past the capacity."""
     with SideBySide(

@@ -7,6 +7,7 @@ import pytest
 from tests.blocks import ROOT
 
 
+@pytest.mark.costly
 def test_the_example_learns_with_hindsight_and_not_without(tmp_path):
     pytest.importorskip("torch")
     names = runpy.run_path(str(ROOT / "docs/examples/hindsight.py"))

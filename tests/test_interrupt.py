@@ -157,6 +157,7 @@ def make(path, kind, **more):
 @pytest.mark.parametrize(
     ("kind", "call"), [("one", "add"), ("one", "extend"), ("vector", "add"), ("ring", "put")]
 )
+@pytest.mark.costly(3)
 def test_recording(tmp_path, kind, call, boundary):
     """`boundary`: the row goes to another segment than the one before."""
     path = tmp_path / "store"
@@ -186,6 +187,7 @@ def test_recording(tmp_path, kind, call, boundary):
 
 
 @pytest.mark.parametrize("call", ["add", "extend"])
+@pytest.mark.costly(1)
 def test_no_zarr_reader_finds_what_was_written_and_does_not_count(tmp_path, call):
     """Also when its segment is sealed, or the store closed, before that env comes again."""
     import zarr

@@ -193,6 +193,7 @@ def open_path():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("mode", [0o000, 0o755])
+@pytest.mark.costly
 def test_a_directory_of_another_user(open_path, mode):
     """Root compiled with ``sudo``; the user cannot read what is kept, or not write to it."""
     tmp_path = open_path
@@ -267,6 +268,7 @@ def on_terminal(directory, environment, code):
 
 
 @pytest.mark.parametrize("changed", ["inlined", "numbers", "parts"])
+@pytest.mark.costly(1)
 def test_what_a_kernel_takes_from_another_file_is_not_taken_from_an_older_one(tmp_path, changed):
     """Numba looks at the file of the kernel only."""
     files = {
@@ -308,6 +310,7 @@ def test_what_a_kernel_takes_from_another_file_is_not_taken_from_an_older_one(tm
     assert run() == {"inlined": "16", "numbers": "26", "parts": "19"}[changed]
 
 
+@pytest.mark.costly
 def test_a_terminal_is_told_while_kernels_are_compiled(tmp_path):
     (tmp_path / "doubling.py").write_text(SOURCE)
     environment = os.environ | {
@@ -341,6 +344,7 @@ def test_every_module_of_kernels_is_warmed_up():
     assert found == set(warmup.MODULES)
 
 
+@pytest.mark.costly
 def test_warmup_says_where_nothing_can_be_kept(tmp_path):
     environment = homeless(tmp_path, HOME=os.devnull)
     done = run(tmp_path, environment, "-m", "diskreplay", "warmup")

@@ -362,6 +362,7 @@ def test_a_store_without_parts_has_no_such_key(tmp_path):
 @pytest.mark.parametrize(
     "found", [{"1": 2}, [1], [[0, 1]], [[1, 0, 4]], [[0, 4, 4]], [[0, -1, 4]], [[0, "1", 4]]]
 )
+@pytest.mark.costly(2)
 def test_damaged_ranges_are_refused_and_cost_no_rows(tmp_path, found):
     path = tmp_path / "replay"
     with make_buffer(path) as buffer:
@@ -548,6 +549,7 @@ def killed(tmp_path):
 
 @pytest.mark.parametrize("row", [10, 22, 28, 34, 50])
 @pytest.mark.parametrize("parts", [[[0, 20, 38, 3]], [[0, 0, 2**40, 3]], [[0, 3, 57, 3]]])
+@pytest.mark.costly(4)
 def test_a_range_excuses_no_more_rows_than_it_names(tmp_path, killed, row, parts):
     """Also one that a damaged record makes far too wide."""
     wide = with_record(killed, tmp_path / "wide", parts=parts)

@@ -316,6 +316,7 @@ def drive(place, which):
 
 
 @pytest.mark.parametrize("which", ["group", "fields", "priority", "manifest", "columns"])
+@pytest.mark.costly(1)
 def test_numbers_at_their_extremes(tmp_path, which):
     with make(tmp_path / "store") as buffer:
         record(buffer, 70)
@@ -336,6 +337,7 @@ def test_numbers_at_their_extremes(tmp_path, which):
     "next_step",
     [[2**40], [-(2**31)], [2**31], [-1], [3.0], [True], ["1"], [12345], [], [1, 1], 1, None],
 )
+@pytest.mark.costly(6)
 def test_the_next_step(saved, tmp_path, next_step, resume):
     buffer, checkpoint = saved
     before = everything(buffer)

@@ -133,6 +133,7 @@ def test_what_a_kill_brings_back_leaves_again(tmp_path):
     ],
 )
 @pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.costly(4)
 def test_a_reader_goes_by_what_the_next_writer_keeps(tmp_path, before, after, follow):
     def seen(buffer):
         bounds, ids = buffer.bounds.tolist(), buffer.sampleable_ids()

@@ -321,6 +321,7 @@ def test_killed_at_any_step_it_has_the_fields_or_not(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["allocate", "write", "sync", "sync_dirs", "link", "exchange"])
+@pytest.mark.costly(2)
 def test_what_fails_changes_nothing(tmp_path, monkeypatch, name):
     as_it_was_left(tmp_path / "killed", tmp_path / "first")
     shutil.copytree(tmp_path / "killed", tmp_path / "whole" / "replay")

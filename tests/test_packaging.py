@@ -141,6 +141,7 @@ def files_of(directory):
     }
 
 
+@pytest.mark.costly
 def test_the_tests_run_from_the_source_distribution(tmp_path):
     """All of them are there, with what they import, and those that look at files beside the package
     find them. Others would compile the kernels once more, for this place."""

@@ -406,6 +406,7 @@ def test_no_segment_is_made_where_a_moved_store_was(tmp_path, rows, there, compr
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("there", ["nothing", "another store", "a file"])
+@pytest.mark.costly(6)
 def test_a_store_that_is_moved_while_it_is_open(tmp_path, call, there, compressor):
     """Another run made a store at the old path, and the first one closed: it wrote its own records
     there, and most of the other's rows were gone."""
@@ -662,6 +663,7 @@ leave_a_mount(base)
 
 
 @pytest.mark.parametrize("how", ["bind", "of its own"])
+@pytest.mark.costly(1)
 def test_a_file_system_mounted_at_the_store_itself(tmp_path, how, monkeypatch):
     if can_mount():
         command, options = alone("-c", LEAVE_A_MOUNT, tmp_path, how)

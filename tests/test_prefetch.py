@@ -88,6 +88,7 @@ def no_leaked_threads():
 
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize(("depth", "readers"), [(1, 1), (1, 2), (2, 1), (5, 3)])
+@pytest.mark.costly(3)
 def test_each_batch_was_drawn_depth_takes_ago(tmp_path, depth, readers, prioritized):
     with (
         make(tmp_path / "one", prioritized=prioritized) as buffer,

@@ -64,6 +64,7 @@ OUTER = ("add", "sample", "next", "take", "save", "flush", "update_priorities", 
 
 
 @pytest.mark.parametrize("outer", OUTER)
+@pytest.mark.costly(2)
 def test_a_handler_that_calls_at_any_place(tmp_path, outer):
     """It is refused or it is served, and nothing is harmed; also if its error is not caught."""
     buffer, player = filled(tmp_path)
@@ -242,6 +243,7 @@ while not buffer.closed:
 
 
 @pytest.mark.parametrize("handler", ["catches", "lets go"])
+@pytest.mark.costly(1)
 def test_signals_at_random(tmp_path, handler):
     run = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", SIGNALS, tmp_path, "3",

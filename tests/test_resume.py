@@ -130,6 +130,7 @@ def train_and_save(tmp_path, prioritized, compressor):
     return buffer
 
 
+@pytest.mark.costly(2)
 def test_training_goes_on_bit_for_bit(tmp_path, prioritized, compressor):
     """Into the live store for packed fields, into a new one for raw ones."""
     with train_and_save(tmp_path, prioritized, compressor) as buffer:
@@ -165,6 +166,7 @@ def test_prefetching_goes_on_bit_for_bit(tmp_path, prioritized):
     assert resumed == uninterrupted
 
 
+@pytest.mark.costly(2)
 def test_a_load_in_the_same_process_goes_back(tmp_path, prioritized, compressor):
     """As often as one likes, and whatever was done in between."""
     with train_and_save(tmp_path, prioritized, compressor) as buffer:
@@ -181,6 +183,7 @@ def test_the_next_batches_do_not_depend_on_resumed_episodes(tmp_path, prioritize
         assert [fingerprint(buffer.sample()) for _ in range(10)] == uninterrupted
 
 
+@pytest.mark.costly(2)
 def test_saving_changes_nothing(tmp_path, prioritized, compressor):
     """A run that saves draws the same batches as one that does not."""
     runs = []
@@ -242,6 +245,7 @@ def test_an_episode_that_was_cut_before_the_save_is_not_resumed(tmp_path, cut_by
 @pytest.mark.parametrize(
     ("per_env", "resume_episodes"), [(20, True), (60, False), (100, True), (400, True)]
 )
+@pytest.mark.costly(3)
 def test_loading_into_another_capacity_keeps_the_newest(
     tmp_path, prioritized, compressor, per_env, resume_episodes
 ):

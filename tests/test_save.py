@@ -71,6 +71,7 @@ def exchanging(request, monkeypatch):
 
 @pytest.mark.usefixtures("exchanging")
 @pytest.mark.parametrize("suffixes", ["shared", "numbers"])
+@pytest.mark.costly(1)
 def test_many_buffers_of_one_process_save_into_one_directory(tmp_path, suffixes):
     """Told by their process number, each took what the others were building for its own leftovers:
     most saves failed, and some that did not were not whole."""
@@ -280,6 +281,7 @@ def test_a_checkpoint_that_goes_while_it_is_opened(tmp_path, monkeypatch, what, 
 @pytest.mark.usefixtures("exchanging")
 @pytest.mark.parametrize("at", [1, 2, 4, 6])
 @pytest.mark.parametrize("what", ["replaced", "retired", "newest"])
+@pytest.mark.costly(6)
 def test_a_checkpoint_that_goes_while_it_is_loaded(tmp_path, monkeypatch, what, at):
     """Files of two checkpoints were taken for one: rows of zeros came back, without an error."""
     directory = tmp_path / "checkpoints"

@@ -257,6 +257,7 @@ KILLED_FIELDS = (
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.costly(1)
 def test_what_was_put_outlives_a_kill(tmp_path, seed):
     writer = subprocess.Popen(
         [sys.executable, "-c", KILLED, tmp_path / "slots", str(Path(__file__).parent), str(seed)],

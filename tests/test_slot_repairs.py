@@ -209,6 +209,7 @@ MIXED += effort([], [("plain", "any"), ("next", "in turn")])
     [("slot", "flipped"), ("slot", "missing"), ("frames", "flipped"), ("frames", "missing"),
      ("wide", "flipped"), ("act", "missing"), ("reward", "flipped"), ("is_final", "missing")],
 )  # fmt: skip
+@pytest.mark.costly(5)
 def test_what_is_lost_is_in_no_slot(tmp_path, name, harm, order, layout):
     twin, copy = recorded(tmp_path, layout, order)
     harmed(twin, name, harm, 0.6)

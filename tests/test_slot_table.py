@@ -223,6 +223,7 @@ KINDS = {
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # amid a generator
 @pytest.mark.parametrize("call", ["one", "many", "empty"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.costly(3)
 def test_ctrl_c_at_any_place(tmp_path, kind, call):
     """Memory shows what a reader finds in the store, and what comes next goes on from there."""
     fields = {"seen": ((3, 4), "uint8"), "led": ((3, 4), "uint8"), "small": ((), "int64")}

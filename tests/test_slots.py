@@ -246,6 +246,7 @@ while True:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.costly(1)
 def test_what_was_put_outlives_a_kill(tmp_path, seed):
     writer = subprocess.Popen(
         [sys.executable, "-c", KILLED, tmp_path / "slots", str(seed)], stdout=subprocess.PIPE,

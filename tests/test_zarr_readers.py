@@ -96,6 +96,7 @@ def test_dict_observations_are_nested_groups(tmp_path, compressor):
         assert set(group["observation"].array_keys()) == {"camera", "velocity"}
 
 
+@pytest.mark.costly(1)
 def test_a_single_env_without_a_capacity(tmp_path, compressor):
     with recorded(tmp_path, compressor, num_envs=1, capacity=None) as both:
         both.play(4200, seed=8)  # past the smallest raw segment of every field
@@ -111,6 +112,7 @@ def test_one_row_and_none(tmp_path, compressor):
     check_store(both.path, both.twin)
 
 
+@pytest.mark.costly(1)
 def test_full_segments_of_a_live_store_need_no_flush(tmp_path, compressor):
     """Sealed in the background, so it may take a moment."""
     with SideBySide(

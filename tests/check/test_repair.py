@@ -114,6 +114,7 @@ def test_a_checkpoint_gives_back_what_is_rotten(store, original):
 @pytest.mark.parametrize("name", ["reward", "terminated", "truncated", "step", "is_final"])
 @pytest.mark.parametrize("at", [0, -1])
 @pytest.mark.parametrize("bit", [0, 5])
+@pytest.mark.costly(5)
 def test_a_checkpoint_gives_back_the_small_columns(store, original, name, at, bit):
     """Their rows were set aside, and that was written over the whole file."""
     path = segments(store, name)[at]

@@ -193,6 +193,7 @@ def test_nothing_is_found_in_a_sound_store(case):
 
 
 @every(states=["closed", "checkpoint"])
+@pytest.mark.costly(2)
 def test_every_flipped_bit_is_named_with_its_rows(case):
     rng = np.random.default_rng(7)
     with diskreplay.open(case.path) as reader:

@@ -271,6 +271,7 @@ LISTED = {"import csv": 3, "import npz": 3}  # a directory is none of these, wha
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capset is Linux's")
 @pytest.mark.parametrize("below", [False, True])
+@pytest.mark.costly(1)
 def test_what_may_not_be_read_is_4(rubbish, below):
     closed = rubbish / "closed"
     shutil.copytree(rubbish / "run", closed)

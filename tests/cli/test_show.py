@@ -147,6 +147,7 @@ def racing(make, tmp_path, monkeypatch):
         ("video", "--out", "x.gif"), ("frames", "--episode", -1, "--out", "x.png"),
     ],
 )  # fmt: skip
+@pytest.mark.costly(2)
 def test_rows_that_leave_while_they_are_looked_at(cli, racing, tmp_path, arguments):
     pytest.importorskip("PIL")
     command, *options = [str(a).replace("x.", f"{tmp_path}/x.") for a in arguments]

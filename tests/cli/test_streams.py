@@ -38,6 +38,7 @@ def run(redirected, *arguments, **env):
 
 
 @pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.costly(1)
 def test_a_stream_that_is_closed(store, redirected):
     done = run(redirected, "verify", store)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -46,6 +47,7 @@ def test_a_stream_that_is_closed(store, redirected):
 
 @FULL
 @pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full", ">&- 2>/dev/full"])
+@pytest.mark.costly(1)
 def test_an_error_that_cannot_be_said(tmp_path, redirected):
     done = run(redirected, "info", tmp_path / "none")
     assert (done.returncode, done.stdout) == (3, b"")
@@ -56,6 +58,7 @@ def test_an_error_that_cannot_be_said(tmp_path, redirected):
 @pytest.mark.parametrize(
     "arguments", effort([["info"]], [["bogus"], ["info"], ["info", "--bogus", "x"], []]), ids=str
 )
+@pytest.mark.costly(1)
 def test_a_mistake_of_usage_that_cannot_be_said(arguments, redirected):
     done = run(redirected, *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
@@ -77,6 +80,7 @@ def test_an_answer_that_cannot_be_given(arguments):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.costly(1)
 def test_an_encoding_that_lacks_what_is_drawn(store, encoding):
     done = run("", "stats", store, PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -86,6 +90,7 @@ def test_an_encoding_that_lacks_what_is_drawn(store, encoding):
 
 
 @pytest.mark.parametrize("redirected", ["| true", "| head -n 1 >/dev/null", ">/dev/null"])
+@pytest.mark.costly(1)
 def test_what_was_found_is_told_by_the_exit_code_though_nobody_reads(store, tmp_path, redirected):
     shutil.copytree(store, tmp_path / "other")
     diff = "diff", store, tmp_path / "other"

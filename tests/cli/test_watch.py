@@ -139,6 +139,7 @@ def test_usage(cli, store, arguments, code, says):
     assert says in cli("info", store, *arguments, code=code).stderr
 
 
+@pytest.mark.costly
 def test_the_number_may_be_left_out_anywhere(watching, store, tmp_path):
     shutil.copytree(store, tmp_path / "copy")
     for arguments in (

@@ -98,6 +98,7 @@ def test_values_of_every_dtype_come_back(at_once):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.costly(1)
 def test_columns_that_repeat_come_back_too(at_once):
     given = columns(
         next_of=["obs", "small"], obs=(LARGE, "u1"), small=((3,), "f4"), other=(LARGE, "i2"),

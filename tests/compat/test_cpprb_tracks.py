@@ -55,6 +55,7 @@ def change(draw, stack, kinds):
 @pytest.mark.parametrize("depth", [1, 2, 4, 5])
 @settings(max_examples=effort(25, 60), deadline=None)
 @given(data=st.data(), dtype=st.sampled_from([np.uint8, np.uint16, np.float64]))
+@pytest.mark.costly(2)
 def test_any_stream_is_read_back(linked, depth, data, dtype):
     if depth == 1 and not linked:
         return

@@ -283,6 +283,7 @@ def interrupted_at(line):
 
 @pytest.mark.parametrize("name", [n for n in FACADES if "n-step" not in n])
 @pytest.mark.parametrize("at", [0, 1, 6, 7, 15, 25, 30])
+@pytest.mark.costly(10)
 def test_rows_that_were_committed_stay_and_the_next_follow_them(name, at, monkeypatch):
     interrupted, whole = FACADES[name](), FACADES[name]()
     armed = False
@@ -325,6 +326,7 @@ AT = {"rainbow": (0, 20), "keras-gym": (0, 20), "cs294": (0, 25, 29), "cpprb n-s
 
 
 @pytest.mark.parametrize(("name", "at"), [(n, at) for n in FACADES for at in AT.get(n, (20,))])
+@pytest.mark.costly(4)
 def test_an_interruption_between_any_two_lines(name, at, tmp_path):
     """Of one `add`, in the code of the older API: the row is there, or it is given again."""
     make = FACADES[name]
@@ -395,6 +397,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize(("call", "name"), [(c, name) for c in CALLS for name in CALLS[c]])
+@pytest.mark.costly(2)
 def test_a_call_that_replaces_rows_is_whole_or_was_not(call, name, tmp_path):
     """Interrupted ahead of some of the last lines, where the old gives way to the new, and
     of some of the many before."""

@@ -106,6 +106,7 @@ def filled(kind, path, rows=9):
 
 
 @pytest.mark.parametrize("kind", [Cpprb, Rainbow, Cs294])
+@pytest.mark.costly(1)
 def test_a_note_that_cannot_be_is_refused_and_the_rows_stay(kind, tmp_path):
     kept = filled(kind, tmp_path / "made")
     refused = taken = 0
@@ -216,6 +217,7 @@ def agree(checkpoint):
 
 
 @pytest.mark.parametrize("name", ["max_recorded_priority", "weighed", "newest_weight", "column"])
+@pytest.mark.costly(1)
 def test_reagent_refuses_what_cannot_be(name, tmp_path):
     reagent = pytest.importorskip("diskreplay.compat.reagent", reason="needs torch")
 

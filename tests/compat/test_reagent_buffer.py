@@ -158,6 +158,7 @@ def check_state(buffer, model):
 
 @SLOW
 @given(setups())
+@pytest.mark.costly(1)
 def test_uniform_buffer_does_as_the_model(setup):
     rng = np.random.default_rng(setup["seed"])
     flags = {"everything": setup["everything"], "timeline": setup["timeline"]}
@@ -183,6 +184,7 @@ def test_uniform_buffer_does_as_the_model(setup):
 
 @settings(SLOW, max_examples=15)
 @given(setups())
+@pytest.mark.costly(1)
 def test_prioritized_buffer_does_as_the_model(setup):
     setup["everything"] = setup["timeline"] = False
     rng = np.random.default_rng(setup["seed"])

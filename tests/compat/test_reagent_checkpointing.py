@@ -277,6 +277,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.costly(1)
 def test_an_own_checkpoint_is_loaded_into_a_larger_buffer_whole_or_not_at_all(
     tmp_path, monkeypatch
 ):

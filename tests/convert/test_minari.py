@@ -166,6 +166,7 @@ def test_an_open_episode_ends_before_its_newest_step():
 
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("kind", [diskreplay.ReplayBuffer, diskreplay.PrioritizedReplayBuffer])
+@pytest.mark.costly(2)
 def test_nested_spaces_extras_and_stacks_come_back(data_format, kind, tmp_path):
     camera = Box(0, 255, (40, 36), "uint8")  # large enough for Minari to take it for a picture
     speed = Tuple((Box(-1, np.inf, (3,), "float32"), Discrete(4, start=-2)))

@@ -151,6 +151,7 @@ def files_of(paths):
 
 
 @pytest.mark.parametrize("targets", effort([2, 3], [1, 2, 3, 8]))
+@pytest.mark.costly(1)
 def test_all_that_is_known_of_the_envs_moves_with_them_and_back(tmp_path, targets):
     sources = checkpoints(tmp_path, [4, 4, 4, 4])
     expected = of_all(sources)

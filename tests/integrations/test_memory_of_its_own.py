@@ -436,6 +436,7 @@ def written_over(array):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.costly(6)
 def test_what_is_read_is_what_was_recorded_whatever_is_written_to_it(case, tmp_path):
     # One that has no `close` may be there until the garbage is collected, and pytest gives another
     # test the directory again: so each has a path of its own.

@@ -140,6 +140,7 @@ def test_while_training_writes(tmp_path):
         assert described(writer) in text
 
 
+@pytest.mark.costly
 def test_its_size_is_bounded(tmp_path):
     rng = np.random.default_rng(0)
     with diskreplay.ReplayBuffer(

@@ -184,6 +184,7 @@ def test_large_objects(bucket):
     )
 
 
+@pytest.mark.costly(1)
 def test_many_objects(bucket):
     """More than one request lists or deletes, and some of them gone already."""
     keys = [f"a/{number}" for number in range(610)]
@@ -376,6 +377,7 @@ def test_a_missing_bucket_of_a_server_that_only_says_404(faulty):
 
 
 @pytest.mark.parametrize("what", ["500", "503", "403", "412", "after", "cut"])
+@pytest.mark.costly(1)
 def test_each_request_in_turn_fails(run, faulty, tmp_path, what):
     """The right result, or one of our errors and no half checkpoint; and the next push works."""
     place, faults = faulty

@@ -59,6 +59,7 @@ def test_the_next_batches_are_those_of_the_saved_run(run, anywhere, tmp_path):
             assert (found.weight == one.weight).all()
 
 
+@pytest.mark.costly(1)
 def test_only_what_is_new_is_put(tmp_path, anywhere):
     run = Run(
         tmp_path, diskreplay.ReplayBuffer, capacity=20_000

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("DISKREPLAY_KILLS", "6")) // 2
 
 
+@pytest.mark.costly(1)
 def test_a_flipped_bit_in_any_object_is_named(run, anywhere, tmp_path):
     run.add(900)
     path = run.save(1)

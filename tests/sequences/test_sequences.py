@@ -192,6 +192,7 @@ def test_batches_do_not_share_memory(buffer):
      "anchor", "weight", "probability"],
 )  # fmt: skip
 @pytest.mark.parametrize("look", [lambda array: array, lambda array: array[3:].T, memoryview])
+@pytest.mark.costly(6)
 def test_what_is_kept_of_a_batch_stays_as_it_is(buffer, name, look):
     play(buffer, 100)
     view = buffer.sequences(4, seed=1)

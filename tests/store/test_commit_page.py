@@ -70,6 +70,7 @@ def test_a_sound_one(store, mode):
     [(COUNT_AT, count, rf"{RECORDED}\D") for count in (RECORDED - 1, 0, -1, -(2**63))]
     + [(CLOSED_AT, 1, rf"\[{ROWS}\].*\[{RECORDED}\]")],
 )
+@pytest.mark.costly(4)
 def test_other_rows_are_counted_than_recorded(store, at, number, said):
     """Fewer; or more, in a store that says that it was closed."""
     put_number(store, at, number)

@@ -146,6 +146,7 @@ LARGE = (34, 34)  # more than a KiB: raw segments have the rows of one env toget
 @pytest.mark.parametrize(
     ("compressor", "frame"), [("lz4", FRAME), ("raw", FRAME), ("raw", LARGE), ("zstd", LARGE)]
 )
+@pytest.mark.costly(2)
 def test_an_env_that_records_nothing_while_others_go_round(tmp_path, compressor, frame):
     twin = Twin(tmp_path / "s", num_envs=3, kept=64, compressor=compressor, frame=frame,
                 segment_rows=8)  # fmt: skip
@@ -241,6 +242,7 @@ def test_a_file_that_could_not_be_deleted_is_still_a_checkpoints(tmp_path, monke
 
 
 @pytest.mark.parametrize("compressor", ["lz4", "raw"])
+@pytest.mark.costly(1)
 def test_checkpoints_never_change_when_an_env_comes_to_a_sealed_segment(tmp_path, compressor):
     twin = Twin(tmp_path / "s", num_envs=2, kept=None, compressor=compressor, segment_rows=8)
     for _ in range(3):
@@ -403,6 +405,7 @@ OPERATIONS = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(operations=OPERATIONS, group=st.sampled_from([None, 1, 2]))
+@pytest.mark.costly(2)
 def test_any_walk(tmp_path, compressor, frame, kept, operations, group):
     path = tmp_path / "walk"
     shutil.rmtree(path, ignore_errors=True)

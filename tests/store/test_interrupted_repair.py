@@ -43,6 +43,7 @@ def test_an_opening_removes_what_has_no_store_in_it(tmp_path, within):
 
 @pytest.mark.parametrize("kills", [True, False])
 @pytest.mark.parametrize("rename", range(6))
+@pytest.mark.costly(3)
 def test_what_a_repair_replaces_is_kept_where_directories_cannot_be_exchanged(
     tmp_path, monkeypatch, rename, kills
 ):

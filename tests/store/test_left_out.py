@@ -44,6 +44,7 @@ def check(buffer, rows):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+@pytest.mark.costly(1)
 def test_rows_left_out_are_zeros(tmp_path, share):
     rng = np.random.default_rng(int(100 * share))
     path, rows, copies = tmp_path / "store", [], 0

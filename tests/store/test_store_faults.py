@@ -221,6 +221,7 @@ def test_flush(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.costly(5)
 def test_save(tmp_path, monkeypatch, name):
     """A save that failed leaves the older checkpoint of that suffix, or its own, whole."""
 
@@ -246,6 +247,7 @@ def test_save(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.costly(5)
 def test_load(tmp_path, monkeypatch, name):
     """All or nothing: after an error the live rows are there, and rows can be added."""
 

@@ -221,6 +221,7 @@ def test_a_hostile_store_runs_no_script(tmp_path, driver):
     complaints(driver)
 
 
+@pytest.mark.costly
 def test_a_hundred_thousand_episodes_on_a_phone(tmp_path, driver):
     """Of 100 envs: each step is an episode, whose return is its step."""
     path, envs, steps = tmp_path / "store", 100, 1000

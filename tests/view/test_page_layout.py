@@ -18,6 +18,7 @@ from tests.view.browsing import complaints, resize, until
 from tests.view.served import at, go, served
 
 
+@pytest.mark.costly
 def test_every_page_on_a_phone_and_in_the_dark(store, driver):
     path, url = store
     key = key_of(path)
