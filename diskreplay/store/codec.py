@@ -14,6 +14,8 @@ from diskreplay.store.mapping import Mapping
 
 _PIECES, _LEAST_PIECE = 256, 4096  # of a raw segment; bytes
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, its bits reversed
+_ALL_BITS = (1 << 32) - 1
+_FEW_ZEROS = 1 << 18  # about as many take as long one by one as by matrices
 
 # As C has them.
 _NAMES = {
@@ -33,12 +35,23 @@ def crc32c(data: np.ndarray | bytes, *, start: int = 0, zeros: int = 0) -> int:
     The C function of google-crc32c: its Python one takes copies only, and holds the GIL.
     """
     flat = np.frombuffer(data, np.uint8)
-    crc = _extend(start, flat.ctypes.data, len(flat))
-    while zeros > 0:
-        part = np.zeros(min(zeros, 1 << 20), np.uint8)
-        crc = _extend(crc, part.ctypes.data, len(part))
-        zeros -= len(part)
+    crc = int(_extend(start, flat.ctypes.data, len(flat)))
+    if zeros > _FEW_ZEROS:
+        return _past_zeros(crc, zeros)
+    if zeros > 0:
+        part = np.zeros(zeros, np.uint8)
+        crc = int(_extend(crc, part.ctypes.data, zeros))
     return crc
+
+
+def _past_zeros(crc: int, zeros: int) -> int:
+    """The CRC-32C `crc` goes on to over so many zeros, in steps of powers of two: a file may be
+    said to have any number of them. All bits are turned before and after, as a CRC-32C has it."""
+    register, bits = crc ^ _ALL_BITS, 8 * zeros
+    for power in range(bits.bit_length()):
+        if bits >> power & 1:
+            register = _times(_past_bits(power), register)
+    return register ^ _ALL_BITS
 
 
 def piece_bytes(field: Field) -> int:
@@ -71,23 +84,28 @@ def raw_sums(field: Field, segment: np.ndarray) -> tuple[int, str]:
 def behind(length: int) -> np.ndarray:
     """The matrix over GF(2), by its columns, that takes the CRC-32C of some bytes past `length`
     further ones: added bit by bit to the CRC-32C of these it is that of all."""
-
-    def times(matrix: Sequence[int], bits: int) -> int:
-        product = 0
-        for column in matrix:
-            product ^= column * (bits & 1)
-            bits >>= 1
-        return product
-
-    result = [1 << bit for bit in range(32)]
-    power = [_POLYNOMIAL, *(1 << bit for bit in range(31))]  # of one bit, then of 2, 4, ...
-    bits = 8 * length
-    while bits:
-        if bits & 1:
-            result = [times(power, column) for column in result]
-        power = [times(power, column) for column in power]
-        bits >>= 1
+    result, bits = [1 << bit for bit in range(32)], 8 * length
+    for power in range(bits.bit_length()):
+        if bits >> power & 1:
+            result = [_times(_past_bits(power), column) for column in result]
     return np.array(result, np.int64)
+
+
+@functools.cache
+def _past_bits(power: int) -> list[int]:
+    """As `behind`, of ``2**power`` bits."""
+    if not power:
+        return [_POLYNOMIAL, *(1 << bit for bit in range(31))]
+    half = _past_bits(power - 1)
+    return [_times(half, column) for column in half]
+
+
+def _times(matrix: Sequence[int], bits: int) -> int:
+    product = 0
+    for column in matrix:
+        product ^= column * (bits & 1)
+        bits >>= 1
+    return product
 
 
 def packed_sums(pieces: Sequence[int] | np.ndarray) -> str:

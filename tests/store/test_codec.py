@@ -35,9 +35,17 @@ def test_a_checksum_goes_on_and_over_zeros():
     first, second = some_bytes(1000), some_bytes(77)
     whole = google_crc32c.value(first.tobytes() + second.tobytes())
     assert codec.crc32c(second, start=codec.crc32c(first)) == whole
-    for zeros in (0, 1, 1 << 20, (1 << 21) + 5):
+    for zeros in (0, 1, 1 << 18, (1 << 18) + 1, 1 << 20, (1 << 21) + 5):
         expected = google_crc32c.value(first.tobytes() + bytes(zeros))
         assert codec.crc32c(first, zeros=zeros) == expected
+        assert codec.crc32c(b"", start=codec.crc32c(first), zeros=zeros) == expected
+
+
+def test_zeros_cost_nothing_however_many_they_are():
+    """A file of somebody else may be said to have any number of them."""
+    half = codec.crc32c(b"abc", zeros=1 << 49)
+    assert codec.crc32c(b"", start=half, zeros=1 << 49) == codec.crc32c(b"abc", zeros=1 << 50)
+    assert codec.crc32c(b"", zeros=(1 << 62) - 1) < 1 << 32
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 31, 4096, 12_345])
