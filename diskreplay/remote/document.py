@@ -125,6 +125,7 @@ def parse(data: bytes, where: str) -> Document:
         listing, objects, files = (found.get(key) for key in ("manifest", "objects", "files"))
         if not isinstance(listing, str) or not isinstance(files, dict):
             raise ValueError("no manifest, or no files")
+        listing.encode()  # JSON may have halves of characters, which no file can
         contents = _manifest(listing)
         if not isinstance(objects, list) or len(objects) > _MOST_OBJECTS:
             raise ValueError("no list of objects")

@@ -5,6 +5,7 @@ It lies below an array, as the private files of a live store do: see `private`.
 
 import datetime
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from diskreplay.errors import CorruptCheckpointError, IncompleteCheckpointError
 from diskreplay.store import files, format
 from diskreplay.store.segment import Seal
 
+_HALF = re.compile("[\ud800-\udfff]")  # of a character: JSON may have one alone
 PLACE = Path("is_final", "saved")  # what a checkpoint has besides its rows
 NAME = PLACE / "manifest.json"
 ATTACHMENTS = PLACE / "attachments"
@@ -79,6 +81,8 @@ def parse(document: Mapping[str, Any]) -> Manifest:
         name = f"entry {key!r:.80}"
         if key.startswith("/") or "\0" in key or {"", ".", ".."} & set(key.split("/")):
             raise ValueError(f"{name} is damaged: no path below the checkpoint")
+        if _HALF.search(key):
+            raise ValueError(f"{name} is damaged: it has half a character, as no path has")
         if not isinstance(entry, list) or len(entry) != 2:
             raise ValueError(f"{name} is damaged: [length, checksum] expected")
         found[key] = Seal.checked(name, *entry)

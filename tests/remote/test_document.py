@@ -86,6 +86,24 @@ def test_rubbish(data):
             parse(data, "here")
 
 
+@pytest.mark.parametrize("where", ["key", "listing"])
+def test_half_a_character(pushed, tmp_path, where):
+    """JSON may have one, and no file can: neither a name nor the manifest itself."""
+    remote, key = pushed
+    data, _tag = remote._bucket.get(key, 1 << 30)
+    found = json.loads(data)
+    listing = json.loads(found["manifest"])
+    if where == "key":
+        listing["files"]["a\ud800"] = listing["files"]["zarr.json"]
+        found["files"]["a\ud800"] = found["files"]["zarr.json"]
+        found["manifest"] = json.dumps(listing)
+    else:
+        found["manifest"] = json.dumps(listing | {"more": "\ud800"}, ensure_ascii=False)
+    remote._bucket.put(key, json.dumps(found).encode())
+    with pytest.raises(CorruptCheckpointError, match="damaged"):
+        remote.pull(1, tmp_path / "pulled")
+
+
 def test_a_newer_version(pushed):
     remote, key = pushed
     data, _tag = remote._bucket.get(key, 1 << 30)

@@ -70,6 +70,12 @@ def test_names_that_only_look_like_it(key):
     assert key in manifest.parse({"files": {"zarr.json": [2, 5], key: [1, 2]}}).files
 
 
+@pytest.mark.parametrize("key", ["a\ud800", "\udcff/b"])
+def test_half_a_character_is_in_no_path(key):
+    with pytest.raises(ValueError, match="half a character"):
+        manifest.parse({"files": {"zarr.json": [2, 5], key: [1, 1]}})
+
+
 @pytest.mark.parametrize(
     "entry", [None, 5, "12", {"a": 1}, [], [1], [1, 2, 3], [-1, 2], [1, -1], [1, 2**32], [1, None],
               [True, 2], [1.5, 2], ["1", 2]],
